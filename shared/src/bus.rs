@@ -1,8 +1,9 @@
-//! The bus: the one room that names `async_nats`.
+//! The bus: access to NATS JetStream. No module outside this one names `async_nats`.
 //!
-//! What it promises: a publish is retried with identical bytes until the server has it or refuses it for good; what
-//! decides is read from the stream's leader; nothing that is in flight is unbounded. Which streams there are is said by
-//! [`crate::wire::topology`]. Sharp edges of the client and the server are in `docs/contribute/nats-facts.md`.
+//! Three rules hold for every operation. A publish is retried with identical bytes until the server stores it or
+//! rejects it for good. Every read that a decision depends on goes to the stream's leader. The number of operations in
+//! flight is bounded. The streams are listed in [`crate::wire::topology`]. Surprising behaviour of the client and the
+//! server is described in `docs/contribute/nats-facts.md`.
 
 mod breakers;
 pub mod claim;

@@ -1,20 +1,21 @@
-//! Changing breakers that all replicas share: always upon the leader's value.
+//! Compare-and-set of the breakers that all replicas share; each change is based on the leader's value.
 
 use crate::breaker::{Breaker, key_of};
 
 use super::error::CasError;
 use super::kv::{Entry, Kv};
 
-/// How often a compare-and-set is tried again after a conflict.
+/// Maximum number of retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
 
 impl Kv<Breaker> {
-    /// Compare-and-set of the breaker that people name `hook_id`, for the source with `content_hash`, until it succeeds or
-    /// `next` wants nothing changed: what stands then for that source, and the bucket's entry where there is one. The
-    /// breaker of another source counts as one that never failed.
+    /// Applies `next` to the breaker that people name `hook_id`, for the source with `content_hash`, until the
+    /// compare-and-set succeeds or `next` returns `None` for "no change". Returns the resulting breaker of that
+    /// source, and the bucket's entry if there is one. The stored breaker of another source counts as a breaker that
+    /// never failed.
     ///
     /// # Errors
-    /// [`CasError`] where the server cannot be asked, or others are first again and again.
+    /// Returns [`CasError`] if the server cannot be asked, or if other writers win [`MAX_TRIES`] times in a row.
     pub async fn change(
         &self,
         hook_id: &str,
@@ -29,8 +30,8 @@ impl Kv<Breaker> {
         Ok((of_source(entry.as_ref().map(|entry| &entry.value)), entry))
     }
 
-    /// Closes the breaker that people name `hook_id`, whatever others make of it meanwhile; answers what it was, where it
-    /// was not at rest already.
+    /// Closes the breaker that people name `hook_id`, even if other replicas change it meanwhile. Returns the breaker
+    /// as it was before, or `None` if it was at rest already.
     ///
     /// # Errors
     /// As [`Kv::change`].
@@ -45,7 +46,8 @@ impl Kv<Breaker> {
         Ok(former)
     }
 
-    /// Compare-and-set of the whole entry until it succeeds or `next` wants nothing changed; what stands then.
+    /// Repeats a compare-and-set of the whole entry until it succeeds or `next` returns `None`. Returns the entry that
+    /// is stored then.
     async fn decide(
         &self,
         hook_id: &str,
@@ -85,7 +87,7 @@ mod tests {
         failed.expect("it counts")
     }
 
-    /// Another replica counts a failure, between the look and the write of whoever calls this.
+    /// Counts a failure as another replica would, between the caller's read and its write.
     fn interfere(kv: &Kv<Breaker>, stored: &Breaker) {
         let failed = fails(stored);
         let write = kv.put("h", &failed);

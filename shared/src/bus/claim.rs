@@ -1,7 +1,8 @@
-//! Claims: at most one message per session, which moves work to an owner (`docs/design/sessions.md` §1.1, §1.7).
+//! Claims: messages, at most one per session, that ask a broker to take a session over
+//! (`docs/design/sessions.md` §1.1, §1.7).
 //!
-//! A claim is a hint; ownership is the ledger's fence. Claims carry no message id: a duplicate window would
-//! swallow the next wake-up.
+//! A claim is a hint; the ledger's fence decides who owns the session. Claims carry no message id, because a duplicate
+//! window would swallow the next wake-up.
 
 use crate::model::session::SessionRef;
 use crate::wire::headers::Carrier;
@@ -15,19 +16,19 @@ use super::error::{PublishError, ReadStreamError};
 use super::fetch::Fetcher;
 use super::publish::Outgoing;
 
-/// What became of a claim.
+/// Outcome of publishing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
-    /// It is there now.
+    /// The claim was stored.
     New,
-    /// One was there already.
+    /// The session had a claim already.
     AlreadyHeld,
 }
 
-/// Claims `session`.
+/// Publishes a claim of `session`.
 ///
 /// # Errors
-/// [`PublishError`] where the server refuses it for good.
+/// Returns [`PublishError`] if the server rejects the claim for good.
 pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Result<Claimed, PublishError> {
     let claim = Claim {
         session: session.clone(),
@@ -40,23 +41,23 @@ pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Resu
     }
 }
 
-/// The claims, for any broker.
+/// Pulls the claims from the consumer that all brokers share, `batch` at a time.
 #[must_use]
 pub fn pull(bus: &Bus, batch: usize) -> Pull {
     bus.pull(CLAIMS, "broker", PullOptions { batch })
 }
 
-/// The claims, for a broker that asks for as many as it has free slots.
+/// Fetches the claims from the same consumer, for a broker that asks for as many as it has free slots.
 #[must_use]
 pub fn fetcher(bus: &Bus) -> Fetcher {
     bus.fetcher(CLAIMS, "broker")
 }
 
-/// Gives a claim back, by its sequence: a confirmed ack still refuses new claims for some milliseconds on three
-/// replicas. False where it was gone.
+/// Deletes the claim with `sequence`. An ack is not enough: on three replicas a confirmed ack still rejects new claims
+/// for some milliseconds. Returns false if the claim was gone already.
 ///
 /// # Errors
-/// [`ReadStreamError`] where the leader cannot be asked.
+/// Returns [`ReadStreamError`] if the leader cannot be asked.
 pub async fn release(bus: &Bus, sequence: u64) -> Result<bool, ReadStreamError> {
     bus.delete_message(CLAIMS, sequence).await
 }

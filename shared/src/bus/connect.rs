@@ -1,4 +1,4 @@
-//! The connection, and what is configured of it.
+//! The connection to NATS and its configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,47 +14,48 @@ use crate::process::secret::Secret;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::seal::Trust;
 
-/// Publishes in flight at once, over the whole process.
+/// Maximum number of publishes in flight, over the whole process.
 pub(super) const MAX_IN_FLIGHT: usize = 4_096;
-/// Messages that a slow core subscriber may lag behind before some are dropped.
+/// Number of messages that a slow core subscriber may lag behind before messages are dropped.
 const SUBSCRIPTION_CAPACITY: usize = 65_536;
-/// How often a silent server is pinged; two missed pings end the connection.
+/// Interval at which a silent server is pinged; two missed pings end the connection.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a JetStream API call may take.
+/// Timeout of a JetStream API call.
 pub(super) const API_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an ack promises (`docs/design/wire.md` §8.1).
+/// Level of failure that an acknowledged event survives (`docs/design/wire.md` §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Survives the death of any process.
+    /// An acked event survives the death of any process.
     #[default]
     Process,
-    /// Survives power loss as well: the server syncs before it acks.
+    /// An acked event survives power loss as well: the server syncs before it acks.
     Power,
-    /// Survives the loss of a machine: three replicas.
+    /// An acked event survives the loss of a machine: the stream has three replicas.
     Replicated,
 }
 
-/// Section `[nats]`.
+/// Configuration section `[nats]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NatsConfig {
-    /// Addresses, `nats://host:port`.
+    /// Addresses of the servers, each `nats://host:port`.
     pub servers: Vec<String>,
-    /// What an accepted event survives; checked at start, as far as `monitors` say.
+    /// Level of failure that an accepted event survives; checked at start, as far as `monitors` allow.
     pub durability: Durability,
-    /// Where the servers tell about themselves, `http://host:port`: needed to check `power`; empty = not checked.
+    /// Monitoring addresses of the servers, each `http://host:port`. Needed to check `power`; an empty list skips the
+    /// check.
     pub monitors: Vec<String>,
-    /// Copies of each stream: 1 or 3.
+    /// Number of replicas of each stream: 1 or 3.
     pub replicas: usize,
-    /// Create what is missing at start.
+    /// Whether missing streams and consumers are created at start.
     pub ensure: bool,
-    /// A `.creds` file; empty = none.
+    /// Path of a `.creds` file; empty if none is used.
     pub credentials: String,
-    /// The user, of a server that knows users; empty = none.
+    /// User name, for a server with users; empty if there is none.
     pub user: String,
-    /// Their password.
+    /// Password of that user, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
 }
@@ -82,31 +83,34 @@ pub struct Bus {
     pub(super) in_flight: Arc<Semaphore>,
     pub(super) link: Arc<Link>,
     pub(super) pulse: Arc<Pulse>,
-    /// None where nobody reads streams over this connection.
+    /// Guard against unreadable messages; `None` if no streams are read over this connection.
     sentry: Option<Arc<Sentry>>,
-    /// As the sentry.
+    /// Task that keeps `pulse` going; `None` under the same condition as `sentry`.
     beating: Option<Arc<Beating>>,
     trust: Arc<Trust>,
 }
 
 impl Bus {
-    /// Connects as `name` and returns once a server has answered; reconnects by itself for ever afterwards.
+    /// Connects as `name` and returns as soon as a server has answered. A lost connection is reconnected without
+    /// limit.
     ///
     /// # Errors
-    /// [`ConnectBusError`] where an address or a credential cannot be read, or nobody answers.
+    /// Returns [`ConnectBusError`] if an address or a credential cannot be read, or if no server answers.
     pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
         Ok(Self::open(config, name, false).await?.watched(config))
     }
 
-    /// As [`Bus::connect`], but returns at once and connects as soon as a server answers: for what can wait for it.
+    /// Connects as [`Bus::connect`] does, but returns at once and connects as soon as a server answers. For callers
+    /// that can work without a server at first.
     ///
     /// # Errors
-    /// [`ConnectBusError`] where an address or a credential cannot be read.
+    /// Returns [`ConnectBusError`] if an address or a credential cannot be read.
     pub async fn connect_later(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
         Ok(Self::open(config, name, true).await?.watched(config))
     }
 
-    /// As [`Bus::connect`], over a connection that nobody watches: for the one that watches the others.
+    /// Connects as [`Bus::connect`] does, but without a guard on the connection: for the guard of the other
+    /// connections.
     pub(super) async fn connect_plain(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
         Self::open(config, name, false).await
     }
@@ -137,7 +141,7 @@ impl Bus {
 
         if !config.user.is_empty() {
             let password = config.password.as_ref().map_or("", Secret::reveal);
-            // The server keeps users from listening where another is answered.
+            // The server does not let a user listen on the inboxes of another user.
             options = options
                 .user_and_password(config.user.clone(), password.to_owned())
                 .custom_inbox_prefix(format!("_INBOX_{}", config.user));
@@ -195,26 +199,28 @@ impl Bus {
         })
     }
 
-    /// The same connection, whose events are sealed and checked with `trust`; without it none is sealed or believed.
+    /// Returns the same connection with `trust` as the key ring that seals and checks its events. Without it, no event
+    /// is sealed and no seal is accepted.
     #[must_use]
     pub fn trusting(mut self, trust: Arc<Trust>) -> Self {
         self.trust = trust;
         self
     }
 
-    /// With what events are sealed and checked.
+    /// Keys and rules with which events are sealed and checked.
     #[must_use]
     pub const fn trust(&self) -> &Arc<Trust> {
         &self.trust
     }
 
-    /// Whether a server is there at this moment.
+    /// Whether the connection to a server is up at this moment.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.client.connection_state() == async_nats::connection::State::Connected
     }
 
-    /// The largest payload that the server takes, in bytes; what we ask of a server where none has answered yet.
+    /// Returns the largest payload that the server accepts, in bytes. Before a server has answered, returns the
+    /// minimum that we require of every server.
     #[must_use]
     pub fn max_payload(&self) -> usize {
         match self.client.server_info().max_payload {
@@ -223,7 +229,7 @@ impl Bus {
         }
     }
 
-    /// Version of the server, as it says.
+    /// Version that the server reports.
     #[must_use]
     pub fn server_version(&self) -> String {
         self.client.server_info().version
@@ -232,7 +238,7 @@ impl Bus {
     /// Waits until everything written so far has left this process.
     ///
     /// # Errors
-    /// The client's word where the connection is gone.
+    /// Returns the client's error text if the connection is gone.
     pub async fn flush(&self) -> Result<(), String> {
         self.client.flush().await.map_err(|error| error.to_string())
     }

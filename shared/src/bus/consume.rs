@@ -1,10 +1,12 @@
-//! Consuming: durable pull consumers that heal themselves, and ordered readers of a whole stream.
+//! Consuming: durable pull consumers that repair themselves, and ordered readers of a whole stream.
 //!
-//! A pull stream that misses its heartbeat repeats that error without ending (`docs/contribute/nats-facts.md` "The
-//! client"), so it is made anew; what a dropped one had buffered comes again after the ack wait.
+//! A pull stream that misses its heartbeat repeats that error without end (`docs/contribute/nats-facts.md` "The
+//! client"), so it is replaced by a new one. Messages that the dropped stream had buffered are delivered again after
+//! the ack wait.
 //!
-//! Readers without acks do not use the client's ordered consumer: where that one is gone it goes on by itself behind the
-//! sequence that it had, also in a stream that was put back or made anew and has not come so far.
+//! Readers without acks do not use the client's ordered consumer. If that consumer is lost, the client continues
+//! silently after the last sequence it had, even in a stream that was restored or recreated and has not reached that
+//! sequence.
 
 use std::time::Duration;
 
@@ -21,25 +23,25 @@ use super::error::{ConsumeError, ReadStreamError};
 use super::link;
 use super::message::Incoming;
 
-/// The server's code for "no such consumer".
+/// The server's error code for "no such consumer".
 const NO_CONSUMER: u64 = 10_014;
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
-/// How often an idle pull shows that it lives.
+/// Interval of the heartbeats of an idle pull.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
-/// As [`PULL_HEARTBEAT`], of readers without acks: a silence of twice that has them begin again.
+/// Interval of the heartbeats of readers without acks. A silence of twice this time makes them start again.
 const UNACKED_HEARTBEAT: Duration = Duration::from_millis(2_500);
-/// Messages that readers without acks ask for at once.
+/// Number of messages that a reader without acks requests at once.
 const UNACKED_BATCH: usize = 500;
-/// After how long without a pull the server forgets the consumer of a reader without acks.
+/// Time without a pull after which the server removes the consumer of a reader without acks.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
-/// Wait before a broken pull is made anew.
+/// Pause before a broken pull is replaced.
 pub(super) const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 
-/// How a consumer is pulled.
+/// Options of a [`Pull`].
 #[derive(Debug, Clone, Copy)]
 pub struct PullOptions {
-    /// Messages asked for at once.
+    /// Number of messages requested at once.
     pub batch: usize,
 }
 
@@ -49,13 +51,13 @@ impl Default for PullOptions {
     }
 }
 
-/// Attempts in a row to reach a consumer, all in vain: a server that comes back takes one or two, a consumer that
-/// somebody removed takes for ever and is warned of, ever more rarely.
+/// Number of failed attempts in a row to reach a consumer. A server that comes back takes one or two attempts. A
+/// consumer that was removed never succeeds; the log warns of it, at doubling intervals.
 #[derive(Debug, Default)]
 pub(super) struct Missed(u32);
 
 impl Missed {
-    /// From this attempt on it is worth a warning.
+    /// Number of attempts from which on a failure is logged as a warning.
     const WARN_FROM: u32 = 4;
 
     pub(super) fn tell(&mut self, error: &ConsumeError) {
@@ -68,7 +70,8 @@ impl Missed {
     }
 }
 
-/// A durable consumer, pulled. Whoever drops it leaves what was buffered to the ack wait.
+/// A durable consumer, pulled in batches. If it is dropped, its buffered messages are delivered again after the ack
+/// wait.
 pub struct Pull {
     bus: Bus,
     stream: String,
@@ -88,7 +91,8 @@ impl std::fmt::Debug for Pull {
 }
 
 impl Bus {
-    /// Pulls the durable `consumer` of `stream`, from the first [`Pull::next`] on; waits for it where it is not there.
+    /// Pulls the durable `consumer` of `stream`, starting with the first [`Pull::next`]. If the consumer does not
+    /// exist, [`Pull::next`] waits for it.
     #[must_use]
     pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> Pull {
         Pull {
@@ -101,10 +105,11 @@ impl Bus {
         }
     }
 
-    /// Reads `stream` from sequence `from` on, in order, without acks; `filters` are subjects (none = all).
+    /// Reads `stream` in order from sequence `from` on, without acks. `filters` are subjects; an empty slice reads
+    /// all.
     ///
     /// # Errors
-    /// [`ConsumeError`] where there is no such stream.
+    /// Returns [`ConsumeError`] if there is no such stream.
     pub async fn ordered(&self, stream: &str, filters: &[String], from: u64) -> Result<Ordered, ConsumeError> {
         let mut ordered = Ordered {
             bus: self.clone(),
@@ -126,10 +131,11 @@ impl Bus {
 }
 
 impl Bus {
-    /// Up to which stream sequence a durable consumer's messages are all acked; none where there is no such consumer.
+    /// Returns the stream sequence up to which all messages of a durable consumer are acked, or `None` if there is no
+    /// such consumer.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the server cannot be asked.
     pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
         #[derive(Deserialize)]
         struct Floor {
@@ -176,8 +182,8 @@ impl Pull {
             .map_err(|error| failed(error.to_string()))
     }
 
-    /// The next message. Heals itself for ever; the caller bounds the wait by dropping the future, which loses
-    /// nothing.
+    /// Returns the next message. Repairs itself without limit; the caller bounds the wait by dropping the future,
+    /// which loses no message.
     pub async fn next(&mut self) -> Incoming {
         loop {
             if self.messages.is_none() {
@@ -217,18 +223,18 @@ impl Pull {
     }
 }
 
-/// What a reader without acks asks for.
+/// Request of a reader without acks.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) stream: &'a str,
-    /// Subjects; none = all.
+    /// Subjects that are read; empty for all subjects.
     pub(super) filters: &'a [String],
     pub(super) from: DeliverPolicy,
 }
 
 impl Bus {
-    /// Begins to read without acks: what comes, and how many messages wait at the beginning. The server forgets the
-    /// consumer soon after nobody reads any more.
+    /// Starts to read without acks. Returns the messages, and the number of messages that are waiting at the start.
+    /// The server removes the consumer [`FORGOTTEN_AFTER`] the last pull.
     pub(super) async fn read_unacked(&self, asked: Asked<'_>) -> Result<(pull::Stream, u64), String> {
         let (filter_subject, filter_subjects) = match asked.filters {
             [one] => (one.clone(), Vec::new()),
@@ -264,16 +270,16 @@ impl Bus {
     }
 }
 
-/// A stream read in order, whatever happens to servers in between; no message twice, none left out.
+/// Reader of a stream in order, across server restarts: no message twice, none left out.
 ///
-/// Where the stream was put back, cut or made anew, nothing comes any more: everybody in this process who counts with
-/// positions is told as of a new connection ([`super::link::Connections`]), and begins anew.
+/// If the stream was restored, purged or recreated, the reader returns no more messages. All users of positions in
+/// this process are notified as after a new connection ([`super::link::Connections`]), and start again.
 pub struct Ordered {
     bus: Bus,
     stream: String,
     filters: Vec<String>,
     last: u64,
-    /// When the message at `last` was stored, nanoseconds since 1970; none = nothing was read yet.
+    /// Time at which the message at `last` was stored, nanoseconds since 1970; `None` if no message was read yet.
     last_at: Option<i64>,
     incarnation: String,
     reading: Reading,
@@ -312,8 +318,9 @@ impl Ordered {
         }
     }
 
-    /// Why the stream is another one than was read; none = it is the same. Messages that were read may be gone: streams
-    /// that keep the last of each subject drop them, and so do those that work is taken from.
+    /// Returns the reason why the stream is not the one that was read, or `None` if it is the same. A message that was
+    /// read may be missing from the same stream: streams that keep the last message of each subject drop messages, and
+    /// so do work queues.
     async fn difference(&self) -> Result<Option<&'static str>, ReadStreamError> {
         let there = match self.last {
             0 => None,
@@ -333,7 +340,7 @@ impl Ordered {
         })
     }
 
-    /// Begins again behind what was read; false where the stream is another one.
+    /// Starts again after the last message that was read. Returns false if the stream is another one.
     async fn open_again(&mut self) -> Result<bool, ConsumeError> {
         let difference = self.difference().await;
         if let Some(why) = difference.map_err(|error| self.failed(error.to_string()))? {
@@ -346,13 +353,13 @@ impl Ordered {
         Ok(true)
     }
 
-    /// The incarnation of the stream that is read; empty = it was made by somebody else.
+    /// Incarnation of the stream that is read; empty if the stream was not created by us.
     #[must_use]
     pub fn incarnation(&self) -> &str {
         &self.incarnation
     }
 
-    /// The next message, in order.
+    /// Returns the next message, in order.
     pub async fn next(&mut self) -> Incoming {
         loop {
             if self.reading.is_broken() {
@@ -383,10 +390,10 @@ impl Ordered {
     }
 }
 
-/// A reader without acks as long as its consumer and its connection stand; made anew by whoever reads where it is broken.
+/// A reader without acks, valid while its consumer and its connection last. Its owner must replace it if it is broken.
 pub(super) struct Reading {
     messages: Option<pull::Stream>,
-    /// The consumer sequence of the next message.
+    /// Consumer sequence that the next message must have.
     expected: u64,
     connections: watch::Receiver<u64>,
 }
@@ -404,7 +411,7 @@ impl Reading {
         self.messages.is_none()
     }
 
-    /// Counts connections from now on: a consumer is about to be made over this one.
+    /// Ignores connections made so far: a consumer is about to be created over the current one.
     pub(super) fn begin(&mut self) {
         self.connections.mark_unchanged();
     }
@@ -414,12 +421,13 @@ impl Reading {
         self.messages = Some(messages);
     }
 
-    /// It is to be made anew.
+    /// Marks the reader as broken, so that its owner replaces it.
     pub(super) fn break_off(&mut self) {
         self.messages = None;
     }
 
-    /// The next message of `stream`; none where it is broken now, after a short wait, or holds no message of a stream.
+    /// Returns the next message of `stream`. Returns `None` if the message does not come from a stream, or if the
+    /// reader is broken now; it waits shortly in the latter case unless the connection is new.
     pub(super) async fn next(&mut self, stream: &str) -> Option<Incoming> {
         let messages = self.messages.as_mut()?;
         let next = tokio::select! {

@@ -1,4 +1,4 @@
-//! Giving a message up: its whole payload, why, and how often it was tried, on `DLQ`.
+//! Dead letters: messages given up, stored on `DLQ` with their whole payload, the reason and the number of attempts.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
@@ -13,20 +13,20 @@ use super::error::PublishError;
 use super::message::Incoming;
 use super::publish::Outgoing;
 
-/// Bytes of a letter's id that stand for what the message says.
+/// Number of bytes of the payload's hash that a dead letter's id contains.
 const HASH_BYTES: usize = 10;
 
-/// Why a message is given up.
+/// Reason why a message becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// A word: `malformed`, `newer_schema`, `gave_up`, …
+    /// One word for the reason: `malformed`, `newer_schema`, `gave_up`, …
     pub reason: String,
-    /// A sentence.
+    /// One sentence with the details, for people.
     pub detail: String,
 }
 
 impl Verdict {
-    /// `reason` in a word, `detail` in a sentence.
+    /// Builds a verdict: `reason` is one word, `detail` one sentence.
     pub fn new(reason: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),
@@ -35,7 +35,8 @@ impl Verdict {
     }
 }
 
-/// The subject on which a stored message first came in: stored subjects carry a partition, published ones do not.
+/// Returns the subject on which a stored message was published: stored subjects carry a partition, published ones do
+/// not.
 #[must_use]
 pub fn redrive_subject(subject: &str) -> String {
     for (stored, published) in [("nexus.ev.", "nexus.event."), ("nexus.dl.", "nexus.delivery.")] {
@@ -47,13 +48,14 @@ pub fn redrive_subject(subject: &str) -> String {
 }
 
 impl Bus {
-    /// Puts `message` on the dead letters of `service`; acking or ending it is the caller's next step.
+    /// Stores `message` as a dead letter of `service`. The caller must ack or terminate the message afterwards.
     ///
-    /// The letter's id is the message's stream and sequence and what it says, so that a repetition makes no second one; a
-    /// stream that was put back gives the sequence to another message.
+    /// The id of the dead letter consists of the message's stream, its sequence and a hash of its payload, so that a
+    /// repetition stores no second one. The hash is needed because a restored stream gives the sequence to another
+    /// message.
     ///
     /// # Errors
-    /// [`PublishError`] where the server refuses it for good.
+    /// Returns [`PublishError`] if the server rejects it for good.
     pub async fn dead_letter(
         &self,
         service: &str,
@@ -82,10 +84,10 @@ impl Bus {
         self.dead_letter_record(letter).await
     }
 
-    /// Puts a whole letter on the dead letters of its service.
+    /// Stores a complete dead letter on the subject of its service.
     ///
     /// # Errors
-    /// [`PublishError`] where the server refuses it for good.
+    /// Returns [`PublishError`] if the server rejects it for good.
     pub async fn dead_letter_record(&self, letter: DeadLetter) -> Result<(), PublishError> {
         let said = Sha256::digest(letter.payload.as_bytes());
         let id = format!(

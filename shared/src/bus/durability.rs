@@ -1,8 +1,8 @@
-//! Whether the servers keep what `nats.durability` promises.
+//! Check of whether the servers provide the durability that `nats.durability` promises.
 //!
-//! Copies are a setting of each stream, and compared with the rest of the topology. Whether a server syncs each message
-//! before it acknowledges it, no client is told: only its monitoring port says so (`/jsz`). Source:
-//! `docs/design/wire.md` §8.1.
+//! The number of replicas is a setting of each stream, and is compared with the rest of the topology. No client can
+//! ask a server whether it syncs each message before it acks; only the server's monitoring port reports it (`/jsz`).
+//! Source: `docs/design/wire.md` §8.1.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use tokio::net::TcpStream;
 
 use super::connect::{Durability, NatsConfig};
 
-/// How long a server may take to tell about itself.
+/// Timeout of a request to a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest answer that is read, bytes; the server's is below 1 KiB.
+/// Longest response that is read, in bytes; the server's is below 1 KiB.
 const MAX_ANSWER: u64 = 64 * 1_024;
 
-/// What is known of the promise.
+/// Result of checking the promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
-    /// It asks nothing of the servers' own settings.
+    /// The promise does not depend on the servers' own settings.
     ByProtocol,
-    /// Every server that answers syncs each message.
+    /// Every server that answered syncs each message.
     Kept,
-    /// A server says that it does not.
+    /// A server reports that it does not sync each message.
     Broken,
-    /// Nobody could be asked.
+    /// No server could be asked.
     Unchecked,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Promise {
 }
 
 impl Promise {
-    /// Asks the servers of `nats`, where what is promised depends on them.
+    /// Checks the servers of `nats`, if the promise depends on their settings.
     pub async fn of(nats: &NatsConfig) -> Self {
         match nats.durability {
             Durability::Process | Durability::Replicated => return Self::ByProtocol,
@@ -73,7 +73,7 @@ enum AskMonitorError {
     Answer,
 }
 
-/// Whether the server whose monitoring port is `monitor` syncs each message before it acknowledges it.
+/// Returns whether the server with the monitoring port `monitor` syncs each message before it acks it.
 async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     #[derive(Deserialize)]
     struct Jsz {
@@ -106,10 +106,10 @@ mod tests {
     use crate::clock::{Clock as _, SystemClock, pause};
     use crate::testing::nats::{NatsServer, Options};
 
-    /// A server that is there answers by then, however busy the machine is.
+    /// Deadline by which a running server answers, however busy the machine is.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Checks that it is `expected`, once servers answer in time.
+    /// Asserts that the promise is `expected`, once servers answer in time.
     async fn comes_to(nats: &NatsConfig, expected: Promise) {
         let begun = SystemClock.monotonic();
         loop {

@@ -1,26 +1,26 @@
-//! One error per family of operations on the bus; `disposition`-like questions are methods.
+//! Errors of the bus: one type per family of operations. Questions about an error are methods on its type.
 
-/// Connecting failed.
+/// Connecting to NATS failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectBusError {
-    /// An address cannot be read.
+    /// An address of a server cannot be parsed.
     #[error("nats.servers: `{0}` is not a NATS address")]
     Address(String),
     /// A credential file cannot be read.
     #[error("nats.credentials: `{path}` cannot be read")]
     Credentials {
-        /// The file.
+        /// Path of the credential file.
         path: String,
-        /// Why.
+        /// Error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// Nobody answers.
+    /// No server answers at the configured addresses.
     #[error("no NATS server answers at {servers}: {detail}")]
     Unreachable {
-        /// Where was tried.
+        /// Addresses that were tried, separated by commas.
         servers: String,
-        /// What the client said.
+        /// Error text of the client.
         detail: String,
     },
 }
@@ -28,58 +28,58 @@ pub enum ConnectBusError {
 /// A publish did not end with an ack.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The expected last sequence of the subject is another (10071).
+    /// The last sequence of the subject is not the expected one (10071).
     #[error("publish to {subject}: the subject's last sequence is another than expected")]
     WrongLastSequence {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
     },
     /// The subject is full (10077): a claim is held already.
     #[error("publish to {subject}: the subject holds a message already")]
     SubjectFull {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
     },
-    /// Larger than the server takes.
+    /// The message is larger than the server accepts.
     #[error("publish to {subject}: {size} bytes are more than the server takes")]
     TooLarge {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
-        /// Bytes.
+        /// Size of the message, in bytes.
         size: usize,
     },
-    /// No stream listens there.
+    /// No stream listens on the subject.
     #[error("publish to {subject}: no stream listens there")]
     NoStream {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
     },
-    /// The server says no for good.
+    /// The server rejects the message for good.
     #[error("publish to {subject}: refused with {code}: {text}")]
     Rejected {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
-        /// The server's error code.
+        /// Error code of the server.
         code: u64,
-        /// What it says.
+        /// Error text of the server.
         text: String,
     },
-    /// Nobody knows whether the server has it.
+    /// It is unknown whether the server stored the message.
     #[error("publish to {subject}: no answer in time, the outcome is unknown")]
     Unknown {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
     },
     /// The bus was closed.
     #[error("publish to {subject}: the bus is closed")]
     Closed {
-        /// Where to.
+        /// Subject of the publish.
         subject: String,
     },
 }
 
 impl PublishError {
-    /// Whether the same bytes may be published again in the hope of another answer.
+    /// Whether a publish of the same bytes may succeed later.
     #[must_use]
     pub const fn may_pass(&self) -> bool {
         match self {
@@ -99,131 +99,131 @@ pub enum ReadStreamError {
     /// The server did not answer.
     #[error("read {stream}: {detail}")]
     Unavailable {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// What happened.
+        /// Error text of the client.
         detail: String,
     },
-    /// What is stored there cannot be read, and will not be later.
+    /// The stored message cannot be decoded, now or later.
     #[error("read {stream}: {detail}")]
     Unreadable {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// Which entry, and what is wrong with it.
+        /// Entry that cannot be decoded, and the reason.
         detail: String,
     },
-    /// It answered something else.
+    /// The server returned an error.
     #[error("read {stream}: the server answered {code}: {text}")]
     Refused {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// The server's error code.
+        /// Error code of the server.
         code: u64,
-        /// What it says.
+        /// Error text of the server.
         text: String,
     },
 }
 
-/// Consuming cannot begin.
+/// Consuming cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("consume {consumer} of {stream}: {detail}")]
 pub struct ConsumeError {
-    /// The stream.
+    /// Name of the stream.
     pub stream: String,
-    /// The consumer.
+    /// Name of the consumer.
     pub consumer: String,
-    /// What happened.
+    /// Error text of the client.
     pub detail: String,
 }
 
-/// A compare-and-set did not happen.
+/// A compare-and-set failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CasError {
-    /// Somebody else was first.
+    /// Another writer changed the key first.
     #[error("key {key} of bucket {bucket} has another revision")]
     Conflict {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// The key.
+        /// Key that was to be changed.
         key: String,
     },
-    /// The publish failed.
+    /// The publish of the value failed.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The read before it failed.
+    /// The read before the write failed.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
 }
 
-/// The topology cannot be made or is not fitting.
+/// The topology cannot be created or does not match.
 #[derive(Debug, thiserror::Error)]
 pub enum EnsureTopologyError {
-    /// The server refuses a stream or a consumer.
+    /// The server rejects a stream or a consumer.
     #[error("create {what} {name}: {detail}")]
     Create {
         /// `stream` or `consumer`.
         what: &'static str,
-        /// Its name.
+        /// Name of the stream or consumer.
         name: String,
-        /// What the server says.
+        /// Error text of the server.
         detail: String,
     },
-    /// What is there cannot be told.
+    /// An existing stream or consumer cannot be looked up.
     #[error("look up {what} {name}: {detail}")]
     Lookup {
         /// `stream` or `consumer`.
         what: &'static str,
-        /// Its name.
+        /// Name of the stream or consumer.
         name: String,
-        /// What the server says.
+        /// Error text of the server.
         detail: String,
     },
-    /// What is there differs where it must not.
+    /// An existing stream or consumer differs in a setting that must not differ.
     #[error(
         "the topology on the server is not ours ({count} differences, the first: {first}); see `nexus topology plan`"
     )]
     Incompatible {
-        /// How many differences.
+        /// Number of differences that were found.
         count: usize,
-        /// One of them.
+        /// Description of one difference.
         first: String,
     },
-    /// The configured promise does not hold here.
+    /// The configured durability is not provided by the servers.
     #[error("nats.durability: {0}")]
     Durability(String),
 }
 
-/// A request was not answered as hoped.
+/// A request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Nobody serves it.
+    /// No service listens on the subject.
     #[error("request {subject}: nobody serves it")]
     NoResponder {
-        /// The subject.
+        /// Subject of the request.
         subject: String,
     },
-    /// No answer in time.
+    /// No response arrived in time.
     #[error("request {subject}: no answer in time")]
     Timeout {
-        /// The subject.
+        /// Subject of the request.
         subject: String,
     },
-    /// The service says that it cannot.
+    /// The service returned an error.
     #[error("request {subject}: {code}: {text}")]
     Service {
-        /// The subject.
+        /// Subject of the request.
         subject: String,
-        /// Its code.
+        /// Error code of the service.
         code: u16,
-        /// What it says.
+        /// Error text of the service.
         text: String,
     },
-    /// The answer cannot be read.
+    /// The response cannot be decoded.
     #[error("request {subject}: {detail}")]
     Answer {
-        /// The subject.
+        /// Subject of the request.
         subject: String,
-        /// What is wrong.
+        /// Reason why the response cannot be decoded.
         detail: String,
     },
 }

@@ -1,8 +1,8 @@
-//! Fetching: as many messages of a durable consumer as the caller has room for, and not one more.
+//! Fetching: exactly as many messages of a durable consumer as the caller has room for.
 //!
-//! [`Pull`](super::consume::Pull) asks ahead, and what lies in its buffer grows old there. Here every message that
-//! comes was asked for. No heartbeats: the client's batch loses its wake-up over them, so that requests are short
-//! instead, and one that the server forgot ends by our own clock.
+//! [`Pull`](super::consume::Pull) requests messages ahead, and they grow old in its buffer. Here every message that
+//! arrives was asked for. Requests have no heartbeats, because the client's batch loses its wake-up over them.
+//! Requests are short instead, and one that the server forgot is ended by our own clock.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use super::message::Incoming;
 
 /// How long the server holds a request.
 const FETCH_EXPIRES: Duration = Duration::from_secs(1);
-/// How long after that its end may take to come; then it is taken to be lost.
+/// Time after [`FETCH_EXPIRES`] in which the end of a request must arrive; then the request counts as lost.
 const FETCH_GRACE: Duration = Duration::from_millis(500);
 
-/// A durable consumer, asked for so many messages at a time.
+/// A durable consumer from which the caller requests a given number of messages at a time.
 pub struct Fetcher {
     bus: Bus,
-    /// None until the first request is answered.
+    /// Handle of the consumer; `None` until the first request has found it.
     consumer: Option<PullConsumer>,
     missed: Missed,
     names: (String, String),
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Fetcher {
 }
 
 impl Bus {
-    /// Fetches from the durable `consumer` of `stream`, which is looked for at the first [`Fetcher::ask`].
+    /// Fetches from the durable `consumer` of `stream`, which is looked up at the first [`Fetcher::ask`].
     #[must_use]
     pub fn fetcher(&self, stream: &str, consumer: &str) -> Fetcher {
         Fetcher {
@@ -60,10 +60,10 @@ impl Bus {
 }
 
 impl Fetcher {
-    /// Asks for `count` messages; what is left of an earlier request is given up.
+    /// Requests `count` messages, and gives up the rest of an earlier request.
     ///
     /// # Errors
-    /// [`ConsumeError`] where it cannot be asked, after a short wait.
+    /// Returns [`ConsumeError`], after a short pause, if the consumer cannot be reached.
     pub async fn ask(&mut self, count: usize) -> Result<(), ConsumeError> {
         self.request = None;
 
@@ -104,8 +104,8 @@ impl Fetcher {
         Ok(Request { messages, lost })
     }
 
-    /// The next message of those asked for; none where no more come and it is time to ask again. The caller bounds
-    /// the wait by dropping the future, which loses nothing.
+    /// Returns the next message of those requested, or `None` if no more come and it is time to ask again. The caller
+    /// bounds the wait by dropping the future, which loses no message.
     pub async fn next(&mut self) -> Option<Incoming> {
         loop {
             let request = self.request.as_mut()?;
@@ -139,14 +139,15 @@ impl Fetcher {
         }
     }
 
-    /// A request that did not end as it should: the consumer may be gone, which is found out at the next one.
+    /// Drops a request that ended with an error, and the handle of the consumer: it may be gone, so that the next
+    /// request looks it up again.
     fn look_again(&mut self, why: &str) {
         tracing::debug!(consumer = %self.names.1, why, "request is made anew");
         self.request = None;
         self.consumer = None;
     }
 
-    /// Gives up what was asked for; what is under way comes again after the ack wait.
+    /// Gives up the current request; its messages in flight are delivered again after the ack wait.
     pub fn forget(&mut self) {
         self.request = None;
     }

@@ -1,11 +1,11 @@
-//! A stored message's header block: what of it is headers, and whether the client could read it. *Pure.*
+//! Header block of a stored message: which parts are headers, and whether the client can read it. *Pure.*
 //!
-//! The server stores any bytes; the client's parser (async-nats 0.51, `connection.rs`, `HMSG`) ends the connection at what
-//! is no header, and panics at a lone carriage return in a value.
+//! The server stores any bytes. The client's parser (async-nats 0.51, `connection.rs`, `HMSG`) closes the connection
+//! at a line that is no header, and panics at a lone carriage return in a value.
 
 use crate::wire::headers::Headers;
 
-/// The headers of a block; what the client could not read or write is left out.
+/// Returns the headers of a block, without those that the client could not read or write.
 pub(super) fn readable(block: &[u8]) -> Headers {
     let text = String::from_utf8_lossy(block);
     text.split("\r\n")
@@ -16,7 +16,7 @@ pub(super) fn readable(block: &[u8]) -> Headers {
         .collect()
 }
 
-/// What keeps the client from reading a stored message with this header block; none where nothing does.
+/// Returns the reason why the client cannot read a stored message with this header block, or `None` if it can.
 pub(super) fn fault(block: &[u8]) -> Option<String> {
     if block.is_empty() {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
     let mut lines = text.lines().peekable();
     match lines.next() {
         Some(version) if version.trim_end() == "NATS/1.0" => {}
-        // A stored status would be taken for the server's own word.
+        // The client would take a stored status for a status from the server itself.
         other => return Some(format!("headers begin with {:?}", other.unwrap_or_default())),
     }
 
@@ -53,7 +53,7 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
     None
 }
 
-/// Why the client refuses a header.
+/// Returns the reason why the client rejects a header, or `None` if it accepts it.
 fn error(name: &str, value: &str) -> Option<String> {
     if let Err(refused) = name.parse::<async_nats::HeaderName>() {
         return Some(format!("header name {name:?}: {refused}"));

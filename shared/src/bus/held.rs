@@ -1,6 +1,7 @@
-//! Holding what nobody can tell to be done or undone, and what operators say about it.
+//! Held messages: messages of which it cannot be known whether their effect happened, and operators' decisions on
+//! them.
 //!
-//! Until something is decided of it, a held message stands on `DLQ` as well: an emptied bucket alone loses none.
+//! Until it is decided, a held message is stored on `DLQ` as well, so that an emptied bucket loses none.
 
 use std::time::Duration;
 
@@ -16,42 +17,42 @@ use super::kv::Kv;
 use super::message::Stored;
 use super::publish::Outgoing;
 
-/// How long a decision is kept: longer than any message that may ask for it.
+/// How long a decision is kept: longer than the lifetime of any message that may ask for it.
 const KEPT: Duration = Duration::from_secs(120 * 24 * 3_600);
 
-/// A message cannot be held, or what is held cannot be looked through.
+/// A message cannot be held, or the held messages cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// The bucket takes no value.
+    /// Writing to the bucket failed.
     #[error(transparent)]
     Write(#[from] CasError),
-    /// The letter beside it cannot be stored.
+    /// The dead letter beside the entry cannot be stored.
     #[error(transparent)]
     Letter(#[from] PublishError),
-    /// What is held cannot be read.
+    /// The held messages cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
 }
 
 impl Bus {
-    /// Where held messages are kept.
+    /// The bucket of held messages.
     #[must_use]
     pub fn held(&self) -> Kv<Held> {
         self.kv(buckets::HELD)
     }
 
-    /// Holds `held`, unless it is held or was decided already; answers what an operator has said of it. The same message
-    /// may be held any number of times.
+    /// Holds `held`, unless it is held or was decided already. Returns the operator's decision, if there is one.
+    /// Holding the same message again has no further effect.
     ///
     /// # Errors
-    /// [`HoldError`] if it cannot be stored.
+    /// Returns [`HoldError`] if it cannot be stored.
     pub async fn hold(&self, held: &Held) -> Result<HeldUntil, HoldError> {
         let key = held.key();
         if let (Some(known), _) = self.held().find(&key).await? {
             return Ok(known.wanted);
         }
 
-        // Killed behind it, the letter alone has it held again.
+        // If the process is killed after this line, the dead letter alone causes the message to be held again.
         let letter = Outgoing::new(subject::dlq(HELD_LETTER), &held.letter());
         let letter = letter.header(headers::HELD, key.clone());
         self.publish(letter.msg_id(format!("{HELD_LETTER}:{key}"))).await?;
@@ -78,20 +79,21 @@ impl Bus {
         Ok(HeldUntil::Decided)
     }
 
-    /// Notes that an operator wants `wanted` of the message held under `key`, which stands at `revision`.
+    /// Records that an operator decided `wanted` for the message held under `key`, whose entry has `revision`.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] if somebody else has decided meanwhile.
+    /// Returns [`CasError::Conflict`] if another decision was recorded meanwhile.
     pub async fn decide_held(&self, held: &Held, wanted: HeldUntil, revision: u64) -> Result<(), CasError> {
         let decided = Held { wanted, ..held.clone() };
         let key = held.key();
         self.held().update_ttl(&key, &decided, revision, KEPT).await.map(|_| ())
     }
 
-    /// Holds again what of `kind` the bucket has lost, by the letters beside it; answers how many messages that were.
+    /// Restores the entries of `kind` that the bucket has lost, from the dead letters beside them. Returns the number
+    /// of entries restored.
     ///
     /// # Errors
-    /// [`HoldError`]: some may not be held again yet.
+    /// Returns [`HoldError`]; some entries may not be restored yet then.
     pub async fn hold_again(&self, kind: HeldKind) -> Result<usize, HoldError> {
         let mut again = 0;
         for (stored, key) in self.held_letters().await? {
@@ -108,7 +110,7 @@ impl Bus {
 
             match self.held().create(&key, &held).await {
                 Ok(_) => again += 1,
-                // Another replica was faster, or an operator has decided.
+                // Another replica restored it first, or an operator has decided.
                 Err(CasError::Conflict { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -123,10 +125,10 @@ impl Bus {
         Ok(again)
     }
 
-    /// Takes the letters beside `held` away: it is decided, and what was wanted is published.
+    /// Deletes the dead letters beside `held`, once it is decided and the outcome is published.
     ///
     /// # Errors
-    /// [`HoldError`]: letters may be left, which change no decision while the bucket has it.
+    /// Returns [`HoldError`]. Dead letters may be left then; they change no decision while the bucket has one.
     pub async fn take_held_letters(&self, held: &Held) -> Result<(), HoldError> {
         let mine = held.key();
         for (stored, key) in self.held_letters().await? {
@@ -137,7 +139,7 @@ impl Bus {
         Ok(())
     }
 
-    /// The letters beside what is held, each with its key.
+    /// Returns the dead letters beside the held messages, each with its key.
     async fn held_letters(&self) -> Result<Vec<(Stored, String)>, ReadStreamError> {
         let subject = subject::dlq(HELD_LETTER);
         let (mut found, mut from) = (Vec::new(), 1);

@@ -1,8 +1,9 @@
-//! Typed KV: compare-and-set decides, reads come from the leader.
+//! Typed KV buckets: writes are decided by compare-and-set, reads come from the leader.
 //!
-//! Written on the bucket's stream directly: the client has no update with a time to live and cuts those to whole
-//! seconds (`docs/contribute/nats-facts.md` "KV and schedules"), and its key check knows no `~`. A value that stands
-//! there is ours only if it carries our attempt ([`super::writer`]): equal bytes may be a rival's.
+//! Values are written on the bucket's stream directly: the client has no update with a time to live and cuts times to
+//! whole seconds (`docs/contribute/nats-facts.md` "KV and schedules"), and its key check rejects `~`. After a publish
+//! with an unknown outcome, a stored value is ours only if it carries our attempt ([`super::writer`]): equal bytes may
+//! come from a rival.
 
 mod told;
 mod watch;
@@ -27,7 +28,7 @@ const OPERATION: &str = "KV-Operation";
 const MARKER_REASON: &str = "Nats-Marker-Reason";
 const ROLLUP: &str = "Nats-Rollup";
 
-/// A bucket whose values are `T`.
+/// A bucket with values of type `T`.
 #[derive(Debug)]
 pub struct Kv<T> {
     bus: Bus,
@@ -48,54 +49,54 @@ impl<T> Clone for Kv<T> {
 /// A value and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<T> {
-    /// The value.
+    /// The decoded value.
     pub value: T,
-    /// Counts up with every change of the bucket.
+    /// Revision of the entry: the stream sequence, which grows with every change of the bucket.
     pub revision: u64,
 }
 
-/// What a bucket holds.
+/// Contents of a bucket at one time.
 #[derive(Debug)]
 pub struct Survey<T> {
-    /// The keys with their values.
+    /// Keys whose values can be decoded, with their entries.
     pub entries: Vec<(String, Entry<T>)>,
-    /// The keys whose values cannot be read, and what is wrong with each.
+    /// Keys whose values cannot be decoded, each with the reason.
     pub unread: Vec<(String, String)>,
 }
 
-/// What a watch tells.
+/// Event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvEvent<T> {
     /// A key has this value.
     Put {
-        /// The key.
+        /// Key of the entry.
         key: String,
-        /// Its value.
+        /// Decoded value of the entry.
         value: T,
-        /// Its revision.
+        /// Revision of the entry.
         revision: u64,
     },
     /// A key is gone: deleted, purged or expired.
     Gone {
-        /// The key.
+        /// Key that is gone.
         key: String,
-        /// The marker's revision.
+        /// Revision of the delete marker.
         revision: u64,
     },
-    /// A value cannot be read; the key stays as it was for the watcher.
+    /// A value cannot be decoded; for the watcher, the key keeps its former value.
     Bad {
-        /// The key.
+        /// Key of the entry.
         key: String,
-        /// The revision at which it can be overwritten.
+        /// Revision at which the value can be overwritten.
         revision: u64,
-        /// What is wrong.
+        /// Reason why the value cannot be decoded.
         error: String,
     },
-    /// The bucket is another than it was: put back to an older state, or made anew. What was told counts no more, no
-    /// revision with it. All that the bucket holds now is told again, then [`KvEvent::Gone`] of each key that it does not
-    /// hold any more, then [`KvEvent::Current`].
+    /// The bucket was restored to an older state or recreated. Earlier events and their revisions are void. All
+    /// entries of the bucket follow again, then [`KvEvent::Gone`] for each key that the bucket no longer holds, then
+    /// [`KvEvent::Current`].
     Anew,
-    /// Everything that was there when the watch began, or began anew, has been told.
+    /// All entries that existed when the watch started, or started again, have been sent.
     Current,
 }
 
@@ -111,7 +112,7 @@ impl Bus {
     }
 }
 
-/// What removes the key on `subject`.
+/// Message that removes the key on `subject`.
 pub(super) fn purge(subject: &str) -> Outgoing {
     let headers: Headers = [(OPERATION, "PURGE"), (ROLLUP, "sub")].into_iter().collect();
     Outgoing::raw(subject.to_owned(), headers, Bytes::new())
@@ -122,7 +123,7 @@ fn is_marker(headers: &Headers) -> bool {
 }
 
 impl<T: Wire> Kv<T> {
-    /// The bus it is on.
+    /// The bus that the bucket is on.
     #[must_use]
     pub const fn bus(&self) -> &Bus {
         &self.bus
@@ -155,10 +156,10 @@ impl<T: Wire> Kv<T> {
         self.bus.last_on_subject(&self.stream(), &self.subject(key)).await
     }
 
-    /// The value of `key`, from the leader.
+    /// Returns the entry of `key` from the leader, or `None` if the key has no value.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked or the value cannot be read.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked or the value cannot be decoded.
     pub async fn get(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
         let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else {
             return Ok(None);
@@ -177,10 +178,10 @@ impl<T: Wire> Kv<T> {
         })
     }
 
-    /// The value of `key`, from the leader, if this process wrote it under an expected revision.
+    /// Returns the entry of `key` from the leader, if this process wrote it under an expected revision.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked or the value cannot be read.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked or the value cannot be decoded.
     pub(super) async fn written_here(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
         let ours = self
             .raw(key)
@@ -189,12 +190,12 @@ impl<T: Wire> Kv<T> {
         ours.map(|stored| self.entry(key, &stored)).transpose()
     }
 
-    /// The value of `key`, from the leader, and the revision at which it can be overwritten. A value that cannot be read
-    /// counts as none and is told of in the log: for records that are made anew from what goes on, where a broken one
-    /// would otherwise hold it up for ever.
+    /// Returns the value of `key` from the leader, and the revision at which it can be overwritten. A value that
+    /// cannot be decoded counts as none and is logged: this is for records that are rebuilt from current activity,
+    /// which a broken value would otherwise block for ever.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn find(&self, key: &str) -> Result<(Option<T>, u64), ReadStreamError> {
         let Some(stored) = self.raw(key).await? else {
             return Ok((None, 0));
@@ -211,18 +212,18 @@ impl<T: Wire> Kv<T> {
         Ok((value.ok(), stored.sequence))
     }
 
-    /// Sets `key` where it has no value.
+    /// Sets `key` if it has no value. Returns the new revision.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] where it has one.
+    /// Returns [`CasError::Conflict`] if the key has a value.
     pub async fn create(&self, key: &str, value: &T) -> Result<u64, CasError> {
         self.create_with(key, value, None).await
     }
 
-    /// Sets `key` where it has no value, to vanish after `ttl` (whole seconds).
+    /// Sets `key` if it has no value; the value expires after `ttl` (whole seconds). Returns the new revision.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] where it has one.
+    /// Returns [`CasError::Conflict`] if the key has a value.
     pub async fn create_ttl(&self, key: &str, value: &T, ttl: Duration) -> Result<u64, CasError> {
         self.create_with(key, value, Some(ttl)).await
     }
@@ -237,34 +238,35 @@ impl<T: Wire> Kv<T> {
         }
     }
 
-    /// Sets `key` where its revision is `revision`.
+    /// Sets `key` if its revision is `revision`. Returns the new revision.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] where it is another.
+    /// Returns [`CasError::Conflict`] if the revision is another.
     pub async fn update(&self, key: &str, value: &T, revision: u64) -> Result<u64, CasError> {
         self.write(key, value, Some(revision), None).await
     }
 
-    /// Sets `key` where its revision is `revision`, to vanish after `ttl` (whole seconds).
+    /// Sets `key` if its revision is `revision`; the value expires after `ttl` (whole seconds). Returns the new
+    /// revision.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] where it is another.
+    /// Returns [`CasError::Conflict`] if the revision is another.
     pub async fn update_ttl(&self, key: &str, value: &T, revision: u64, ttl: Duration) -> Result<u64, CasError> {
         self.write(key, value, Some(revision), Some(ttl)).await
     }
 
-    /// Sets `key`, whatever it was.
+    /// Sets `key` without a condition. Returns the new revision.
     ///
     /// # Errors
-    /// [`CasError::Publish`] where the server refuses it.
+    /// Returns [`CasError::Publish`] if the server rejects the write.
     pub async fn put(&self, key: &str, value: &T) -> Result<u64, CasError> {
         self.write(key, value, None, None).await
     }
 
-    /// Sets `key`, whatever it was, to vanish after `ttl` (whole seconds).
+    /// Sets `key` without a condition; the value expires after `ttl` (whole seconds). Returns the new revision.
     ///
     /// # Errors
-    /// [`CasError::Publish`] where the server refuses it.
+    /// Returns [`CasError::Publish`] if the server rejects the write.
     pub async fn put_ttl(&self, key: &str, value: &T, ttl: Duration) -> Result<u64, CasError> {
         self.write(key, value, None, Some(ttl)).await
     }
@@ -286,10 +288,10 @@ impl<T: Wire> Kv<T> {
             .map_err(|error| self.conflict(key, error))
     }
 
-    /// Removes `key`; where `revision` is given only if it is that.
+    /// Removes `key`. If `revision` is given, only if the key has that revision.
     ///
     /// # Errors
-    /// [`CasError::Conflict`] where it is another.
+    /// Returns [`CasError::Conflict`] if the revision is another.
     pub async fn delete(&self, key: &str, revision: Option<u64>) -> Result<(), CasError> {
         let mut out = purge(&self.subject(key));
         if let Some(revision) = revision {
@@ -302,23 +304,23 @@ impl<T: Wire> Kv<T> {
             .map_err(|error| self.conflict(key, error))
     }
 
-    /// Everything in the bucket and every change from now on, in order.
+    /// Watches all keys: every entry that exists and every later change, in order.
     #[must_use]
     pub fn watch_all(&self) -> KvWatch<T> {
         self.watch("")
     }
 
-    /// The keys that begin with `prefix` (empty, or whole tokens with their last dot) and every change of them from now
-    /// on, in order.
+    /// Watches the keys that begin with `prefix` (empty, or whole tokens with the final dot): every entry that exists
+    /// and every later change, in order.
     #[must_use]
     pub fn watch(&self, prefix: &str) -> KvWatch<T> {
         KvWatch::new(self, format!("$KV.{}.{prefix}>", self.bucket))
     }
 
-    /// All keys with their values, as of now.
+    /// Returns all keys with their entries, as of now. Values that cannot be decoded are logged and left out.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the bucket cannot be asked.
+    /// Returns [`ReadStreamError`] if the bucket cannot be asked.
     pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
         let survey = self.look().await;
         for (key, error) in &survey.unread {
@@ -327,12 +329,12 @@ impl<T: Wire> Kv<T> {
         Ok(survey.entries)
     }
 
-    /// All keys with their values, as of now, and those whose values cannot be read.
+    /// Returns all keys with their entries, as of now, and the keys whose values cannot be decoded.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the bucket is not there or cannot be asked.
+    /// Returns [`ReadStreamError`] if the bucket does not exist or cannot be asked.
     pub async fn survey(&self) -> Result<Survey<T>, ReadStreamError> {
-        // A watch of a bucket that is not there waits until it is.
+        // A watch of a bucket that does not exist would wait until it does.
         self.bus.stream_state(&self.stream()).await?;
         Ok(self.look().await)
     }

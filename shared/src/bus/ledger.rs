@@ -1,10 +1,10 @@
-//! Appending to a session's ledger, and reading it back: the fence (`docs/design/sessions.md` §1.3).
+//! Appending to a session's ledger and reading it back, with the fence (`docs/design/sessions.md` §1.3).
 //!
-//! Every append carries the expected last sequence of its subject and its attempt, and no message id: three replicas
-//! would answer `duplicate` to a loser. After a time-out the identical bytes go out again with the identical
-//! expectation; where that is refused, the leader tells which attempt took the place: our own means that the first try
-//! was stored, anything else that the fence is lost. Two owners may write the same entries at the same time, so the
-//! record's content tells nothing.
+//! Every append carries the expected last sequence of its subject and its attempt, and no message id: with three
+//! replicas, a loser would receive `duplicate` for it. After a timeout the identical bytes are sent again with the
+//! identical expectation. If that is rejected, the leader is asked which attempt is stored: our own means that the
+//! first try succeeded, any other that the fence is lost. The record's content cannot decide this, because two owners
+//! may write the same entries at the same time.
 
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
@@ -18,53 +18,55 @@ use super::error::{PublishError, ReadStreamError};
 use super::message::Stored;
 use super::publish::Outgoing;
 
-/// Tries of one append while nobody answers.
+/// Number of tries of one append while no server answers.
 const APPEND_TRIES: u32 = 20;
-/// Messages read at once.
+/// Number of messages read per page.
 const PAGE: usize = 256;
 
-/// An append did not happen, or nobody knows.
+/// An append failed, or its outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendLedgerError {
-    /// Somebody else has written: this broker owns the session no longer.
+    /// Another writer has appended: this broker no longer owns the session.
     #[error("append to the ledger of {session}: the fence is lost")]
     FenceLost {
-        /// The session.
+        /// Session of the ledger.
         session: SessionRef,
     },
-    /// Nobody answers; whether it was written is unknown.
+    /// No server answers; it is unknown whether the record was written.
     #[error("append to the ledger of {session}: no answer")]
     Unavailable {
-        /// The session.
+        /// Session of the ledger.
         session: SessionRef,
-        /// The last word of the bus.
+        /// Last error of the bus.
         #[source]
         source: PublishError,
     },
-    /// The server refuses it for good.
+    /// The server rejects the record for good.
     #[error("append to the ledger of {session}: refused")]
     Refused {
-        /// The session.
+        /// Session of the ledger.
         session: SessionRef,
-        /// Why.
+        /// Reason for the rejection.
         #[source]
         source: PublishError,
     },
-    /// Whose the last entry is cannot be told.
+    /// The last entry cannot be read, so that its author is unknown.
     #[error("append to the ledger of {session}: the last entry cannot be read")]
     Unreadable {
-        /// The session.
+        /// Session of the ledger.
         session: SessionRef,
-        /// Why.
+        /// Reason why it cannot be read.
         #[source]
         source: ReadStreamError,
     },
 }
 
-/// Appends `record` after the entry at `expected` (0 = the first); answers its sequence.
+/// Appends `record` after the entry with sequence `expected` (0 = the ledger is empty). Returns the sequence of the
+/// new entry.
 ///
 /// # Errors
-/// [`AppendLedgerError`]; after anything but `FenceLost` and `Refused` the caller must read before it goes on.
+/// Returns [`AppendLedgerError`]. After any variant but `FenceLost` and `Refused`, the caller must read the ledger
+/// before it continues.
 pub async fn append(
     bus: &Bus,
     session: &SessionRef,
@@ -77,7 +79,7 @@ pub async fn append(
         .carrier(carrier);
     let size = out.payload.len();
     if size > LedgerRecord::MAX_BYTES {
-        // The server might take it, and then nobody could read the session any more.
+        // A server with a higher limit might accept it, and the session could not be read after that.
         return Err(AppendLedgerError::Refused {
             session: session.clone(),
             source: PublishError::TooLarge {
@@ -98,6 +100,7 @@ pub async fn append(
                     session: session.clone(),
                 });
             }
+            // An earlier try may have been stored without an ack.
             Err(PublishError::WrongLastSequence { .. }) => return whose(bus, session, &out).await,
             Err(error) if error.may_pass() && tries < APPEND_TRIES => {
                 crate::clock::pause(API_TIMEOUT / 50).await;
@@ -118,7 +121,8 @@ pub async fn append(
     }
 }
 
-/// After a repetition of `out` was refused: the sequence at which an earlier try was stored, else the fence is lost.
+/// Decides after a repetition of `out` was rejected: returns the sequence of an earlier try if that was stored, else
+/// [`AppendLedgerError::FenceLost`].
 async fn whose(bus: &Bus, session: &SessionRef, out: &Outgoing) -> Result<u64, AppendLedgerError> {
     match bus.stored_attempt(out).await {
         Ok(Some(published)) => Ok(published.sequence),
@@ -132,17 +136,18 @@ async fn whose(bus: &Bus, session: &SessionRef, out: &Outgoing) -> Result<u64, A
     }
 }
 
-/// One stored record: where it stands, and what it says if it can be read.
+/// One stored record: its sequence, and the decoded record or the reason why it cannot be decoded.
 pub type ReadRecord = (u64, Result<LedgerRecord, DecodeError>);
 
 fn read(stored: &Stored) -> ReadRecord {
     (stored.sequence, stored.decode())
 }
 
-/// Every record after sequence `after`, oldest first: the bulk by direct get, the end by the leader.
+/// Returns every record after sequence `after`, oldest first. Most of them are read by direct get, the last one from
+/// the leader.
 ///
 /// # Errors
-/// [`ReadStreamError`] where the stream cannot be asked.
+/// Returns [`ReadStreamError`] if the stream cannot be asked.
 pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<Vec<ReadRecord>, ReadStreamError> {
     let subject = subject::ledger(session);
     let Some(last) = bus.last_on_subject(LEDGER, &subject).await? else {

@@ -1,4 +1,4 @@
-//! What the client tells of its connection: when it was lost, and that it stands anew.
+//! State of the client's connection: when it was lost, and when a new one was made.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,15 +8,15 @@ use tokio::sync::{Notify, watch};
 
 use crate::clock::{Clock as _, SystemClock};
 
-/// Losses within [`WINDOW`] that are no accident any more: a server that restarts is lost once.
+/// Number of losses within [`WINDOW`] that are no accident: a server that restarts loses the connection once.
 const LOSSES: usize = 3;
-/// How long a loss counts: a durable consumer gives what was lost with the connection again after its ack wait, at most
-/// half a minute.
+/// Time for which a loss counts. A durable consumer redelivers the messages that were lost with a connection after its
+/// ack wait, at most half a minute, so that a repeated loss falls into this window.
 const WINDOW: Duration = Duration::from_secs(200);
-/// How long a new connection has to stand before readers begin again.
+/// Time for which a new connection must last before readers start again.
 const STEADY: Duration = Duration::from_millis(200);
 
-/// One client's connection.
+/// State of one client's connection.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     lost_at: Mutex<VecDeque<Instant>>,
@@ -25,7 +25,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Takes in what the client tells.
+    /// Handles an event of the client.
     pub(super) fn hear(&self, event: &async_nats::Event) {
         match event {
             async_nats::Event::Connected => {
@@ -36,7 +36,7 @@ impl Link {
                 tracing::warn!("disconnected from nats");
                 self.note_loss(SystemClock.monotonic());
             }
-            // A denied publish or subscribe is told here and nowhere else.
+            // A denied publish or subscribe is reported only by this event.
             async_nats::Event::ServerError(error) => tracing::warn!(%error, "nats refuses"),
             async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "messages were dropped unread"),
             event @ (async_nats::Event::LameDuckMode
@@ -55,8 +55,8 @@ impl Link {
         self.lost.notify_one();
     }
 
-    /// A reader found that its stream is another one: that counts as a new connection, upon which everybody asks whether
-    /// their positions hold.
+    /// Counts a new connection, because a reader found that its stream was replaced: every user of positions then
+    /// checks whether they are still valid.
     pub(super) fn stands_for_another(&self) {
         self.connected.send_modify(|times| *times += 1);
     }
@@ -66,7 +66,7 @@ impl Link {
         self.lost.notified().await;
     }
 
-    /// Whether it was lost too often lately; forgets that once it is told.
+    /// Returns whether the connection was lost too often lately, and resets the count if so.
     pub(super) fn is_lost_often(&self, now: Instant) -> bool {
         let mut lost_at = self.lost_at.lock().unwrap_or_else(PoisonError::into_inner);
         lost_at.retain(|then| now.saturating_duration_since(*then) < WINDOW);
@@ -77,53 +77,54 @@ impl Link {
         often
     }
 
-    /// Changes whenever the connection stands anew. What was on its way over the old one is lost, and the server does not
-    /// give it again where nobody acks: such a reader has to begin again behind what it has.
+    /// Returns a receiver that changes with every new connection. Messages in flight over the old one are lost, and
+    /// the server does not redeliver them to a reader without acks: such a reader must start again after its last
+    /// message.
     pub(super) fn connections(&self) -> watch::Receiver<u64> {
         self.connected.subscribe()
     }
 }
 
-/// Tells when the connection stands anew, or a stream that is read turned out to be another one: what counts with
-/// positions asks then whether they hold.
+/// Notifies of new connections, and of streams that turned out to be replaced: users of positions must then check
+/// whether they are still valid.
 #[derive(Debug)]
 pub struct Connections(watch::Receiver<u64>);
 
 impl Connections {
-    /// Counts connections from now on.
+    /// Ignores connections made so far.
     pub fn begin(&mut self) {
         self.0.mark_unchanged();
     }
 
-    /// Waits until the connection was lost and stands anew.
+    /// Waits until the connection was lost and a new one lasts.
     pub async fn stands_anew(&mut self) {
         stands_anew(&mut self.0).await;
     }
 }
 
 impl super::connect::Bus {
-    /// Which connection stands, counted from 1; 0 = none has stood yet.
+    /// Returns the number of the current connection, counted from 1; 0 if there was none yet.
     #[must_use]
     pub fn connection_number(&self) -> u64 {
         *self.link.connections().borrow()
     }
 
-    /// The connections that stand from now on.
+    /// Returns a receiver of the connections made from now on.
     #[must_use]
     pub fn connections(&self) -> Connections {
         Connections(self.link.connections())
     }
 }
 
-/// Waits until the connection stands anew, and has for a moment: one that ends again and again would leave a consumer
-/// behind each time.
+/// Waits until there is a new connection that has lasted for [`STEADY`]. A connection that ends again and again would
+/// leave a consumer behind each time.
 pub(super) async fn stands_anew(connections: &mut watch::Receiver<u64>) {
     loop {
         if connections.changed().await.is_err() {
             return std::future::pending().await;
         }
 
-        // Whoever drops this while it waits is told again.
+        // If the caller drops this future while it waits, the change is reported again.
         connections.mark_changed();
         let mut later = connections.clone();
         later.mark_unchanged();

@@ -1,4 +1,4 @@
-//! Messages as they come from the server, in our own types.
+//! Messages received from the server, in our own types.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,14 +20,15 @@ use super::connect::Bus;
 use super::dead_letter::Verdict;
 use super::partition::Floor;
 
-/// How often a message of a newer release is given out before it is given up: a rolling update has readers of both.
+/// Number of deliveries after which a message of a newer release becomes a dead letter: during a rolling update,
+/// readers of both releases run.
 const NEWER_TRIES: u64 = 5;
-/// Wait between these.
+/// Pause between these deliveries.
 const NEWER_PAUSE: Duration = Duration::from_secs(5);
-/// Wait before a message whose dead letter was not taken comes again.
+/// Pause before a message is delivered again whose dead letter could not be stored.
 const BURY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Our headers of the client's.
+/// Converts the client's headers to ours.
 pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
     let Some(map) = map else { return Headers::new() };
     map.iter()
@@ -35,7 +36,7 @@ pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
         .collect()
 }
 
-/// The client's headers of ours.
+/// Converts our headers to the client's.
 pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
     let mut map = async_nats::HeaderMap::new();
     for (name, value) in headers.named() {
@@ -50,84 +51,85 @@ pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
 /// A stored message, read from its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Where it was published.
+    /// Subject under which it is stored.
     pub subject: String,
-    /// Its headers.
+    /// Headers of the message.
     pub headers: Headers,
-    /// Its payload.
+    /// Payload of the message, encoded.
     pub payload: Bytes,
-    /// Its sequence.
+    /// Sequence in the stream.
     pub sequence: u64,
-    /// When the server stored it.
+    /// Time at which the server stored it, in milliseconds.
     pub published_at: UnixMillis,
-    /// The same, in nanoseconds since 1970: what a position names.
+    /// The same time in nanoseconds since 1970, as positions contain it.
     pub stored_at_ns: i64,
 }
 
 impl Stored {
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// [`DecodeError`], naming type and place.
+    /// Returns [`DecodeError`], which names the type and the place.
     pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
     }
 
-    /// Reads the payload of a message of `EVENTS`, with the origin that its seal proves.
+    /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves.
     ///
     /// # Errors
-    /// [`ReadEventError`] if nothing may come of it.
+    /// Returns [`ReadEventError`] if the event must not be processed.
     pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
         trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
-    /// The trace that it belongs to.
+    /// Trace context of the message.
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         Carrier::read(&self.headers)
     }
 
-    /// The sequence of the message on its subject that it was written upon: 0 = it is the first; none = nobody said.
+    /// Returns the sequence of the previous message on its subject that the writer expected: 0 if it expected none,
+    /// `None` if the writer stated no expectation.
     #[must_use]
     pub fn upon(&self) -> Option<u64> {
         self.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE)?.parse().ok()
     }
 }
 
-/// A message that a consumer was given.
+/// A message delivered by a consumer.
 pub struct Incoming {
-    /// Where it is stored.
+    /// Subject under which it is stored.
     pub subject: String,
-    /// Its headers.
+    /// Headers of the message.
     pub headers: Headers,
-    /// Its payload.
+    /// Payload of the message, encoded.
     pub payload: Bytes,
-    /// Its sequence in the stream.
+    /// Sequence in the stream.
     pub sequence: u64,
-    /// Its sequence at the consumer.
+    /// Sequence at the consumer, counted per delivery.
     pub consumer_sequence: u64,
-    /// How often it was delivered, this time included.
+    /// Number of deliveries, this one included.
     pub delivered: u64,
-    /// When the server stored it.
+    /// Time at which the server stored it, in milliseconds.
     pub published_at: UnixMillis,
-    /// The same, in nanoseconds since 1970: what a position names.
+    /// The same time in nanoseconds since 1970, as positions contain it.
     pub stored_at_ns: i64,
-    /// How many wait behind it.
+    /// Number of messages that wait behind it at the consumer.
     pub pending: u64,
-    /// Name of its stream.
+    /// Name of the stream that stores it.
     pub stream: String,
     pub(super) acker: Acker,
 }
 
-/// Where it is said that a message is settled.
+/// Receiver of a message's ack.
 #[expect(
     clippy::large_enum_variant,
     reason = "every message has one, and most the large one: a box would be one more allocation each"
 )]
 pub(super) enum Acker {
-    /// To the server.
+    /// The server, with the ack protocol of JetStream.
     Server(async_nats::jetstream::message::Acker),
-    /// To the partition's own floor: the server hears nothing.
+    /// The partition's own floor; the server receives no ack.
     Floor(Arc<Floor>),
 }
 
@@ -172,7 +174,7 @@ impl Incoming {
         })
     }
 
-    /// A message that was handed out as number `handed` before, read again from `stream`, settled at `floor`.
+    /// Builds a message that was delivered as number `handed` before, read again from `stream` and settled at `floor`.
     pub(super) fn again(stored: Stored, stream: &str, handed: u64, floor: Arc<Floor>) -> Self {
         Self {
             subject: stored.subject,
@@ -189,7 +191,7 @@ impl Incoming {
         }
     }
 
-    /// Which message of its stream it is.
+    /// Position of the message in its stream.
     #[must_use]
     pub const fn place(&self) -> Place {
         Place {
@@ -198,7 +200,7 @@ impl Incoming {
         }
     }
 
-    /// The same message, settled at `acker`.
+    /// Returns a copy of the message that is settled at `acker`.
     pub(super) fn copy(&self, acker: Acker) -> Self {
         Self {
             subject: self.subject.clone(),
@@ -210,45 +212,46 @@ impl Incoming {
         }
     }
 
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// [`DecodeError`], naming type and place.
+    /// Returns [`DecodeError`], which names the type and the place.
     pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
     }
 
-    /// Reads the payload of a message of `EVENTS`, with the origin that its seal proves.
+    /// Decodes the payload of a message of `EVENTS`, with the origin that its seal proves.
     ///
     /// # Errors
-    /// [`ReadEventError`] if nothing may come of it but a dead letter.
+    /// Returns [`ReadEventError`] if nothing but a dead letter may result from it.
     pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
         trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
-    /// The trace that it belongs to.
+    /// Trace context of the message.
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         Carrier::read(&self.headers)
     }
 
-    /// Says that all its effects are durable. A lost ack costs a redelivery, which finds the effects there.
+    /// Acks the message: all its effects are durable. A lost ack causes a redelivery, whose handler finds the effects
+    /// done.
     pub async fn ack(&self) {
         self.answer(AckKind::Ack).await;
     }
 
-    /// Asks for it again, after `delay` or at once.
+    /// Requests a redelivery, after `delay` or at once.
     pub async fn nak(&self, delay: Option<Duration>) {
         self.answer(AckKind::Nak(delay)).await;
     }
 
-    /// Says that nobody shall be given it again.
+    /// Terminates the message: it must never be delivered again.
     pub async fn term(&self) {
         self.answer(AckKind::Term).await;
     }
 
-    /// Settles this one, which cannot be read because of `error`: it is on the dead letters of `service` before nobody is
-    /// given it again. One of a newer release is first left to a replica that reads it.
+    /// Settles a message that cannot be decoded because of `error`. The dead letter of `service` is stored before the
+    /// message is terminated. A message of a newer release is first left to a replica that can decode it.
     pub async fn bury(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
         if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
             return self.nak(Some(NEWER_PAUSE)).await;
@@ -267,7 +270,7 @@ impl Incoming {
         }
     }
 
-    /// Says that it is still being worked on.
+    /// Extends the ack wait: the message is still being processed.
     pub async fn progress(&self) {
         self.answer(AckKind::Progress).await;
     }
@@ -276,7 +279,7 @@ impl Incoming {
         let acker = match &self.acker {
             Acker::Server(acker) => acker,
             Acker::Floor(floor) => {
-                // The rest speaks of redeliveries, of which there are none.
+                // The other kinds concern redeliveries, of which a floor has none.
                 if matches!(kind, AckKind::Ack | AckKind::Term) {
                     floor.settle(self.sequence);
                 }
@@ -290,8 +293,8 @@ impl Incoming {
     }
 }
 
-/// Whether `subject` is where a client awaits an answer (`_INBOX.…`; a user of its own: `_INBOX_{user}.…`): nothing
-/// that is published there is stored, or an order to the server.
+/// Returns whether `subject` is an inbox on which a client awaits a response (`_INBOX.…`; for a user with inboxes of
+/// its own `_INBOX_{user}.…`). A message published there is neither stored nor a command to the server.
 pub(super) fn is_inbox(subject: &str) -> bool {
     subject.starts_with("_INBOX.") || subject.starts_with("_INBOX_")
 }
@@ -299,22 +302,22 @@ pub(super) fn is_inbox(subject: &str) -> bool {
 /// A message that is not stored.
 #[derive(Debug, Clone)]
 pub struct CoreMessage {
-    /// Where it was published.
+    /// Subject of the publish.
     pub subject: String,
-    /// Its headers.
+    /// Headers of the message.
     pub headers: Headers,
-    /// Its payload.
+    /// Payload of the message, encoded.
     pub payload: Bytes,
-    /// Where an answer is awaited: an inbox; where the message names anything else, nobody awaits one.
+    /// Inbox on which a response is awaited. If the message names any other subject, no response is awaited.
     pub reply: Option<String>,
 }
 
-/// Messages that are not stored, as they come; lossy for a slow reader.
+/// Messages that are not stored, as they arrive; a slow reader loses messages.
 #[derive(Debug)]
 pub struct CoreSubscription(async_nats::Subscriber);
 
 impl CoreSubscription {
-    /// The next one; none once the bus is closed.
+    /// Returns the next message, or `None` once the bus is closed.
     pub async fn next(&mut self) -> Option<CoreMessage> {
         self.0.next().await.map(|message| CoreMessage {
             subject: message.subject.to_string(),
@@ -329,13 +332,13 @@ impl CoreSubscription {
 }
 
 impl Bus {
-    /// Publishes without storing and without an answer.
+    /// Publishes a message that is not stored and not answered.
     pub async fn core_publish(&self, subject: &str, headers: &Headers, payload: Bytes) {
         self.core_publish_if(subject, headers, payload, || true).await;
     }
 
-    /// Publishes as [`Bus::core_publish`], if `may` still holds right before the message leaves; answers whether it did. A
-    /// process that was stopped finds there that others have taken its work over.
+    /// Publishes as [`Bus::core_publish`] does, if `may` still holds right before the message leaves. Returns whether
+    /// it did. A process that was stopped for a while finds out there that another replica has taken its work over.
     pub async fn core_publish_if(
         &self,
         subject: &str,
@@ -360,10 +363,10 @@ impl Bus {
         true
     }
 
-    /// Listens to `subject` (wildcards allowed) from now on.
+    /// Subscribes to `subject` (wildcards allowed) from now on.
     ///
     /// # Errors
-    /// The client's word where the subject is not valid or the bus is closed.
+    /// Returns the client's error text if the subject is not valid or the bus is closed.
     pub async fn core_subscribe(&self, subject: &str) -> Result<CoreSubscription, String> {
         self.client
             .subscribe(subject.to_owned())

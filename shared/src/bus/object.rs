@@ -1,4 +1,4 @@
-//! Files in the object store: whole, checked by digest, in pieces on their way.
+//! Files in the object store: transferred in chunks, complete, and checked by digest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt as _;
 use super::connect::Bus;
 use crate::model::time::UnixMillis;
 
-/// Bytes in one piece: below what a server takes by default.
+/// Size of one chunk in bytes, below the default limit of a server.
 const PIECE_BYTES: usize = 128 * 1024;
 
 /// A file cannot be stored or fetched.
@@ -20,27 +20,27 @@ pub enum StoreObjectError {
     /// The bucket cannot be asked, does not hold the object, or holds it damaged.
     #[error("objects of {bucket}: {detail}")]
     Bucket {
-        /// Which bucket.
+        /// Name of the bucket.
         bucket: &'static str,
-        /// What the server or its client said.
+        /// Error text of the server or the client.
         detail: String,
     },
     /// The file cannot be read or written.
     #[error("{path}", path = path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: std::io::Error,
     },
 }
 
-/// An object that is there whole.
+/// An object that is stored completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// When it was stored, by the clock of who did; the epoch where nobody said.
+    /// Time at which it was stored, by the writer's clock; the epoch if the writer stated none.
     pub stored_at: UnixMillis,
 }
 
@@ -52,7 +52,7 @@ pub struct Objects {
 }
 
 impl Bus {
-    /// The objects of `bucket`, which the topology makes.
+    /// The objects of `bucket`, a bucket that the topology creates.
     #[must_use]
     pub fn objects(&self, bucket: &'static str) -> Objects {
         Objects {
@@ -75,10 +75,10 @@ impl Objects {
         store.map_err(|error| self.failed(&error))
     }
 
-    /// Stores the file at `path` as `name`; it is there whole or not at all.
+    /// Stores the file at `path` as `name`. The object becomes visible only as a whole.
     ///
     /// # Errors
-    /// [`StoreObjectError`].
+    /// Returns [`StoreObjectError`] if the file cannot be read or the bucket does not take it.
     pub async fn put(&self, name: &str, path: &Path) -> Result<(), StoreObjectError> {
         let store = self.store().await?;
         let opened = File::open(path).await;
@@ -93,10 +93,10 @@ impl Objects {
         Ok(())
     }
 
-    /// Fetches `name` into a file at `path`, which is on the disk when this returns.
+    /// Fetches `name` into a file at `path`, and syncs the file to disk before it returns.
     ///
     /// # Errors
-    /// [`StoreObjectError`]; what lies at `path` is worth nothing then.
+    /// Returns [`StoreObjectError`]; the file at `path` is not valid then.
     pub async fn get(&self, name: &str, path: &Path) -> Result<(), StoreObjectError> {
         let store = self.store().await?;
         let mut object = store.get(name).await.map_err(|error| self.failed(&error))?;
@@ -107,10 +107,10 @@ impl Objects {
         file.sync_all().await.map_err(failed)
     }
 
-    /// All objects, in no order.
+    /// Returns all objects, in no order.
     ///
     /// # Errors
-    /// [`StoreObjectError::Bucket`].
+    /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked.
     pub async fn list(&self) -> Result<Vec<StoredObject>, StoreObjectError> {
         let objects = self.infos().await?.into_iter().map(|info| StoredObject {
             stored_at: info
@@ -131,11 +131,11 @@ impl Objects {
         Ok(infos)
     }
 
-    /// Removes the pieces that belong to no object: what a writer left that was interrupted. Only for who knows that
-    /// nobody else is writing. Answers of how many writers.
+    /// Removes the chunks that belong to no object, as an interrupted writer leaves them. The caller must know that no
+    /// other process is writing. Returns the number of interrupted writers.
     ///
     /// # Errors
-    /// [`StoreObjectError::Bucket`].
+    /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked.
     pub async fn sweep(&self) -> Result<usize, StoreObjectError> {
         let whole: BTreeSet<String> = self.infos().await?.into_iter().map(|info| info.nuid).collect();
         let pieces = format!("$O.{}.C.", self.bucket);
@@ -165,10 +165,10 @@ impl Objects {
         Ok(left.len())
     }
 
-    /// Removes `name`.
+    /// Removes the object `name`.
     ///
     /// # Errors
-    /// [`StoreObjectError::Bucket`].
+    /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked or has no such object.
     pub async fn delete(&self, name: &str) -> Result<(), StoreObjectError> {
         let deleted = self.store().await?.delete(name).await;
         deleted.map_err(|error| self.failed(&error))

@@ -1,12 +1,12 @@
 //! Leased partitions: each partition of a stream is handled by one replica, in order.
 //!
-//! Replicas announce themselves in KV `members`; [`crate::wire::partition::owners`] names each partition's owner,
-//! who holds a lease on it in KV `leases` (time to live 3 s, refreshed each 0.7 s by compare-and-set) and stops by
-//! its own monotonic deadline, counted from *before* the refresh, when it cannot refresh. On taking a partition the
-//! consumer is reset to its ack floor: what a dead owner had not acked comes again at once and in order, and counting
-//! begins at consumer sequence 1. A gap in that count means that a message went to somebody else's forgotten
-//! pull (a stopped process whose connection still stands): then, and on every broken pull, the partition is begun
-//! anew by another reset. Order is a property that this keeps; single effect never depends on it.
+//! Replicas announce themselves in KV `members`; [`crate::wire::partition::owners`] names each partition's owner. The
+//! owner holds a lease on the partition in KV `leases` (time to live 3 s, refreshed every 0.7 s by compare-and-set).
+//! If it cannot refresh, it stops by its own monotonic deadline, counted from *before* the refresh. When a partition
+//! is taken, its consumer is reset to its ack floor: messages that a dead owner had not acked are delivered again at
+//! once and in order, and counting starts at consumer sequence 1. A gap in that count means that a message went to a
+//! forgotten pull of another process (a stopped process whose connection is still up). Then, and on every broken pull,
+//! the partition is restarted by another reset. This mechanism keeps the order; single effect never depends on it.
 
 mod floor;
 mod floors;
@@ -43,42 +43,43 @@ use floors::Floors;
 use lease::{Held, take};
 use view::View;
 
-/// How long a member or a lease stands without a refresh; whole seconds (the server's unit).
+/// Time to live of a member or a lease without a refresh; whole seconds (the server's unit).
 pub(super) const TTL: Duration = Duration::from_secs(3);
-/// Of what nobody was told for so long, although its holder refreshes it all the time, no watch will ever tell the end:
-/// its marker came and went while this replica was cut off.
+/// Silence after which an entry counts as gone, although its holder would refresh it all the time: no watch will
+/// report its end, because its marker came and went while this replica was cut off.
 const SILENCE: Duration = Duration::from_secs(12);
-/// How often both are refreshed.
+/// Interval at which members and leases are refreshed.
 const TICK: Duration = Duration::from_millis(700);
 
-/// Who keeps how far a partition is settled.
+/// Keeper of a partition's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The server, in a durable consumer: each message is acked.
     ByServer,
     /// The owners, in a floor: for streams that keep their messages, and whose messages leave done-markers. A message
-    /// that is not settled is not given again while its owner lives.
+    /// that is not settled is not delivered again while its owner lives.
     ByOwner,
 }
 
-/// Who shares what.
+/// A group of replicas that share the partitions of a stream.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Names consumers `{name}-{partition}` and keys `{name}.{partition}`.
+    /// Name of the group; consumers are named `{name}-{partition}` and keys `{name}.{partition}`.
     pub name: &'static str,
-    /// The stream.
+    /// Stream whose partitions are shared.
     pub stream: &'static str,
-    /// This replica.
+    /// Instance name of this replica.
     pub instance: String,
     /// Whether this replica may take part at this moment.
     pub may_join: watch::Receiver<bool>,
-    /// Who keeps how far a partition is settled.
+    /// Keeper of the partitions' progress.
     pub settled: Settled,
-    /// Who in this process reads the whole stream anyway: owners take their messages there, where the floor is theirs.
+    /// Reader of the whole stream in this process, if there is one: with [`Settled::ByOwner`], owners take their
+    /// messages from it.
     pub tap: Option<Tap>,
-    /// Messages asked for at once, per partition.
+    /// Number of messages requested at once, per partition.
     pub batch: usize,
-    /// Measures deadlines.
+    /// Clock that measures deadlines.
     pub clock: SharedClock,
 }
 
@@ -92,8 +93,8 @@ impl Group {
     }
 }
 
-/// Takes part in `group` until `shutdown`, running `handler` once for each partition while it is owned (and again
-/// whenever it has to be begun anew). Returns when every handler is done and every lease is given back.
+/// Takes part in `group` until `shutdown`. Runs `handler` once for each partition while this replica owns it, and
+/// again each time the partition is restarted. Returns when every handler has ended and every lease is given back.
 pub async fn run<H, F>(bus: Bus, group: Group, shutdown: Shutdown, handler: H)
 where
     H: Fn(Owned) -> F + Clone + Send + Sync + 'static,
@@ -104,7 +105,7 @@ where
     let group = Arc::new(group);
     let floors = Arc::new(Floors::new(&bus, group.name));
 
-    // Ends with this function.
+    // The tasks of this set end with this function.
     let mut keeping = JoinSet::new();
     if group.settled == Settled::ByOwner {
         let floors = Arc::clone(&floors);
@@ -117,7 +118,7 @@ where
     view.settled().await;
 
     loop {
-        // First: a process that was stopped must not go on with what others have taken over.
+        // This comes first: a process that was stopped must not continue work that another replica has taken over.
         for lease in held.values_mut() {
             lease.end_if_over();
         }
@@ -125,7 +126,7 @@ where
         let leaving = shutdown.is_requested();
         let may_join = !leaving && *group.may_join.borrow();
 
-        // Other changes than the clock's wake this loop as well, own writes among them.
+        // This loop is woken not only by the clock: also by changes of the view, its own writes among them.
         let now = group.clock.monotonic();
         let is_due = now >= refresh_at;
         if is_due {
@@ -144,7 +145,7 @@ where
         }
 
         keep_up(&mut held, is_due, &floors).await;
-        // What is asked while nobody listens would be answered when it is long stale.
+        // A request sent without a connection would be served long after it is stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
         let free = view.free(&wanted, |partition| held.contains_key(&partition));
 
@@ -181,14 +182,14 @@ where
     }
 }
 
-/// Gives back the leases whose handlers have ended; refreshes the others where that is due.
+/// Gives back the leases whose handlers have ended, and refreshes the others if `is_due`.
 async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
     let mut any_ended = false;
     for lease in held.values_mut() {
         any_ended |= lease.note_end();
     }
 
-    // The next owner begins at the floor; where that is not stored, it looks for more done-markers.
+    // The next owner starts at the floor; if that is not stored, it has to look up more done-markers.
     if any_ended && tokio::time::timeout(TICK, floors.store()).await.is_err() {
         tracing::debug!("floors were not stored at the end");
     }
@@ -203,7 +204,7 @@ async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
     });
 }
 
-/// Which partitions this replica should hold, by index, as far as it knows the members.
+/// Returns for each partition, by index, whether this replica should hold it according to the members it knows.
 fn wanted(view: &View, group: &Group) -> Vec<bool> {
     let mut members = view.members();
     let me = token(&group.instance);
@@ -216,7 +217,7 @@ fn wanted(view: &View, group: &Group) -> Vec<bool> {
         .collect()
 }
 
-/// Says that this replica is there, or no longer; answers whether it is announced.
+/// Announces that this replica takes part, or no longer does. Returns whether it is announced now.
 async fn announce(members: &Kv<Member>, group: &Group, may_join: bool, joined: bool) -> bool {
     let key = group.member_key();
     if may_join {

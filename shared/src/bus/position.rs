@@ -1,8 +1,8 @@
-//! Whether a position still counts the stream that it was taken from.
+//! Check of whether a position still counts the stream that it was taken from.
 //!
-//! A stream may be put back to an older state, lose its end in a power cut, or be made anew: then it gives the same
-//! sequences out again, to other messages. So a position names a message, and is compared with the leader before
-//! anything is decided by it. Where it is void, the record says what is done, and not the position.
+//! A stream may be restored to an older state, lose its end in a power cut, or be recreated: then it gives the same
+//! sequences to other messages. A position therefore names a message, and is compared with the leader before anything
+//! is decided by it. If it is void, the records decide which work is done, and not the position.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,26 +12,27 @@ use crate::model::position::{Found, Position, Standing, judge};
 use super::connect::Bus;
 use super::error::{EnsureTopologyError, ReadStreamError};
 
-/// Key of a stream's metadata under which its incarnation stands: random, written when the stream is made.
+/// Key of a stream's metadata for its incarnation: a random value, written when the stream is created.
 pub(super) const INCARNATION: &str = "nexus.incarnation";
 
-/// Key of a restored stream's metadata under which its former lives stand ([`crate::model::position::Lineage`]).
+/// Key of a restored stream's metadata for its former incarnations ([`crate::model::position::Lineage`]).
 pub(super) const LINEAGE: &str = "nexus.lineage";
 
-/// Positions that do not hold at the moment, by what counts with them, each with what is wrong.
+/// Returns the positions that are void at the moment, by the name of their user, each with the reason.
 fn degraded() -> MutexGuard<'static, BTreeMap<String, String>> {
     static DEGRADED: OnceLock<Mutex<BTreeMap<String, String>>> = OnceLock::new();
     let all = DEGRADED.get_or_init(Mutex::default);
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Positions of this process that do not hold, by what counts with them: a sentence each. Empty = all hold.
+/// Returns the positions of this process that are void, by the name of their user, with one sentence each. Empty if
+/// all are valid.
 #[must_use]
 pub fn void_positions() -> BTreeMap<String, String> {
     degraded().clone()
 }
 
-/// Says loudly that `position` in `stream`, by which `what` counts, is void, until [`told_sound`].
+/// Reports that `position` in `stream`, which `what` uses, is void; until [`told_sound`].
 pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
     let sentence = format!("position {} in {stream} is void: {why}", position.sequence);
     tracing::error!(
@@ -48,7 +49,8 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
     metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
 }
 
-/// Says that `what` goes on by the records, for the reason in `sentence`, until [`told_sound`]; in the log once.
+/// Reports that `what` decides by the records instead of a position, for the reason in `sentence`, until
+/// [`told_sound`]. Logged once.
 pub fn told_degraded(what: &str, sentence: String) {
     let mut degraded = degraded();
     if !degraded.contains_key(what) {
@@ -58,7 +60,7 @@ pub fn told_degraded(what: &str, sentence: String) {
     metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
 }
 
-/// Says that `what` counts with a position that holds.
+/// Reports that the position of `what` is valid again.
 pub fn told_sound(what: &str) {
     let mut degraded = degraded();
     if degraded.remove(what).is_some() {
@@ -68,10 +70,10 @@ pub fn told_sound(what: &str) {
 }
 
 impl Bus {
-    /// Whether `position` holds in `stream`, as the leader says.
+    /// Checks with the leader whether `position` is valid in `stream`.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn standing(&self, stream: &str, position: &Position) -> Result<Standing, ReadStreamError> {
         let info = self.stream_info(stream).await?;
         let stored_at_ns = match position.sequence {
@@ -93,10 +95,10 @@ impl Bus {
         Ok(judge(position, &found))
     }
 
-    /// The position of the message at `sequence` of `stream`; none where there is no such message.
+    /// Returns the position of the message at `sequence` of `stream`, or `None` if there is no such message.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn position_at(&self, stream: &str, sequence: u64) -> Result<Option<Position>, ReadStreamError> {
         let incarnation = self.stream_info(stream).await?.incarnation;
         let found = self.at_sequence(stream, sequence).await?;
@@ -107,10 +109,10 @@ impl Bus {
         }))
     }
 
-    /// The position of the last message of `stream`; before the first where there is none.
+    /// Returns the position of the last message of `stream`, or the position before the first message if it is empty.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn end_of(&self, stream: &str) -> Result<Position, ReadStreamError> {
         let last = self.last_on_subject(stream, ">").await?;
         let incarnation = self.stream_info(stream).await?.incarnation;
@@ -121,16 +123,17 @@ impl Bus {
         }))
     }
 
-    /// The position of the last message of `stream` that was stored at `stored_at_ns` (nanoseconds since 1970) or before:
-    /// where a void position is to be counted on from. Asks the leader once for each bit of the number of messages.
+    /// Returns the position of the last message of `stream` stored at or before `stored_at_ns` (nanoseconds since
+    /// 1970), from which the user of a void position can continue. Sends the leader one request per bit of the number
+    /// of messages.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn stored_by(&self, stream: &str, stored_at_ns: i64) -> Result<Position, ReadStreamError> {
         let info = self.stream_info(stream).await?;
         let mut found = Position::default();
 
-        // Everything below `from` was stored by then, everything from `to` on later.
+        // Invariant: every message below `from` was stored by then, every message from `to` on later.
         let (mut from, mut to) = (info.state.first, info.state.last.saturating_add(1));
         while from < to {
             let middle = from + (to - from) / 2;
@@ -150,10 +153,10 @@ impl Bus {
         Ok(found)
     }
 
-    /// Gives `stream` a new incarnation: no position that was taken before holds any more.
+    /// Gives `stream` a new incarnation, which makes all positions taken before void.
     ///
     /// # Errors
-    /// [`EnsureTopologyError`] if the stream is not there or the server refuses the change.
+    /// Returns [`EnsureTopologyError`] if the stream does not exist or the server rejects the change.
     pub async fn renew_incarnation(&self, stream: &str) -> Result<(), EnsureTopologyError> {
         let failed = |detail: String| EnsureTopologyError::Create {
             what: "incarnation of stream",

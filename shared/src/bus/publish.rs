@@ -1,9 +1,9 @@
-//! Publishing to a stream: identical bytes again and again until the server has them or refuses them for good.
+//! Publishing to a stream: identical bytes are sent until the server stores them or rejects them for good.
 //!
-//! The client's in-flight acks never fail on a disconnect, they time out with the outcome unknown
-//! (`docs/contribute/nats-facts.md` "The client"). So every publish that may be repeated carries a message id or an
-//! expected sequence, and is repeated unchanged. How many are in flight is bounded over the whole process; order per
-//! key is the caller's: it awaits one before it begins the next of the same key.
+//! The client's in-flight acks never fail on a disconnect; they time out with an unknown outcome
+//! (`docs/contribute/nats-facts.md` "The client"). Every publish that may be repeated therefore carries a message id
+//! or an expected sequence, and is repeated unchanged. The number of publishes in flight is bounded over the whole
+//! process. Order per key is the caller's duty: it must await one publish before it starts the next of the same key.
 
 use std::time::Duration;
 
@@ -25,36 +25,36 @@ use super::error::PublishError;
 use super::message::header_map;
 use super::writer;
 
-/// Wait before the second try; doubled up to [`MAX_PAUSE`].
+/// Pause before the second try; doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Longest wait between two tries.
+/// Longest pause between two tries.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// How long a server may lack the stream (it is restarting or electing) before the caller is told.
+/// Number of tries without a stream (the server is restarting or electing a leader) before the caller gets the error.
 const NO_STREAM_TRIES: u32 = 120;
-/// The server's code for a wrong expected last sequence.
+/// The server's error codes for a wrong expected last sequence.
 const WRONG_LAST_SEQUENCE: [u64; 2] = [10_071, 10_164];
-/// The server's code for "not stored": a full subject says so in words, anything else may pass.
+/// The server's error code for "not stored". A full subject is recognised by the text; any other cause may pass.
 const STORE_FAILED: u64 = 10_077;
-/// Codes that say "not now": no leader, shutting down, resources being moved, insufficient resources; the account's
-/// limits, the memory or the disk are used up, until an operator makes room; the same message is being replicated, and
-/// will be there or not.
+/// Error codes for "not now": no leader, shutting down, resources being moved, insufficient resources; the limits of
+/// the account, the memory or the disk are used up, until an operator makes room; the same message is being
+/// replicated, with an open outcome.
 const PASSING: [u64; 10] = [
     10_002, 10_008, 10_009, 10_023, 10_028, 10_047, 10_076, 10_118, 10_158, 10_167,
 ];
 
-/// A message about to be published.
+/// A message to be published.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
-    /// Where to.
+    /// Subject of the publish.
     pub subject: String,
-    /// With what headers.
+    /// Headers of the message.
     pub headers: Headers,
-    /// The payload.
+    /// Payload of the message, encoded.
     pub payload: Bytes,
 }
 
 impl Outgoing {
-    /// `value` in CBOR, to `subject`.
+    /// Builds a message with `value` in CBOR, to `subject`.
     #[must_use]
     pub fn new<T: Wire>(subject: String, value: &T) -> Self {
         let (payload, headers) = encode(value, Format::Cbor);
@@ -65,7 +65,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that somebody encoded, to `subject`.
+    /// Builds a message from bytes that are encoded already, to `subject`.
     #[must_use]
     pub const fn raw(subject: String, headers: Headers, payload: Bytes) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Outgoing {
         }
     }
 
-    /// `value` in JSON, to `subject`.
+    /// Builds a message with `value` in JSON, to `subject`.
     #[must_use]
     pub fn json<T: Wire>(subject: String, value: &T) -> Self {
         let mut out = Self::new(subject, value);
@@ -85,9 +85,10 @@ impl Outgoing {
         out
     }
 
-    /// `event`, sealed and with a message id as `trust` makes them; every event is published so.
+    /// Builds the message of `event`, with the seal and the message id from `trust`; every event is published in this
+    /// form.
     ///
-    /// Without a key of the cluster it has neither, and its readers take it for nobody's.
+    /// Without a key of the cluster it has neither, and its readers accept no origin for it.
     #[must_use]
     pub fn event(event: &Event, trust: &Trust) -> Self {
         let out = Self::new(subject::event(event), event).header(EVENT, event.id.as_str());
@@ -96,27 +97,27 @@ impl Outgoing {
         out.msg_id(key.message_id(event)).header(SEAL, seal)
     }
 
-    /// With the deduplication id `id`.
+    /// Sets the deduplication id to `id`.
     #[must_use]
     pub fn msg_id(self, id: impl Into<String>) -> Self {
         self.header(MSG_ID, id)
     }
 
-    /// Only if the subject's last sequence is `sequence` (0 = nothing there). The message then carries its writer: each
-    /// call makes an attempt of its own.
+    /// Makes the publish fail unless the subject's last sequence is `sequence` (0 = the subject is empty). The message
+    /// then carries its writer; each call creates a new attempt.
     #[must_use]
     pub fn expect_last(self, sequence: u64) -> Self {
         self.header(EXPECTED_LAST_SUBJECT_SEQUENCE, sequence.to_string())
             .header(WRITER, writer::next_attempt())
     }
 
-    /// To be dropped after `ttl`, in whole seconds, at least one.
+    /// Sets the time to live to `ttl`, in whole seconds, at least one.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.header(TTL, format!("{}s", ttl.as_secs().max(1)))
     }
 
-    /// `reply` on its way to delivery-svc: under its own id, with what led to it.
+    /// Builds the message of `reply` for delivery-svc, under the reply's own id and with its causation.
     #[must_use]
     pub fn reply(reply: &Reply) -> Self {
         Self::new(subject::delivery(&reply.delivery_context), reply)
@@ -125,20 +126,20 @@ impl Outgoing {
             .header(HOPS, reply.causation.hops.to_string())
     }
 
-    /// Marked as perhaps published before: its reader looks whether it is done.
+    /// Marks the message as possibly published before: its reader must check whether it is done.
     #[must_use]
     pub fn repeated(self) -> Self {
         self.header(REPEATED, "1")
     }
 
-    /// With the trace of `carrier`.
+    /// Sets the trace context to `carrier`.
     #[must_use]
     pub fn carrier(mut self, carrier: &Carrier) -> Self {
         carrier.write(&mut self.headers);
         self
     }
 
-    /// With one more header.
+    /// Adds one header, or replaces it.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.insert(name, value);
@@ -146,12 +147,12 @@ impl Outgoing {
     }
 }
 
-/// The server has it.
+/// Ack of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
-    /// Its sequence; of the first one where it is a duplicate.
+    /// Sequence of the message; for a duplicate, the sequence of the first copy.
     pub sequence: u64,
-    /// The server had it already, by its message id.
+    /// Whether the server had the message already, by its message id.
     pub duplicate: bool,
 }
 
@@ -164,7 +165,7 @@ struct PubAck {
     error: Option<ApiError>,
 }
 
-/// What the JetStream API says when it refuses.
+/// Error of the JetStream API.
 #[derive(Debug, Deserialize)]
 pub(super) struct ApiError {
     #[serde(default)]
@@ -176,17 +177,17 @@ pub(super) struct ApiError {
 }
 
 impl Bus {
-    /// Publishes, and repeats the message until the server acks or refuses it; a repetition is the same to the byte but
-    /// for the header [`REPEATED`]. Where a repetition of a message that expects a sequence is refused, the leader is asked
-    /// whether an earlier try was stored: then that is the answer.
+    /// Publishes, and repeats the message until the server acks or rejects it. A repetition has the same bytes except
+    /// for the header [`REPEATED`]. If a repetition of a message with an expected sequence is rejected, the leader is
+    /// asked whether an earlier try was stored; if so, that one is returned.
     ///
     /// # Errors
-    /// [`PublishError`] where the server refuses it for good or the bus is closed; never `Unknown`.
+    /// Returns [`PublishError`] if the server rejects it for good or the bus is closed; never `Unknown`.
     pub async fn publish(&self, mut out: Outgoing) -> Result<Published, PublishError> {
         let mut wait = FIRST_PAUSE;
         let mut without_stream = 0_u32;
 
-        // What the caller marks as repeated may have been stored by the try before.
+        // A message that the caller marks as repeated may have been stored by an earlier try.
         let mut is_in_doubt = out.headers.get(REPEATED).is_some();
         loop {
             let error = match self.publish_once(&out, API_TIMEOUT).await {
@@ -195,7 +196,8 @@ impl Bus {
                     match self.stored_attempt(&out).await {
                         Ok(Some(published)) => return Ok(published),
                         Ok(None) => return Err(error),
-                        // Nobody can tell yet: the message goes out again, is refused again, and is looked for again.
+                        // It is unknown yet who was first: the message is sent again, rejected again, and looked up
+                        // again.
                         Err(error) => {
                             tracing::debug!(subject = %out.subject, %error, "who was first cannot be asked yet");
                             PublishError::Unknown {
@@ -224,10 +226,10 @@ impl Bus {
         }
     }
 
-    /// Publishes once, and waits for the ack at most `timeout`.
+    /// Publishes once, and waits for the ack for at most `timeout`.
     ///
     /// # Errors
-    /// [`PublishError`]; after `Unknown` the server may have it or not.
+    /// Returns [`PublishError`]; after `Unknown` the server may have stored the message or not.
     pub async fn publish_once(&self, out: &Outgoing, timeout: Duration) -> Result<Published, PublishError> {
         let subject = || out.subject.clone();
         let _slot = self
@@ -254,7 +256,8 @@ impl Bus {
         let request = async_nats::Request::new()
             .headers(header_map(&out.headers))
             .payload(out.payload.clone())
-            // One timer, over all of it: a client without a connection blocks before it waits for the answer.
+            // One timer covers the whole request: a client without a connection blocks before it waits for the
+            // response.
             .timeout(None);
         let asked = self.client.send_request(out.subject.clone(), request);
         let answer = tokio::time::timeout(timeout, asked)

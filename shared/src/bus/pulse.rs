@@ -1,13 +1,13 @@
-//! Whether this process ran all the time.
+//! Detection of times in which this process did not run.
 //!
-//! A process that was stopped (SIGSTOP, a suspended host) for longer than its leases last goes on with what it had in hand,
-//! which others have taken over. So the time between two signs of life is measured by the boot-time clock. Where it is
-//! longer than a lease, the connection is closed before anything else is published, and publishing waits for a moment:
-//! until then every owner has found that its lease is over, and has dropped its work. What was in the socket may still
-//! arrive; it is recognised by its ids.
+//! A process that was stopped (SIGSTOP, a suspended host) for longer than its leases last continues with work that
+//! another replica has taken over. The time between two signs of life is therefore measured by the boot-time clock. If
+//! it is longer than a lease, the connection is closed before anything else is published, and publishing waits for a
+//! moment. Until then every owner has found that its lease is over, and has dropped its work. Data that was in the
+//! socket may still arrive; it is recognised by its ids.
 //!
-//! A thread of its own gives the signs, one for the process: a runtime whose tasks waited for long (a busy machine) was not
-//! stopped, and its connection stays.
+//! A separate thread gives the signs, one thread per process. A runtime whose tasks waited for long on a busy machine
+//! was not stopped, and keeps its connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock as _, SystemClock, pause, rest_thread};
 
-/// From this gap on leases are over: their time to live (3 s) less the holders' margin.
+/// Gap after which leases are over: their time to live (3 s) less the holders' margin.
 const GAP: Duration = Duration::from_millis(2_700);
-/// How often a sign of life is given.
+/// Interval between signs of life.
 const EVERY: Duration = Duration::from_millis(250);
-/// How long publishing waits after a gap.
+/// Time for which publishing waits after a gap.
 const REST: Duration = Duration::from_millis(500);
 
-/// When the process gave its last sign of life, and how often none came for longer than [`GAP`].
+/// Time of the last sign of life of the process, and the number of gaps longer than [`GAP`].
 #[derive(Debug, Clone, Copy)]
 struct Signs {
     last: Instant,
@@ -31,7 +31,7 @@ struct Signs {
 }
 
 impl Signs {
-    /// Takes note of a sign of life at `now`; answers the gaps so far, this one included.
+    /// Records a sign of life at `now`. Returns the number of gaps, including one that ends now.
     fn beat(&mut self, now: Instant) -> u64 {
         if now.saturating_duration_since(self.last) > GAP {
             self.gaps += 1;
@@ -43,17 +43,17 @@ impl Signs {
     }
 }
 
-/// The signs of life of this process; none before its first connection.
+/// Signs of life of this process; `None` before its first connection.
 static SIGNS: Mutex<Option<Signs>> = Mutex::new(None);
 
-/// Gives a sign of life, and answers how many gaps there were.
+/// Gives a sign of life, and returns the number of gaps so far.
 fn beat() -> u64 {
     let mut signs: MutexGuard<'_, Option<Signs>> = SIGNS.lock().unwrap_or_else(PoisonError::into_inner);
     let now = SystemClock.monotonic();
     signs.get_or_insert(Signs { last: now, gaps: 0 }).beat(now)
 }
 
-/// Starts the thread that gives signs of life, once in a process.
+/// Starts the thread that gives signs of life, once per process.
 fn keep_beating() {
     static STARTED: Once = Once::new();
 
@@ -67,13 +67,13 @@ fn keep_beating() {
         });
 
         if let Err(error) = begun {
-            // Publishing gives signs too; a quiet process closes its connection now and then.
+            // Publishing gives signs too; without the thread, a quiet process closes its connection now and then.
             tracing::warn!(%error, "no thread for signs of life");
         }
     });
 }
 
-/// What one connection has seen.
+/// State of one connection: the number of gaps it knows, and the end of its rest.
 #[derive(Debug)]
 struct Seen {
     gaps: u64,
@@ -81,7 +81,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Takes note that there were `gaps` at `now`; answers whether there is a new one.
+    /// Records at `now` that there were `gaps`. Returns whether there is a new one.
     fn look(&mut self, gaps: u64, now: Instant) -> bool {
         let is_new = gaps != self.gaps;
         self.gaps = gaps;
@@ -91,7 +91,7 @@ impl Seen {
         is_new
     }
 
-    /// How long publishing has to wait at `now`.
+    /// Returns how long publishing must wait at `now`; `None` if it need not.
     fn rest(&mut self, now: Instant) -> Option<Duration> {
         let left = self.rest_until?.saturating_duration_since(now);
         if left.is_zero() {
@@ -102,7 +102,7 @@ impl Seen {
     }
 }
 
-/// What one connection has seen of its process's signs of life.
+/// Signs of life of the process, as one connection has handled them.
 #[derive(Debug)]
 pub(super) struct Pulse {
     seen: Mutex<Seen>,
@@ -121,7 +121,7 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// Waits until something may be published over `client`; closes its connection first where the process was stopped.
+    /// Waits until publishing over `client` is allowed. Closes its connection first if the process was stopped.
     pub(super) async fn awake(&self, client: &async_nats::Client) {
         loop {
             let (is_new, rest) = {
@@ -142,7 +142,7 @@ impl Pulse {
         }
     }
 
-    /// Looks again and again, so that a connection over which nothing is published is closed as well.
+    /// Repeats [`Pulse::awake`] at intervals, so that a connection without publishes is closed as well.
     pub(super) fn keep(self: Arc<Self>, client: async_nats::Client) -> Beating {
         Beating(tokio::spawn(async move {
             loop {
@@ -153,7 +153,7 @@ impl Pulse {
     }
 }
 
-/// The task that looks; ends with the last clone of its bus.
+/// Task that repeats the check; ends with the last clone of its bus.
 #[derive(Debug)]
 pub(super) struct Beating(JoinHandle<()>);
 

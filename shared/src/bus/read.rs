@@ -1,7 +1,7 @@
-//! Reading stored messages: from the leader where something is decided, directly where history is enough.
+//! Reading stored messages: from the leader if a decision depends on them, by direct get if history is enough.
 //!
-//! Direct get and KV get may answer stale on replicas (`docs/contribute/nats-facts.md` "Reading": up to 12 % right
-//! after a publish); `STREAM.MSG.GET` is answered by the leader alone.
+//! Direct get and KV get may return stale data on replicas (`docs/contribute/nats-facts.md` "Reading": up to 12 %
+//! right after a publish). Only the leader serves `STREAM.MSG.GET`.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ use super::message::{Stored, headers_of};
 use super::position::{INCARNATION, LINEAGE};
 use super::publish::ApiError;
 
-/// The server's code for "no such message".
+/// The server's error code for "no such message".
 const NO_MESSAGE: u64 = 10_037;
-/// How long a leader may be missing before the reader is told.
+/// Number of tries without a leader before the caller gets the error.
 const READ_TRIES: u32 = 6;
-/// Largest direct batch, in messages.
+/// Maximum number of messages in a direct batch.
 const MAX_BATCH: usize = 1_000;
 
-/// Where a stream stands.
+/// Extent of a stream's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct StreamState {
     /// Sequence of the first message.
@@ -39,9 +39,9 @@ pub struct StreamState {
     /// Sequence of the last message.
     #[serde(rename = "last_seq")]
     pub last: u64,
-    /// How many there are.
+    /// Number of stored messages.
     pub messages: u64,
-    /// How many bytes they take.
+    /// Size of the stored messages, in bytes.
     pub bytes: u64,
 }
 
@@ -57,12 +57,12 @@ struct GetAnswer {
     message: RawStored,
 }
 
-/// A stored message as the JSON API tells it.
+/// A stored message in the JSON API's form.
 #[derive(Deserialize)]
 pub(super) struct RawStored {
     pub(super) subject: String,
     pub(super) seq: u64,
-    /// Payload, base64.
+    /// Payload of the message, base64.
     #[serde(default)]
     pub(super) data: String,
     #[serde(default)]
@@ -71,27 +71,27 @@ pub(super) struct RawStored {
 }
 
 impl RawStored {
-    /// The header block's bytes; empty where there is none, or where the server's base64 is none.
+    /// Bytes of the header block; empty if there is none, or if the server's base64 is invalid.
     pub(super) fn header_block(&self) -> Vec<u8> {
         STANDARD.decode(&self.hdrs).unwrap_or_default()
     }
 
-    /// Of its headers those that can be read.
+    /// Headers of the message that can be decoded.
     pub(super) fn headers(&self) -> Headers {
         header_block::readable(&self.header_block())
     }
 }
 
-/// A stream: where it stands, and which one it is.
+/// Extent and identity of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamInfo {
-    /// Where it stands.
+    /// Extent of the stream's messages.
     pub state: StreamState,
-    /// Its incarnation ([`super::position`]); empty = it was made by somebody else.
+    /// Incarnation ([`super::position`]); empty if the stream was not created by us.
     pub incarnation: String,
-    /// When it was made, as the server writes it (RFC 3339).
+    /// Time of its creation, as the server writes it (RFC 3339).
     pub created: String,
-    /// The former lives of a restored stream.
+    /// Former incarnations of a restored stream.
     pub lineage: Lineage,
 }
 
@@ -109,19 +109,19 @@ struct InfoConfig {
     metadata: BTreeMap<String, String>,
 }
 
-/// What a durable consumer is behind with, in messages.
+/// Backlog of a durable consumer, in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct ConsumerLag {
-    /// Not delivered to anybody.
+    /// Number of messages not delivered yet.
     #[serde(rename = "num_pending")]
     pub waiting: u64,
-    /// Delivered and not acked.
+    /// Number of messages delivered and not acked.
     #[serde(rename = "num_ack_pending")]
     pub in_hand: u64,
 }
 
 impl ConsumerLag {
-    /// Both together.
+    /// Sum of waiting and unacked messages.
     #[must_use]
     pub const fn all(self) -> u64 {
         self.waiting + self.in_hand
@@ -129,10 +129,10 @@ impl ConsumerLag {
 }
 
 impl Bus {
-    /// Bytes that the streams take on the server, and how many they may; none = without a limit of the account.
+    /// Returns the bytes that the streams take on the server, and the account's limit; `None` if it has no limit.
     ///
     /// # Errors
-    /// The server's word if it cannot be asked.
+    /// Returns the server's error text if it cannot be asked.
     pub async fn storage(&self) -> Result<(u64, Option<u64>), String> {
         let account = self
             .jetstream
@@ -143,18 +143,18 @@ impl Bus {
         Ok((account.storage, limit.filter(|limit| *limit > 0)))
     }
 
-    /// The newest message on `subject` (wildcards allowed), from the leader.
+    /// Returns the newest message on `subject` (wildcards allowed), from the leader.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn last_on_subject(&self, stream: &str, subject: &str) -> Result<Option<Stored>, ReadStreamError> {
         self.get(stream, json!({ "last_by_subj": subject })).await
     }
 
-    /// The first message on `subject` (wildcards allowed) at or after sequence `from`, from the leader.
+    /// Returns the first message on `subject` (wildcards allowed) at or after sequence `from`, from the leader.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn next_on_subject(
         &self,
         stream: &str,
@@ -165,7 +165,7 @@ impl Bus {
             .await
     }
 
-    /// As [`Bus::next_on_subject`], as the API tells it.
+    /// As [`Bus::next_on_subject`], in the API's form.
     pub(super) async fn next_raw(
         &self,
         stream: &str,
@@ -176,19 +176,19 @@ impl Bus {
             .await
     }
 
-    /// The message at `sequence`, from the leader.
+    /// Returns the message at `sequence`, from the leader.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn at_sequence(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, ReadStreamError> {
         self.get(stream, json!({ "seq": sequence })).await
     }
 
-    /// The message of `stream` that `stored` was written upon, from the leader; none where it is its subject's first, or
-    /// does not say.
+    /// Returns the message of `stream` that the writer of `stored` expected before it, from the leader; `None` if
+    /// `stored` is the first on its subject or states no expectation.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn before(&self, stream: &str, stored: &Stored) -> Result<Option<Stored>, ReadStreamError> {
         match stored.upon() {
             None | Some(0) => Ok(None),
@@ -219,11 +219,11 @@ impl Bus {
         }
     }
 
-    /// Up to `limit` messages on `subject` at or after sequence `from`, oldest first. May be stale on replicas:
-    /// for what decides, ask [`Bus::next_on_subject`] as well.
+    /// Returns at most `limit` messages on `subject` at or after sequence `from`, oldest first. They may be stale on
+    /// replicas: if a decision depends on them, ask [`Bus::next_on_subject`] as well.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn history(
         &self,
         stream: &str,
@@ -235,10 +235,10 @@ impl Bus {
         self.direct_batch(stream, &query).await
     }
 
-    /// Up to `limit` messages on `subject` that were stored at or after `since`, oldest first. May be stale.
+    /// Returns at most `limit` messages on `subject` stored at or after `since`, oldest first. They may be stale.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn history_since(
         &self,
         stream: &str,
@@ -287,7 +287,7 @@ impl Bus {
 
             let headers = headers_of(message.headers.as_ref());
             let Some(sequence) = headers.get("Nats-Sequence").and_then(|s| s.parse().ok()) else {
-                // 204 ends a batch, 404 says that there is nothing; 503 is the client's word for "nobody serves it".
+                // 204 ends a batch, 404 means that there is no message; 503 is the client's status for "no responder".
                 return match message.status.map(|status| status.as_u16()) {
                     Some(204 | 404) => Ok(found),
                     other => Err(unavailable(format!("status {other:?}"))),
@@ -308,10 +308,10 @@ impl Bus {
         }
     }
 
-    /// Deletes the message at `sequence`; false where there was none.
+    /// Deletes the message at `sequence`. Returns false if there was none.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn delete_message(&self, stream: &str, sequence: u64) -> Result<bool, ReadStreamError> {
         #[derive(Deserialize)]
         struct Deleted {
@@ -332,10 +332,10 @@ impl Bus {
         }
     }
 
-    /// Removes everything on `subject` from `stream`; answers how many messages that were.
+    /// Removes every message on `subject` from `stream`. Returns the number of messages removed.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn purge_subject(&self, stream: &str, subject: &str) -> Result<u64, ReadStreamError> {
         #[derive(Deserialize)]
         struct Purged {
@@ -347,18 +347,18 @@ impl Bus {
         Ok(answer.purged)
     }
 
-    /// Where `stream` stands.
+    /// Returns the extent of `stream`.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn stream_state(&self, stream: &str) -> Result<StreamState, ReadStreamError> {
         Ok(self.stream_info(stream).await?.state)
     }
 
-    /// Where `stream` stands, and which incarnation of it is there.
+    /// Returns the extent and the identity of `stream`.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn stream_info(&self, stream: &str) -> Result<StreamInfo, ReadStreamError> {
         let answer = self
             .api::<InfoAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
@@ -373,11 +373,11 @@ impl Bus {
         })
     }
 
-    /// The subjects of `stream` that match `filter`, and how many messages each has; by name. The server answers at
-    /// most 100,000 of them.
+    /// Returns the subjects of `stream` that match `filter`, with the number of messages of each. The server returns
+    /// at most 100,000 subjects.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn subjects(&self, stream: &str, filter: &str) -> Result<BTreeMap<String, u64>, ReadStreamError> {
         #[derive(Deserialize)]
         struct Listed {
@@ -396,16 +396,16 @@ impl Bus {
         Ok(info.state.subjects)
     }
 
-    /// What a durable consumer is behind with.
+    /// Returns the backlog of a durable consumer.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
+    /// Returns [`ReadStreamError`] if the consumer cannot be asked.
     pub async fn consumer_lag(&self, stream: &str, consumer: &str) -> Result<ConsumerLag, ReadStreamError> {
         self.api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
             .await
     }
 
-    /// Asks the JetStream API, a few times where no leader is there.
+    /// Sends a request to the JetStream API, and repeats it a few times if there is no leader.
     pub(super) async fn api<T: serde::de::DeserializeOwned>(
         &self,
         stream: &str,
@@ -446,7 +446,7 @@ impl Bus {
     }
 }
 
-/// Asks again a few times where nobody answered.
+/// Repeats `ask` a few times if no server answered.
 async fn again<T, A>(mut ask: impl FnMut() -> A) -> Result<T, ReadStreamError>
 where
     A: Future<Output = Result<T, ReadStreamError>>,
@@ -476,7 +476,7 @@ fn stored(raw: RawStored) -> Option<Stored> {
     })
 }
 
-/// The message's own headers: a direct answer carries some of the server's besides.
+/// Returns the message's own headers: a direct response adds some of the server's.
 fn stored_headers(answered: &Headers) -> Headers {
     const SERVERS: [&str; 6] = [
         "Nats-Stream",
@@ -489,7 +489,7 @@ fn stored_headers(answered: &Headers) -> Headers {
     answered.iter().filter(|(name, _)| !SERVERS.contains(name)).collect()
 }
 
-/// Nanoseconds since 1970.
+/// Parses an RFC 3339 time into nanoseconds since 1970; 0 if it is invalid.
 pub(super) fn parse_time(text: &str) -> i64 {
     let parsed = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
     parsed.map_or(0, |at| i64::try_from(at.unix_timestamp_nanos()).unwrap_or(0))

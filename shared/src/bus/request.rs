@@ -1,4 +1,4 @@
-//! Asking a service or a remote agent, and answering.
+//! Requests to a service or a remote agent, and their responses.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use super::connect::Bus;
 use super::error::RequestError;
 use super::message::{CoreMessage, header_map, headers_of};
 
-/// Header of a NATS service's error answer: its code.
+/// Header of a NATS service's error response with the error code.
 pub(super) const SERVICE_ERROR_CODE: &str = "Nats-Service-Error-Code";
-/// Header of a NATS service's error answer: its text.
+/// Header of a NATS service's error response with the error text.
 pub(super) const SERVICE_ERROR: &str = "Nats-Service-Error";
 
 impl Bus {
-    /// Asks `subject` with `question` in JSON, with `headers` besides, and reads the JSON answer.
+    /// Sends `question` in JSON to `subject`, with the additional `headers`, and decodes the JSON response.
     ///
     /// # Errors
-    /// [`RequestError`] says whether nobody serves it, nobody answered in time, or what the answer was.
+    /// Returns [`RequestError`] if no service listens, if no response arrives in time, or if the response is an error
+    /// or cannot be decoded.
     pub async fn request<Q: Serialize, A: DeserializeOwned>(
         &self,
         subject: &str,
@@ -40,11 +41,11 @@ impl Bus {
         })
     }
 
-    /// Asks everybody who listens to `subject`, and returns what they answer: all within `patience`, and each within a
-    /// third of it behind the one before.
+    /// Sends a request to all listeners of `subject`, and returns their responses. All of them must arrive within
+    /// `patience`, and each within a third of it after the one before.
     ///
     /// # Errors
-    /// The client's word if nothing can be asked.
+    /// Returns the client's error text if the request cannot be sent.
     pub async fn gather(&self, subject: &str, patience: Duration) -> Result<Vec<bytes::Bytes>, String> {
         let inbox = self.client.new_inbox();
         let mut heard = self.core_subscribe(&inbox).await?;
@@ -59,7 +60,7 @@ impl Bus {
             let mut wait = patience;
             while let Ok(Some(answer)) = tokio::time::timeout(wait, heard.next()).await {
                 if answer.payload.is_empty() {
-                    // The server's own word that nobody listens.
+                    // The server's status that no client listens.
                     return;
                 }
                 answers.push(answer.payload);
@@ -67,12 +68,12 @@ impl Bus {
             }
         };
 
-        // Those that have come by then are all that count.
+        // Only responses that have arrived by then count.
         let _ = tokio::time::timeout(patience, all).await;
         Ok(answers)
     }
 
-    /// Asks `subject` with bare bytes.
+    /// Sends `payload` to `subject`, and returns the response as it is.
     ///
     /// # Errors
     /// As [`Bus::request`].

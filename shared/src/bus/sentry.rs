@@ -1,12 +1,12 @@
-//! Watching over the connection: a stored message that the client cannot read is taken out of its stream.
+//! Guard of the connection: removes stored messages that the client cannot read.
 //!
-//! The client drops its connection at a header block that it cannot parse (a line without a colon, a status line) and
-//! its task panics at a lone carriage return; whoever is given such a message is given it again after each
-//! reconnect, and nothing else of its process goes on. The server stores anything. So where the connection is lost
-//! again and again, or its task is dead, a connection of its own looks with the JSON API, whose answers carry headers in
-//! base64, at what the server's consumers were given last. What cannot be read becomes a whole dead letter and is
-//! deleted; readers heal by themselves then. Any number of processes may do so at once: the letter's id is the
-//! message's place.
+//! The client drops its connection at a header block that it cannot parse (a line without a colon, a status line), and
+//! its task panics at a lone carriage return. The message is delivered again after each reconnect, and the process
+//! makes no other progress. The server stores any bytes. So if the connection is lost again and again, or its task is
+//! dead, a separate connection inspects the messages that the server's consumers delivered last. It uses the JSON API,
+//! whose responses carry headers in base64. A message that cannot be read becomes a complete dead letter and is
+//! deleted; readers repair themselves then. Several processes may do so at once: the id of the dead letter is the
+//! message's position.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,16 +28,17 @@ use super::kv::purge;
 use super::link::Link;
 use super::read::RawStored;
 
-/// Name in dead letters.
+/// Service name in dead letters.
 const SERVICE: &str = "bus";
-/// How often it is asked whether the client's task lives.
+/// Interval at which the guard checks that the client's task lives.
 const ROUND: Duration = Duration::from_secs(2);
-/// Rest after a look.
+/// Pause after an inspection.
 const REST: Duration = Duration::from_secs(1);
-/// Messages of one consumer that are looked at: more than a partition's owner or a durable consumer has under way.
+/// Maximum number of messages of one consumer that are inspected: more than a partition's owner or a durable consumer
+/// has in flight.
 const MAX_LOOKED: u64 = 2_048;
 
-/// The task that watches; ends with the last clone of its bus.
+/// Task of the guard; ends with the last clone of its bus.
 #[derive(Debug)]
 pub(super) struct Sentry(JoinHandle<()>);
 
@@ -48,7 +49,7 @@ impl Drop for Sentry {
 }
 
 impl Sentry {
-    /// Watches over `client`, whose connection is `link`.
+    /// Starts to guard `client`, whose connection is `link`.
     pub(super) fn post(client: async_nats::Client, link: Arc<Link>, config: NatsConfig) -> Self {
         Self(tokio::spawn(async move {
             loop {
@@ -78,7 +79,7 @@ impl Sentry {
     }
 }
 
-/// Looks at what every consumer of every stream was given last.
+/// Inspects the messages that every consumer of every stream delivered last.
 async fn look(bus: &Bus) {
     let streams = match streams(bus).await {
         Ok(streams) => streams,
@@ -98,7 +99,7 @@ async fn look(bus: &Bus) {
     }
 }
 
-/// What a consumer was given and may be given again.
+/// Range of sequences that a consumer has delivered and may deliver again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     from: u64,
@@ -141,10 +142,10 @@ impl ConsumerInfo {
         let through = self.delivered.stream_seq + 1;
         let is_filtered = !self.config.filter_subject.is_empty() || !self.config.filter_subjects.is_empty();
 
-        // A filtered consumer is given one message of many.
+        // A filtered consumer delivers only some of the stream's messages.
         let back = MAX_LOOKED * if is_filtered { u64::from(PARTITIONS) } else { 1 };
         let from = match (self.config.ack_policy.as_str(), self.config.deliver_policy.as_str()) {
-            // A watch is given keys that were written long ago.
+            // A watch delivers keys that were written long ago.
             ("none", "last_per_subject") => 1,
             ("none", _) => self.config.opt_start_seq.max(through.saturating_sub(back)),
             _ => self.ack_floor.stream_seq + 1,
@@ -186,7 +187,7 @@ async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
     }
 }
 
-/// What the consumers of `stream` were given, once for each filter, however many of them share it.
+/// Returns the ranges that the consumers of `stream` have delivered: one per filter, however many consumers share it.
 async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, ReadStreamError> {
     #[derive(Deserialize)]
     struct Page {
@@ -217,7 +218,7 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
     }
 }
 
-/// Takes out what cannot be read of `span`: the letter first, then the message.
+/// Removes the unreadable messages of `span`: stores the dead letter first, then deletes the message.
 async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), ClearSpanError> {
     let mut next = span.from;
     while next <= span.through {
@@ -244,7 +245,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
         }
 
         if !bus.delete_message(stream, sequence).await? && subject.starts_with("$KV.") {
-            // Of a bucket nothing may be deleted: the key is purged, unless it was written again meanwhile.
+            // A bucket's stream does not allow deletes: the key is purged, unless it was written again meanwhile.
             match bus.publish(purge(&subject).expect_last(sequence)).await {
                 Ok(_) | Err(PublishError::WrongLastSequence { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -275,7 +276,7 @@ fn letter(stream: &str, raw: RawStored, fault: String) -> DeadLetter {
     }
 }
 
-/// Why a message could not be taken out.
+/// Reason why a message could not be removed.
 #[derive(Debug, thiserror::Error)]
 enum ClearSpanError {
     #[error("stream is not read: {0}")]

@@ -1,6 +1,6 @@
-//! How far a NATS server's wall clock is from this host's.
+//! Difference between a NATS server's wall clock and this host's.
 //!
-//! Leases and other keys with a lifetime end by the server's wall clock: one that is set back makes them last longer.
+//! Leases and other keys with a time to live expire by the server's wall clock: if it is set back, they live longer.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -12,20 +12,21 @@ use crate::clock::Clock;
 use crate::model::time::UnixMillis;
 use crate::wire::topology::buckets;
 
-/// Largest difference that is no fault, milliseconds, besides what cannot be told apart from the answer's way.
+/// Largest difference that is tolerated, in milliseconds, besides the uncertainty from the response time.
 pub const TOLERATED_MS: i64 = 1_000;
 
 /// A server's wall clock, compared with this host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockDifference {
-    /// The server's clock minus the host's, milliseconds.
+    /// Server's clock minus host's clock, in milliseconds.
     pub ahead_ms: i64,
-    /// How much the difference may be off either way, milliseconds: half of what the question took.
+    /// Possible error of the difference in either direction, in milliseconds: half of the request's duration.
     pub uncertain_ms: i64,
 }
 
 impl ClockDifference {
-    /// From what the server's clock said to a question that was sent at `before` and answered at `after`.
+    /// Computes the difference from the server's clock in the response to a request that was sent at `before` and
+    /// answered at `after`.
     #[must_use]
     pub fn between(before: UnixMillis, server: UnixMillis, after: UnixMillis) -> Self {
         let half = after.since(before).max(0) / 2;
@@ -35,7 +36,7 @@ impl ClockDifference {
         }
     }
 
-    /// Whether the clocks differ by more than [`TOLERATED_MS`], whatever the question took.
+    /// Returns whether the clocks differ by more than [`TOLERATED_MS`], even with the largest error.
     #[must_use]
     pub const fn is_too_large(self) -> bool {
         self.ahead_ms.abs() > TOLERATED_MS + self.uncertain_ms
@@ -43,10 +44,10 @@ impl ClockDifference {
 }
 
 impl Bus {
-    /// Compares `clock` with that of the server which leads the bucket of leases.
+    /// Compares `clock` with the clock of the server that leads the bucket of leases.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the server cannot be asked, or says no time.
+    /// Returns [`ReadStreamError`] if the server cannot be asked, or states no time.
     pub async fn server_clock(&self, clock: &dyn Clock) -> Result<ClockDifference, ReadStreamError> {
         #[derive(Deserialize)]
         struct Answer {

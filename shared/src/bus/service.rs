@@ -1,4 +1,4 @@
-//! Serving requests as a NATS micro service: discoverable, load-shared among replicas.
+//! Serving requests as a NATS micro service: discoverable, with the load shared among replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tokio::sync::Semaphore;
 use super::connect::Bus;
 use super::message::is_inbox;
 
-/// Requests of one endpoint that are served at once.
+/// Maximum number of requests of one endpoint that are served at once.
 const AT_ONCE: usize = 32;
-/// How long the server may take to know of a subscription, or of its end.
+/// Longest wait for the server to register or remove a subscription.
 const HEARD: Duration = Duration::from_millis(500);
 
-/// What answers an endpoint's requests: JSON bytes in, JSON bytes or (code, text) out.
+/// Handler of an endpoint's requests: JSON bytes in, JSON bytes or (code, text) out.
 type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Result<Bytes, (usize, String)>> + Send + Sync>;
 
 /// A service and its endpoints.
 #[derive(Clone)]
 pub struct ServiceSpec {
-    /// Its name; endpoints are on `nexus.svc.{name}.{endpoint}`.
+    /// Name of the service; endpoints are on `nexus.svc.{name}.{endpoint}`.
     pub name: &'static str,
-    /// What it is for.
+    /// Description of the service, for people.
     pub description: &'static str,
     endpoints: Vec<(&'static str, Answer)>,
 }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for ServiceSpec {
 }
 
 impl ServiceSpec {
-    /// A service without endpoints.
+    /// Builds a service without endpoints.
     #[must_use]
     pub const fn new(name: &'static str, description: &'static str) -> Self {
         Self {
@@ -49,7 +49,8 @@ impl ServiceSpec {
         }
     }
 
-    /// With an endpoint that reads `Q` from JSON and answers `A` in JSON; an error is answered as code and text.
+    /// Adds an endpoint that decodes `Q` from JSON and responds with `A` in JSON; an error is returned as code and
+    /// text.
     #[must_use]
     pub fn endpoint<Q, A, F, R>(mut self, name: &'static str, answer: F) -> Self
     where
@@ -83,7 +84,7 @@ pub struct ServiceHandle {
 }
 
 impl ServiceHandle {
-    /// Takes no more requests: whatever is asked once this returns goes elsewhere.
+    /// Stops accepting requests. Requests sent after this returns go to other replicas.
     pub async fn stop(mut self) {
         if let Some(service) = self.service.take()
             && let Err(error) = service.stop().await
@@ -103,8 +104,8 @@ impl Drop for ServiceHandle {
 }
 
 impl Bus {
-    /// Waits until the server has taken in what this connection said of its subscriptions: it answers in order. A server
-    /// that is away is told again when it is back.
+    /// Waits until the server has processed this connection's subscriptions so far; it processes commands in order. A
+    /// server that is away receives them again when it is back.
     async fn until_heard(&self) {
         if tokio::time::timeout(HEARD, self.jetstream.query_account())
             .await
@@ -114,10 +115,10 @@ impl Bus {
         }
     }
 
-    /// Serves `spec` until the handle is dropped; the server knows of it when this returns.
+    /// Serves `spec` until the handle is dropped. The server knows the service when this returns.
     ///
     /// # Errors
-    /// The client's word where the service cannot be announced.
+    /// Returns the client's error text if the service cannot be announced.
     pub async fn serve(&self, spec: ServiceSpec) -> Result<ServiceHandle, String> {
         let service = self
             .client
@@ -134,7 +135,8 @@ impl Bus {
             tasks.push(tokio::spawn(async move {
                 let slots = Arc::new(Semaphore::new(AT_ONCE));
                 while let Some(request) = endpoint.next().await {
-                    // We answer with our own rights: not where whoever asks may not publish.
+                    // The response is published with our rights, so it must not go to a subject that the requester may
+                    // not publish to.
                     if let Some(reply) = request.message.reply.as_ref().filter(|reply| !is_inbox(reply)) {
                         tracing::debug!(endpoint = name, %reply, "request is passed over: its answer would go to no inbox");
                         continue;

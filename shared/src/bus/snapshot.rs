@@ -1,8 +1,8 @@
 //! Streams as files: the server's own snapshots, which keep every message's sequence and time, and the consumers.
 //!
-//! The client has no call for it; the requests are those of the server's API (`STREAM.SNAPSHOT`, `STREAM.RESTORE`). A
-//! snapshot comes in pieces, each acknowledged so that the server sends more; the last one is empty. Restoring is the
-//! reverse: each piece is a request, and the answer to the empty one describes the restored stream.
+//! The client has no call for snapshots; the requests are those of the server's API (`STREAM.SNAPSHOT`,
+//! `STREAM.RESTORE`). A snapshot arrives in chunks, each acked so that the server sends more; the last one is empty.
+//! Restoring is the reverse: each chunk is a request, and the response to the empty one describes the restored stream.
 
 use std::time::Duration;
 
@@ -21,40 +21,40 @@ use super::position::{INCARNATION, LINEAGE};
 use super::publish::ApiError;
 use super::read::StreamState;
 
-/// Size of a snapshot's pieces, in bytes.
+/// Size of a snapshot's chunks, in bytes.
 const PIECE_BYTES: usize = 256 * 1024;
-/// How long the server may take to begin: it may have to write its indexes first.
+/// Longest wait for a snapshot or a restore to start: the server may have to write its indexes first.
 const BEGIN_WITHIN: Duration = Duration::from_secs(60);
-/// How long the next piece, or the answer to one, may take.
+/// Longest wait for the next chunk, or for the response to one.
 const PIECE_WITHIN: Duration = Duration::from_secs(60);
-/// How long the server may take to refuse what is asked to find out whether it would answer.
+/// Longest wait for the rejection of a probe, which checks whether the server would respond at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
-/// What the server says at the end of a snapshot that is whole, if it says anything.
+/// Status that the server sends at the end of a complete snapshot, if it sends one.
 const WHOLE: u16 = 204;
 
-/// The stream that is there while a restore is under way: services wait until it is gone.
+/// Name of the stream that exists while a restore is in progress: services wait until it is gone.
 const RESTORING: &str = "RESTORING";
-/// Key of its metadata that says which backup is restored.
+/// Key of that stream's metadata with the id of the backup that is restored.
 const BACKUP: &str = "nexus_backup";
 
-/// What is known of a stream besides its messages.
+/// Configuration and state of a stream, without its messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StreamHead {
-    /// Its configuration, as the server writes it.
+    /// Configuration of the stream, as the server writes it.
     pub config: Value,
-    /// Where it stood when its snapshot began, as the server writes it.
+    /// State of the stream when its snapshot started, as the server writes it.
     pub state: Value,
 }
 
 impl StreamHead {
-    /// The incarnation that was copied; empty = it was made by somebody else.
+    /// Returns the incarnation that was copied; empty if the stream was not created by us.
     #[must_use]
     pub fn incarnation(&self) -> &str {
         self.config["metadata"][INCARNATION].as_str().unwrap_or_default()
     }
 
-    /// Gives the stream that is made of this another incarnation than the one that was copied. Positions of that one hold
-    /// in it as far as the copy reaches.
+    /// Sets another incarnation for the stream that is restored from this head. Positions in the copied incarnation
+    /// stay valid in it as far as the copy reaches.
     pub fn renew_incarnation(&mut self, incarnation: &str) {
         if !self.config["metadata"].is_object() {
             self.config["metadata"] = json!({});
@@ -65,47 +65,47 @@ impl StreamHead {
         self.config["metadata"][INCARNATION] = incarnation.into();
     }
 
-    /// Where the stream stood.
+    /// Returns the extent of the stream's messages.
     #[must_use]
     pub fn position(&self) -> StreamState {
         serde_json::from_value(self.state.clone()).unwrap_or_default()
     }
 }
 
-/// A snapshot was not made, or not restored.
+/// A snapshot was not taken, or not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The server refuses.
+    /// The server rejects the request.
     #[error("stream {stream}: the server refuses: {detail}")]
     Refused {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// What it says.
+        /// Error text of the server.
         detail: String,
     },
-    /// The server does not answer, or breaks off.
+    /// The server does not respond, or stops in the middle.
     #[error("stream {stream}: {detail}")]
     Interrupted {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// What happened.
+        /// Description of the interruption.
         detail: String,
     },
-    /// The file's side failed.
+    /// Reading or writing the snapshot's file failed.
     #[error("stream {stream}: the snapshot's file: {source}")]
     File {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// What the system says.
+        /// Error of the file system.
         source: std::io::Error,
     },
 }
 
-/// What a restore would do is not allowed to this user, or nobody answers.
+/// This user is not allowed to do what a restore needs, or no server responds.
 #[derive(Debug, thiserror::Error)]
 #[error("the server does not answer this user about {}: has it the rights?", subjects.join(", "))]
 pub struct RestoreRightsError {
-    /// The subjects of the server's API that were asked.
+    /// Subjects of the server's API that got no response.
     pub subjects: Vec<String>,
 }
 
@@ -121,17 +121,17 @@ struct RestoreBegun {
     deliver_subject: String,
 }
 
-/// What an answer to a piece says.
+/// Response to a chunk.
 #[derive(Deserialize)]
 struct PieceAnswer {
     error: Option<ApiError>,
 }
 
 impl Bus {
-    /// Names of all streams on the server, in alphabetical order.
+    /// Returns the names of all streams on the server, in alphabetical order.
     ///
     /// # Errors
-    /// The server's word if it cannot be asked.
+    /// Returns the server's error text if it cannot be asked.
     pub async fn stream_names(&self) -> Result<Vec<String>, String> {
         let mut names = Vec::new();
         let mut listed = self.jetstream.stream_names();
@@ -142,10 +142,11 @@ impl Bus {
         Ok(names)
     }
 
-    /// Which backup is being restored, or was when that was interrupted; none = no restore is under way.
+    /// Returns the id of the backup that is being restored, or whose restore was interrupted; `None` if no restore is
+    /// in progress.
     ///
     /// # Errors
-    /// The server's word if it cannot be asked.
+    /// Returns the server's error text if it cannot be asked.
     pub async fn restore_under_way(&self) -> Result<Option<String>, String> {
         match self.jetstream.get_stream(RESTORING).await {
             Ok(found) => {
@@ -157,10 +158,11 @@ impl Bus {
         }
     }
 
-    /// Marks the server: `backup` is being restored onto it, and its streams are not whole until [`Bus::end_restore`].
+    /// Marks the server: `backup` is being restored onto it, and its streams are incomplete until
+    /// [`Bus::end_restore`].
     ///
     /// # Errors
-    /// The server's word if it refuses.
+    /// Returns the server's error text if it rejects the mark.
     pub async fn begin_restore(&self, backup: &str) -> Result<(), String> {
         let config = async_nats::jetstream::stream::Config {
             name: RESTORING.to_owned(),
@@ -172,21 +174,22 @@ impl Bus {
         made.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Takes the mark of [`Bus::begin_restore`] away.
+    /// Removes the mark of [`Bus::begin_restore`].
     ///
     /// # Errors
-    /// The server's word if it refuses.
+    /// Returns the server's error text if it rejects the removal.
     pub async fn end_restore(&self) -> Result<(), String> {
         self.delete_stream(RESTORING).await.map(drop)
     }
 
-    /// Checks that this user may delete the streams `there` and restore `wanted`, without doing either: each is asked with
-    /// what the server refuses before it does anything, and what a user may not ask is not answered at all.
+    /// Checks that this user may delete the streams `there` and restore `wanted`, without doing either. Each request
+    /// has a payload that the server rejects before it does anything; a request without permission gets no response at
+    /// all.
     ///
     /// # Errors
-    /// [`RestoreRightsError`], naming what was not answered.
+    /// Returns [`RestoreRightsError`] with the subjects that got no response.
     pub async fn may_restore(&self, there: &[String], wanted: &[String]) -> Result<(), RestoreRightsError> {
-        // To delete a stream is asked with an empty message, to restore one with its configuration.
+        // A valid delete has an empty payload and a valid restore a configuration, so each probe has the opposite.
         let deletes = there
             .iter()
             .map(|name| (format!("STREAM.DELETE.{name}"), "{\"probe\":true}"));
@@ -208,10 +211,10 @@ impl Bus {
         }
     }
 
-    /// Deletes `stream` with all its messages; returns whether there was one.
+    /// Deletes `stream` with all its messages. Returns whether it existed.
     ///
     /// # Errors
-    /// The server's word if it refuses.
+    /// Returns the server's error text if it rejects the delete.
     pub async fn delete_stream(&self, stream: &str) -> Result<bool, String> {
         match self.jetstream.delete_stream(stream).await {
             Ok(_) => Ok(true),
@@ -220,10 +223,10 @@ impl Bus {
         }
     }
 
-    /// Writes a snapshot of `stream`, with its consumers, to `file`; returns what the stream was when it began.
+    /// Writes a snapshot of `stream`, with its consumers, to `file`. Returns the stream's head at the start.
     ///
     /// # Errors
-    /// [`SnapshotError`]; then `file` is not whole.
+    /// Returns [`SnapshotError`]; `file` is incomplete then.
     pub async fn snapshot(
         &self,
         stream: &str,
@@ -276,11 +279,12 @@ impl Bus {
         Ok(head)
     }
 
-    /// Makes `stream`, which must not exist, of the snapshot in `file`, with the configuration and state of `head`;
-    /// returns where it stands.
+    /// Creates `stream`, which must not exist, from the snapshot in `file`, with the configuration and state of
+    /// `head`. Returns the extent of the restored stream.
     ///
     /// # Errors
-    /// [`SnapshotError`]; the stream does not exist then, or only in part, and must be deleted before the next attempt.
+    /// Returns [`SnapshotError`]. The stream does not exist then, or only in part, and must be deleted before the next
+    /// attempt.
     pub async fn restore_stream(
         &self,
         stream: &str,
@@ -369,7 +373,7 @@ fn refused(stream: &str, error: &ApiError) -> SnapshotError {
     }
 }
 
-/// Fills `buffer` as far as `file` goes; returns how many bytes that were.
+/// Fills `buffer` as far as `file` goes. Returns the number of bytes read.
 async fn read_full(file: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,10 +1,10 @@
-//! One reading of a stream for everybody in this process: who reads it whole passes each message on, and owners of
-//! partitions take theirs from here instead of asking the server for it a second time.
+//! One reading of a stream shared in this process: its reader passes each message on, and owners of partitions receive
+//! theirs from here instead of requesting them from the server a second time.
 //!
-//! The reader comes first, so nobody may hold it up: a taker that falls behind while others do not, or that holds more
-//! than its share of memory, is let go. It finds what it missed in the stream, as one that was never here does
-//! (`partition/reading.rs`). Where everybody is behind, which is a replica that reads faster than it works, the reader
-//! waits for them, so that a flood is read once all the same.
+//! The reader has priority and must not be held up: a taker that falls behind alone, or whose messages do not fit into
+//! the memory limit, is dropped. It finds the messages it missed in the stream, as a taker that was never here does
+//! (`partition/reading.rs`). If all takers are behind, because the replica reads faster than it works, the reader
+//! waits for them, so that even a flood is read only once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::message::{Acker, Incoming};
 use super::partition::Floor;
 
-/// Messages that wait for one taker at most.
+/// Maximum number of messages that wait for one taker.
 const ROOM: usize = 512;
-/// Memory of all messages that wait, KiB; each counts as one at least.
+/// Memory limit of all waiting messages, in KiB; each message counts as at least one.
 const ROOM_KIB: usize = 64 * 1024;
-/// How long the reader waits for one taker before it looks whether the others are behind as well.
+/// Time for which the reader waits for one taker before it checks whether the others are behind as well.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// How often it looks: a taker that has taken nothing for so many times [`PATIENCE`] stands still.
+/// Number of these checks: a taker that has taken nothing for this many times [`PATIENCE`] is stuck.
 const LOOKS: u32 = 100;
-/// A reader that has so many messages before it, or fewer, keeps up.
+/// Number of messages before the reader up to which it counts as keeping up.
 const NEAR: u64 = 1_000;
 
-/// One reading of a stream, to be shared; clones are the same one.
+/// One reading of a stream, to be shared; clones share the same one.
 #[derive(Debug, Clone)]
 pub struct Tap(Arc<Inner>);
 
@@ -38,11 +38,11 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last message that was passed on; every later one will be, or its taker is let go.
+    /// Sequence of the last message passed on; every later one is passed on too, or its taker is dropped.
     passed: u64,
-    /// Somebody reads, and has come close to the stream's end.
+    /// Whether the stream is being read, and the reader has come close to its end.
     keeps_up: bool,
-    /// By partition.
+    /// Takers by the number of their partition.
     takers: HashMap<u16, Taker>,
 }
 
@@ -54,30 +54,31 @@ struct Taker {
 
 type Waiting = (Incoming, OwnedSemaphorePermit);
 
-/// What a partition's owner is passed from now on.
+/// Receiver of a partition's messages from now on.
 #[derive(Debug)]
 pub(super) struct Taken {
     messages: mpsc::Receiver<Waiting>,
-    /// Everything behind this sequence comes here.
+    /// Sequence after which every message of the partition arrives here.
     pub(super) from: u64,
 }
 
 impl Taken {
-    /// The next message of the partition; none where this taker was let go: what comes next is in the stream alone.
+    /// Returns the next message of the partition, or `None` if this taker was dropped: later messages are only in the
+    /// stream.
     pub(super) async fn next(&mut self) -> Option<Incoming> {
         self.messages.recv().await.map(|(incoming, _)| incoming)
     }
 }
 
-/// Somebody reads the stream and passes on what comes, as long as this lives. Then all takers are let go.
+/// Handle of the reader, which passes messages on while this lives. Dropping it drops all takers.
 #[derive(Debug)]
 pub struct Passing(Tap);
 
-/// Why a message was not passed on yet.
+/// Reason why a message was not passed on yet.
 enum Refused {
-    /// Its taker's queue is full.
+    /// Queue of its taker is full; contains the sender to wait on.
     Full(mpsc::Sender<Waiting>),
-    /// All that may wait does.
+    /// Memory limit of all waiting messages is reached.
     Memory,
 }
 
@@ -95,7 +96,7 @@ impl Tap {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream is read from behind `position` on, which is its end where `keeps_up`.
+    /// Starts a reading of the stream after `position`; `keeps_up` states that this is close to the stream's end.
     #[must_use]
     pub fn begin(&self, position: u64, keeps_up: bool) -> Passing {
         *self.state() = State {
@@ -106,13 +107,13 @@ impl Tap {
         Passing(self.clone())
     }
 
-    /// Whether whoever comes now is passed what is new soon.
+    /// Returns whether a new taker will receive new messages soon.
     pub(super) fn keeps_up(&self) -> bool {
         self.state().keeps_up
     }
 
-    /// From now on `partition`'s messages go to whoever calls this, settled at `floor`, and to nobody who called before;
-    /// none where nobody reads the stream, or somebody far from its end.
+    /// Makes the caller the taker of `partition`, in place of any earlier one; its messages are settled at `floor`.
+    /// Returns `None` if the stream is not being read, or the reader is far from its end.
     pub(super) fn take(&self, partition: u16, floor: &Arc<Floor>) -> Option<Taken> {
         let mut state = self.state();
         if !state.keeps_up {
@@ -150,7 +151,7 @@ impl Tap {
                     place.send((incoming.copy(Acker::Floor(Arc::clone(&taker.floor))), memory));
                 }
                 Err(mpsc::error::TrySendError::Full(())) => return Err(Refused::Full(taker.messages.clone())),
-                // It is replaced when the partition is taken again.
+                // The closed taker is replaced when the partition is taken again.
                 Err(mpsc::error::TrySendError::Closed(())) => {}
             },
         }
@@ -159,7 +160,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Lets `incoming`'s taker go: it is passed neither this message nor any later one.
+    /// Drops the taker of `incoming`: it receives neither this message nor any later one.
     fn let_go(&self, incoming: &Incoming) {
         let mut state = self.state();
         let taker = partition_of(&incoming.subject).and_then(|partition| state.takers.remove(&partition));
@@ -169,7 +170,7 @@ impl Tap {
         state.passed = incoming.sequence;
     }
 
-    /// Whether at least half of what all takers may have waiting does.
+    /// Returns whether at least half of the room of all takers is in use.
     fn all_are_behind(&self) -> bool {
         let state = self.state();
         let room: usize = state.takers.values().map(|taker| taker.messages.capacity()).sum();
@@ -178,7 +179,8 @@ impl Tap {
 }
 
 impl Passing {
-    /// Passes `incoming` on to whoever takes its partition. Waits while everybody is behind, and says whether it did.
+    /// Passes `incoming` on to the taker of its partition. Waits while all takers are behind, and returns whether it
+    /// waited.
     pub async fn pass(&self, incoming: &Incoming) -> bool {
         let tap = &self.0;
         let mut waited = false;
@@ -200,7 +202,7 @@ impl Passing {
         waited
     }
 
-    /// Lets everybody go: the reader itself is held up. They may come again when it keeps up.
+    /// Drops all takers, because the reader itself is held up. They may come back when it keeps up.
     pub fn hold_up(&self) {
         let mut state = self.0.state();
         state.takers.clear();
@@ -214,7 +216,7 @@ impl Drop for Passing {
     }
 }
 
-/// The partition that a stored message's `subject` names (`nexus.<stream>.<partition>.…`).
+/// Returns the partition in a stored message's `subject` (`nexus.<stream>.<partition>.…`).
 fn partition_of(subject: &str) -> Option<u16> {
     subject.split('.').nth(2)?.parse().ok()
 }

@@ -1,9 +1,10 @@
-//! Witnesses: how far a stream had come, kept apart from it, so that one that was put back to an older state is noticed.
+//! Witnesses: the last position of a stream, stored apart from it, so that a restore to an older state is detected.
 //!
-//! A stream of done-markers (`LEDGER`, `RECEIPTS`) that is older than what it marks says "not done" of work that was.
-//! Its witness names its last message every few seconds, in a bucket of its own. Where that message is gone, everything
-//! that was under way until this was noticed and that the stream does not know is neither done nor undone: it is held. The
-//! doubt stays for what comes again later; it is told as settled once nothing waits that it concerns.
+//! A stream of done-markers (`LEDGER`, `RECEIPTS`) that was restored to an older state lacks the markers of work that
+//! was done. Its witness names its last message every few seconds, in a bucket of its own. If that message is gone,
+//! all work that was in progress before this was detected, and that the stream does not know, counts neither as done
+//! nor as undone: it is held. The doubt stays for work that is redelivered later. It is reported as settled once no
+//! message is waiting that it concerns.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,21 +23,22 @@ use super::error::{CasError, ReadStreamError};
 use super::kv::Kv;
 use super::position::{told_degraded, told_sound, told_void};
 
-/// How often a witness is brought up to date.
+/// Interval at which a witness is updated.
 const EVERY: Duration = Duration::from_secs(2);
-/// How far a stream may have come behind its last witness, and servers' clocks be apart, milliseconds.
+/// Allowance for messages stored after the last witness and for differences of servers' clocks, in milliseconds.
 const MARGIN_MS: i64 = 5_000;
-/// How often a witness is asked anew because another replica wrote it.
+/// Number of times that an update is repeated because another replica wrote the witness.
 const TRIES: u32 = 8;
-/// How long after a loss nothing is called settled, milliseconds: what recovers may publish again what was under way.
+/// Time after a loss before the doubt may be settled, in milliseconds: a recovering service may publish its work in
+/// progress again.
 const UNSETTLED_MS: i64 = 15_000;
 
-/// What a witnessed stream marks as done.
+/// Kind of work whose done-markers a witnessed stream holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marked {
-    /// Dispatches, in `LEDGER`.
+    /// Dispatches, marked in `LEDGER`.
     Dispatches,
-    /// Deliveries, in `RECEIPTS`.
+    /// Deliveries, marked in `RECEIPTS`.
     Deliveries,
 }
 
@@ -48,7 +50,7 @@ impl Marked {
         }
     }
 
-    /// How long the stream keeps messages; zero = for ever.
+    /// How long the stream keeps messages; zero for no limit.
     const fn max_age(self) -> Duration {
         match self {
             Self::Dispatches => Duration::ZERO,
@@ -64,13 +66,13 @@ impl Marked {
     }
 }
 
-/// The witness of one stream. Clones share what was found.
+/// The witness of one stream. Clones share the result of the last comparison.
 #[derive(Debug, Clone)]
 pub struct Witness {
     bus: Bus,
     marked: Marked,
     kv: Kv<Witnessed>,
-    /// Over which connection the stream was compared last, and until when work is in doubt.
+    /// Result of the last comparison: the connection it was made over, and the time until which work is in doubt.
     found: Arc<Mutex<Option<Found>>>,
 }
 
@@ -80,19 +82,19 @@ struct Found {
     doubt_until: Option<UnixMillis>,
 }
 
-/// A witness cannot be asked or kept.
+/// A witness cannot be read or updated.
 #[derive(Debug, thiserror::Error)]
 pub enum WitnessError {
     /// The leader cannot be asked.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The bucket takes no value.
+    /// Writing to the bucket failed.
     #[error(transparent)]
     Write(#[from] CasError),
 }
 
 impl Witness {
-    /// The witness of the stream that marks what of `marked` is done.
+    /// Builds the witness of the stream that marks `marked` as done.
     #[must_use]
     pub fn new(bus: &Bus, marked: Marked) -> Self {
         Self {
@@ -103,11 +105,11 @@ impl Witness {
         }
     }
 
-    /// Until when work may have been done that the stream does not know of; none = the stream knows everything. Compared
-    /// once for every connection, and from then on whenever the witness is [kept](Self::keep).
+    /// Returns the time until which work may have been done that the stream does not know of, or `None` if the stream
+    /// is complete. Compared once per connection, and from then on whenever the witness is [kept](Self::keep).
     ///
     /// # Errors
-    /// [`WitnessError`]: nothing may be inferred from the stream's silence then.
+    /// Returns [`WitnessError`]; the absence of a marker in the stream proves nothing then.
     pub async fn doubt_until(&self, now: UnixMillis) -> Result<Option<UnixMillis>, WitnessError> {
         let known = *self.found.lock().unwrap_or_else(PoisonError::into_inner);
         match known {
@@ -116,12 +118,13 @@ impl Witness {
         }
     }
 
-    /// Compares the stream with its witness and brings that up to date. Answers as [`Self::doubt_until`].
+    /// Compares the stream with its witness and updates the witness. Returns the same as [`Self::doubt_until`].
     ///
     /// # Errors
     /// As [`Self::doubt_until`].
     pub async fn check(&self, now: UnixMillis) -> Result<Option<UnixMillis>, WitnessError> {
-        // One that ends meanwhile is found to be another one by whoever asks next.
+        // Read before the comparison: if the connection ends meanwhile, the next caller sees another number and
+        // compares again.
         let connection = self.bus.connection_number();
         let witnessed = self.brought_up(now).await?;
         self.tell(&witnessed);
@@ -129,7 +132,7 @@ impl Witness {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let known = found.and_then(|found| found.doubt_until);
 
-        // What was once in doubt stays so, also where the witness itself is lost.
+        // A doubt stays for this process, even if the witness itself is lost.
         let doubt_until = known.max(witnessed.doubt_until());
         *found = Some(Found {
             connection,
@@ -169,13 +172,13 @@ impl Witness {
             }
         }
 
-        // Others are as busy with it: what they found counts.
+        // Other replicas are updating it as well: their result counts.
         let (known, _) = self.kv.find(stream).await?;
         Ok(known.unwrap_or_default())
     }
 
-    /// Keeps the witness up to date until `stop`, and once more then; where the connection stands anew, at once. At each
-    /// beginning of a connection it is looked whether the bucket of what is held has lost something.
+    /// Keeps the witness up to date until `stop`, with a last update then; after a reconnect it is updated at once. At
+    /// the start of each connection, the lost entries of the bucket of held messages are restored.
     pub async fn keep(self, clock: SharedClock, stop: Shutdown) {
         let mut connections = self.bus.connections();
         let mut looked_at = None;
@@ -211,7 +214,7 @@ impl Witness {
         format!("witness of {}", self.marked.stream())
     }
 
-    /// Says how the stream stands.
+    /// Reports whether the stream is complete or in doubt.
     fn tell(&self, witnessed: &Witnessed) {
         match witnessed.unsettled_until() {
             None => told_sound(&self.what()),
@@ -226,7 +229,7 @@ impl Witness {
         }
     }
 
-    /// What is known once the stream was compared with `known`.
+    /// Returns the witness after the stream was compared with `known`.
     async fn compared(&self, known: &Witnessed, now: UnixMillis) -> Result<Witnessed, ReadStreamError> {
         let (stream, position) = (self.marked.stream(), &known.position);
         let why = match self.bus.standing(stream, position).await? {
@@ -236,7 +239,7 @@ impl Witness {
         };
 
         told_void(&self.what(), stream, position, why);
-        // Whatever was done between the last witness and this moment may be unknown to the stream.
+        // The stream may lack any work done between the last witness and this moment.
         let witnessed = position.stored_at_ns / 1_000_000 + MARGIN_MS;
 
         Ok(Witnessed {
@@ -245,7 +248,7 @@ impl Witness {
         })
     }
 
-    /// Whether nothing waits any more that was under way before `until`, neither in a stream nor for an operator.
+    /// Returns whether no work from before `until` is waiting any more, neither in a stream nor for an operator.
     async fn is_settled(&self, until: UnixMillis, now: UnixMillis) -> Result<bool, ReadStreamError> {
         if now.since(until) < UNSETTLED_MS {
             return Ok(false);
@@ -271,7 +274,7 @@ impl Witness {
             .any(|(_, entry)| is_open(entry.value.wanted, entry.value.kind)))
     }
 
-    /// Whether everything in `stream` was stored after `until`.
+    /// Returns whether every message in `stream` was stored after `until`.
     async fn begins_behind(&self, stream: &str, until: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(stream).await?;
         let first = match state.messages {
@@ -281,7 +284,7 @@ impl Witness {
         Ok(first.is_none_or(|first| first.published_at > until))
     }
 
-    /// Whether the sweeper has found all dispatches handled that were stored before `until`.
+    /// Returns whether the sweeper has found every dispatch handled that was stored before `until`.
     async fn is_swept(&self, until: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(streams::DISPATCHES).await?;
         if state.messages == 0 {
@@ -297,7 +300,8 @@ impl Witness {
             return Ok(false);
         };
 
-        // A restore may have put both streams back: a floor of the former one says nothing about what waits in this one.
+        // A restore may have replaced both streams: a floor of the former one proves nothing about the messages
+        // waiting in this one.
         if self.bus.standing(streams::DISPATCHES, &position).await? != Standing::Holds {
             return Ok(false);
         }
@@ -305,7 +309,7 @@ impl Witness {
         Ok(floor >= state.last || position.stored_at_ns / 1_000_000 > until.0)
     }
 
-    /// Whether the message at `position` is gone although it is not old enough for that.
+    /// Returns whether the message at `position` is gone although it has not reached the maximum age.
     async fn was_emptied(&self, position: &Position, now: UnixMillis) -> Result<bool, ReadStreamError> {
         let state = self.bus.stream_state(self.marked.stream()).await?;
         let age = now.since(UnixMillis(position.stored_at_ns / 1_000_000));
@@ -314,7 +318,7 @@ impl Witness {
         Ok(position.sequence > 0 && position.sequence < state.first && !may_be_old)
     }
 
-    /// The stream's last message.
+    /// Returns the position of the stream's last message.
     async fn last(&self) -> Result<Position, ReadStreamError> {
         let stream = self.marked.stream();
         let info = self.bus.stream_info(stream).await?;
@@ -370,7 +374,7 @@ mod tests {
         floors.put(SWEEPER, &floor).await.expect("stored");
         assert!(witness.is_swept(until).await.expect("told"), "everything was looked at");
 
-        // As after a restore of both: further than the stream, and of messages that are not in it.
+        // The state after a restore of both: a floor beyond the stream, of messages that are not in it.
         let gone = floor.position.map(|position| Position {
             sequence: 9,
             stored_at_ns: i64::MAX,

@@ -1,8 +1,9 @@
-//! Who won a compare-and-set.
+//! Identification of the winner of a compare-and-set.
 //!
-//! A message that expects its subject's last sequence is stored for one writer only. After a time-out the writer does not
-//! know whether its own try was stored, and the refusal of the second try does not tell: somebody else may have written the
-//! very same payload. So each such message names its writer and the attempt in [`WRITER`], and only that is compared.
+//! A message that expects its subject's last sequence is stored for one writer only. After a timeout the writer does
+//! not know whether its own try was stored, and the rejection of the second try does not show it, because another
+//! writer may have written the very same payload. So each such message names its writer and the attempt in [`WRITER`],
+//! and only that is compared.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,24 +18,24 @@ use super::connect::Bus;
 use super::error::ReadStreamError;
 use super::publish::{Outgoing, Published};
 
-/// A random name.
+/// Returns a random name.
 pub(super) fn random() -> String {
     SystemIds.ulid().to_string()
 }
 
-/// A random id of this process's start.
+/// Returns a random id of this run of the process.
 fn process() -> &'static str {
     static PROCESS: OnceLock<String> = OnceLock::new();
     PROCESS.get_or_init(random)
 }
 
-/// Names the next attempt of this process; no other attempt has the same name.
+/// Returns the name of this process's next attempt; no other attempt has the same name.
 pub(super) fn next_attempt() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(1);
     format!("{}-{}", process(), COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Whether `headers` are of a message that this process wrote under an expected sequence.
+/// Returns whether `headers` belong to a message that this process wrote under an expected sequence.
 pub(super) fn is_of_this_process(headers: &Headers) -> bool {
     headers
         .get(WRITER)
@@ -43,12 +44,12 @@ pub(super) fn is_of_this_process(headers: &Headers) -> bool {
 }
 
 impl Bus {
-    /// Whether an earlier try of `out` was stored, as the leader says: the message that took the place which `out` expects
-    /// to be free carries its attempt. None = somebody else's message did, or `out` expects nothing. In a bucket that keeps
-    /// one value a key, none also where somebody has overwritten ours since.
+    /// Asks the leader whether an earlier try of `out` was stored: the message at the place that `out` expected to be
+    /// free carries its attempt. Returns `None` if another writer's message is there, or if `out` expects no sequence.
+    /// In a bucket that keeps one value per key, also returns `None` if our value was overwritten since.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub(super) async fn stored_attempt(&self, out: &Outgoing) -> Result<Option<Published>, ReadStreamError> {
         let expected = out.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
         let (Some(attempt), Some(expected)) = (
@@ -70,7 +71,7 @@ impl Bus {
         }))
     }
 
-    /// The stream that stores what is published on `subject`; none where there is no such stream.
+    /// Returns the stream that stores messages published on `subject`, or `None` if there is none.
     async fn stream_of(&self, subject: &str) -> Result<Option<String>, ReadStreamError> {
         #[derive(Deserialize)]
         struct Named {

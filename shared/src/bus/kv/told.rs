@@ -1,41 +1,43 @@
-//! What a watch has told, and what it has to tell when it reads its bucket again. *Pure.*
+//! Record of the events that a watch has sent, and what it must send after it has read its bucket again. *Pure.*
 //!
-//! A bucket keeps the last message of each key, and nothing of what was there before: whether it is the one that was
-//! read before cannot be asked of one position. So all of it is read again, and compared key by key.
+//! A bucket keeps the last message of each key and no history, so no single position can show whether it is the same
+//! bucket as before. The whole bucket is read again instead, and compared key by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A message of a bucket: its revision, and when the server stored it, nanoseconds since 1970.
+/// Position of a message in a bucket: its revision, and the time at which the server stored it, nanoseconds since
+/// 1970.
 pub(super) type Place = (u64, i64);
 
-/// What a message says when a bucket is read again.
+/// Relation of a message to the events sent before, when a bucket is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// What was told already.
+    /// The event was sent already.
     Known,
-    /// What was not.
+    /// The event was not sent yet.
     News,
-    /// Less than what was told: the bucket was put back, or whoever is read from lags behind its leader.
+    /// The message is older than the event that was sent: the bucket was restored, or the server that is read lags
+    /// behind its leader.
     Less,
 }
 
-/// What was told, by key.
+/// Positions of the events sent, by key.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     places: BTreeMap<String, Place>,
-    /// Keys that were told and were not met since the bucket is read again.
+    /// Keys that have a value for the watcher and have not been met since the bucket is being read again.
     missing: BTreeSet<String>,
-    /// The highest revision that was met.
+    /// Highest revision that was met.
     last: u64,
 }
 
 impl Told {
-    /// The bucket is read again.
+    /// Starts a new reading of the whole bucket.
     pub(super) fn begin(&mut self) {
         self.missing = self.places.keys().cloned().collect();
     }
 
-    /// The bucket is another: no revision counts any more, and every key is to be told again.
+    /// Resets all revisions, because the bucket is another one: every key must be sent again.
     pub(super) fn forget(&mut self) {
         self.last = 0;
         for place in self.places.values_mut() {
@@ -43,18 +45,18 @@ impl Told {
         }
     }
 
-    /// The highest revision that was met.
+    /// Highest revision that was met.
     pub(super) const fn last(&self) -> u64 {
         self.last
     }
 
-    /// The key that was told to have the lowest revision, and that; none where no key is there.
+    /// Returns the key with the lowest revision, and that revision; `None` if no key has a value.
     pub(super) fn first(&self) -> Option<(&str, u64)> {
         let first = self.places.iter().min_by_key(|(_, (revision, _))| *revision);
         first.map(|(key, (revision, _))| (key.as_str(), *revision))
     }
 
-    /// What the message at `place` says of `key`.
+    /// Compares the message at `place` with the event that was sent for `key`.
     pub(super) fn says(&self, key: &str, place: Place) -> Says {
         match self.places.get(key) {
             Some(known) if *known == place => Says::Known,
@@ -63,12 +65,12 @@ impl Told {
         }
     }
 
-    /// `key` is there.
+    /// Records that `key` was met in this reading.
     pub(super) fn met(&mut self, key: &str) {
         self.missing.remove(key);
     }
 
-    /// `key` is told to have the message at `place`: a value, or (`is_there` = false) a marker.
+    /// Records that the message of `key` at `place` was sent: a value, or a marker if `is_there` is false.
     pub(super) fn tell(&mut self, key: &str, place: Place, is_there: bool) {
         self.met(key);
         self.last = self.last.max(place.0);
@@ -79,7 +81,7 @@ impl Told {
         }
     }
 
-    /// A key that was not met since the bucket is read again.
+    /// Returns a key that was not met in this reading, if there is one.
     pub(super) fn missing(&self) -> Option<&String> {
         self.missing.first()
     }

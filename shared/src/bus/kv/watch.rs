@@ -1,10 +1,10 @@
-//! Watching a bucket: every value that is there and every change of it, for as long as somebody listens.
+//! Watching a bucket: every existing entry and every change, for as long as the caller listens.
 //!
-//! A watch outlives its bucket. Whatever breaks its reader (the consumer is gone with its stream, the server was away,
-//! nothing is heard any more), the bucket is then read again as a whole and compared with what was told; and now and
-//! then the leader is asked whether it is still the bucket that is read, for a purge tells nobody. Where it is another
-//! one, made anew or put back to an older state, the reader hears [`KvEvent::Anew`] first: revisions count from the
-//! beginning then, and keys that it does not hold are told to be gone.
+//! A watch outlives its bucket. If its reader breaks (the consumer is lost with its stream, the server was away, no
+//! heartbeat arrives), the whole bucket is read again and compared with the events sent before. In addition the leader
+//! is asked at intervals whether the bucket is still the same, because a purge sends no event. If the bucket was
+//! recreated or restored to an older state, the caller receives [`KvEvent::Anew`] first: revisions count from the
+//! beginning then, and keys that the bucket no longer holds are reported as gone.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ use super::super::read::StreamInfo;
 use super::told::{Says, Told};
 use super::{Kv, KvEvent, is_marker};
 
-/// How often the leader is asked whether the bucket is the one that is read.
+/// Interval at which the leader is asked whether the bucket is still the one that is read.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
-/// Which bucket it is: one that is made anew has another incarnation, or was made at another time.
+/// Identity of a bucket: a recreated bucket has another incarnation or another time of creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     incarnation: String,
@@ -34,7 +34,8 @@ impl Identity {
     fn of(info: &StreamInfo) -> Self {
         Self {
             incarnation: info.incarnation.clone(),
-            // One that has an incarnation keeps it wherever its group's replicas are.
+            // The time of creation changes with the group's replicas, so it counts only for a bucket without an
+            // incarnation.
             created: if info.incarnation.is_empty() {
                 info.created.clone()
             } else {
@@ -44,21 +45,21 @@ impl Identity {
     }
 }
 
-/// A watch over a bucket; heals itself for ever, and may then tell a value again.
+/// A watch over a bucket. Repairs itself without limit, and may send a value again after that.
 pub struct KvWatch<T> {
     kv: Kv<T>,
     filter: String,
     reading: Reading,
     told: Told,
-    /// The bucket as it was when it was read as a whole last; none = never.
+    /// Identity of the bucket at the last complete reading; `None` if there was none.
     bucket: Option<Identity>,
-    /// While it is read as a whole: up to which revision.
+    /// Revision up to which the whole bucket is being read; `None` if no complete reading is in progress.
     until: Option<u64>,
-    /// [`KvEvent::Anew`] is to be told before anything else.
+    /// Whether [`KvEvent::Anew`] must be sent before anything else.
     owes_anew: bool,
-    /// [`KvEvent::Current`] is to be told when it was read as a whole.
+    /// Whether [`KvEvent::Current`] must be sent at the end of the complete reading.
     owes_current: bool,
-    /// What says less than was told: the leader is asked which of the two counts.
+    /// Message that is older than an event sent before: the leader is asked which of the two is current.
     doubtful: Option<Incoming>,
     looked_at: Instant,
 }
@@ -88,7 +89,7 @@ impl<T: Wire> KvWatch<T> {
         }
     }
 
-    /// What comes next. Whoever drops this while it waits loses nothing.
+    /// Returns the next event. Dropping the future while it waits loses no event.
     pub async fn next(&mut self) -> KvEvent<T> {
         loop {
             if std::mem::take(&mut self.owes_anew) {
@@ -130,7 +131,7 @@ impl<T: Wire> KvWatch<T> {
                 incoming = self.reading.next(self.kv.bucket) => incoming,
                 () = pause(rest) => {
                     match self.until {
-                        // What was to come is gone without a marker.
+                        // The messages that were expected are gone without a marker.
                         Some(_) => self.reading.break_off(),
                         None => self.look().await,
                     }
@@ -146,7 +147,7 @@ impl<T: Wire> KvWatch<T> {
         }
     }
 
-    /// Begins to read the bucket as a whole.
+    /// Starts a reading of the whole bucket.
     async fn open(&mut self) -> Result<(), String> {
         self.reading.begin();
         let stream = self.kv.stream();
@@ -174,14 +175,14 @@ impl<T: Wire> KvWatch<T> {
         self.bucket = Some(found);
         self.told.begin();
 
-        // Where all keys have expired, and their markers after them, nothing is told before the next change.
+        // If all keys have expired, and then their markers, no message arrives before the next change.
         let is_empty = info.state.messages == 0 || waiting == 0;
         self.until = Some(if is_empty { 0 } else { info.state.last });
 
         Ok(())
     }
 
-    /// The bucket is another than it was.
+    /// Handles a bucket that was restored or recreated.
     fn begin_anew(&mut self) {
         let bucket = self.kv.bucket;
         let last = self.told.last();
@@ -197,7 +198,7 @@ impl<T: Wire> KvWatch<T> {
         self.owes_current = true;
     }
 
-    /// Asks whether the bucket is still the one that is read; otherwise it is read again.
+    /// Asks whether the bucket is still the one that is read; if not, breaks the reader, so that it is read again.
     async fn look(&mut self) {
         self.looked_at = SystemClock.monotonic();
         let info = match self.kv.bus.stream_info(&self.kv.stream()).await {
@@ -210,7 +211,8 @@ impl<T: Wire> KvWatch<T> {
         }
     }
 
-    /// Whether a key that was told is gone without a marker from a bucket that begins with the revision `first` now.
+    /// Returns whether a key that was sent is gone, without a marker, from a bucket whose first revision is now
+    /// `first`.
     async fn was_purged(&self, first: u64) -> bool {
         let Some((key, revision)) = self.told.first() else {
             return false;
@@ -218,12 +220,12 @@ impl<T: Wire> KvWatch<T> {
         if revision >= first {
             return false;
         }
-        // A newer message of it may be on its way.
+        // A newer message of the key may be on its way.
         let stored = self.kv.raw(key).await;
         stored.is_ok_and(|stored| stored.is_none_or(|stored| stored.sequence <= revision))
     }
 
-    /// Takes in `message`; what it says, where that is to be told.
+    /// Records `message`, and returns its event if it must be sent.
     fn take(&mut self, message: Incoming) -> Option<KvEvent<T>> {
         let key = self.key_of(&message).to_owned();
         if self.until.is_some() {
@@ -246,14 +248,14 @@ impl<T: Wire> KvWatch<T> {
         Some(self.tell(key, &message))
     }
 
-    /// While the bucket is read as a whole: `message` may be the last of it.
+    /// Ends the complete reading if `message` is the last of it.
     fn read_to(&mut self, message: &Incoming) {
         if message.pending == 0 || self.until.is_some_and(|until| message.sequence >= until) {
             self.until = self.until.map(|_| 0);
         }
     }
 
-    /// What `message` says of `key`.
+    /// Records `message` of `key` as sent, and returns its event.
     fn tell(&mut self, key: String, message: &Incoming) -> KvEvent<T> {
         let revision = message.sequence;
         let is_gone = is_marker(&message.headers);
@@ -274,8 +276,8 @@ impl<T: Wire> KvWatch<T> {
         }
     }
 
-    /// Asks the leader about a message that says less than was told. Where the leader says so too, the bucket was put
-    /// back; otherwise whoever is read from lags behind, and the rest comes.
+    /// Asks the leader about a message that is older than an event sent before. If the leader has the older one too,
+    /// the bucket was restored; otherwise the server that is read lags behind, and the newer messages follow.
     async fn decide(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(message) = &self.doubtful else { return Ok(None) };
         let key = self.key_of(message).to_owned();
@@ -296,13 +298,13 @@ impl<T: Wire> KvWatch<T> {
         }
 
         self.begin_anew();
-        // Everything is told again, what was met before this message as well.
+        // Every entry is sent again, also those met before this message.
         self.reading.break_off();
 
         Ok(None)
     }
 
-    /// The bucket was read as a whole: what is left to tell is which keys are gone, and that this was all.
+    /// Ends a complete reading: returns one event for each key that is gone, then [`KvEvent::Current`] if it is due.
     async fn end_of_whole(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(key) = self.told.missing().cloned() else {
             self.until = None;
@@ -310,7 +312,7 @@ impl<T: Wire> KvWatch<T> {
         };
         let stored: Option<Stored> = self.kv.raw(&key).await?;
         if stored.as_ref().is_some_and(|stored| !is_marker(&stored.headers)) {
-            // Whoever is read from has not heard of it yet.
+            // The server that is read has not received this message yet.
             self.told.met(&key);
             return Ok(None);
         }

@@ -1,9 +1,9 @@
-//! How far one partition is settled, as its owner counts.
+//! Progress of one partition, as its owner counts it.
 //!
-//! The floor is the last message before the first one that is not settled. Messages behind it are handed out all the same,
-//! however long that one takes: of those that are handed out and not settled each is remembered, of the others none. No
-//! owner hands out more than [`MAX_PAST_FLOOR`] messages past what it has *stored* to be handed out, so a successor knows
-//! which messages may have been in hand, as long as that position holds.
+//! The floor is the last message before the first one that is not settled. Later messages are handed out nevertheless,
+//! however long that one takes; the owner remembers only the messages that are handed out and not settled. No owner
+//! hands out more than [`MAX_PAST_FLOOR`] messages beyond the position that is *stored* as handed out, so a successor
+//! knows which messages may have been in progress, as long as that position is valid.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +14,15 @@ use crate::model::position::Position;
 use crate::wire::settled::{PartitionFloor, Settled};
 use crate::wire::topology::MAX_PAST_FLOOR;
 
-/// Messages that are handed out at most past those that are stored to be.
+/// Maximum number of messages handed out beyond the stored position.
 const MAX_PAST: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
-/// From so many on that is stored at once.
+/// Number of messages beyond the stored position at which it is stored at once.
 const SOON: usize = MAX_PAST / 2;
 
-/// A place in the stream: sequence, and when the server stored the message there, nanoseconds since 1970.
+/// Position in the stream: the sequence, and the time at which the server stored the message, nanoseconds since 1970.
 type Mark = (u64, i64);
 
-/// One partition's floor.
+/// Progress of one partition.
 #[derive(Debug, Default)]
 pub(in crate::bus) struct Floor {
     state: Mutex<State>,
@@ -32,17 +32,17 @@ pub(in crate::bus) struct Floor {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is handed out and not settled, each with the partition's message before it.
+    /// Sequences that are handed out and not settled, each with the partition's message before it.
     unsettled: BTreeMap<u64, Mark>,
-    /// The last message that was handed out or passed over.
+    /// Last message that was handed out or skipped.
     read: Mark,
-    /// What former owners have settled.
+    /// Messages that former owners have settled.
     inherited: Settled,
-    /// Messages handed out past those that are stored to be.
+    /// Messages handed out beyond the stored position.
     past: VecDeque<u64>,
-    /// The stream's incarnation that it counts.
+    /// Incarnation of the stream that is counted.
     incarnation: String,
-    /// What is stored and void: it is replaced, although it says more.
+    /// Stored floor that is void and must be replaced, although it is ahead of ours.
     void: Option<PartitionFloor>,
 }
 
@@ -96,22 +96,22 @@ impl Floor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far the partition is settled, and handed out.
+    /// Returns how far the partition is settled, and how far it is handed out.
     pub(super) fn reached(&self) -> PartitionFloor {
         self.state().reached()
     }
 
-    /// What is stored and void, until it is replaced.
+    /// Returns the stored floor that is void, until it is replaced.
     pub(super) fn void(&self) -> Option<PartitionFloor> {
         self.state().void.clone()
     }
 
-    /// What was void is replaced.
+    /// Records that the void floor was replaced.
     pub(super) fn is_sound(&self) {
         self.state().void = None;
     }
 
-    /// Counting begins behind `from`, whose settled messages are passed over; a stored floor `void` is replaced.
+    /// Starts counting after `from`, whose settled messages are skipped; a stored floor `void` is to be replaced.
     pub(super) fn begin(&self, from: &PartitionFloor, void: Option<&PartitionFloor>) {
         *self.state() = State {
             read: (from.at.sequence, from.at.stored_at_ns),
@@ -122,7 +122,8 @@ impl Floor {
         };
     }
 
-    /// The message at `mark` comes next. Returns whether it is handed out: a former owner may have settled it.
+    /// Records that the message at `mark` comes next. Returns whether it must be handed out; it must not if a former
+    /// owner has settled it.
     pub(super) fn give(&self, mark: Mark) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.read, mark);
@@ -141,12 +142,12 @@ impl Floor {
         true
     }
 
-    /// The message `sequence` is settled: its effects are durable.
+    /// Records that the message `sequence` is settled: its effects are durable.
     pub(in crate::bus) fn settle(&self, sequence: u64) {
         self.state().unsettled.remove(&sequence);
     }
 
-    /// It is stored that messages up to `read` are handed out.
+    /// Records that the position `read` is stored: messages up to it are handed out.
     pub(super) fn stored(&self, read: u64) {
         let mut state = self.state();
         while state.past.front().is_some_and(|sequence| *sequence <= read) {

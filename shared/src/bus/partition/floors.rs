@@ -1,11 +1,11 @@
-//! The floors of one group, where owners keep them and not the server (`Group::settled`).
+//! Floors of one group, if the owners keep them and not the server (`Group::settled`).
 //!
-//! A consumer that the server keeps writes a file several times a second and costs a message per ack. Where every
-//! message leaves a done-marker of its own, a floor is enough, with what is settled behind it. Owners keep both in memory
-//! and store them each second, all partitions of the group in one record, merged by compare-and-set: what was true
-//! stays true while the stream is what it was, so both are, whoever wrote them. Each names its message
-//! ([`Position`](crate::model::position::Position)); one that the leader does not confirm is void, and its owner begins
-//! anew and replaces it.
+//! A durable consumer writes a file on the server several times a second and costs an ack per message. If every
+//! message leaves a done-marker of its own, a floor is enough, together with the messages that are settled beyond it.
+//! Owners keep both in memory and store them every second, all partitions of the group in one record, merged by
+//! compare-and-set. A settled message stays settled while the stream is the same, so the merge keeps both records,
+//! whichever replica wrote them. Each floor names its message ([`Position`](crate::model::position::Position)). If the
+//! leader does not confirm that message, the floor is void, and the owner starts again and replaces it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,22 +24,25 @@ use super::super::position::told_sound;
 use super::super::read::StreamInfo;
 use super::floor::Floor;
 
-/// How often floors are stored.
+/// Interval at which floors are stored.
 const STORE_EVERY: Duration = Duration::from_secs(1);
-/// How often a store is begun anew because another replica was faster.
+/// Number of times that a store is repeated because another replica wrote first.
 const MERGES: u32 = 8;
 
-/// How a partition's floor is named where it is told of.
+/// Returns the name of a partition's floor for log lines.
 pub(super) fn what(group: &str, partition: u16) -> String {
     format!("floor of {group}-{partition}")
 }
 
-/// Where the floors of `group` are kept in `attempts`.
+/// Returns the key of the group's floors in the bucket `attempts`.
 fn key_of(group: &str) -> String {
     format!("floors.{group}")
 }
 
-/// The stored floors of `group`, by partition; empty = none.
+/// Returns the stored floors of `group`, by partition; empty if there are none.
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if the leader cannot be asked.
 pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
     let (record, _) = bus
         .kv::<PartitionFloors>(buckets::ATTEMPTS)
@@ -48,7 +51,7 @@ pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<
     Ok(record.map_or_else(Vec::new, |record| record.floors))
 }
 
-/// The floors of one group, as far as this replica holds them.
+/// Floors of one group, for the partitions that this replica holds.
 #[derive(Debug)]
 pub(super) struct Floors {
     kv: Kv<PartitionFloors>,
@@ -56,11 +59,11 @@ pub(super) struct Floors {
     key: String,
     held: Mutex<HashMap<u16, Arc<Floor>>>,
     soon: Arc<Notify>,
-    /// What is stored, and its revision.
+    /// Record that is stored, and its revision.
     stored: tokio::sync::Mutex<(PartitionFloors, u64)>,
 }
 
-/// What one partition's owner has to store.
+/// Progress that one partition's owner has to store.
 #[derive(Debug, Clone)]
 struct Reached {
     partition: u16,
@@ -68,7 +71,7 @@ struct Reached {
     void: Option<PartitionFloor>,
 }
 
-/// `record` with everything in `reached` that it does not say.
+/// Returns `record` completed with everything in `reached` that it lacks.
 fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
     for Reached { partition, floor, void } in reached {
         if floor.read.sequence == 0 {
@@ -76,7 +79,7 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
         }
 
         if record.incarnation != floor.at.incarnation {
-            // All of them count a stream that is gone.
+            // The other floors of the record count a stream that no longer exists.
             record = PartitionFloors {
                 incarnation: floor.at.incarnation.clone(),
                 ..PartitionFloors::default()
@@ -95,8 +98,8 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
     record
 }
 
-/// `floor`, which counts a former life of the stream `found`, counting the one that is there. None if that is no former life of
-/// it, or the floor lies beyond the copy.
+/// Converts `floor`, which counts a former incarnation of the stream `found`, to the current incarnation. Returns
+/// `None` if it counts no former incarnation of this stream, or if the floor lies beyond the copy that was restored.
 pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<PartitionFloor> {
     let through = found.lineage.through(&floor.at.incarnation)?;
     if floor.at.sequence > through {
@@ -114,7 +117,7 @@ pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<Part
     Some(carried)
 }
 
-/// `record` with every floor of it carried.
+/// Converts every floor of `record` as [`carried`] does.
 fn all_carried(record: &PartitionFloors, found: &StreamInfo) -> PartitionFloors {
     let mut all = PartitionFloors {
         incarnation: found.incarnation.clone(),
@@ -146,29 +149,29 @@ impl Floors {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The floor of a partition that was just taken.
+    /// Returns the floor of a partition that was just taken.
     pub(super) fn take(&self, partition: u16) -> Arc<Floor> {
         let floor = Arc::new(Floor::new(Arc::clone(&self.soon)));
         self.held().insert(partition, Arc::clone(&floor));
         floor
     }
 
-    /// The partition is not held any more.
+    /// Removes the floor of a partition that is no longer held.
     pub(super) fn forget(&self, partition: u16) {
         self.held().remove(&partition);
     }
 
-    /// The stored floor of `partition`, from the leader; none = nothing is stored.
+    /// Returns the stored floor of `partition` from the leader, or `None` if nothing is stored.
     pub(super) async fn read(&self, partition: u16) -> Result<Option<PartitionFloor>, ReadStreamError> {
         let (record, _) = self.kv.find(&self.key).await?;
         Ok(record.and_then(|record| record.of(partition)))
     }
 
-    /// Lets stored floors that count a former life of the stream, of which the leader says `found`, go on in this one, as far
-    /// as the copy reaches that it was restored from. Any number of replicas may do so.
+    /// Converts the stored floors that count a former incarnation of the stream to the current one, `found` by the
+    /// leader, as far as the restored copy reaches. Several replicas may do so at once.
     ///
     /// # Errors
-    /// [`CasError`] if the record cannot be asked or written; another replica's word counts as ours.
+    /// Returns [`CasError`] if the record cannot be asked or written. A write by another replica counts as ours.
     pub(super) async fn carry(&self, found: &StreamInfo) -> Result<(), CasError> {
         let (record, revision) = self.kv.find(&self.key).await?;
         let Some(record) = record.filter(|record| found.lineage.through(&record.incarnation).is_some()) else {
@@ -180,7 +183,7 @@ impl Floors {
         }
     }
 
-    /// Stores floors each second, and sooner where a partition waits for it. Never ends.
+    /// Stores floors every second, and sooner if a partition waits for it. Never returns.
     pub(super) async fn keep(&self) {
         loop {
             tokio::select! {
@@ -191,7 +194,7 @@ impl Floors {
         }
     }
 
-    /// Stores the floors that moved; where that fails they are stored the next time.
+    /// Stores the floors that moved. If that fails, they are stored the next time.
     pub(super) async fn store(&self) {
         let mut stored = self.stored.lock().await;
         let held: Vec<(u16, Arc<Floor>)> = self
@@ -219,7 +222,7 @@ impl Floors {
                 Ok(revision) => *stored = (record, revision),
                 Err(CasError::Conflict { .. }) => match self.kv.find(&self.key).await {
                     Ok((Some(record), revision)) => *stored = (record, revision),
-                    // Gone or broken: it is written again, with what is known here.
+                    // The record is gone or broken: it is written again from the floors known here.
                     Ok((None, revision)) => stored.1 = revision,
                     Err(error) => {
                         tracing::debug!(key = self.key, %error, "floors cannot be read");
@@ -238,7 +241,7 @@ impl Floors {
             if at.at.incarnation == one.floor.at.incarnation && Some(&at) != one.void.as_ref() {
                 floor.stored(at.read.sequence);
                 if one.void.is_some() {
-                    // The next owner begins at a floor that holds: the doubt ends there.
+                    // The next owner starts at a floor that is valid, so that the doubt ends here.
                     floor.is_sound();
                     told_sound(&what(&self.group, one.partition));
                 }

@@ -1,4 +1,4 @@
-//! One partition's lease: taking it, holding it, giving it back.
+//! Lease on one partition: taking it, holding it, giving it back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +20,15 @@ use super::floors::Floors;
 use super::owned::{Owned, begin};
 use super::{Group, Settled, TICK, TTL};
 
-/// How much earlier than the server the holder thinks its lease over: clock drift and the way there.
+/// Time by which the holder ends its lease earlier than the server does, for clock drift and network delay.
 const MARGIN: Duration = Duration::from_millis(300);
 
-/// Until when this replica may act; moved forward by each refresh.
+/// Time until which this replica may act; moved forward by each refresh.
 #[derive(Debug, Clone)]
 pub(super) struct Deadline {
     at: Arc<Mutex<Instant>>,
     clock: SharedClock,
-    /// Ends the handler's pulling.
+    /// Token that ends the handler's pulling.
     pub(super) stop: CancellationToken,
 }
 
@@ -47,7 +47,7 @@ impl Deadline {
         }
     }
 
-    /// Whether this replica may still act.
+    /// Returns whether this replica may still act.
     pub(super) fn is_live(&self) -> bool {
         self.clock.monotonic() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,22 +72,22 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The partition.
+    /// Number of the partition.
     pub(super) const fn partition(&self) -> u16 {
         self.partition
     }
 
-    /// Whether it is given back or lost.
+    /// Whether the lease is given back or lost.
     pub(super) const fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Asks the handler to come to an end; the lease is kept up until it has.
+    /// Asks the handler to end; the lease is refreshed until it has.
     pub(super) fn give_back(&self) {
         self.deadline.stop.cancel();
     }
 
-    /// Waits until any handler among `held` has ended.
+    /// Waits until one of the handlers among `held` that were asked to end has ended.
     pub(super) async fn any_over(held: &HashMap<u16, Self>) {
         let ending: Vec<_> = held
             .values()
@@ -100,18 +100,18 @@ impl Held {
         select_all(ending).await;
     }
 
-    /// Notes whether the handler has ended; says so.
+    /// Records whether the handler has ended, and returns it.
     pub(super) fn note_end(&mut self) -> bool {
         self.ended = self.handler.is_finished();
         self.ended
     }
 
-    /// Whether the handler was noted to have ended.
+    /// Whether the handler was recorded to have ended.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Moves the lease forward, or gives it back where the handler is noted to have ended.
+    /// Extends the lease, or gives it back if the handler is recorded to have ended.
     pub(super) async fn refresh(&mut self) {
         if self.ended {
             self.release().await;
@@ -123,7 +123,7 @@ impl Held {
         self.end_if_over();
     }
 
-    /// Ends the handler, with all that it has under way, where the lease is over.
+    /// Aborts the handler, with everything it has in progress, if the lease is over.
     pub(super) fn end_if_over(&mut self) {
         if !self.over && !self.ended && !self.deadline.is_live() {
             tracing::warn!(key = %self.key, "lease is lost");
@@ -134,7 +134,8 @@ impl Held {
         }
     }
 
-    /// Writes the lease again. False where it is refused: it stands at another revision than the one known here.
+    /// Writes the lease again. Returns false if that is rejected: the lease has another revision than the one known
+    /// here.
     async fn put(&mut self) -> bool {
         let asked_at = self.deadline.clock.monotonic();
         let out = lease(&self.key, &self.record, self.revision);
@@ -150,8 +151,8 @@ impl Held {
         true
     }
 
-    /// After a refusal: an earlier refresh whose answer was lost may be the reason, and is then built upon. It does not
-    /// move the deadline: nobody knows here when the server counted from.
+    /// Handles a rejected refresh. If an earlier refresh of ours was stored without an ack, adopts its revision and
+    /// returns true. That does not move the deadline, because the time from which the server counts is unknown here.
     async fn adopt(&mut self) -> bool {
         match self.kv.written_here(&self.key).await {
             Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
@@ -182,30 +183,30 @@ impl Held {
     }
 }
 
-/// Tells whether a partition is still held.
+/// Handle to check whether a partition is still held.
 #[derive(Debug, Clone)]
 pub struct Lease(pub(super) Deadline);
 
 impl Lease {
-    /// Whether this replica may still act on the partition.
+    /// Returns whether this replica may still act on the partition.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.0.is_live()
     }
 }
 
-/// One holding of one partition.
+/// One period in which this replica holds one partition.
 pub(super) struct Tenure {
     pub(super) bus: Bus,
     pub(super) group: Arc<Group>,
     pub(super) floors: Arc<Floors>,
     pub(super) partition: u16,
-    /// The lease's first revision.
+    /// First revision of the lease.
     pub(super) epoch: u64,
     pub(super) deadline: Deadline,
 }
 
-/// The message that writes the lease `key`, where it stands at `revision`.
+/// Returns the message that writes the lease `key`, if its current revision is `revision`.
 fn lease(key: &str, record: &LeaseRecord, revision: u64) -> Outgoing {
     Outgoing::new(format!("$KV.{}.{key}", buckets::LEASES), record)
         .expect_last(revision)
@@ -218,7 +219,7 @@ async fn poll_finished(handler: &JoinHandle<()>) {
     }
 }
 
-/// Takes the lease on `partition` at `revision`, and starts the handler; none where somebody was faster.
+/// Takes the lease on `partition` at `revision`, and starts the handler. Returns `None` if another replica was faster.
 pub(super) async fn take<H, F>(
     bus: Bus,
     group: Arc<Group>,
@@ -244,7 +245,7 @@ where
 
     let mut taken = kv.bus().publish_once(&lease(&key, &record, revision), TICK).await;
     if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
-        // The marker of a lapsed lease lapses as well, and no watch tells that: then the key has no revision any more.
+        // The marker of a lapsed lease expires too, and no watch reports that: then the key has no revision any more.
         taken = kv.bus().publish_once(&lease(&key, &record, 0), TICK).await;
     }
 
@@ -282,7 +283,7 @@ where
     })
 }
 
-/// Runs the handler again and again while the lease lives: each time the partition has to be begun anew.
+/// Runs the handler while the lease lives, once more each time the partition has to be restarted.
 async fn generations<H, F>(tenure: Arc<Tenure>, handler: H)
 where
     H: Fn(Owned) -> F,

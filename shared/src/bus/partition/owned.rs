@@ -1,4 +1,4 @@
-//! An owned partition, as its handler sees it.
+//! Partition that this replica owns, as its handler uses it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +20,18 @@ use super::floors::{Floors, carried, what};
 use super::lease::{Deadline, Lease, Tenure};
 use super::reading::{PULL_EXPIRES, Reading};
 
-/// A partition that this replica owns until [`Owned::next`] answers none.
+/// A partition that this replica owns until [`Owned::next`] returns `None`.
 pub struct Owned {
-    /// Which one.
+    /// Number of the partition.
     pub partition: u16,
-    /// Counts up with every owner.
+    /// Epoch of the ownership; each owner has a higher one than the last.
     pub epoch: u64,
-    /// Messages up to this stream sequence may have been handled by a former owner, or by this one before the
-    /// partition was begun anew: look for their done-marks.
+    /// Stream sequence up to which messages may have been handled by a former owner, or by this one before the
+    /// partition was restarted: the handler must look up their done-markers.
     pub replay_through: u64,
-    /// Former owners have handed out messages up to this sequence, and at most
-    /// [`MAX_PAST_FLOOR`](crate::wire::topology::MAX_PAST_FLOOR) of the partition behind it. None = nobody can tell: every
-    /// one up to [`Owned::replay_through`] may have been handled.
+    /// Sequence up to which former owners have handed out messages; they handed out at most
+    /// [`MAX_PAST_FLOOR`](crate::wire::topology::MAX_PAST_FLOOR) messages of the partition beyond it. `None` if that
+    /// is unknown: every message up to [`Owned::replay_through`] may have been handled.
     pub handed_through: Option<u64>,
     bus: Bus,
     stream: &'static str,
@@ -39,13 +39,14 @@ pub struct Owned {
     attempts_key: String,
     holder: String,
     deadline: Deadline,
-    /// None once it broke.
+    /// Source of the messages; `None` once it broke.
     reading: Option<Reading>,
-    /// Messages that were handed out.
+    /// Number of messages that were handed out.
     handed: u64,
-    /// Where settled messages are noted; none = the server is told.
+    /// Record of settled messages; `None` if each message is acked to the server.
     floor: Option<Arc<Floor>>,
-    /// The first seconds of an ownership: a forgotten pull may have swallowed what should have come first.
+    /// Longest wait for the first message of an ownership, because a forgotten pull may have swallowed it; `None`
+    /// afterwards.
     watchdog: Option<Duration>,
 }
 
@@ -59,14 +60,14 @@ impl std::fmt::Debug for Owned {
 }
 
 impl Owned {
-    /// The next message, in order. None = take no more: finish what is in flight and return; the partition was
-    /// given to another, has to be begun anew, or the process stops.
+    /// Returns the next message, in order. After `None` the handler must finish the messages in flight and return: the
+    /// partition was given to another replica, has to be restarted, or the process stops.
     pub async fn next(&mut self) -> Option<Incoming> {
         loop {
             let mut incoming = self.read_next().await?;
             let mark = (incoming.sequence, incoming.stored_at_ns);
 
-            // What a former owner has settled is passed over.
+            // Messages that a former owner has settled are skipped.
             if self.floor.as_ref().is_none_or(|floor| floor.give(mark)) {
                 self.handed += 1;
                 incoming.consumer_sequence = self.handed;
@@ -75,7 +76,7 @@ impl Owned {
         }
     }
 
-    /// The next message of the partition, settled or not.
+    /// Returns the next message of the partition, settled or not.
     async fn read_next(&mut self) -> Option<Incoming> {
         if let Some(floor) = &self.floor {
             tokio::select! {
@@ -122,24 +123,24 @@ impl Owned {
         }
     }
 
-    /// What tells it, for work that goes on beside.
+    /// Returns a handle that shows whether the partition is still owned, for work outside the handler.
     #[must_use]
     pub fn lease(&self) -> Lease {
         Lease(self.deadline.clone())
     }
 
-    /// Whether this replica may still act on the partition.
+    /// Returns whether this replica may still act on the partition.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.deadline.is_live() && !self.deadline.stop.is_cancelled()
     }
 
-    /// Notes durably that the message at `place` is about to be tried (none: all went well), and answers how often it was:
-    /// for messages up to [`Owned::replay_through`] whose handling may have killed a former owner. One write each, so
-    /// only there.
+    /// Stores that the message at `place` is about to be tried (`None` = no message is in progress), and returns the
+    /// number of tries, this one included. Needed for messages up to [`Owned::replay_through`], whose handling may
+    /// have killed a former owner; only for those, because it costs a write per message.
     ///
     /// # Errors
-    /// [`CasError`] where it cannot be noted.
+    /// Returns [`CasError`] if it cannot be stored.
     pub async fn attempt(&self, place: Option<Place>) -> Result<u32, CasError> {
         let (before, _) = self.attempts.find(&self.attempts_key).await?;
         let tried = before
@@ -157,7 +158,7 @@ impl Owned {
         Ok(tried + 1)
     }
 
-    /// Returns what reads messages of the partition again that were handed out before.
+    /// Returns a reader for messages of the partition that were handed out before.
     #[must_use]
     pub fn again(&self) -> Again {
         Again {
@@ -167,14 +168,14 @@ impl Owned {
         }
     }
 
-    /// The bus it came from.
+    /// The bus that the partition is on.
     #[must_use]
     pub const fn bus(&self) -> &Bus {
         &self.bus
     }
 }
 
-/// Reads messages of an owned partition again, for an owner that kept no more than their sequences.
+/// Reads messages of an owned partition again, for an owner that kept only their sequences.
 #[derive(Debug, Clone)]
 pub struct Again {
     bus: Bus,
@@ -183,12 +184,12 @@ pub struct Again {
 }
 
 impl Again {
-    /// Reads the message at `sequence`, which was the message number `handed` of this holding, to be settled as if it
-    /// came for the first time. Returns `None` if it is gone from the stream; it is settled then. A partition that the
-    /// server settles has none to read again: the server gives them out itself.
+    /// Reads the message at `sequence`, which was message number `handed` of this holding; it must be settled as if it
+    /// came for the first time. Returns `None` if the message is gone from the stream; it is settled then. Also
+    /// returns `None` if the server keeps the partition's progress: the server redelivers those messages itself.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn read(&self, sequence: u64, handed: u64) -> Result<Option<Incoming>, ReadStreamError> {
         let Some(floor) = &self.floor else {
             return Ok(None);
@@ -204,7 +205,7 @@ impl Again {
     }
 }
 
-/// Begins the partition of `tenure` at its floor; `generation` counts how often that was done before.
+/// Starts the partition of `tenure` at its floor; `generation` is the number of starts before this one.
 pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, generation: u32) -> Result<Owned, String> {
     let Tenure {
         bus,
@@ -228,7 +229,7 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
         .await
         .map_err(|error| error.to_string())?;
 
-    // A former owner's pull may still stand, where there is one consumer for all owners.
+    // If all owners share one consumer, a former owner's pull may still be open at the server.
     let may_be_swallowed = generation == 0 && floor.is_none();
     Ok(Owned {
         partition: *partition,
@@ -248,9 +249,9 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
     })
 }
 
-/// Where the partition of `tenure` begins, and up to where former owners have handed its messages out as far as the leader
-/// confirms that. A floor that is void is told of and replaced: the partition begins with its first message then, and
-/// what is done is found by its records.
+/// Returns the sequence after which the partition of `tenure` starts, and the sequence up to which former owners have
+/// handed out messages, if the leader confirms it. A void floor is reported and replaced: the partition then starts
+/// with its first message, and the records show which work is done.
 async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(u64, Option<u64>), String> {
     let Tenure {
         bus, group, partition, ..
@@ -295,7 +296,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
                 floor.begin(candidate, None);
                 (sequence, Some(candidate.read.sequence))
             }
-            // Other messages may stand now where some were settled.
+            // The settled sequences may belong to other messages now.
             Standing::Void(reason) => {
                 position::told_void(&what, group.stream, &candidate.read, reason);
                 floor.begin(&candidate.alone(), stored.as_ref());
@@ -327,7 +328,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
     Ok((first, None))
 }
 
-/// Where a partition may begin, best first, of what its owner has counted and what is stored.
+/// Returns the floors at which a partition may start, best first, from its owner's count and the stored floor.
 fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Vec<PartitionFloor> {
     match (own, stored) {
         (Some(own), Some(stored)) if own.at.incarnation == stored.at.incarnation => {
@@ -348,11 +349,11 @@ fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Ve
     }
 }
 
-/// How many messages of `group`'s partitions of `stream`, settled [`super::Settled::ByOwner`], are not settled yet as far
-/// as is stored.
+/// Returns the number of messages of `group`'s partitions of `stream`, kept [`super::Settled::ByOwner`], that are not
+/// settled yet according to the stored floors.
 ///
 /// # Errors
-/// [`ReadStreamError`] where the server cannot be asked.
+/// Returns [`ReadStreamError`] if the server cannot be asked.
 pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, ReadStreamError> {
     let floors = Floors::new(bus, group);
     let mut sum = 0;
@@ -371,7 +372,8 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
             ..pull::Config::default()
         };
 
-        // What a new consumer has before it is the count; nobody pulls it, and it is forgotten.
+        // The number of messages pending for a new consumer is the count; it is never pulled, and the server removes
+        // it.
         let made = bus.jetstream.create_consumer_on_stream(config, stream).await;
         let made = made.map_err(|error| ReadStreamError::Unavailable {
             stream: stream.to_owned(),
@@ -384,7 +386,7 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
     Ok(sum)
 }
 
-/// The ack floor of the partition's durable consumer, where data was begun with one.
+/// Returns the ack floor of the partition's durable consumer, if there is one, else 0.
 async fn kept_by_server(tenure: &Tenure) -> Result<u64, String> {
     let Tenure {
         bus, group, partition, ..

@@ -1,10 +1,11 @@
-//! Where an owned partition's messages come from: a consumer of its own, or a [`Tap`](crate::bus::Tap) on somebody who
-//! reads the stream whole.
+//! Source of an owned partition's messages: a consumer of its own, or a [`Tap`](crate::bus::Tap) on a reader of the
+//! whole stream.
 //!
-//! It goes over to the tap where that leaves no message out: the tap is asked first, and passes on everything behind some
-//! sequence; then the stream's leader says which message of the partition is the last one up to now (a consumer would say
-//! what its own server knows, which may be less). Once that one is read, or one at that sequence, the tap has the rest.
-//! Let go by the tap, it makes a consumer again, behind what it has read.
+//! The source changes from the consumer to the tap without leaving out a message. The tap is asked first, and passes
+//! on everything after some sequence. Then the stream's leader returns the partition's last message up to now (a
+//! consumer knows only its own server's state, which may be older). Once that message is read, or one at the tap's
+//! first sequence, the tap has the rest. If the tap drops the partition, a new consumer is created after the last
+//! message read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,60 +23,61 @@ use super::super::tap::{Taken, Tap};
 use super::floor::Floor;
 use super::lease::Tenure;
 
-/// How long the server holds a pull: longer ones of a former owner may still stand after a take-over.
+/// How long the server holds a pull; pulls of a former owner may stay open this long after a take-over.
 pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(5);
-/// How often an idle pull shows that it lives.
+/// Interval of the heartbeats of an idle pull.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
-/// After how long without a pull the server forgets a consumer that was made for one holding: longer than an owner takes
-/// no message because all it has are slow, short enough that those of owners that crash again and again do not pile up.
+/// Time without a pull after which the server removes a consumer that was created for one holding. Longer than an
+/// owner takes no message because all of its work is slow; short enough that the consumers of owners that crash again
+/// and again do not pile up.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
-/// Least time between two questions to the tap, each of which makes a consumer.
+/// Minimum time between two requests to the tap, each of which creates a consumer.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// A partition's messages, in order.
+/// Messages of a partition, in order.
 pub(super) struct Reading {
     place: Place,
     from: Origin,
 }
 
-/// How far a partition was read.
+/// Position up to which a partition was read.
 struct Place {
     tenure: Arc<Tenure>,
-    /// Where settled messages are noted; none = the server is told.
+    /// Record of settled messages; `None` if each message is acked to the server.
     floor: Option<Arc<Floor>>,
-    /// The last message that was read, or where reading began.
+    /// Sequence of the last message that was read, or after which reading started.
     last: u64,
     connections: watch::Receiver<u64>,
-    /// How often the partition was begun in this holding before.
+    /// Number of earlier starts of the partition in this holding.
     generation: u32,
-    /// Consumers that were made since.
+    /// Number of consumers created since then.
     made: u32,
-    /// When the tap was asked last.
+    /// Time of the last request to the tap.
     asked_at: Instant,
 }
 
-/// Where the next message comes from.
+/// Source of the next message.
 enum Origin {
-    /// A consumer of the partition alone.
+    /// A consumer of this partition alone.
     Own(Box<Own>),
-    /// One that is being made.
+    /// A consumer that is being created.
     Opening(JoinHandle<Result<Origin, String>>),
-    /// Whoever reads the whole stream.
+    /// The reader of the whole stream.
     Tap(Taken),
 }
 
 /// A consumer of the partition alone.
 struct Own {
-    /// None where it is there for all owners.
+    /// Name of the consumer; `None` for the durable one that all owners share.
     name: Option<String>,
     messages: pull::Stream,
-    /// The consumer sequence of the next message.
+    /// Consumer sequence that the next message must have.
     expected: u64,
-    /// What comes after the message of this sequence, or one behind it.
+    /// Tap that takes over after the message of this sequence, or the first one beyond it.
     then: Option<(u64, Taken)>,
 }
 
-/// Why there is no next message: the partition is to be begun anew.
+/// Reason why there is no next message: the partition must be restarted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BrokenReading {
     #[error("the connection was lost")]
@@ -87,7 +89,7 @@ pub(super) enum BrokenReading {
 }
 
 impl Reading {
-    /// Begins at the durable consumer's ack floor.
+    /// Starts at the ack floor of the durable consumer.
     pub(super) async fn at_ack_floor(tenure: &Arc<Tenure>) -> Result<Self, String> {
         let place = Place::new(tenure, None, 0, 0);
         let own = Own {
@@ -103,7 +105,7 @@ impl Reading {
         })
     }
 
-    /// Begins behind `start`, for the time number `generation` in this holding.
+    /// Starts after `start`, for the time number `generation` in this holding.
     pub(super) async fn behind(
         tenure: &Arc<Tenure>,
         floor: &Arc<Floor>,
@@ -115,7 +117,7 @@ impl Reading {
         Ok(Self { place, from })
     }
 
-    /// The next message. Whoever drops this while it waits loses nothing.
+    /// Returns the next message. Dropping the future while it waits loses no message.
     pub(super) async fn next(&mut self) -> Result<Incoming, BrokenReading> {
         loop {
             self.go_over();
@@ -145,7 +147,7 @@ impl Reading {
         }
     }
 
-    /// The server need not keep what this was read from.
+    /// Drops the reader, and deletes its consumer on the server.
     pub(super) fn forget(self) {
         if let Origin::Own(own) = self.from
             && let Some(name) = own.name
@@ -154,7 +156,7 @@ impl Reading {
         }
     }
 
-    /// Goes over to the tap where the consumer has nothing more that the tap has not.
+    /// Changes to the tap if the consumer has no message left that the tap lacks.
     fn go_over(&mut self) {
         let Origin::Own(own) = &mut self.from else { return };
         let last = self.place.last;
@@ -167,7 +169,8 @@ impl Reading {
         self.from = Origin::Tap(taken);
     }
 
-    /// The next message of the own consumer; none where there is none yet, or another consumer is made first.
+    /// Returns the next message of the own consumer, or `None` if there is none yet or another consumer is created
+    /// first.
     async fn pull(&mut self) -> Result<Option<Incoming>, BrokenReading> {
         let Origin::Own(own) = &mut self.from else {
             return Ok(None);
@@ -198,7 +201,7 @@ impl Reading {
         own.expected += 1;
 
         if let Some(floor) = &place.floor {
-            // A server that does not know the start yet begins at its own end.
+            // A server that has not received the start sequence yet starts at its own end.
             if incoming.sequence <= place.last {
                 return Ok(None);
             }
@@ -214,7 +217,7 @@ impl Reading {
         Ok(Some(incoming))
     }
 
-    /// Makes the consumer anew, the tap asked before, where there is one that keeps up.
+    /// Creates a new consumer, and asks the tap before that, if there is a tap that keeps up.
     fn ask_again(&mut self) {
         let place = &mut self.place;
         let keeps_up = place.tenure.group.tap.as_ref().is_some_and(Tap::keeps_up);
@@ -244,13 +247,13 @@ impl Place {
         }
     }
 
-    /// Whether the tap was not asked lately.
+    /// Returns whether the last request to the tap is at least [`ASK_AGAIN`] ago.
     fn may_ask(&self) -> bool {
         let now = self.tenure.group.clock.monotonic();
         now.saturating_duration_since(self.asked_at) >= ASK_AGAIN
     }
 
-    /// What comes behind what was read; first the tap is asked, where `asks`.
+    /// Opens the source of the messages after the last one read; asks the tap first if `asks`.
     fn open(&mut self, asks: bool) -> JoinHandle<Result<Origin, String>> {
         self.connections.mark_unchanged();
         let (tenure, last) = (Arc::clone(&self.tenure), self.last);
@@ -288,7 +291,7 @@ impl Place {
     }
 }
 
-/// The last message of the partition, as the leader of its stream says; 0 = there is none.
+/// Returns the sequence of the partition's last message according to the stream's leader; 0 if there is none.
 async fn stored(tenure: &Tenure) -> Result<u64, String> {
     let stream = tenure.group.stream;
     let filter = partition_filter(stream, tenure.partition);
@@ -296,7 +299,8 @@ async fn stored(tenure: &Tenure) -> Result<u64, String> {
     Ok(last.map_err(|error| error.to_string())?.map_or(0, |last| last.sequence))
 }
 
-/// Has the server delete the consumer `name`, which nobody pulls any more; where that fails it forgets it soon.
+/// Deletes the consumer `name`, which is no longer pulled. If that fails, the server removes it after
+/// [`FORGOTTEN_AFTER`].
 fn forget(tenure: &Arc<Tenure>, name: String) {
     let tenure = Arc::clone(tenure);
     tokio::spawn(async move {
@@ -307,7 +311,7 @@ fn forget(tenure: &Arc<Tenure>, name: String) {
     });
 }
 
-/// What comes from `consumer`.
+/// Pulls the messages of `consumer`.
 async fn messages_of(tenure: &Tenure, consumer: &PullConsumer) -> Result<pull::Stream, String> {
     consumer
         .stream()
@@ -319,7 +323,7 @@ async fn messages_of(tenure: &Tenure, consumer: &PullConsumer) -> Result<pull::S
         .map_err(|error| error.to_string())
 }
 
-/// The partition's durable consumer, at its ack floor.
+/// Resets the partition's durable consumer to its ack floor, and returns it.
 async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
     let Tenure {
         bus, group, partition, ..
@@ -342,14 +346,15 @@ async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The consumer `name` of this holding alone, behind `last`; the server forgets it soon after nobody pulls it any more.
+/// Creates the consumer `name` for this holding alone, after `last`. The server removes it some time after the last
+/// pull.
 async fn make(tenure: &Tenure, name: &str, last: u64) -> Result<PullConsumer, String> {
     let Tenure {
         bus, group, partition, ..
     } = tenure;
 
-    // Each holding has a consumer of its own, in the server's memory: a former owner's pull cannot swallow a successor's
-    // messages, and the server writes no state file for it.
+    // Each holding has a consumer of its own, in the server's memory: a former owner's pull cannot swallow a
+    // successor's messages, and the server writes no state file for it.
     let config = pull::Config {
         name: Some(name.to_owned()),
         filter_subject: partition_filter(group.stream, *partition),

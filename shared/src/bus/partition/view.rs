@@ -1,4 +1,4 @@
-//! What this replica knows of members and leases, from two watches.
+//! Members and leases of one group as this replica knows them, from two watches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use super::super::connect::Bus;
 use super::super::kv::{Kv, KvEvent};
 use super::SILENCE;
 
-/// A lease as it was told last.
+/// State of a lease according to the watch.
 #[derive(Debug, Clone, Copy)]
 struct Lease {
-    /// Revision of its key.
+    /// Revision of the lease's key.
     revision: u64,
     held: bool,
     told_at: Instant,
@@ -27,10 +27,10 @@ struct Lease {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Tokens of the instances that are there, and when each was told last.
+    /// Tokens of the instances that take part, each with the time of its last announcement.
     members: BTreeMap<String, Instant>,
     leases: HashMap<u16, Lease>,
-    /// Which of the two watches have told everything.
+    /// Whether each of the two watches (members, leases) has sent every entry that existed.
     settled: [bool; 2],
 }
 
@@ -57,7 +57,7 @@ fn is_silent(told_at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(told_at) > SILENCE
 }
 
-/// Shared with the tasks that watch; dropping it ends them.
+/// State shared with the watching tasks; dropping it ends them.
 #[derive(Debug)]
 pub(super) struct View {
     state: Arc<Mutex<State>>,
@@ -70,8 +70,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Follows one group's records. `apply` says whether what it was told is news: a lease that is merely refreshed is none, or
-/// every refresh would wake all replicas, and each of them refresh its own. `bad` hears of records that cannot be read.
+/// Follows one group's records. `apply` returns whether an event is news. A lease that is merely refreshed is not,
+/// because otherwise every refresh would wake all replicas, and each of them would refresh its own. `bad` receives
+/// records that cannot be decoded.
 fn follow<T: Wire + Send + 'static>(
     kv: &Kv<T>,
     prefix: String,
@@ -96,7 +97,7 @@ fn follow<T: Wire + Send + 'static>(
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
                     bad(key, revision)
                 }
-                // What is not there any more is told to be gone.
+                // Keys that no longer exist are reported as gone afterwards.
                 KvEvent::Anew => continue,
                 KvEvent::Current => apply(None),
             };
@@ -109,7 +110,7 @@ fn follow<T: Wire + Send + 'static>(
 }
 
 impl View {
-    /// Begins to watch members and leases of `group`.
+    /// Starts to watch members and leases of `group`.
     pub(super) fn watch(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
         let state: Arc<Mutex<State>> = Arc::default();
         let changed: Arc<Notify> = Arc::default();
@@ -165,7 +166,8 @@ impl View {
                     }
                 },
                 move |key, revision| {
-                    // Whoever wrote it may live (a newer release): it is free once it was not written for long.
+                    // Its writer may live (a newer release): the lease is free once it was not written for
+                    // [`SILENCE`].
                     if let Ok(partition) = key.parse() {
                         let lease = Lease {
                             revision,
@@ -188,24 +190,25 @@ impl View {
         }
     }
 
-    /// Waits until both watches have told everything that was there.
+    /// Waits until both watches have sent every entry that existed.
     pub(super) async fn settled(&self) {
         while lock(&self.state).settled != [true, true] {
             self.changed.notified().await;
         }
     }
 
-    /// Waits for a change.
+    /// Waits for the next change of members or leases.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Tokens of the instances that are there and were heard of lately.
+    /// Returns the tokens of the instances that take part and announced themselves within [`SILENCE`].
     pub(super) fn members(&self) -> Vec<String> {
         lock(&self.state).members(self.clock.monotonic())
     }
 
-    /// Wanted partitions that nobody holds, or whose holder is silent, each with the revision to take it at.
+    /// Returns the wanted partitions that no replica holds, or whose holder is silent, each with the revision to take
+    /// it at.
     pub(super) fn free(&self, wanted: &[bool], mine: impl Fn(u16) -> bool) -> Vec<(u16, u64)> {
         lock(&self.state).free(wanted, mine, self.clock.monotonic())
     }

@@ -1,4 +1,4 @@
-//! A snapshot against real servers.
+//! Snapshots against real servers.
 
 use std::io::Cursor;
 
@@ -15,7 +15,7 @@ async fn filled(bus: &Bus) {
         let out = Outgoing::raw(subject, Headers::new(), payload).msg_id(format!("id-{number}"));
         bus.publish(out).await.expect("stored");
     }
-    // A gap: sequences are kept, not counted again.
+    // A gap: a restore must keep the sequences, not count again.
     assert!(bus.delete_message(streams::RECEIPTS, 7).await.expect("deleted"));
 }
 
