@@ -1,6 +1,7 @@
-//! The shell around every service: configuration, telemetry, health, connection, ordered shutdown.
+//! Common parts of every service's process: configuration, telemetry, health, connection, ordered shutdown.
 //!
-//! A service implements [`Service`]; its `main` is one call of [`run`]. What it needs comes in a [`Shell`].
+//! A service implements [`Service`]; its `main` is one call of [`run`]. It receives everything it needs in a
+//! [`Shell`].
 
 mod announce;
 pub mod config;
@@ -23,7 +24,7 @@ pub mod trace;
 pub use config::Common;
 pub use health::Health;
 pub use lifecycle::Shutdown;
-/// The allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
+/// Allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
 /// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).
 pub use mimalloc::MiMalloc as Allocator;
 pub use name::ProcessName;

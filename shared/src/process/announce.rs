@@ -1,7 +1,7 @@
-//! Telling other processes of this machine where one listens: a small file per process.
+//! Announcing a process's addresses to other processes of this machine: one small file per process.
 //!
-//! With it every port can be configured as 0. The file is replaced whole, so a reader never sees half of it; it is
-//! taken away at the end, and one left behind by a killed process names a process that is gone.
+//! With it every port can be configured as 0. The file is replaced as a whole, so a reader never sees half of it. It
+//! is removed at the end; a file left behind by a killed process names a process that is gone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::ProcessName;
 
-/// The announcement of this process. Clones share it.
+/// Announcement of this process. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Announcement {
     shared: Arc<Mutex<Entries>>,
@@ -27,7 +27,7 @@ struct Entries {
 }
 
 impl Announcement {
-    /// An announcement in `directory`, or none at all; nothing is written before the first address.
+    /// Builds an announcement in `directory`, or one without a file. Nothing is written before the first address.
     pub(crate) fn new(directory: Option<&Path>, service: &str, instance: &str) -> Self {
         let path = directory.map(|directory| directory.join(format!("{service}-{instance}.json")));
         let (service, instance) = (service.to_owned(), instance.to_owned());
@@ -54,11 +54,11 @@ impl Announcement {
         }
     }
 
-    /// Takes the file away.
+    /// Removes the file.
     pub(crate) fn withdraw(&self) {
         let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &entries.path {
-            // It may be gone already, with its directory.
+            // The file may be gone already, with its directory.
             let _ = std::fs::remove_file(path);
         }
     }

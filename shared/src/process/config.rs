@@ -1,7 +1,7 @@
-//! Configuration: one TOML file, overridden by the environment, checked whole before anything starts.
+//! Configuration: one TOML file, overridden by the environment, checked completely before anything starts.
 //!
-//! `nexus.toml` has a section per service and some that several share. A process reads the shared ones and its own, and
-//! learns of every fault at once: each names its file (or variable), its key and what is expected there.
+//! `nexus.toml` has a section per service and some that several share. A process reads the shared ones and its own,
+//! and reports every fault at once: each names its file (or variable), its key and what is expected there.
 
 mod arguments;
 mod common;
@@ -19,10 +19,10 @@ pub use fault::Fault;
 pub use section::Loaded;
 pub use trust::{EdgeConfig, Edges, TrustConfig, edge_faults};
 
-/// Longest name of a webhook source, a token or an edge, in bytes.
+/// Maximum length of the name of a webhook source, a token or an edge, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// Whether `name` can name a webhook source, a token or an edge: letters, digits, `-`, `_` and `.`, at most
+/// Returns whether `name` can name a webhook source, a token or an edge: letters, digits, `-`, `_` and `.`, at most
 /// [`MAX_NAME_BYTES`] of them.
 #[must_use]
 pub fn is_plain_name(name: &str) -> bool {

@@ -1,7 +1,7 @@
-//! How a process comes to its bus and stays aware of it.
+//! Connecting a process to its bus, and watching the connection.
 //!
-//! Neither a server that is away nor one that is still electing its leader is an error: the process waits, alive and
-//! not ready. A wrong address or a topology that is not ours is one, at once.
+//! If a server is away or still electing its leader, that is not an error: the process waits, alive and not ready. A
+//! wrong address or an incompatible topology is an error at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,23 +15,23 @@ use crate::retry::{Failure, RetryError, Schedule, retry};
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::topology::{Topology, topology};
 
-/// How often a connection that is there is asked whether it still works.
+/// Interval at which an open connection is probed.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// How long it may take to show that it does.
+/// Timeout of a probe.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
-/// Probes in a row without an answer, while the client says that it is connected, after which its task counts as dead. A
-/// server that hangs is noticed by the client itself before.
+/// Number of probes in a row without a response, while the client reports a connection, after which its task counts as
+/// dead. If the server hangs, the client notices that earlier.
 const MAX_SILENT: u32 = 3;
 
-/// How often the servers are asked whether they keep what `nats.durability` promises.
+/// Interval at which the servers are asked whether they provide the durability that `nats.durability` promises.
 const PROMISE_EVERY: Duration = Duration::from_secs(30);
-/// How often the server's clock is compared with the host's.
+/// Interval at which the server's clock is compared with the host's.
 const CLOCKS_EVERY: Duration = Duration::from_secs(30);
 
-/// How often the state of the connection is looked at.
+/// Interval at which the state of the connection is reported to the health pages.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How long between attempts to reach NATS while starting: soon, and without end.
+/// Delays between attempts to reach NATS at the start: short, and without a limit of attempts.
 const CONNECT: Schedule = Schedule {
     initial_ms: 50,
     max_ms: 2_000,
@@ -40,7 +40,8 @@ const CONNECT: Schedule = Schedule {
     jitter: 0.3,
 };
 
-/// Connects, however long it takes; none when asked to stop first. A wrong address is an error at once.
+/// Connects, however long it takes. Returns `None` if the process is asked to stop first. A wrong address is an error
+/// at once.
 pub(super) async fn connect(
     nats: &NatsConfig,
     name: &str,
@@ -72,7 +73,8 @@ pub(super) async fn connect(
     Ok(connected)
 }
 
-/// Makes or checks streams, consumers and buckets; false when asked to stop first. Another topology is an error.
+/// Creates or checks streams, consumers and buckets. Returns false if the process is asked to stop first. An
+/// incompatible topology is an error.
 pub(super) async fn agree_on_topology(
     bus: &Bus,
     nats: &NatsConfig,
@@ -94,7 +96,7 @@ pub(super) async fn agree_on_topology(
                 EnsureTopologyError::Incompatible { .. } | EnsureTopologyError::Durability(_) => {
                     Failure::permanent(error)
                 }
-                // The server may still be looking for its leader, or another replica be making the same.
+                // The server may still be electing its leader, or another replica may be creating the same.
                 EnsureTopologyError::Create { .. } | EnsureTopologyError::Lookup { .. } => {
                     tracing::warn!(%error, "topology is not there yet");
                     Failure::transient(error)
@@ -140,7 +142,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         });
     }
 
-    // Somebody else makes it where we may not: what is missing is waited for.
+    // Another process creates the topology if we may not: wait for the missing part.
     let missing = drift.iter().find(|drift| drift.is_missing());
     missing.map_or(Ok(()), |missing| {
         let detail = "missing; waiting for `nexus topology apply`".to_owned();
@@ -152,7 +154,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
     })
 }
 
-/// The value, nothing when stopped, or the last error itself.
+/// Returns the value, `None` if stopped, or the last error itself.
 fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result<Option<T>, E> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -176,7 +178,7 @@ pub(super) async fn watch(bus: Bus, nats: NatsConfig, health: Health, shutdown: 
     );
 }
 
-/// Measures again and again how far the server's clock is from the host's: leases end by the server's.
+/// Measures at intervals how far the server's clock is from the host's: leases expire by the server's clock.
 async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
     let ahead = metrics::gauge!("nexus_nats_clock_ahead_seconds");
     let mut was_too_large = false;
@@ -204,7 +206,8 @@ async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
     }
 }
 
-/// Asks again and again whether the servers keep what is promised: one may be started anew with other settings.
+/// Asks at intervals whether the servers provide the promised durability: a server may be restarted with other
+/// settings.
 async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdown) {
     while !ended.is_requested() {
         let told = Promise::of(nats).await;
@@ -219,12 +222,13 @@ async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdo
     }
 }
 
-/// Counts in `silent` the probes in a row that the connection did not stand, and says where that cannot mend itself.
+/// Counts in `silent` the probes in a row that got no response, and reports the process as lost if the connection
+/// cannot recover.
 async fn probe(bus: &Bus, health: &Health, silent: &AtomicU32, shutdown: &Shutdown, ended: &Shutdown) {
-    // A process that is asked to stop closes its connection.
+    // A process that is asked to stop closes its connection, so its probes would fail.
     while !ended.is_requested() && !shutdown.is_requested() {
         let stands = !bus.is_connected() || matches!(tokio::time::timeout(PROBE_WITHIN, bus.flush()).await, Ok(Ok(())));
-        // It may have been lost meanwhile: that is no fault of the client.
+        // The connection may have been lost meanwhile: that is no fault of the client.
         if stands || !bus.is_connected() {
             silent.store(0, Ordering::Relaxed);
             health.lose(None);
@@ -291,7 +295,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Publishes on `subject` a message whose header holds a lone CR: the server takes it, the client cannot read it.
+    /// Publishes on `subject` a message whose header holds a lone CR: the server accepts it, the client cannot read
+    /// it.
     async fn poison(server: &NatsServer, subject: &str) {
         let address = server.url().replace("nats://", "");
         let mut socket = tokio::net::TcpStream::connect(address).await.expect("connected");
@@ -338,7 +343,7 @@ mod tests {
         .await;
         let mut heard = bus.core_subscribe("poison").await.expect("subscribed");
 
-        // What comes back shows that the server knows of the subscription.
+        // A message that is received shows that the server knows of the subscription.
         bus.core_publish("poison", &Headers::new(), bytes::Bytes::new()).await;
         let good = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
         assert!(good.is_some());

@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::clock::pause;
 use crate::process::Shutdown;
 
-/// How often a file is looked at.
+/// Interval at which a followed file is read.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What the text of a file says, or its faults, all at once.
+/// Parser of a file's text; returns the value, or all faults at once.
 pub type Parse<T> = fn(&str) -> Result<T, Vec<String>>;
 
-/// What the file at `path` says; the default where that is empty.
+/// Reads the file at `path`; returns the default if the path is empty.
 ///
 /// # Errors
-/// Its faults, or why it cannot be read, each with the path.
+/// Returns the file's faults, or the reason why it cannot be read, each with the path.
 pub fn load<T: Default>(path: &str, parse: Parse<T>) -> Result<T, Vec<String>> {
     if path.is_empty() {
         return Ok(T::default());
@@ -26,8 +26,8 @@ pub fn load<T: Default>(path: &str, parse: Parse<T>) -> Result<T, Vec<String>> {
     read.and_then(|text| parse(&text)).map_err(named)
 }
 
-/// Hands what the file at `path` says to `put` whenever that is no more what was `known`, until `stop`. A file that cannot
-/// be read or is faulty is told of once, and what was known stands.
+/// Reads the file at `path` at intervals until `stop`, and passes its value to `put` each time it differs from the one
+/// `known` before. A file that cannot be read or is faulty is logged once, and the known value stays in use.
 pub async fn follow<T>(path: &str, parse: Parse<T>, known: T, stop: &Shutdown, mut put: impl FnMut(T))
 where
     T: Default + Clone + PartialEq + Send + 'static,
@@ -43,7 +43,7 @@ where
             () = pause(LOOK_EVERY) => {}
         }
 
-        // The file may lie behind a network, and the thread renews leases.
+        // The file may lie on a network drive, and this thread also renews leases.
         let file = path.to_owned();
         let looked = tokio::task::spawn_blocking(move || load(&file, parse)).await;
         match looked.unwrap_or_else(|error| Err(vec![format!("{path}: {error}")])) {

@@ -1,7 +1,8 @@
-//! `/livez`, `/readyz` and `/metrics`.
+//! Health pages: `/livez`, `/readyz` and `/metrics`.
 //!
-//! Alive means that the process answers, and that nothing in it has ended that only a new process mends. Ready means that every part of it that reported is well; a process that
-//! is asked to stop is not ready, so that nothing new is sent to it while it drains.
+//! Alive means that the process responds, and that no part of it has ended that only a restart can repair. Ready means
+//! that every part that has reported is well. A process that is asked to stop is not ready, so that no new work is
+//! sent to it while it drains.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,31 +21,31 @@ use tokio::net::TcpListener;
 use super::lifecycle::Shutdown;
 use crate::bus::position::void_positions;
 
-/// What the parts of a process say of themselves. Clones share it.
+/// States that the parts of a process report of themselves. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
     parts: Arc<Mutex<BTreeMap<String, Part>>>,
-    /// Why only a new process helps.
+    /// Reason why only a restart helps; `None` while the process is alive.
     lost: Arc<Mutex<Option<String>>>,
 }
 
-/// One part's own word.
+/// State of one part, as the part reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Whether it can do its work.
+    /// Whether the part can do its work.
     pub ok: bool,
-    /// Whether it does its work and protects or serves less than it could: what `nexus doctor` warns of.
+    /// Whether the part works, but protects or serves less than it could: `nexus doctor` warns of it.
     pub degraded: bool,
-    /// In what state it is, or what is wrong.
+    /// Description of the state or of the fault, for people.
     pub detail: String,
 }
 
-/// What `/readyz` answers.
+/// Response of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Readiness {
     /// Whether every part is well.
     pub ready: bool,
-    /// The parts by name.
+    /// States of the parts, by name.
     pub parts: BTreeMap<String, Part>,
 }
 
@@ -59,7 +60,7 @@ impl Part {
 }
 
 impl Health {
-    /// Says how `part` is; a change of its state is logged.
+    /// Sets the state of `part`; a change is logged.
     pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
         self.say(
             part,
@@ -71,7 +72,7 @@ impl Health {
         );
     }
 
-    /// Says that `part` does its work and protects or serves less than it could; a change of its state is logged.
+    /// Reports that `part` works, but protects or serves less than it could; a change of its state is logged.
     pub fn degrade(&self, part: &str, detail: &str) {
         self.say(part, Part::degraded(detail));
     }
@@ -90,8 +91,8 @@ impl Health {
         }
     }
 
-    /// Says that this process cannot go on, or, without a `reason`, that it does: `/livez` is no while there is one, so
-    /// that whoever watches the process starts another.
+    /// Sets or, without a `reason`, clears the reason why this process must be restarted. While there is one, `/livez`
+    /// fails, so that the supervisor of the process starts another.
     pub fn lose(&self, reason: Option<&str>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         if lost.as_deref() == reason {
@@ -104,20 +105,20 @@ impl Health {
         *lost = reason.map(str::to_owned);
     }
 
-    /// Why only a new process helps; none = it is alive.
+    /// Returns the reason why only a restart helps, or `None` if the process is alive.
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How all parts are.
+    /// Returns the states of all parts.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let mut parts = self.lock().clone();
         let void = void_positions();
         if !void.is_empty() {
             let all: Vec<String> = void.iter().map(|(what, why)| format!("{what}: {why}")).collect();
-            // The process goes on by the records, so it is ready.
+            // The process decides by the records then, so it is ready.
             parts.insert("positions".to_owned(), Part::degraded(&all.join("; ")));
         }
 
@@ -132,7 +133,7 @@ impl Health {
     }
 }
 
-/// Serves the three pages on `listen` until `ended`; gives the address once it listens.
+/// Serves the three pages on `listen` until `ended`. Returns the address once it listens.
 pub(crate) async fn start(
     listen: SocketAddr,
     health: Health,

@@ -1,5 +1,5 @@
-//! Who is who: `identities.yaml`, and the chat pages that were bound to the owner. Both are read at the start and followed
-//! while the process runs: who is taken out, or put in, is so for every service a moment later.
+//! Identities of persons: `identities.yaml`, and the chat pages that were bound to the owner. Both are read at the
+//! start and followed while the process runs: an added or removed person takes effect in every service a moment later.
 //!
 //! Source: `docs/design/operations.md` §1; [`crate::model::owner`].
 
@@ -13,10 +13,10 @@ use crate::model::owner::{OwnerLink, Visitor};
 use crate::process::Shutdown;
 use crate::wire::topology::buckets;
 
-/// What the text of the file says.
+/// Parses the text of the file.
 ///
 /// # Errors
-/// Its faults, all at once.
+/// Returns its faults, all at once.
 pub fn parse(text: &str) -> Result<Identities, Vec<String>> {
     let read: Option<Identities> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
     let read = read.unwrap_or_default();
@@ -24,15 +24,15 @@ pub fn parse(text: &str) -> Result<Identities, Vec<String>> {
     if faults.is_empty() { Ok(read) } else { Err(faults) }
 }
 
-/// What the file at `path` says; nobody is known where that is empty.
+/// Reads the file at `path`; no person is known if the path is empty.
 ///
 /// # Errors
-/// Its faults, or why it cannot be read, each with the path.
+/// Returns the file's faults, or the reason why it cannot be read, each with the path.
 pub fn load(path: &str) -> Result<Identities, Vec<String>> {
     followed::load(path, parse)
 }
 
-/// The file and the owner's chat pages.
+/// Identities from the file, and the owner's chat pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct People {
     file: Identities,
@@ -40,10 +40,10 @@ pub struct People {
 }
 
 impl People {
-    /// What `file` says, with the chat pages that KV `identities` binds to the owner.
+    /// Combines `file` with the chat pages that KV `identities` binds to the owner.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the bucket cannot be read.
+    /// Returns [`ReadStreamError`] if the bucket cannot be read.
     pub async fn read(file: Identities, bus: &Bus) -> Result<Self, ReadStreamError> {
         let links = bus.kv::<OwnerLink>(buckets::IDENTITIES).entries().await?;
         let claimed = links
@@ -55,15 +55,15 @@ impl People {
         })
     }
 
-    /// Everybody.
+    /// Returns all persons.
     #[must_use]
     pub fn all(&self) -> Identities {
         self.file.clone().with_owner_pages(self.pages.values())
     }
 }
 
-/// Hands to `put` who is who whenever the file at `path` or the owner's chat pages are no more as in `known`, until
-/// `stop`. A file that cannot be read or is faulty is told of once, and what was known stands.
+/// Passes the identities to `put` each time the file at `path` or the owner's chat pages differ from those `known`
+/// before, until `stop`. A file that cannot be read or is faulty is logged once, and the known identities stay in use.
 pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: impl FnMut(Identities)) {
     let file = known.file.clone();
     let state = Mutex::new((known, put));

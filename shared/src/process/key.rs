@@ -1,43 +1,43 @@
-//! How strong a configured secret must be. *Pure.*
+//! Required strength of a configured secret. *Pure.*
 //!
-//! A secret that is short or empty signs for everybody, so it is refused when the configuration is read. Source:
-//! `docs/design/trust.md` §6; Standard Webhooks, "Signature scheme": keys have 24 to 64 bytes.
+//! Anyone can forge signatures of a secret that is short or empty, so such a secret is rejected when the configuration
+//! is read. Source: `docs/design/trust.md` §6; Standard Webhooks, "Signature scheme": keys have 24 to 64 bytes.
 
 use std::ops::RangeInclusive;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What a Standard Webhooks secret may begin with; the rest is base64.
+/// Optional prefix of a Standard Webhooks secret; the rest is base64.
 const PREFIX: &str = "whsec_";
-/// Sizes of a Standard Webhooks key, in bytes after decoding.
+/// Allowed sizes of a Standard Webhooks key, in bytes after decoding.
 pub const STANDARD_BYTES: RangeInclusive<usize> = 24..=64;
-/// Fewest bytes of a secret that a vendor chose as a text.
+/// Minimum size of a secret that a vendor chose as a text, in bytes.
 pub const MIN_TEXT_BYTES: usize = 8;
-/// Below this many bytes a vendor's secret is warned of.
+/// Size in bytes below which a vendor's secret causes a warning.
 pub const SOUND_TEXT_BYTES: usize = 16;
 
-/// Why a secret cannot be used as a key. None of the texts shows the secret.
+/// Reason why a secret cannot be used as a key. None of the texts shows the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WeakKeyError {
-    /// No base64.
+    /// The secret is not base64.
     #[error("expected base64, with or without `whsec_`")]
     NotBase64,
     /// No byte remains after decoding, or the text is empty.
     #[error("is empty")]
     Empty,
-    /// A decoded key of a size that Standard Webhooks does not have.
+    /// The decoded key has a size that Standard Webhooks does not allow, in bytes.
     #[error("the decoded key has {0} bytes; expected 24 to 64 (`openssl rand -base64 32` makes one)")]
     Size(usize),
-    /// A text that is too short.
+    /// The text is too short; contains its size in bytes.
     #[error("has {0} bytes; expected at least {MIN_TEXT_BYTES}")]
     Short(usize),
 }
 
-/// The key of a Standard Webhooks secret: base64 of 24 to 64 bytes, with or without `whsec_` before it.
+/// Decodes the key of a Standard Webhooks secret: base64 of 24 to 64 bytes, with or without the prefix `whsec_`.
 ///
 /// # Errors
-/// [`WeakKeyError`] if it is not base64, is empty, or has another size.
+/// Returns [`WeakKeyError`] if it is not base64, is empty, or has another size.
 pub fn standard(secret: &str) -> Result<Vec<u8>, WeakKeyError> {
     let text = secret.trim();
     let key = STANDARD
@@ -50,10 +50,10 @@ pub fn standard(secret: &str) -> Result<Vec<u8>, WeakKeyError> {
     }
 }
 
-/// The bytes of a secret that a vendor chose: the text itself, at least [`MIN_TEXT_BYTES`] long.
+/// Returns the bytes of a secret that a vendor chose: the text itself, at least [`MIN_TEXT_BYTES`] long.
 ///
 /// # Errors
-/// [`WeakKeyError::Empty`] and [`WeakKeyError::Short`].
+/// Returns [`WeakKeyError::Empty`] or [`WeakKeyError::Short`] if the text is empty or too short.
 pub fn text(secret: &str) -> Result<&[u8], WeakKeyError> {
     match secret.trim().len() {
         0 => Err(WeakKeyError::Empty),
@@ -62,7 +62,7 @@ pub fn text(secret: &str) -> Result<&[u8], WeakKeyError> {
     }
 }
 
-/// Whether a vendor's secret can be used and is nevertheless so short that the operator is warned of it.
+/// Returns whether a vendor's secret is so short that the operator is warned of it, although it can be used.
 #[must_use]
 pub fn is_short(secret: &str) -> bool {
     secret.trim().len() < SOUND_TEXT_BYTES

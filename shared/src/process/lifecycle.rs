@@ -1,9 +1,9 @@
-//! How a process is asked to stop: one token, handed to everything that waits.
+//! Request to stop a process: one token, passed to everything that waits.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The request to stop, as every part of a process sees it.
+/// Request to stop, as every part of a process sees it.
 ///
 /// Cloning shares the request; a [`Shutdown::child`] can be triggered alone and is triggered with its parent.
 #[derive(Debug, Clone, Default)]
@@ -12,18 +12,18 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Waits until the process is asked to stop; returns at once when it was already.
+    /// Waits until the process is asked to stop; returns at once if it was already.
     pub async fn requested(&self) {
         self.token.cancelled().await;
     }
 
-    /// Whether the process was asked to stop.
+    /// Returns whether the process was asked to stop.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// A request for one part: follows this one, and can be made without it.
+    /// Returns a request for one part: it is triggered with this one, and can be triggered alone.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -45,7 +45,7 @@ pub(crate) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Takes both signals over from the operating system's default, which is to end the process.
+    /// Replaces the operating system's default for both signals, which is to end the process.
     pub(crate) fn listen() -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -53,7 +53,7 @@ impl StopSignals {
         })
     }
 
-    /// Waits for the next one; says which it was.
+    /// Waits for the next signal, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",

@@ -1,4 +1,5 @@
-//! Processes of this machine, named so that a recycled id is never taken for the process that had it before.
+//! Identities of this machine's processes, so that a recycled process id is never taken for the process that had it
+//! before.
 
 use std::path::Path;
 
@@ -7,23 +8,23 @@ use anyhow::{Context as _, Result};
 /// Index of the start time among the fields of `/proc/PID/stat` that follow the name.
 const START_TIME: usize = 19;
 
-/// One process: its id, when it was started and in which run of the system.
+/// Identity of one process: its id, its start time and the run of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessName {
     /// Process id.
     pub pid: u32,
-    /// Start, in clock ticks since the system's start.
+    /// Start time, in clock ticks since the system's start.
     started: u64,
-    /// The system's run.
+    /// Boot id of the system's run.
     boot: String,
 }
 
 impl ProcessName {
-    /// Process `pid`, if there is one that has not ended.
+    /// Finds the process `pid`; `None` if there is none that has not ended.
     #[must_use]
     pub fn find(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-        // The name, in parentheses, may hold anything; the state is the first field behind it.
+        // The name, in parentheses, may hold any characters; the state is the first field after it.
         let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
         if matches!(fields.first().copied(), None | Some("Z" | "X")) {
             return None;
@@ -37,15 +38,15 @@ impl ProcessName {
         })
     }
 
-    /// This process.
+    /// Returns the identity of this process.
     ///
     /// # Errors
-    /// Fails if `/proc` does not tell about it.
+    /// Fails if `/proc` has no entry of it.
     pub fn own() -> Result<Self> {
         Self::find(std::process::id()).context("read the start time of this process from /proc")
     }
 
-    /// Reads what its `Display` wrote.
+    /// Parses the text that `Display` writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
@@ -56,7 +57,7 @@ impl ProcessName {
         })
     }
 
-    /// Whether this very process still runs.
+    /// Returns whether this very process still runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         Self::find(self.pid).as_ref() == Some(self)

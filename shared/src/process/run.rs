@@ -1,8 +1,7 @@
-//! The one way to run a service, from the command line to the exit code.
-//!
-//! Order: configuration (all faults at once), telemetry, health pages, connection, topology, service. From then on the
-//! first SIGTERM or SIGINT asks everything to stop; the service has its drain time-out to finish; the traces are
-//! exported last. `/livez` answers from the health pages on, `/readyz` says what is still missing.
+//! Running a service, from the command line to the exit code: configuration (all faults at once), telemetry, health
+//! pages, connection, topology, service. The first SIGTERM or SIGINT asks everything to stop; the service has its
+//! drain timeout to finish; traces are exported last. `/livez` works from the health pages on; `/readyz` shows what is
+//! missing.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -28,19 +27,19 @@ use crate::clock::{IdSource, SystemClock, SystemIds, TEST_CLOCK, is_rehearsed, p
 use crate::llm::LlmConfig;
 use crate::wire::seal::Trust;
 
-/// How a line begins by which `--check` warns of what is sound and weaker than it should be.
+/// Prefix of the lines in which `--check` warns of a valid setting that is weaker than it should be.
 pub const WARNING: &str = "warning: ";
 
-/// How a process ends.
+/// Outcome of a process, with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It was asked to stop and finished its work: 0.
+    /// The process was asked to stop and finished its work: 0.
     Clean,
-    /// Something failed for good: 1.
+    /// An operation failed for good: 1.
     Failed,
     /// The command line or the configuration is wrong: 2.
     Misconfigured,
-    /// It was asked to stop and did not finish within the drain time-out, or was asked twice: 3.
+    /// The process was asked to stop and did not finish within the drain timeout, or was asked twice: 3.
     DrainTimeout,
 }
 
@@ -55,26 +54,26 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A service's whole configuration, read and checked.
+/// A service's complete configuration, read and checked.
 #[derive(Debug)]
 pub struct Prepared<C> {
-    /// The service's own section.
+    /// Value of the service's own section.
     pub config: C,
-    /// The shared sections.
+    /// Values of the shared sections.
     pub common: Common,
-    /// Section `[llm]`, where the service asks models.
+    /// Section `[llm]`, if the service uses models.
     pub llm: LlmConfig,
-    /// With what events are sealed and checked.
+    /// Keys with which events are sealed and checked.
     pub trust: Arc<Trust>,
-    /// This replica's id.
+    /// Instance name of this replica.
     pub instance: String,
-    /// Where running processes announce themselves.
+    /// Directory in which running processes announce themselves.
     pub run_dir: Option<PathBuf>,
-    /// What to log instead of the configured level.
+    /// Log filter that overrides the configured level.
     pub log: Option<String>,
 }
 
-/// Runs service `S` as this process: all of `main`.
+/// Runs service `S` as this process; the whole of `main`.
 pub fn run<S: Service>() -> ExitCode {
     let closed = secrecy::close();
     let environment = Environment::of_process();
@@ -94,7 +93,7 @@ pub fn run<S: Service>() -> ExitCode {
 
     let document = Document::read(&arguments, &environment);
     if arguments.show {
-        // Of a file that cannot be read there is nothing to show.
+        // A file that cannot be read leaves nothing to show.
         if !document.faults().is_empty() {
             return refuse::<S>(&document.faults().iter().map(Fault::to_string).collect::<Vec<_>>());
         }
@@ -156,13 +155,12 @@ pub fn run<S: Service>() -> ExitCode {
         run_until::<S>(prepared, stop).await
     });
 
-    // What still blocks a thread after the drain must not keep the process.
+    // A thread that still blocks after the drain must not keep the process alive.
     runtime.shutdown_background();
     exit.into()
 }
 
-/// Raises the soft limit of open files to the hard one: a service's connections are bounded by its own settings, and programs
-/// that `select` on handles beyond 1,024 are none of ours.
+/// Raises the soft limit of open files to the hard one: no program of ours calls `select` with handles beyond 1,024.
 fn raise_handles(service: &str) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -176,14 +174,15 @@ fn raise_handles(service: &str) {
     }
 }
 
-/// Checks the section of `S` alone, for the command line: its values with secrets as references, and its faults.
+/// Checks the section of `S` alone, for the command line. Returns its values with secrets as references, and its
+/// faults.
 #[must_use]
 pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
     let loaded = section::<S>(document, &models::<S>(document).value);
     (loaded.shown(), loaded.faults)
 }
 
-/// Section `[llm]`, its defaults where `S` asks no models.
+/// Reads section `[llm]`, or its defaults if `S` uses no models.
 fn models<S: Service>(document: &Document) -> Loaded<LlmConfig> {
     if S::ASKS_MODELS {
         return document.section("llm", LlmConfig::faults);
@@ -194,7 +193,7 @@ fn models<S: Service>(document: &Document) -> Loaded<LlmConfig> {
     }
 }
 
-/// The section of `S`, checked by itself, beside `llm`, and beside the edges, of which the channels alone are read.
+/// Reads the section of `S`, and checks it by itself, with `llm`, and with the channels of the edges.
 fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config> {
     let channel = |edge: &toml::Value| Some(edge.get("channel")?.as_str()?.to_owned());
     let edges = document.value("edges");
@@ -213,7 +212,7 @@ fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config
     })
 }
 
-/// Everything that `S` needs before it starts, or every fault there is.
+/// Returns everything that `S` needs before it starts, or every fault there is.
 pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
     let (common, common_faults) = Common::load(document);
     let llm = models::<S>(document);
@@ -270,7 +269,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
     })
 }
 
-/// Host, process id and a few random characters: unique without asking anybody.
+/// Builds an instance name from the host, the process id and a few random characters, unique without coordination.
 fn new_instance(host: Option<&str>) -> String {
     let short: String = host
         .unwrap_or("local")
@@ -282,7 +281,7 @@ fn new_instance(host: Option<&str>) -> String {
     format!("{short}-{}-{}", std::process::id(), &ulid[ulid.len() - 6..])
 }
 
-/// A panic ends its task alone: what is told of it goes where everything is told.
+/// Logs panics as well: a panic ends only its task.
 fn log_panics() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -372,7 +371,7 @@ fn outcome(done: anyhow::Result<()>) -> Exit {
     }
 }
 
-/// What the work of a process begins with.
+/// Arguments of a process's work.
 struct Start<C> {
     config: C,
     common: Common,
@@ -469,7 +468,7 @@ async fn work<S: Service>(
         announcement,
     };
 
-    // On the pool rather than on the thread that waits for signals; a panic in it is an error here.
+    // The service runs on the pool, not on the thread that waits for signals; a panic in it is an error here.
     let mut serving = JoinSet::new();
     serving.spawn(S::serve(shell));
     let ended = async { serving.join_next().await };
@@ -485,7 +484,7 @@ async fn work<S: Service>(
     }
 }
 
-/// `work` to its end, and `agreement` beside it, whose failure ends it.
+/// Runs `work` to its end with `agreement` beside it; if `agreement` fails, `work` is dropped.
 async fn beside<T, E>(work: impl Future<Output = T>, agreement: impl Future<Output = Result<bool, E>>) -> Result<T, E> {
     let mut work = pin!(work);
     tokio::select! {

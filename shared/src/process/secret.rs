@@ -1,4 +1,4 @@
-//! Secrets: named in configuration, read from where they lie, never shown.
+//! Secrets: referenced in the configuration, read from a file or variable, never shown.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use serde::ser::{Serialize, Serializer};
 
 use super::config::environment;
 
-/// Largest secret file, in bytes.
+/// Maximum size of a secret file, in bytes.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
-/// What a reference looks like, for messages.
+/// Form of a reference, for messages.
 const EXPECTED: &str = "a reference, `env:NAME` or `file:/path`";
 
 /// A secret read through a reference: `env:NAME` (a variable of the process) or `file:/path` (without its last line
 /// break).
 ///
-/// Deserialising resolves it, so a secret that is missing is a fault of the configuration. Printing and serialising
+/// Deserialising resolves the reference, so a missing secret is a fault of the configuration. Printing and serialising
 /// show the reference only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
@@ -25,19 +25,19 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// The secret itself. Pass it on; do not log, store or send it elsewhere.
+    /// Returns the secret itself. Pass it on; do not log, store or send it elsewhere.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.value
     }
 
-    /// Where it was read from: `env:NAME` or `file:/path`.
+    /// Reference of the secret: `env:NAME` or `file:/path`.
     #[must_use]
     pub fn reference(&self) -> &str {
         &self.reference
     }
 
-    /// Reads what `reference` names; the error says what is missing and never repeats a value.
+    /// Reads the secret that `reference` names. The error says what is missing and never repeats a value.
     pub fn resolve(reference: &str) -> Result<Self, ResolveSecretError> {
         let value = if let Some(name) = reference.strip_prefix("env:") {
             let found = environment::variable(name);
@@ -61,7 +61,7 @@ impl Secret {
     }
 }
 
-/// Why a secret could not be had.
+/// Reason why a secret cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveSecretError {
     /// The configuration holds something else than a reference, perhaps the secret itself.
@@ -73,10 +73,10 @@ pub enum ResolveSecretError {
         /// Name of the variable.
         name: String,
     },
-    /// The variable or file is there and empty.
+    /// The variable or file exists and is empty.
     #[error("{reference} is empty")]
     Empty {
-        /// The reference as configured.
+        /// Reference as configured.
         reference: String,
     },
     /// The file cannot be read as text.
@@ -84,7 +84,7 @@ pub enum ResolveSecretError {
     Read {
         /// Path of the file.
         path: String,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The file is larger than any secret.
@@ -132,7 +132,7 @@ impl<'de> Deserialize<'de> for Secret {
 
 struct Reference;
 
-/// Refuses other types without repeating them: a number in this place is likely the secret itself.
+/// Rejects other types without repeating their values: a number in this place is likely the secret itself.
 fn other<E: serde::de::Error>(what: &'static str) -> E {
     E::invalid_type(Unexpected::Other(what), &EXPECTED)
 }

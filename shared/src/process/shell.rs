@@ -1,4 +1,4 @@
-//! What a service is, and what it is given to run.
+//! The trait of a service, and the resources that it runs with.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,91 +18,95 @@ use crate::llm::LlmConfig;
 
 /// One of the five services.
 pub trait Service: 'static {
-    /// Its name in logs, traces, files and the bus: `hook-svc`.
+    /// Name of the service in logs, traces, files and the bus: `hook-svc`.
     const NAME: &'static str;
 
-    /// Its section of the configuration: `hooks`.
+    /// Name of its section of the configuration: `hooks`.
     const SECTION: &'static str;
 
-    /// Whether it asks models: only then section `[llm]` is read, and the key that it names must be there.
+    /// Whether it uses models: only then section `[llm]` is read, and the key that it names must exist.
     const ASKS_MODELS: bool = false;
 
-    /// Whether it checks what edges seal: only then section `[edges]` is read, and the keys that it names must be there.
+    /// Whether it checks the seals of edges: only then section `[edges]` is read, and the keys that it names must
+    /// exist.
     const READS_EDGES: bool = false;
 
-    /// Parts of it that say themselves how they are: until each has, `/readyz` is no.
+    /// Parts that report their state themselves: until each of them has, `/readyz` fails.
     const PARTS: &'static [&'static str] = &[];
 
-    /// Its configuration; `#[serde(default, deny_unknown_fields)]`.
+    /// Type of its configuration; `#[serde(default, deny_unknown_fields)]`.
     type Config: DeserializeOwned + Serialize + Default + Send + 'static;
 
-    /// Faults of meaning in a configuration that can be read, each `key: what is expected`.
+    /// Returns the faults of meaning in a configuration that can be read, each `key: what is expected`.
     #[must_use]
     fn check(_config: &Self::Config) -> Vec<String> {
         Vec::new()
     }
 
-    /// Faults of its section beside the channels of `[edges.<name>]`, by the edges' names; each `key: what is expected`.
+    /// Returns the faults of its section in view of the edges' channels (`[edges.<name>]`), given by the edges' names;
+    /// each `key: what is expected`.
     #[must_use]
     fn check_beside(_config: &Self::Config, _edges: &BTreeMap<String, String>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Faults of its section beside section `[llm]`, where the service asks models; each `key: what is expected`.
+    /// Returns the faults of its section in view of section `[llm]`, if the service uses models; each `key: what is
+    /// expected`.
     #[must_use]
     fn check_models(_config: &Self::Config, _llm: &LlmConfig) -> Vec<String> {
         Vec::new()
     }
 
-    /// What is sound in a configuration and nevertheless weaker than it should be, each `key: why`. `--check` prints it.
+    /// Returns the valid settings that are weaker than they should be, each `key: why`. `--check` prints them.
     #[must_use]
     fn warnings(_config: &Self::Config) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether its work can begin before a server has ever answered: it keeps what it takes until one does.
+    /// Returns whether its work can start before a server has ever answered: it keeps what it accepts until one does.
     #[must_use]
     fn begins_alone(_config: &Self::Config) -> bool {
         false
     }
 
-    /// Faults in the files that the shared sections name, as far as this service reads them.
+    /// Returns the faults in the files that the shared sections name, as far as this service reads them.
     #[must_use]
     fn check_files(_common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
         Vec::new()
     }
 
-    /// What is sound in those files and nevertheless weaker than it may look, each `key: why`. `--check` prints it.
+    /// Returns the valid settings in those files that are weaker than they may look, each `key: why`. `--check` prints
+    /// them.
     #[must_use]
     fn warn_files(_common: &Common) -> Vec<String> {
         Vec::new()
     }
 
-    /// Does the work. Returns when [`Shell::shutdown`] was requested and everything in flight is finished.
+    /// Does the work. Returns after [`Shell::shutdown`] was requested and everything in flight is finished.
     fn serve(shell: Shell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
-/// Everything that a service gets from its process.
+/// Resources that a service gets from its process.
 pub struct Shell<C> {
-    /// The service's own section.
+    /// Value of the service's own section.
     pub config: C,
-    /// The shared sections.
+    /// Values of the shared sections.
     pub common: Common,
-    /// Section `[llm]`; its defaults where the service asks no models.
+    /// Section `[llm]`; its defaults if the service uses no models.
     pub llm: LlmConfig,
-    /// The bus; its topology is there, unless the service [begins alone](Service::begins_alone).
+    /// Connection to the bus; the topology exists, unless the service [begins alone](Service::begins_alone).
     pub bus: Bus,
-    /// This replica's id, unique among all processes.
+    /// Instance name of this replica, unique among all processes.
     pub instance: String,
-    /// The clock.
+    /// Clock of the process.
     pub clock: SharedClock,
-    /// Where new ids come from.
+    /// Source of new ids.
     pub ids: SharedIds,
-    /// The request to stop.
+    /// Request to stop the process.
     pub shutdown: Shutdown,
-    /// Where the service says how its parts are.
+    /// Health to which the service reports the states of its parts.
     pub health: Health,
-    /// Where running processes of this machine announce themselves, if anywhere.
+    /// Directory in which running processes of this machine announce themselves, if there is one.
     pub run_dir: Option<PathBuf>,
     pub(super) announcement: Announcement,
 }
@@ -119,7 +123,8 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Shell<C> {
 }
 
 impl<C> Shell<C> {
-    /// Tells other processes of this machine, by `{run_dir}/{service}-{instance}.json`, that `what` listens at `address`.
+    /// Announces to other processes of this machine, in `{run_dir}/{service}-{instance}.json`, that `what` listens at
+    /// `address`.
     pub fn announce(&self, what: &str, address: SocketAddr) {
         tracing::info!(what, %address, "listening");
         self.announcement.add(what, address);

@@ -1,8 +1,8 @@
-//! A thread that starts processes and lives as long as this one.
+//! A thread that starts processes and lives as long as this process.
 //!
-//! What holds of the *thread* that starts a process holds of the process. The kernel kills a child at the end of the
-//! thread that started it, if the child has asked for that; and what a thread has given up, its children do not have.
-//! A runtime's threads come and go, and have given up nothing.
+//! A started process inherits the properties of the *thread* that starts it. The kernel kills a child at the end of
+//! the thread that started it, if the child has requested that; and privileges that a thread has given up are missing
+//! in its children. A runtime's threads come and go, and have given up none.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 /// A thread that starts processes, one after the other.
 #[derive(Debug)]
 pub struct Spawner {
-    /// The thread's name.
+    /// Name of the thread.
     name: &'static str,
     requests: Sender<Request>,
 }
@@ -43,7 +43,8 @@ impl Spawner {
     /// Starts `command`, within a runtime, and blocks until that has been done.
     ///
     /// # Errors
-    /// The system's error if the command does not start; an error if there is no runtime or the thread has ended.
+    /// Returns the system's error if the command does not start, or an error if there is no runtime or the thread has
+    /// ended.
     pub fn start(&self, command: Command) -> io::Result<Child> {
         let gone = || io::Error::other(format!("the thread `{}`, which starts processes, has ended", self.name));
         let (started, child) = mpsc::channel();
@@ -61,7 +62,7 @@ impl Spawner {
 fn serve(requests: &Receiver<Request>, mut spawn: impl FnMut(&mut Command) -> io::Result<Child>) {
     while let Ok(mut request) = requests.recv() {
         let _within = request.runtime.enter();
-        // Nobody waits for the answer if the caller has panicked.
+        // No caller receives the result if it has panicked.
         let _ = request.started.send(spawn(&mut request.command));
     }
 }

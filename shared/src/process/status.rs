@@ -1,4 +1,4 @@
-//! What every replica tells about itself over the bus, to whoever asks all of them at once (`nexus doctor`).
+//! Status of every replica over the bus, for callers that ask all of them at once (`nexus doctor`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,40 +14,40 @@ use crate::clock::{Clock as _, SystemClock, pause};
 use crate::model::time::UnixMillis;
 use crate::wire::headers::Headers;
 
-/// Where every replica listens.
+/// Subject on which every replica listens.
 const SUBJECT: &str = "nexus.svc.replica.status";
-/// How long a replica waits before it listens again, if it could not.
+/// Pause before a replica subscribes again, after that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a replica tells about itself.
+/// Status of one replica, as the replica reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Its service: `hook-svc`.
+    /// Name of the service: `hook-svc`.
     pub service: String,
-    /// Its name among the service's replicas.
+    /// Instance name among the service's replicas.
     pub instance: String,
-    /// The version that it runs.
+    /// Version of the program.
     pub version: String,
-    /// Its process id, on its host.
+    /// Process id on the replica's host.
     pub pid: u32,
-    /// Its host's wall clock when it answered.
+    /// Wall clock of the replica's host at its response.
     pub now: UnixMillis,
-    /// As `/readyz` says: whether all parts are well.
+    /// Whether all parts are well, as in `/readyz`.
     pub ready: bool,
-    /// As `/readyz` says: its parts.
+    /// States of the parts, as in `/readyz`.
     pub parts: BTreeMap<String, Part>,
-    /// Why only a new process helps, as `/livez` says; none = it is alive.
+    /// Reason why only a restart helps, as in `/livez`; `None` if the process is alive.
     pub lost: Option<String>,
-    /// Counters and gauges as on `/metrics`, by name, added up over their labels; histograms are left out.
+    /// Counters and gauges as on `/metrics`, by name, summed over their labels; histograms are left out.
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// Asks every replica on the bus; returns the answers that come within `patience`, sorted by service and instance. How
-/// many replicas there are is not known to the bus: after an answer the next one may take a third of `patience`.
+/// Asks every replica on the bus. Returns the responses that arrive within `patience`, sorted by service and instance.
+/// The bus does not know how many replicas there are: after each response the next one may take a third of `patience`.
 ///
 /// # Errors
-/// The client's word if the question cannot be asked, and where an answer cannot be read: a replica is there, and nobody
-/// knows which.
+/// Returns the client's error text if the request cannot be sent, and an error if a response cannot be decoded: a
+/// replica is running then, and it is unknown which one.
 pub async fn ask_replicas(bus: &Bus, patience: Duration) -> Result<Vec<ReplicaStatus>, String> {
     let Heard { replicas, unread } = hear_replicas(bus, patience).await?;
     match unread {
@@ -56,19 +56,19 @@ pub async fn ask_replicas(bus: &Bus, patience: Duration) -> Result<Vec<ReplicaSt
     }
 }
 
-/// What replicas answered.
+/// Responses of the replicas.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// The answers, sorted by service and instance.
+    /// Decoded responses, sorted by service and instance.
     pub replicas: Vec<ReplicaStatus>,
-    /// How many answers cannot be read.
+    /// Number of responses that cannot be decoded.
     pub unread: usize,
 }
 
-/// As [`ask_replicas`], with answers that cannot be read counted.
+/// As [`ask_replicas`], but counts the responses that cannot be decoded.
 ///
 /// # Errors
-/// The client's word if the question cannot be asked.
+/// Returns the client's error text if the request cannot be sent.
 pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, String> {
     let answers = bus.gather(SUBJECT, patience).await?;
     let read = |answer: &Bytes| serde_json::from_slice::<ReplicaStatus>(answer).ok();
@@ -79,7 +79,7 @@ pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, Strin
     Ok(Heard { replicas, unread })
 }
 
-/// Who answers.
+/// Responder for this replica's status.
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
     pub(super) service: &'static str,
@@ -89,7 +89,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Answers over `bus` until `ended`.
+    /// Responds over `bus` until `ended`.
     pub(super) async fn serve(self, bus: Bus, ended: Shutdown) {
         while !ended.is_requested() {
             match bus.core_subscribe(SUBJECT).await {
@@ -131,7 +131,7 @@ impl Teller {
     }
 }
 
-/// The counters and gauges of a Prometheus text, added up over their labels.
+/// Returns the counters and gauges of a Prometheus text, summed over their labels.
 fn sums(text: &str) -> BTreeMap<String, f64> {
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
     let mut sums: BTreeMap<String, f64> = BTreeMap::new();
@@ -187,7 +187,7 @@ mod tests {
             tokio::spawn(teller.serve(bus.clone(), ended.clone()));
         }
 
-        // Who has just subscribed is heard of by the server in its own time.
+        // The server learns of a new subscription with some delay.
         let mut found = Vec::new();
         while found.len() < 2 {
             found = ask_replicas(&bus, Duration::from_secs(3)).await.expect("asked");

@@ -1,7 +1,7 @@
 //! Logs, traces and metrics of a process.
 //!
-//! None of it may slow or stop the service: traces go through a bounded queue that drops what it cannot hold, metrics
-//! are kept in memory until asked for, and a collector that is away is only a line in the log.
+//! None of them may slow or stop the service: traces go through a bounded queue that drops spans if it is full,
+//! metrics are kept in memory until they are scraped, and an unreachable collector causes only a line in the log.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -22,16 +22,16 @@ use tracing_subscriber::{Layer, fmt};
 use super::config::{LogFormat, TelemetryConfig};
 use crate::clock::pause;
 
-/// Spans that wait for export; further ones are dropped.
+/// Maximum number of spans that wait for export; further ones are dropped.
 const SPAN_QUEUE: usize = 16_384;
 
-/// How long a span waits for its batch.
+/// Time for which a span waits for its batch.
 const EXPORT_EVERY: Duration = Duration::from_millis(500);
 
-/// How long the collector may take for a batch.
+/// Timeout of the collector for a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often recorded values are folded into their histograms, which bounds what is held between two scrapes.
+/// Interval at which recorded values are folded into their histograms, which bounds the memory between two scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Histogram buckets of metrics ending in `_seconds`.
@@ -56,33 +56,33 @@ const COUNTS: [f64; 13] = [
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
 ];
 
-/// Why telemetry could not be set up.
+/// Reason why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum StartTelemetryError {
     /// The collector's address or its TLS settings cannot be used.
     #[error("cannot export traces to {endpoint}")]
     Exporter {
-        /// `telemetry.otlp_endpoint`.
+        /// Address from `telemetry.otlp_endpoint`.
         endpoint: String,
-        /// What the exporter said.
+        /// Error of the exporter.
         #[source]
         source: opentelemetry_otlp::ExporterBuildError,
     },
     /// The histogram buckets cannot be used.
     #[error("cannot set up metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
-    /// A log filter cannot be read.
+    /// A log filter cannot be parsed.
     #[error("cannot read log filter `{filter}`")]
     Filter {
-        /// The filter, from `NEXUS_LOG` or `telemetry.level`.
+        /// Text of the filter, from `NEXUS_LOG` or `telemetry.level`.
         filter: String,
-        /// What is wrong with it.
+        /// Error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
 }
 
-/// The telemetry of a running process.
+/// Telemetry of a running process.
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
@@ -92,7 +92,7 @@ pub struct Telemetry {
 impl Telemetry {
     /// Starts logging, exporting and recording for the whole process. Call it within the runtime, once.
     ///
-    /// `filter` is what to log instead of the configured level.
+    /// `filter` overrides the configured level.
     pub fn start(
         config: &TelemetryConfig,
         service: &'static str,
@@ -123,13 +123,13 @@ impl Telemetry {
         Ok(Self { provider, metrics })
     }
 
-    /// What `/metrics` renders.
+    /// Handle that renders `/metrics`.
     #[must_use]
     pub fn metrics(&self) -> PrometheusHandle {
         self.metrics.clone()
     }
 
-    /// Exports what is left and ends exporting; takes a few seconds at most.
+    /// Exports the remaining spans and ends exporting; takes a few seconds at most.
     pub async fn stop(self) {
         let Some(provider) = self.provider else { return };
         let stopped = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(EXPORT_TIMEOUT)).await;
@@ -168,7 +168,7 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
         .build())
 }
 
-/// The process's registry of metrics. There is one: services that tests start in one process share it.
+/// Returns the process's registry of metrics. There is only one: services that tests start in one process share it.
 fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
     static REGISTRY: OnceLock<PrometheusHandle> = OnceLock::new();
 
@@ -179,7 +179,7 @@ fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
         .build_recorder();
     let handle = REGISTRY.get_or_init(|| {
         let handle = recorder.handle();
-        // Fails only where something else records already; what it records is not ours to render.
+        // Fails only if another recorder is installed already; its metrics are not ours to render.
         let _ = metrics::set_global_recorder(recorder);
         handle
     });
@@ -206,7 +206,8 @@ where
     }
 }
 
-/// Our own spans, whatever is logged; not those of the libraries that carry them to the collector.
+/// Exports our own spans, independent of the log level, but not those of the libraries that send them to the
+/// collector.
 fn traced<S>(tracer: Option<Tracer>) -> Option<impl Layer<S>>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,

@@ -12,13 +12,13 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::wire::headers::{Carrier, TRACEPARENT, TRACESTATE};
 
-/// A span for handling one message: child of the span that published it, linked to it.
+/// Creates a span for handling one message: child of the span that published it, and linked to it.
 ///
-/// `name` is what traces show. The fields `event_id`, `dispatch_id`, `session`, `turn_id` and `delivery_id` are there
-/// to be recorded once known (`span.record("event_id", …)`); log lines within the span carry them.
+/// `name` is shown in traces. The fields `event_id`, `dispatch_id`, `session`, `turn_id` and `delivery_id` are to be
+/// recorded once known (`span.record("event_id", …)`); log lines within the span carry them.
 #[must_use]
 pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
-    // The level is the most severe one so that no log level switches the ids in log lines off.
+    // The level is the most severe one, so that the ids appear in log lines at every log level.
     let span = tracing::error_span!(
         "message",
         otel.name = name,
@@ -35,7 +35,7 @@ pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
     let producer = remote.span().span_context().clone();
     if producer.is_valid() {
         span.record("trace_id", tracing::field::display(producer.trace_id()));
-        // Fails only where traces go nowhere.
+        // Fails only if traces are not exported.
         if span.set_parent(remote).is_ok() {
             span.add_link(producer);
         }
@@ -44,7 +44,7 @@ pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
     span
 }
 
-/// A span that begins a trace: an event's arrival from outside. Same fields as [`consumer_span`].
+/// Creates a span that starts a trace, for an event's arrival from outside. Same fields as [`consumer_span`].
 #[must_use]
 pub fn root_span(name: &'static str) -> Span {
     let span = tracing::error_span!(
@@ -69,8 +69,8 @@ pub fn root_span(name: &'static str) -> Span {
     span
 }
 
-/// What to put on messages published within `span`; `fallback` (the carrier of the message being handled) where traces
-/// go nowhere, so that a trace is not broken by one process that does not export.
+/// Returns the carrier for messages published within `span`. Returns `fallback` (the carrier of the message being
+/// handled) if traces are not exported, so that a process that does not export does not break the trace.
 #[must_use]
 pub fn carrier_of(span: &Span, fallback: &Carrier) -> Carrier {
     let context = span.context();

@@ -1,23 +1,23 @@
-//! What a service takes on its command line. *Pure* but for [`Arguments::of_process`].
+//! Command line of a service. *Pure* but for [`Arguments::of_process`].
 
 use std::path::PathBuf;
 
-/// The command line of a service.
+/// Options on the command line of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Arguments {
-    /// `--config PATH`.
+    /// `--config PATH`: path of the configuration file.
     pub config: Option<PathBuf>,
     /// `--check`: read the configuration, report, and end.
     pub check: bool,
     /// `--show`: print the service's section with all defaults, secrets as references, and end.
     pub show: bool,
-    /// `--help`.
+    /// `--help`: print the options, and end.
     pub help: bool,
-    /// `--version`.
+    /// `--version`: print the version, and end.
     pub version: bool,
 }
 
-/// A command line that says something else.
+/// The command line contains something else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsError {
     /// An argument that does not exist.
@@ -29,7 +29,7 @@ pub enum ArgumentsError {
 }
 
 impl Arguments {
-    /// What this process was started with.
+    /// Parses the arguments that this process was started with.
     pub fn of_process() -> Result<Self, ArgumentsError> {
         Self::parse(
             std::env::args_os()
@@ -38,7 +38,7 @@ impl Arguments {
         )
     }
 
-    /// Reads `given`, the arguments after the program's name.
+    /// Parses `given`, the arguments after the program's name.
     pub fn parse(given: impl IntoIterator<Item = String>) -> Result<Self, ArgumentsError> {
         let (mut read, mut given) = (Self::default(), given.into_iter());
         while let Some(argument) = given.next() {

@@ -1,4 +1,4 @@
-//! The sections that every service shares. *Pure.*
+//! Sections that every service shares. *Pure.*
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -10,40 +10,40 @@ use super::fault::Fault;
 use super::trust::TrustConfig;
 use crate::bus::{Durability, NatsConfig};
 
-/// Threads that a service may be given.
+/// Maximum number of threads that a service may be given.
 const MAX_THREADS: usize = 1_024;
 
 /// Sections `[nats]`, `[trust]`, `[telemetry]`, `[runtime]` and `[files]`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Common {
-    /// The bus.
+    /// Connection to the bus.
     pub nats: NatsConfig,
-    /// With what events are sealed.
+    /// Keys that events are sealed with.
     pub trust: TrustConfig,
-    /// Logs, traces, metrics, health.
+    /// Settings of logs, traces, metrics and health pages.
     pub telemetry: TelemetryConfig,
-    /// What of the machine a service takes.
+    /// Share of the machine that a service takes.
     pub runtime: RuntimeConfig,
-    /// Files that several services read.
+    /// Paths of files that several services read.
     pub files: FilesConfig,
     /// Every file that a secret anywhere in the configuration is read from, other services' secrets among them.
     #[serde(skip)]
     pub secret_files: Vec<PathBuf>,
 }
 
-/// Section `[telemetry]`.
+/// Configuration section `[telemetry]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// Where `/livez`, `/readyz` and `/metrics` are served; port 0 takes a free one.
+    /// Address on which `/livez`, `/readyz` and `/metrics` are served; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where traces go, OTLP over gRPC: `http://host:4317`. Empty: nowhere.
+    /// Collector of traces, OTLP over gRPC: `http://host:4317`. Empty if traces are not exported.
     pub otlp_endpoint: String,
-    /// Form of the log.
+    /// Form of the log on standard error.
     pub log: LogFormat,
-    /// What is logged: a level, or directives such as `info,hook_svc=debug`. `NEXUS_LOG` wins over it.
+    /// Filter of the log: a level, or directives such as `info,hook_svc=debug`. Overridden by `NEXUS_LOG`.
     pub level: String,
-    /// How long a service may finish its work after it was asked to stop, in milliseconds.
+    /// Time within which a service must finish its work after it was asked to stop, in milliseconds.
     pub drain_timeout_ms: u64,
 }
 
@@ -63,24 +63,24 @@ impl Default for TelemetryConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Lines for people.
     #[default]
     Pretty,
 }
 
-/// Section `[runtime]`.
+/// Configuration section `[runtime]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RuntimeConfig {
-    /// Threads that run a service's tasks; 0 = half the processors that it may use, at least one. The other half is for the
-    /// server, Bun and the read model, which are on the same machine as a rule (`docs/performance.md`).
+    /// Number of threads that run a service's tasks; 0 = half the processors that it may use, at least one. The other
+    /// half is for the server, Bun and the read model, which usually run on the same machine (`docs/performance.md`).
     pub threads: usize,
 }
 
 impl RuntimeConfig {
-    /// How many threads to start where `processors` may be used.
+    /// Returns the number of threads to start if `processors` may be used.
     #[must_use]
     pub const fn threads(&self, processors: usize) -> usize {
         match self.threads {
@@ -91,24 +91,24 @@ impl RuntimeConfig {
     }
 }
 
-/// Section `[files]`: paths of YAML files; empty means the built-in defaults.
+/// Configuration section `[files]`: paths of YAML files; an empty path means the built-in defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FilesConfig {
-    /// Persons and their addresses, owner, groups.
+    /// Persons and their addresses, the owner, groups.
     pub identities: String,
-    /// Agents by name.
+    /// Agents by their names.
     pub personas: String,
     /// Accounts of outbound channels.
     pub channels: String,
-    /// What agents may ask of their own future: kinds and budgets.
+    /// Kinds and budgets of the intents that agents may request.
     pub intents: String,
     /// Hooks within agents' turns.
     pub hooks: String,
 }
 
 impl Common {
-    /// The shared sections of `document`, and what is wrong with them.
+    /// Returns the shared sections of `document`, and their faults.
     #[must_use]
     pub fn load(document: &Document) -> (Self, Vec<Fault>) {
         let nats = document.section("nats", check_nats);

@@ -1,4 +1,4 @@
-//! A configuration file with the environment laid over it.
+//! Configuration file with the overrides of the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::arguments::Arguments;
 use super::environment::Environment;
 use super::fault::Fault;
 
-/// The sections that there are; any other is a fault.
+/// Names of the sections; any other section is a fault.
 pub const SECTIONS: [&str; 12] = [
     "nats",
     "trust",
@@ -24,10 +24,10 @@ pub const SECTIONS: [&str; 12] = [
     "scheduler",
 ];
 
-/// Where the configuration is looked for when nothing else is said.
+/// Path of the configuration file if none is given.
 const DEFAULT_PATH: &str = "nexus.toml";
 
-/// A configuration as written: the file, and what the environment says instead.
+/// A configuration as written: the file, and the overrides of the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Document {
     pub(super) source: String,
@@ -36,21 +36,21 @@ pub struct Document {
     faults: Vec<Fault>,
 }
 
-/// A key that a variable sets.
+/// A key that an environment variable sets.
 #[derive(Debug, Clone)]
 pub(super) struct Override {
-    /// Name of the variable.
+    /// Name of the environment variable.
     pub(super) variable: String,
     /// Path of the key; the section comes first.
     pub(super) path: Vec<String>,
-    /// What the text may mean, likeliest first: a TOML value, the text itself, a list of texts.
+    /// Possible meanings of the text, likeliest first: a TOML value, the text itself, a list of texts.
     pub(super) readings: Vec<Value>,
 }
 
 impl Document {
-    /// Reads the file that `arguments`, else `environment`, name, else `./nexus.toml` where there is one.
+    /// Reads the file that `arguments` names, else the one that `environment` names, else `./nexus.toml` if it exists.
     ///
-    /// What cannot be read is in [`Document::faults`]; the rest of the configuration stands at its defaults then.
+    /// Errors of reading are in [`Document::faults`]; the rest of the configuration has its defaults then.
     #[must_use]
     pub fn read(arguments: &Arguments, environment: &Environment) -> Self {
         let named = arguments.config.clone().or_else(|| environment.config());
@@ -77,7 +77,7 @@ impl Document {
         }
     }
 
-    /// The configuration in `text`, said to be from `path`, with `environment` laid over it.
+    /// Parses the configuration in `text`, reported as from `path`, and applies the overrides of `environment`.
     #[must_use]
     pub fn parse(path: &Path, text: &str, environment: &Environment) -> Self {
         let mut document = Self {
@@ -102,19 +102,20 @@ impl Document {
         document
     }
 
-    /// What is wrong with the file as a whole: unreadable, bad syntax, unknown sections.
+    /// Returns the faults of the file as a whole: unreadable, invalid syntax, unknown sections.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// Whether the file, or a variable, says anything in section `name`.
+    /// Returns whether the file or a variable sets anything in section `name`.
     #[must_use]
     pub fn has_section(&self, name: &str) -> bool {
         self.root.contains_key(name)
     }
 
-    /// What the file and the variables say in section `name`, without defaults; an empty table if they say nothing.
+    /// Returns the keys that the file and the variables set in section `name`, without defaults; an empty table if
+    /// there are none.
     #[must_use]
     pub fn value(&self, name: &str) -> Table {
         self.root
@@ -130,7 +131,7 @@ impl Document {
         &self.source
     }
 
-    /// Every file that the configuration refers to as `file:PATH`, in whichever section.
+    /// Returns every file that the configuration refers to as `file:PATH`, in any section.
     #[must_use]
     pub fn secret_files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
@@ -200,7 +201,7 @@ impl Document {
     }
 }
 
-/// What the text of a variable may mean; never empty.
+/// Returns the possible meanings of a variable's text; never empty.
 fn readings(text: &str) -> Vec<Value> {
     let mut readings = Vec::new();
     let line = format!("value = {text}");
@@ -217,7 +218,7 @@ fn readings(text: &str) -> Vec<Value> {
     readings
 }
 
-/// Sets the value at `path`, making the tables on the way; what is no table on the way is replaced.
+/// Sets the value at `path`, creating the tables on the way; a value on the way that is no table is replaced.
 pub(super) fn put(table: &mut Table, path: &[String], value: Value) {
     let Some((last, way)) = path.split_last() else { return };
     let mut table = table;

@@ -1,19 +1,19 @@
-//! The process's environment: the one place that reads it.
+//! Environment of the process. No other module reads environment variables.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Start of the variables that override a key: `NEXUS__SECTION__KEY`.
+/// Prefix of the variables that override a key: `NEXUS__SECTION__KEY`.
 const OVERRIDE: &str = "NEXUS__";
 
-/// The environment variables of a process, as they were at its start.
+/// Environment variables of a process, as they were at its start.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// The variables of this process; bytes that are not UTF-8 are replaced.
+    /// Reads the variables of this process; bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn of_process() -> Self {
         let text = |bytes: std::ffi::OsString| bytes.to_string_lossy().into_owned();
@@ -28,19 +28,19 @@ impl Environment {
         self.set("NEXUS_CONFIG").map(PathBuf::from)
     }
 
-    /// Where running processes announce themselves, from `NEXUS_RUN_DIR`.
+    /// Directory in which running processes announce themselves, from `NEXUS_RUN_DIR`.
     #[must_use]
     pub fn run_dir(&self) -> Option<PathBuf> {
         self.set("NEXUS_RUN_DIR").map(PathBuf::from)
     }
 
-    /// This replica's id, from `NEXUS_INSTANCE`.
+    /// Instance name of this replica, from `NEXUS_INSTANCE`.
     #[must_use]
     pub fn instance(&self) -> Option<&str> {
         self.set("NEXUS_INSTANCE")
     }
 
-    /// What to log instead of `telemetry.level`, from `NEXUS_LOG`.
+    /// Log filter that overrides `telemetry.level`, from `NEXUS_LOG`.
     #[must_use]
     pub fn log(&self) -> Option<&str> {
         self.set("NEXUS_LOG")
@@ -52,7 +52,7 @@ impl Environment {
         self.set("HOSTNAME")
     }
 
-    /// The overrides: name of the variable, path of the key in lower case, value.
+    /// Returns the overrides: name of the variable, path of the key in lower case, value.
     pub(super) fn overrides(&self) -> impl Iterator<Item = (&str, Vec<String>, &str)> {
         self.variables.iter().filter_map(|(name, value)| {
             let path = name
@@ -83,7 +83,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// One variable of this process, for secrets; none when unset or not UTF-8.
+/// Returns one variable of this process, for secrets; `None` if it is not set or not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub(in crate::process) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()

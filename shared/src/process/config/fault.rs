@@ -1,6 +1,6 @@
-//! What is wrong with a configuration. *Pure.*
+//! Faults of a configuration. *Pure.*
 
-/// One fault: where it is and what is expected there.
+/// One fault: its place, and what is expected there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Fault {
     /// Path of the file, or name of the environment variable.

@@ -1,8 +1,8 @@
-//! One section, deserialised with every fault found at once. *Pure.*
+//! One section, deserialised so that every fault is found at once. *Pure.*
 //!
 //! Deserialising stops at the first fault. So the place of the fault is cut out of the section and it is deserialised
-//! again, until it is clean: what is cut out stands at its default. Places are kept in coordinates of the section as
-//! written, because cutting an element out of a list moves those behind it.
+//! again, until it has no fault: places that are cut out get their defaults. Places are kept in coordinates of the
+//! section as written, because cutting an element out of a list moves those after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,27 @@ use toml::{Table, Value};
 use super::document::{Document, put};
 use super::fault::Fault;
 
-/// The most faults that are told of one section.
+/// Maximum number of faults that are reported per section.
 const MAX_FAULTS: usize = 100;
 
-/// A section, and what is wrong with it. With faults, the value holds defaults in the faulty places.
+/// A section and its faults. If there are faults, the value holds defaults in the faulty places.
 #[derive(Debug, Clone)]
 pub struct Loaded<T> {
-    /// The section.
+    /// Value of the section, with defaults in faulty places.
     pub value: T,
-    /// What is wrong; empty when the value can be used.
+    /// Faults of the section; empty if the value can be used.
     pub faults: Vec<Fault>,
 }
 
 impl<T: Serialize> Loaded<T> {
-    /// Every key with its value, defaults included, secrets as references.
+    /// Returns every key with its value, defaults included, secrets as references.
     #[must_use]
     pub fn shown(&self) -> Value {
         Value::try_from(&self.value).unwrap_or_else(|error| Value::String(format!("cannot be shown: {error}")))
     }
 }
 
-/// A step into a value.
+/// A step into a value: a key or an index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Key(String),
@@ -44,7 +44,8 @@ enum Step {
 type Place = Vec<Step>;
 
 impl Document {
-    /// Section `name` as a `T`, checked by `check`, which answers `key: what is expected` for each fault of meaning.
+    /// Deserialises section `name` as a `T`, and checks it by `check`, which returns `key: what is expected` for each
+    /// fault of meaning.
     #[must_use]
     pub fn section<T>(&self, name: &str, check: impl Fn(&T) -> Vec<String>) -> Loaded<T>
     where
@@ -60,7 +61,7 @@ impl Document {
             let (key, problem) = said.split_once(": ").unwrap_or(("", &said));
             let key = [name, key].join(".").trim_end_matches('.').to_owned();
 
-            // A default that stands in for a misread key is not the operator's fault a second time.
+            // A default that replaces a misread key must not count as a second fault of the operator.
             if !misread.iter().any(|misread| related(misread, &key)) {
                 faults.push(Fault {
                     source: self.source_of(&key),
@@ -79,7 +80,7 @@ impl Document {
     }
 }
 
-/// Whether one of two dotted keys is the other or lies in it.
+/// Returns whether one of two dotted keys is the other or lies within it.
 fn related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         inner
@@ -89,13 +90,13 @@ fn related(one: &str, other: &str) -> bool {
     within(one, other) || within(other, one)
 }
 
-/// A section on its way to being clean.
+/// A section that is deserialised repeatedly until it has no fault.
 struct Reading<'a> {
     document: &'a Document,
     name: &'a str,
     written: Table,
     cut: BTreeSet<Place>,
-    /// How many readings of an overriding variable were tried, by its place in the document's list.
+    /// Number of meanings tried of each overriding variable, by the variable's index in the document's list.
     tried: BTreeMap<usize, usize>,
     faults: Vec<Fault>,
 }
@@ -120,7 +121,7 @@ impl<'a> Reading<'a> {
     }
 
     fn value<T: DeserializeOwned + Default>(&mut self) -> T {
-        // Each round cuts a place, or takes the next reading of a variable: both are finite, and bounded here.
+        // Each round cuts a place, or takes the next meaning of a variable: both are finite, and bounded here.
         for _ in 0..MAX_FAULTS * 3 {
             let clean = without(&Value::Table(self.written.clone()), &mut Vec::new(), &self.cut);
             let error = match serde_path_to_error::deserialize::<_, T>(clean.unwrap_or(Value::Table(Table::new()))) {
@@ -138,7 +139,7 @@ impl<'a> Reading<'a> {
         T::default()
     }
 
-    /// Takes in a fault at `place`; says whether it is worth deserialising again.
+    /// Records a fault at `place`. Returns whether the section should be deserialised again.
     fn note(&mut self, place: &Place, problem: &str) -> bool {
         if self.next_reading(place) {
             return true;
@@ -155,7 +156,7 @@ impl<'a> Reading<'a> {
             None => (place.clone(), plain(problem)),
         };
 
-        // A field that is missing because it was cut out has been told of.
+        // A field that is missing because it was cut out was reported already.
         if !self.cut.contains(&at) {
             let key = self.key(&at);
             self.faults.push(Fault {
@@ -165,7 +166,7 @@ impl<'a> Reading<'a> {
             });
         }
 
-        // A fault of the section itself leaves nothing to cut; its default stands for it.
+        // A fault of the section itself leaves nothing to cut; the section gets its default.
         !place.is_empty() && self.cut.insert(place.clone())
     }
 
@@ -196,7 +197,7 @@ impl<'a> Reading<'a> {
         true
     }
 
-    /// The place, in the section as written, that `path` means in the section without what was cut.
+    /// Converts `path` in the section without the cut places to the place in the section as written.
     fn place<'s>(&self, path: impl Iterator<Item = &'s Segment>) -> Place {
         let mut place = Place::new();
         for segment in path {
@@ -206,7 +207,8 @@ impl<'a> Reading<'a> {
                     let written = self.index_as_written(&mut place, *index);
                     place.push(Step::Index(written));
                 }
-                // A variant of an enum is not a step into the file; an unknown step ends what can be told.
+                // A variant of an enum is not a step into the file; after an unknown step the place is not known any
+                // more.
                 Segment::Enum { .. } => {}
                 Segment::Unknown => break,
             }
@@ -248,7 +250,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// `value` without the places in `cut`; none when it is such a place itself.
+/// Returns `value` without the places in `cut`; `None` if it is such a place itself.
 fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Value> {
     if cut.contains(place) {
         return None;
@@ -284,7 +286,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
     })
 }
 
-/// A deserialiser's message in an operator's words.
+/// Rewords a deserialiser's message for operators.
 fn plain(problem: &str) -> String {
     match problem.split_once("expected struct ") {
         Some((found, _)) => format!("{found}expected a table"),

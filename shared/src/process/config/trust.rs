@@ -1,4 +1,4 @@
-//! Sections `[trust]` and `[edges.<name>]`: the keys that seal events, and whose seals are believed. *Pure.*
+//! Sections `[trust]` and `[edges.<name>]`: the keys that seal events, and the keys whose seals are accepted. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -9,36 +9,37 @@ use crate::model::origin::is_sealed_channel;
 use crate::process::secret::Secret;
 use crate::wire::seal::{Edge, SealKey, Trust};
 
-/// Section `[trust]`.
+/// Configuration section `[trust]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustConfig {
-    /// The key under which the services seal events: at least 32 bytes in hexadecimal or base64.
+    /// Key with which the services seal events: at least 32 bytes in hexadecimal or base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_key: Option<Secret>,
-    /// Keys that were the cluster's before: what they sealed is still believed.
+    /// Former keys of the cluster, whose seals are still accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub former_keys: Vec<Secret>,
 }
 
-/// `[edges.<name>]`: a publisher outside the cluster that seals its events with a key of its own.
+/// Section `[edges.<name>]`: a publisher outside the cluster that seals its events with a key of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EdgeConfig {
-    /// The channel on which it publishes; its account there is its name.
+    /// Channel on which the edge publishes; its account there is its name.
     pub channel: String,
-    /// What it seals with: at least 32 bytes in hexadecimal or base64.
+    /// Key with which it seals: at least 32 bytes in hexadecimal or base64.
     pub key: Secret,
-    /// Ids of the persons (`identities.yaml`) whom it may speak for; `*` = all. Absent: nobody, its senders are strangers.
+    /// Ids of the persons (`identities.yaml`) for whom it may speak; `*` = all. If absent, it may speak for none, and
+    /// its senders are strangers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub persons: Vec<String>,
 }
 
-/// The edges by name.
+/// Edges by their names.
 pub type Edges = BTreeMap<String, EdgeConfig>;
 
 impl TrustConfig {
-    /// What is wrong with it, each as `key: what is expected`.
+    /// Returns the faults of the section, each as `key: what is expected`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -57,7 +58,8 @@ impl TrustConfig {
         faults
     }
 
-    /// Seals and believes as configured; keys with faults are left out ([`TrustConfig::faults`] names them).
+    /// Returns the key ring that seals and checks as configured. Keys with faults are left out
+    /// ([`TrustConfig::faults`] names them).
     #[must_use]
     pub fn trust(&self, edges: &Edges) -> Trust {
         let key = |secret: &Secret| SealKey::parse(secret.reveal()).ok();
@@ -79,7 +81,7 @@ impl TrustConfig {
     }
 }
 
-/// What is wrong with the edges, each as `key: what is expected`.
+/// Returns the faults of the edges, each as `key: what is expected`.
 #[must_use]
 pub fn edge_faults(edges: &Edges) -> Vec<String> {
     let mut faults = Vec::new();

@@ -16,7 +16,7 @@ struct ProbeConfig {
     behaviour: String,
 }
 
-/// A service that drains at once, never, fails or panics, as its configuration says.
+/// A service that drains at once, never drains, fails or panics, according to its configuration.
 struct Probe;
 
 impl Service for Probe {
@@ -45,7 +45,7 @@ impl Service for Probe {
     }
 }
 
-/// The longest a probe may take for anything; making the topology is most of it.
+/// Longest time that a probe may take for anything; most of it is for creating the topology.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Running {
@@ -55,15 +55,15 @@ struct Running {
 }
 
 impl Drop for Running {
-    /// Lets a probe end whose test has failed.
+    /// Lets the probe of a failed test end.
     fn drop(&mut self) {
         self.stop.notify_one();
     }
 }
 
-/// Starts a probe as a process of its own would be started, with everything but the signals.
+/// Starts a probe like a process of its own, except for the signals.
 fn start(url: &str, behaviour: &str) -> Running {
-    // Only what hangs is to run out of time.
+    // Only the probe that hangs is meant to run out of time.
     let drain_timeout_ms = if behaviour == "hang" { 500 } else { 60_000 };
     start_draining(url, behaviour, drain_timeout_ms)
 }
