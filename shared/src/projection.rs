@@ -1,15 +1,15 @@
-//! The read model: the streams as SQLite tables, for hook scripts (`dbPath`), for `nexus trace`, and to refuse
-//! events whose id occurred before.
+//! The read model: the streams as SQLite tables, for hook scripts (`dbPath`), for `nexus trace`, and to reject events
+//! whose id occurred before.
 //!
-//! It holds nothing of its own: the streams are the record, so a file that is missing, damaged or of
-//! another schema is made anew from them. Two things keep it equal to them whatever happens:
+//! It holds no data of its own. The streams are the record, so a file that is missing, damaged or of another schema is
+//! rebuilt from them. Two rules keep the file equal to the streams after any failure:
 //!
-//! * the position in each stream is committed in the transaction of the rows that came from it, and a
-//!   message at or below its position is passed over, so a message counts once;
-//! * each table is written from one stream only, so the order in which streams are read cannot show.
+//! * the position in each stream is committed in the transaction of the rows that came from it, and a message at or
+//!   below its position is skipped, so a message counts once;
+//! * each table is written from one stream only, so the order in which the streams are read has no effect.
 //!
-//! One thread writes, a small pool of connections reads; WAL lets them not wait for each other. The file belongs to one
-//! process. Source: `docs/design/hooks.md` §5.
+//! One thread writes, a small pool of connections reads; with WAL they do not wait for each other. The file belongs to
+//! one process. Source: `docs/design/hooks.md` §5.
 
 pub mod api;
 mod applied;
@@ -67,25 +67,26 @@ struct Inner {
     path: PathBuf,
     commands: mpsc::Sender<Command>,
     positions: watch::Receiver<Positions>,
-    /// Counts how often the file was made anew while open.
+    /// Number of times that the file was rebuilt while open.
     generation: Arc<AtomicU64>,
     readers: Readers,
     seen: Arc<Seen>,
     lag: Lag,
     search: Search,
-    /// How many wait for a position: as long as somebody does, batches are not waited for to fill.
+    /// Number of callers that wait for a position: while there are any, a batch is applied without waiting for it to
+    /// fill.
     waiting: AtomicUsize,
-    /// A copy of the file is being made.
+    /// Whether a copy of the file is being made.
     copying: AtomicBool,
     wanted: Notify,
 }
 
 impl Projection {
-    /// Opens the file at `path` (and makes its directory); one that is absent, damaged or of another schema is
-    /// made anew, and the streams are to be read from the beginning.
+    /// Opens the file at `path` (and creates its directory). A file that is absent, damaged or of another schema is
+    /// created again, and the streams must then be read from the beginning.
     ///
     /// # Errors
-    /// [`OpenProjectionError`] where directory, file or thread cannot be had.
+    /// Returns [`OpenProjectionError`] if the directory, the file or the thread cannot be created.
     pub fn open(path: &Path) -> Result<Self, OpenProjectionError> {
         let opened = schema::open_writer(path)?;
         if let Some(reason) = &opened.discarded {
@@ -129,24 +130,24 @@ impl Projection {
         })))
     }
 
-    /// The file, as scripts open it (read-only).
+    /// Path of the file, which scripts open read-only.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Size of the write-ahead log beside the file, bytes. It grows beyond some tens of megabytes only while a reader
-    /// keeps an old state open: as long as it does, the log cannot be begun anew.
+    /// Returns the size of the write-ahead log beside the file, in bytes. It grows beyond some tens of megabytes only
+    /// while a reader keeps an old state open, because the log cannot be restarted before that reader ends.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         std::fs::metadata(schema::beside(&self.0.path, "-wal")).map_or(0, |log| log.len())
     }
 
-    /// Takes in `batch` in one transaction, its positions with it. Messages of one stream must come in
-    /// order; those at or below its position are passed over.
+    /// Applies `batch` in one transaction, including its positions. The messages of one stream must be in order; those
+    /// at or below its position are skipped.
     ///
     /// # Errors
-    /// [`ApplyBatchError`]; nothing of the batch is stored then.
+    /// Returns [`ApplyBatchError`]; no part of the batch is stored then.
     pub async fn apply(&self, batch: Vec<Applied>) -> Result<(), ApplyBatchError> {
         self.apply_shared(Arc::new(batch)).await
     }
@@ -155,7 +156,7 @@ impl Projection {
         self.tell(|done| Command::Apply { batch, done }).await
     }
 
-    /// Tells the writer, and waits until it has done it.
+    /// Sends a command to the writer, and waits until it is done.
     async fn tell(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<(), ApplyBatchError>>) -> Command,
@@ -170,11 +171,11 @@ impl Projection {
         outcome.await.unwrap_or(Err(ApplyBatchError::Closed))
     }
 
-    /// From now on `identities` says who is who: persons, their contacts and links are written anew, of contacts met
-    /// before too. `now` dates persons that are new.
+    /// Replaces the identities: persons, their contacts and links are written again, including those of contacts met
+    /// before. `now` is the creation time of new persons.
     ///
     /// # Errors
-    /// [`ApplyBatchError`]; what the file said before still stands then.
+    /// Returns [`ApplyBatchError`]; the file keeps its former identities then.
     pub async fn identify(&self, identities: Identities, now: UnixMillis) -> Result<(), ApplyBatchError> {
         self.write(move |connection, people| {
             people.learn(identities, now);
@@ -183,16 +184,16 @@ impl Projection {
         .await
     }
 
-    /// The registry holds these hooks now, in the place of all before.
+    /// Replaces the registry's hooks by `hooks`.
     ///
     /// # Errors
-    /// [`ApplyBatchError`]; what the file said before still stands then.
+    /// Returns [`ApplyBatchError`]; the file keeps its former hooks then.
     pub async fn list_hooks(&self, hooks: Vec<ListedHook>) -> Result<(), ApplyBatchError> {
         self.write(move |connection, _| apply::hooks::list(connection, &hooks))
             .await
     }
 
-    /// Has `work` done by the writer in a transaction of its own.
+    /// Lets the writer do `work` in a transaction of its own.
     async fn write(
         &self,
         work: impl FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send + 'static,
@@ -201,32 +202,32 @@ impl Projection {
         self.tell(|done| Command::Write { work, done }).await
     }
 
-    /// Copies the log beside the file into it and cuts it off, as far as nobody reads what was before.
+    /// Copies the log beside the file into the file and truncates it, as far as no reader keeps an older state open.
     ///
     /// # Errors
-    /// [`ApplyBatchError`]: `Passing` where somebody does.
+    /// Returns [`ApplyBatchError`]: `Passing` if a reader does.
     pub async fn shorten_log(&self) -> Result<(), ApplyBatchError> {
         self.tell(|done| Command::Shorten { done }).await
     }
 
-    /// Sequence of the last message of `source` that is taken in, 0 = none: resume after it.
+    /// Returns the sequence of the last message of `source` that is applied, 0 = none: resume after it.
     #[must_use]
     pub fn position(&self, source: Source) -> u64 {
         self.0.positions.borrow().of(source)
     }
 
-    /// Which message the position of `source` names; none where the file does not say.
+    /// Returns the position of the last message of `source` that is applied, or `None` if the file has none.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub fn mark(&self, source: Source) -> Result<Option<Position>, QueryProjectionError> {
         self.read(|connection| query::mark(connection, source))
     }
 
-    /// Waits until the message `sequence` of `source` is taken in.
+    /// Waits until the message `sequence` of `source` is applied.
     ///
     /// # Errors
-    /// [`QueryProjectionError::Closed`] where that will not happen any more.
+    /// Returns [`QueryProjectionError::Closed`] if that will not happen any more.
     pub async fn reached(&self, source: Source, sequence: u64) -> Result<(), QueryProjectionError> {
         let mut positions = self.0.positions.clone();
         if positions.borrow().covers(source, sequence) {
@@ -241,29 +242,29 @@ impl Projection {
             .map_err(|_| QueryProjectionError::Closed)
     }
 
-    /// Whether nothing more will be taken in.
+    /// Returns whether the writer has stopped, so that no more messages will be applied.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.positions.has_changed().is_err()
     }
 
-    /// Whether somebody waits for a position now.
+    /// Returns whether a caller waits for a position now.
     fn is_awaited(&self) -> bool {
         self.0.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// How far the projection is behind the stream that it is furthest behind of, at `now`; none = not known,
-    /// because a stream's end was not heard of yet.
+    /// Returns how far the projection is behind at `now`, on the stream with the largest lag. Returns `None` if that
+    /// is unknown, because the end of a stream is not known yet.
     #[must_use]
     pub fn lag(&self, now: UnixMillis) -> Option<Duration> {
         self.0.lag.at(*self.0.positions.borrow(), now)
     }
 
-    /// Whether the message `sequence` of `EVENTS` is the first occurrence of `id`, as far as the projection has
-    /// come. Asked for every event: new ids are answered from memory.
+    /// Returns whether the message `sequence` of `EVENTS` is the first occurrence of `id`, as far as the projection
+    /// has come. Called for every event, so new ids are decided in memory.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub fn is_first(&self, id: &EventId, sequence: u64) -> Result<bool, QueryProjectionError> {
         match self.0.seen.recall(seen::fingerprint(id.as_str())) {
             Recall::Absent => Ok(true),
@@ -275,10 +276,11 @@ impl Projection {
         }
     }
 
-    /// Stream sequence of the first occurrence of `id`; none = not seen, as far as the projection has come.
+    /// Returns the stream sequence of the first occurrence of `id`, or `None` if it has not occurred, as far as the
+    /// projection has come.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub fn first_sequence(&self, id: &EventId) -> Result<Option<u64>, QueryProjectionError> {
         match self.0.seen.recall(seen::fingerprint(id.as_str())) {
             Recall::Absent => Ok(None),
@@ -288,57 +290,57 @@ impl Projection {
         }
     }
 
-    /// Whether event `id` has no record among the messages of `INVOCATIONS` up to `through`, for certain: false where it
-    /// has one, where the read model has not come that far, and where it had to pass a record over. (A server that lost
-    /// the stream's end and has grown beyond it again cannot be told from one that has not.)
+    /// Returns whether event `id` certainly has no record among the messages of `INVOCATIONS` up to `through`. Returns
+    /// false if it has one, if the read model has not come that far, or if it had to skip a record. (A server that
+    /// lost the stream's end and has grown beyond it again cannot be told from one that has not.)
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn has_no_record(&self, id: &EventId, through: u64) -> Result<bool, QueryProjectionError> {
         let id = id.clone();
         self.ask(move |connection| query::has_no_record(connection, id.as_str(), through))
             .await
     }
 
-    /// Events that fit, the newest first.
+    /// Returns the events that match `request`, the newest first.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn find(&self, request: FindRequest) -> Result<FindReply, QueryProjectionError> {
         self.ask(move |connection| query::find(connection, &request)).await
     }
 
-    /// The end of a conversation.
+    /// Returns the end of a conversation.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, QueryProjectionError> {
         self.ask(move |connection| query::history(connection, &request)).await
     }
 
-    /// The last `limit` invocations of the hook `hook_id` that did more than pass, the newest first.
+    /// Returns the last `limit` invocations of the hook `hook_id` that did more than pass, the newest first.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn invocations(&self, hook_id: String, limit: u32) -> Result<Vec<InvocationRow>, QueryProjectionError> {
         self.ask(move |connection| invocations::of_hook(connection, &hook_id, limit))
             .await
     }
 
-    /// Everything that an event led to.
+    /// Returns every step that an event led to.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn trace(&self, request: TraceRequest, given_up: GivenUp) -> Result<Trace, QueryProjectionError> {
         self.ask(move |connection| trace::trace(connection, request.event_id.as_str(), given_up))
             .await
     }
 
-    /// Stops the writer and closes the file; what was applied is stored. Other clones answer questions still.
+    /// Stops the writer and closes the file; applied messages are stored. Other clones can still be queried.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.0.commands.send(Command::Close { done }).await.is_ok() {
-            // An error says that the writer has gone already, which is what is wanted.
+            // An error means that the writer has stopped already, which is the purpose of this call.
             let _ = closed.await;
         }
     }
@@ -360,7 +362,7 @@ impl Projection {
         let generation = self.0.generation.load(Ordering::Acquire);
         self.0.readers.with(question).map_err(|error| {
             if schema::is_damage(&error) {
-                // Where the queue is full, the writer is about to find the damage itself, or the next reader tells.
+                // If the queue is full, the writer will find the damage itself, or the next reader reports it.
                 let _ = self.0.commands.try_send(Command::Damaged {
                     detail: error.to_string(),
                     generation,
@@ -372,7 +374,7 @@ impl Projection {
     }
 }
 
-/// Somebody waits, as long as this lives.
+/// Counts a caller that waits for a position, while this lives.
 struct Waiting<'a>(&'a Inner);
 
 impl<'a> Waiting<'a> {
@@ -397,7 +399,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenProj
         .map_err(OpenProjectionError::Thread)
 }
 
-/// Puts the ids of the file into the filter. Ids that the writer takes in meanwhile it puts in itself.
+/// Adds the ids of the file to the filter. The writer adds the ids that it applies meanwhile.
 fn admit_known(path: &Path, seen: &Seen) {
     let admit = || -> Result<(), rusqlite::Error> {
         let connection = schema::open_reader(path)?;

@@ -1,5 +1,5 @@
-//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,trace,search}` takes and gives
-//! them (NATS micro; the CLI and the adapter ask). *Pure.*
+//! Requests to the read model and their responses, in the form of `nexus.svc.events.{find,history,trace,search}` (NATS
+//! micro; the CLI and the adapter send them). *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,157 +7,158 @@ use serde_json::{Map, Value};
 use crate::model::event::{DEFAULT_ACCOUNT, Direction, EventId, PeerKind};
 use crate::model::time::UnixMillis;
 
-/// Most events in one answer.
+/// Maximum number of events in one response.
 pub const MAX_EVENTS: u32 = 500;
 
-/// Events in an answer where the question names no limit.
+/// Number of events in a response if the request has no limit.
 pub const DEFAULT_EVENTS: u32 = 50;
 
-/// Most steps in one trace; the steps of a longer chain are `cut`.
+/// Maximum number of steps in one trace; a trace of a longer chain is `cut`.
 pub const MAX_TRACE_STEPS: usize = 1_000;
 
 /// An event as the read model holds it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventRow {
-    /// Its id.
+    /// Id of the event.
     pub id: EventId,
     /// Stream sequence of its first occurrence.
     pub sequence: u64,
-    /// When it happened, at the source.
+    /// Time at which it happened, at the source.
     pub timestamp: UnixMillis,
-    /// When the server stored it.
+    /// Time at which the server stored it.
     pub published_at: UnixMillis,
-    /// When it was updated or deleted at its source; none = never.
+    /// Time at which it was updated or deleted at its source; `None` if it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revised_at: Option<UnixMillis>,
-    /// Its channel.
+    /// Channel that it came from or went to.
     pub channel: String,
-    /// Which of our accounts there.
+    /// Our account on the channel.
     pub account: String,
-    /// What sort of conversation.
+    /// Kind of the conversation.
     pub peer_kind: PeerKind,
-    /// The conversation.
+    /// Id of the conversation.
     pub peer_id: String,
-    /// The sender's id.
+    /// Id of the sender.
     pub from_id: String,
-    /// Which way it went; of an updated item, which way it went at first.
+    /// Direction of the event; for an updated item, its original direction.
     pub direction: Direction,
-    /// The text.
+    /// Text of the event.
     pub content: String,
-    /// `text`, `image`, …
+    /// Kinds of its content: `text`, `image`, …
     pub content_types: Vec<String>,
     /// Thread within the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
-    /// Id of the event that this one answers.
+    /// Id of the event that this one replies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
     /// Causal depth.
     pub hops: u8,
-    /// Everything else that the source said.
+    /// Further fields that the source set.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
-/// `find`: events that fit everything given, the newest first.
+/// Request `find`: events that match every given field, the newest first.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FindRequest {
-    /// This very one.
+    /// Event with this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<EventId>,
-    /// Stands somewhere in the content; letter case of ASCII does not matter.
+    /// Text that the content contains; the case of ASCII letters is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// On this channel.
+    /// Channel of the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// On this account.
+    /// Account of the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// In this conversation.
+    /// Conversation of the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// From this sender.
+    /// Sender of the events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Happened then or later.
+    /// Earliest time of the events, included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMillis>,
-    /// Happened before then.
+    /// Latest time of the events, excluded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UnixMillis>,
-    /// Only sequences below this one: `next` of the answer before.
+    /// Only sequences below this one: `next` of the previous response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
-    /// At most this many ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    /// Maximum number of events ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// What `find` found.
+/// Response to `find`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FindReply {
-    /// The newest first.
+    /// Matching events, the newest first.
     pub events: Vec<EventRow>,
-    /// Ask again with this as `before`; none = these were the last.
+    /// Value of `before` for the next page; `None` if these were the last events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// `history`: the end of a conversation.
+/// Request `history`: the end of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryRequest {
-    /// Its channel.
+    /// Channel of the conversation.
     pub channel: String,
-    /// Which of our accounts there.
+    /// Our account on the channel.
     #[serde(default = "default_account")]
     pub account: String,
-    /// The conversation.
+    /// Id of the conversation.
     pub peer: String,
-    /// Only this thread of it.
+    /// Thread of the conversation; absent for all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Only sequences below this one: the first sequence of the answer before.
+    /// Only sequences below this one: the first sequence of the previous response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
-    /// At most this many ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    /// Maximum number of events ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// The end of a conversation.
+/// Response to `history`: the end of a conversation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HistoryReply {
-    /// In the order of the stream, the oldest first.
+    /// Events in the order of the stream, the oldest first.
     pub events: Vec<EventRow>,
-    /// Whether older ones exist.
+    /// Whether there are older events.
     pub more: bool,
 }
 
-/// Hits in an answer where `search` names no limit.
+/// Number of hits in a response if `search` has no limit.
 pub const DEFAULT_HITS: u32 = 10;
 
-/// Most hits in one answer.
+/// Maximum number of hits in one response.
 pub const MAX_HITS: u32 = 100;
 
-/// `search`: events like a text, by words and by meaning. The names are those of `ctx.search()` (seed 003 §8.2).
+/// Request `search`: events similar to a text, by words and by meaning. The names are those of `ctx.search()`
+/// (seed 003 §8.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
-    /// What is looked for.
+    /// Text to search for.
     pub query: String,
-    /// On these channels alone.
+    /// Channels that are searched; absent for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<Vec<String>>,
-    /// Happened then or later.
+    /// Earliest time of the events, included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMillis>,
-    /// Happened before then.
+    /// Latest time of the events, excluded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<UnixMillis>,
-    /// At most this many ([`DEFAULT_HITS`], at most [`MAX_HITS`]).
+    /// Maximum number of hits ([`DEFAULT_HITS`], at most [`MAX_HITS`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
@@ -165,95 +166,95 @@ pub struct SearchRequest {
 /// An event that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearchHit {
-    /// Which.
+    /// Id of the event.
     pub event_id: EventId,
-    /// How good, from 0 to 1; comparable within one answer.
+    /// Score from 0 to 1, the best highest; comparable within one response.
     pub score: f64,
-    /// Its channel.
+    /// Channel of the event.
     pub channel: String,
-    /// When it happened.
+    /// Time at which it happened.
     pub timestamp: UnixMillis,
-    /// The sender's id.
+    /// Id of the sender.
     pub from_id: String,
-    /// The beginning of its text.
+    /// Beginning of its text.
     pub excerpt: String,
 }
 
-/// What `search` found.
+/// Response to `search`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SearchReply {
-    /// The best first.
+    /// Hits, the best first.
     pub hits: Vec<SearchHit>,
-    /// Whether meaning was asked too; else words alone.
+    /// Whether the search was also by meaning; otherwise by words alone.
     pub by_meaning: bool,
 }
 
-/// `trace`: everything that an event led to.
+/// Request `trace`: every step that an event led to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
-    /// The event.
+    /// Id of the event to trace.
     pub event_id: EventId,
 }
 
-/// A station of the way of the data.
+/// Stage of the data flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// An event was stored.
     Event,
-    /// A hook did something with it.
+    /// A hook did something with the event.
     Hook,
-    /// A fired hook's order was stored.
+    /// A fired hook's dispatch was stored.
     Dispatch,
-    /// An agent answered it.
+    /// An agent ran a turn for the dispatch.
     Turn,
     /// The agent called a tool.
     Tool,
-    /// A human was asked whether a call may run.
+    /// A person was asked whether a call may run.
     Approval,
-    /// The agent asked for an intent, and the scheduler has not answered.
+    /// The agent requested an intent, and the scheduler has not answered yet.
     Intent,
-    /// The answer went to a channel.
+    /// The agent's reply went to a channel.
     Delivery,
     /// A delivered part came back as an event.
     Sent,
-    /// It was given up, and is in the dead letters.
+    /// A message was given up, and is a dead letter.
     DeadLetter,
 }
 
 /// One step of a causal chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceStep {
-    /// When it began (an event, a dispatch: when it was stored).
+    /// Time at which it began (for an event or a dispatch: at which it was stored).
     pub at_ms: UnixMillis,
-    /// Which station.
+    /// Stage of the step.
     pub stage: Stage,
-    /// Event, hook, dispatch, turn or delivery id.
+    /// Id of the event, hook, dispatch, turn or delivery.
     pub id: String,
-    /// For people: what happened.
+    /// Description of the step, for people.
     pub detail: String,
-    /// How long it took, milliseconds; none = it takes no time, or is not over.
+    /// Duration in milliseconds; `None` if it takes no time or is not over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<f64>,
-    /// Events between the traced event and this step's own; 0 = the traced event's own steps.
+    /// Number of events between the traced event and this step's own; 0 = a step of the traced event itself.
     pub depth: u8,
-    /// Of a dispatch: the session that it is for, `persona/session`.
+    /// For a dispatch: the session that it is for, `persona/session`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
 }
 
-/// What an event led to, cause before effect.
+/// Response to `trace`: the steps that an event led to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Trace {
-    /// The traced event; none = the read model does not know it (yet).
+    /// The traced event; `None` if the read model does not know it (yet).
     pub event: Option<EventRow>,
-    /// Cause before effect.
+    /// Steps of the chain, cause before effect.
     pub steps: Vec<TraceStep>,
-    /// Whether nothing of the chain is under way: every event evaluated or dead-lettered, every dispatch run or
-    /// dropped, every turn over, every approval decided, every message to an agent and every firing of an intent followed
-    /// to its own end, every intent answered for, every reply delivered or given up, every delivered part seen as an
-    /// event. An intent that waits for its time is not under way.
+    /// Whether no part of the chain is in progress: every event evaluated or dead-lettered, every dispatch run or
+    /// dropped, every turn over, every approval decided, every message to an agent and every firing of an intent
+    /// followed to its own end, every intent answered, every reply delivered or given up, every delivered part seen as
+    /// an event. An intent that waits for its time is not in progress.
     pub complete: bool,
     /// Whether the chain is longer than `steps` shows: it has more than [`MAX_TRACE_STEPS`] steps, or goes deeper than
     /// events may lead to each other. A chain that could not be followed to its end is not `complete`.
@@ -261,13 +262,13 @@ pub struct Trace {
     pub cut: bool,
 }
 
-/// The limit that counts, where `asked` was asked for.
+/// Returns the limit that applies if `asked` was requested.
 #[must_use]
 pub fn limit(asked: Option<u32>) -> u32 {
     asked.unwrap_or(DEFAULT_EVENTS).clamp(1, MAX_EVENTS)
 }
 
-/// The number of hits that counts, where `asked` was asked for.
+/// Returns the number of hits that applies if `asked` was requested.
 #[must_use]
 pub fn search_limit(asked: Option<u32>) -> u32 {
     asked.unwrap_or(DEFAULT_HITS).clamp(1, MAX_HITS)

@@ -1,4 +1,4 @@
-//! What the projection is fed with: decoded messages, each with its place in its stream. *Pure.*
+//! Input of the projection: decoded messages, each with its position in its stream. *Pure.*
 
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, EventId};
@@ -10,23 +10,23 @@ use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 use crate::wire::topology::streams;
 
-/// A stream that the read model is made of.
+/// A stream that the read model is built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// What happened.
+    /// Stream of events.
     Events,
-    /// What the hooks did with it.
+    /// Stream of the hooks' outcomes.
     Invocations,
-    /// What the hooks ordered.
+    /// Stream of the dispatches that hooks ordered.
     Dispatches,
-    /// What the agents did.
+    /// Stream of the agents' ledgers.
     Ledger,
-    /// What the channels did.
+    /// Stream of the channels' receipts.
     Receipts,
 }
 
 impl Source {
-    /// All of them.
+    /// All sources, in the order of their discriminants.
     pub const ALL: [Self; 5] = [
         Self::Events,
         Self::Invocations,
@@ -35,7 +35,7 @@ impl Source {
         Self::Receipts,
     ];
 
-    /// The stream's name on the server (`docs/design/wire.md` §3).
+    /// Name of the stream on the server (`docs/design/wire.md` §3).
     #[must_use]
     pub const fn stream(self) -> &'static str {
         match self {
@@ -51,74 +51,74 @@ impl Source {
 /// One message of one stream, decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Applied {
-    /// Of `EVENTS`.
+    /// Message of `EVENTS`.
     Event {
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
-        /// When the server stored it.
+        /// Time at which the server stored it.
         published_at: UnixMillis,
-        /// The event.
+        /// Decoded event.
         event: Box<Event>,
     },
-    /// Of `INVOCATIONS`.
+    /// Message of `INVOCATIONS`.
     Invocations {
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
-        /// The hooks' outcomes.
+        /// Outcomes of the hooks.
         record: Box<EventInvocations>,
     },
-    /// Of `DISPATCHES`.
+    /// Message of `DISPATCHES`.
     Dispatch {
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
-        /// When the server stored it.
+        /// Time at which the server stored it.
         published_at: UnixMillis,
-        /// The dispatch.
+        /// Decoded dispatch.
         dispatch: Box<Dispatch>,
     },
-    /// Of `LEDGER`.
+    /// Message of `LEDGER`.
     Ledger {
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
-        /// The subject as stored: names the session even where its tokens are shortened.
+        /// Subject as stored: it identifies the session even if its tokens are shortened.
         subject: String,
-        /// The session, where the subject's tokens could be reversed.
+        /// Session, if the subject's tokens could be decoded.
         session: Option<SessionRef>,
-        /// The entries.
+        /// Entries of the ledger.
         record: Box<LedgerRecord>,
     },
-    /// Of `RECEIPTS`.
+    /// Message of `RECEIPTS`.
     Receipt {
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
-        /// The receipt.
+        /// Decoded receipt.
         receipt: Box<Receipt>,
     },
-    /// Names the last message of what was taken in before it.
+    /// Position of the last message among those before it in the batch.
     Mark {
-        /// Its stream.
+        /// Stream of the message.
         source: Source,
-        /// That message.
+        /// Position of the message.
         position: Position,
     },
-    /// Of no interest to the read model: only moves the position.
+    /// Message that the read model does not store: it only moves the position.
     Beside {
-        /// Its stream.
+        /// Stream of the message.
         source: Source,
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
     },
-    /// Not to be decoded: only moves the position.
+    /// Message that cannot be decoded: it only moves the position.
     Unreadable {
-        /// Its stream.
+        /// Stream of the message.
         source: Source,
-        /// Stream sequence.
+        /// Sequence in the stream.
         sequence: u64,
     },
 }
 
 impl Applied {
-    /// The stream and the sequence in it.
+    /// Returns the stream and the sequence in it.
     #[must_use]
     pub const fn place(&self) -> (Source, u64) {
         match self {
@@ -132,7 +132,7 @@ impl Applied {
         }
     }
 
-    /// The event that it is or is about, where it is about one.
+    /// Returns the id of the event that the message is or is about, if there is one.
     pub(super) fn event_id(&self) -> Option<&EventId> {
         match self {
             Self::Event { event, .. } => Some(&event.id),
@@ -147,34 +147,34 @@ impl Applied {
     }
 }
 
-/// A stream sequence as SQLite holds it: its integers are signed. No stream comes near the bound.
+/// Converts a stream sequence to SQLite's signed integers. No stream comes near the bound.
 pub(super) fn to_sql(sequence: u64) -> i64 {
     i64::try_from(sequence).unwrap_or(i64::MAX)
 }
 
-/// A stream sequence as it was before [`to_sql`].
+/// Reverses [`to_sql`].
 pub(super) fn from_sql(sequence: i64) -> u64 {
     u64::try_from(sequence).unwrap_or(0)
 }
 
-/// How far each stream is projected: the sequence of the last message taken in, 0 = none.
+/// Position of each stream in the projection: the sequence of the last message applied, 0 = none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Positions([u64; Source::ALL.len()]);
 
 impl Positions {
-    /// The last sequence of `source` that is taken in.
+    /// Returns the last sequence of `source` that is applied.
     #[must_use]
     pub const fn of(self, source: Source) -> u64 {
         self.0[source as usize]
     }
 
-    /// Whether everything in `source` up to `sequence` is taken in.
+    /// Returns whether every message in `source` up to `sequence` is applied.
     #[must_use]
     pub const fn covers(self, source: Source, sequence: u64) -> bool {
         sequence <= self.of(source)
     }
 
-    /// Takes in `sequence` of `source`; never goes back.
+    /// Moves the position of `source` to `sequence`; never moves it back.
     pub const fn advance(&mut self, source: Source, sequence: u64) {
         if !self.covers(source, sequence) {
             self.0[source as usize] = sequence;

@@ -1,4 +1,4 @@
-//! Message → rows. One statement per row, prepared once; each row is written from one stream only.
+//! Conversion of messages to rows. One statement per row, prepared once; each row is written from one stream only.
 
 mod details;
 mod event;
@@ -19,14 +19,14 @@ use super::applied::{Applied, Positions, Source, to_sql};
 use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
-/// An event whose first occurrence was just taken in: the hash is [`super::seen::fingerprint`]'s.
+/// An event whose first occurrence was just applied; the hash is from [`super::seen::fingerprint`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct First {
     pub(super) fingerprint: u64,
     pub(super) sequence: u64,
 }
 
-/// Writes the rows of `applied`. The caller has checked that its sequence is new, and commits.
+/// Writes the rows of `applied`. The caller must have checked that its sequence is new, and must commit.
 pub(super) fn write(
     connection: &Connection,
     people: &mut People,
@@ -74,7 +74,7 @@ pub(super) fn write(
     Ok(None)
 }
 
-/// Notes which message the position of `source` names.
+/// Stores the position of the last message of `source`.
 fn write_mark(connection: &Connection, source: Source, position: &Position) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached(
@@ -89,7 +89,7 @@ fn write_mark(connection: &Connection, source: Source, position: &Position) -> R
         .map(drop)
 }
 
-/// Where the file notes the last record that it holds no row of, besides its positions.
+/// Key of the last record that was skipped because it cannot be decoded, in the table of the positions.
 pub(super) const PASSED_OVER: &str = "passed over:INVOCATIONS";
 
 fn pass_over(connection: &Connection, sequence: u64) -> Result<(), rusqlite::Error> {
@@ -99,12 +99,12 @@ fn pass_over(connection: &Connection, sequence: u64) -> Result<(), rusqlite::Err
         .map(drop)
 }
 
-/// The newest item of each adapter and account in one transaction: one row each, however many came.
+/// The newest item of each adapter and account in one transaction: one row each, however many items came.
 #[derive(Debug, Default)]
 pub(super) struct Watermarks<'a>(BTreeMap<(&'a str, &'a str), (&'a str, UnixMillis)>);
 
 impl<'a> Watermarks<'a> {
-    /// Takes note of `applied`, which is newer than what came before.
+    /// Records `applied`, which is newer than the messages before it.
     pub(super) fn pass(&mut self, applied: &'a Applied) {
         if let Applied::Event {
             published_at, event, ..
@@ -117,7 +117,7 @@ impl<'a> Watermarks<'a> {
         }
     }
 
-    /// Writes `sync_watermarks`.
+    /// Writes the table `sync_watermarks`.
     pub(super) fn write(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
         let mut statement = connection.prepare_cached(
             "INSERT OR REPLACE INTO sync_watermarks(adapter, account, position, updated_at) VALUES(?1,?2,?3,?4)",
@@ -148,7 +148,7 @@ pub(super) fn write_positions(
     Ok(())
 }
 
-/// `value` as JSON text; what cannot be written as JSON (a map with other keys than strings) is `null`.
+/// Returns `value` as JSON text, or `null` if it cannot be written as JSON (a map with keys other than strings).
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }

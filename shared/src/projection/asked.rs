@@ -1,9 +1,9 @@
-//! What a hook script asks the read model, as plain values, and a session that answers them.
+//! Queries of hook scripts on the read model, as plain values, and a session that runs them.
 //!
-//! A query names everything that its answer depends on, and its answer is a page, so that whoever holds a copy of the read
-//! model may give it. Here it is answered from this machine's file: by a connection that only reads, statement by
-//! statement, within one transaction an evaluation. Bounds: a second for a query and for a transaction, 4 MiB for a page and
-//! for any value.
+//! A query contains everything that its result depends on, and its result is a page, so that any holder of a copy of
+//! the read model can run it. Here it is run on this machine's file: by a read-only connection, statement by
+//! statement, in one transaction per evaluation. Limits: a second for a query and for a transaction, 4 MiB for a page
+//! and for any value.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -22,19 +22,19 @@ use serde_json::{Map, Value};
 use super::schema;
 use crate::clock::SharedClock;
 
-/// Most bytes of one page, as JSON, and of one value inside SQLite.
+/// Maximum size of one page, as JSON, and of one value inside SQLite, in bytes.
 pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// How long one query may take, and how long one transaction is kept.
+/// Longest duration of one query, and of one transaction.
 pub const MAX_QUERY: Duration = Duration::from_secs(1);
 
-/// Whole numbers beyond this are no JavaScript numbers.
+/// Largest whole number that a JavaScript number can hold.
 const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
-/// What a statement may begin with. Everything else changes something, or reaches another file.
+/// Keywords that a statement may begin with. All others change something, or reach another file.
 const READING: [&str; 5] = ["SELECT", "WITH", "VALUES", "EXPLAIN", "PRAGMA"];
 
-/// Pragmas that tell and change nothing.
+/// Pragmas that only read.
 const TELLING: [&str; 18] = [
     "table_info",
     "table_xinfo",
@@ -56,73 +56,73 @@ const TELLING: [&str; 18] = [
     "encoding",
 ];
 
-/// One query: the first rows of its answer, or those behind what is had.
+/// One query: the first rows of its result, or those after `skip` rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelQuery {
-    /// The copy that answers has taken in `EVENTS` up to here; 0 = whatever it has.
+    /// Sequence of `EVENTS` that the file must have reached; 0 for no requirement.
     #[serde(default)]
     pub sequence: u64,
     /// One statement that only reads.
     pub sql: String,
-    /// Values by place. Beyond JSON's, `{"i": "…"}` is a whole number and `{"b": "…"}` bytes in base64.
+    /// Values by position. Beyond JSON's, `{"i": "…"}` is a whole number and `{"b": "…"}` bytes in base64.
     #[serde(default)]
     pub values: Vec<Value>,
-    /// Values by name, with or without its `$`, `:` or `@`.
+    /// Values by name, with or without the `$`, `:` or `@`.
     #[serde(default)]
     pub named: Map<String, Value>,
-    /// Rows that are had.
+    /// Number of rows to skip, which the caller has already.
     #[serde(default)]
     pub skip: u64,
-    /// Most rows that are wanted; none = as many as a page holds.
+    /// Maximum number of rows; `None` for as many as a page holds.
     #[serde(default)]
     pub most: Option<u64>,
-    /// Whether every whole number is to be told from one that is not.
+    /// Whether whole numbers are marked, to be told from other numbers.
     #[serde(default)]
     pub exact: bool,
 }
 
-/// Rows, in order.
+/// Rows of a result, in order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelPage {
-    /// The names of the columns.
+    /// Names of the columns.
     pub columns: Vec<String>,
-    /// By row and column.
+    /// Values by row and column.
     pub rows: Vec<Vec<Cell>>,
-    /// Whether there are rows behind these that did not fit.
+    /// Whether there are more rows that did not fit.
     pub more: bool,
-    /// About how many bytes the rows are as JSON.
+    /// Approximate size of the rows as JSON, in bytes.
     #[serde(skip)]
     pub bytes: usize,
 }
 
-/// One value. As JSON, `{"i": "…"}` is a whole number that JSON's numbers do not hold or that was to be told apart,
-/// `{"r": "…"}` an infinite one, `{"b": "…"}` bytes in base64.
+/// One value. As JSON, `{"i": "…"}` is a whole number that JSON's numbers do not hold or that was to be marked, `{"r":
+/// "…"}` an infinite number, `{"b": "…"}` bytes in base64.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// No value.
+    /// SQL `NULL`.
     Null,
     /// A whole number.
     Integer(i64),
-    /// The same, to be told apart.
+    /// A whole number that is marked in JSON.
     Exact(i64),
     /// Any other number.
     Real(f64),
-    /// Text; what is no UTF-8 is replaced.
+    /// Text; bytes that are not UTF-8 are replaced.
     Text(String),
-    /// Bytes.
+    /// Bytes, in base64 as JSON.
     Blob(Vec<u8>),
 }
 
-/// Why there is no page.
+/// Reason why there is no page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelQueryError {
-    /// The statement does not merely read.
+    /// The statement does more than read.
     #[error("the read model can only be read, by one SELECT a time: {0}")]
     Refused(String),
-    /// SQLite does not take it, or the values do not fit it.
+    /// SQLite rejects the statement, or the values do not fit it.
     #[error("{0}")]
     Failed(String),
-    /// The query, or the transaction in which its further pages are read, took too long.
+    /// The query, or the transaction of its further pages, took too long.
     #[error("the query took more than {} ms", MAX_QUERY.as_millis())]
     TimedOut,
     /// A row does not fit a page, or the evaluation has read too much.
@@ -134,7 +134,7 @@ pub enum ModelQueryError {
 }
 
 impl ModelQueryError {
-    /// For scripts.
+    /// Error code for scripts, in SQLite's names.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -158,7 +158,7 @@ impl From<rusqlite::Error> for ModelQueryError {
     }
 }
 
-/// Ends the query that a session is at, from elsewhere.
+/// Handle that interrupts a session's current query from another thread.
 #[derive(Default)]
 pub struct Stop(Mutex<Option<InterruptHandle>>);
 
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Stop {
 }
 
 impl Stop {
-    /// Ends what runs now; what begins later is not touched.
+    /// Interrupts the current query; later ones are not affected.
     pub fn interrupt(&self) {
         if let Some(handle) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             handle.interrupt();
@@ -189,14 +189,14 @@ pub struct ModelSession {
 #[derive(Debug)]
 struct Open {
     connection: Connection,
-    /// Which file it is, by device and number: it may have been made anew.
+    /// Device and inode of the file: it may have been replaced.
     file: (u64, u64),
-    /// The evaluation that its transaction is of, and when that began.
+    /// Evaluation that the open transaction belongs to, and the time at which it began.
     transaction: Option<(u32, Instant)>,
 }
 
 impl ModelSession {
-    /// Of the file at `path`, which is opened when something is asked.
+    /// Builds a session on the file at `path`, which is opened at the first query.
     #[must_use]
     pub fn new(path: PathBuf, clock: SharedClock) -> Self {
         Self {
@@ -207,13 +207,13 @@ impl ModelSession {
         }
     }
 
-    /// What ends its queries.
+    /// Handle that interrupts its queries.
     #[must_use]
     pub fn stop(&self) -> Arc<Stop> {
         Arc::clone(&self.stop)
     }
 
-    /// The evaluation whose transaction is open, and how old that is.
+    /// Returns the evaluation whose transaction is open, and the transaction's age.
     #[must_use]
     pub fn transaction(&self) -> Option<(u32, Duration)> {
         let (evaluation, began) = self.open.as_ref()?.transaction?;
@@ -230,10 +230,11 @@ impl ModelSession {
         }
     }
 
-    /// Answers `query` in the transaction of `evaluation`, which begins anew where it is another one's or too old.
+    /// Runs `query` in the transaction of `evaluation`. A new transaction is begun if the open one belongs to another
+    /// evaluation or is too old.
     ///
     /// # Errors
-    /// [`ModelQueryError`].
+    /// Returns [`ModelQueryError`] if there is no page.
     pub fn ask(&mut self, evaluation: u32, query: &ModelQuery, until: Instant) -> Result<ModelPage, ModelQueryError> {
         check(&query.sql)?;
 
@@ -263,7 +264,7 @@ impl ModelSession {
         self.end();
 
         if query.skip > 0 {
-            // Rows of another state would be passed over.
+            // In another state of the file, `skip` would skip other rows.
             return Err(ModelQueryError::TimedOut);
         }
 
@@ -299,7 +300,7 @@ impl ModelSession {
     }
 }
 
-/// Bounds what SQLite holds of one value, and keeps the connection from other files.
+/// Limits the size of one value in SQLite, and keeps the connection from other files.
 fn limit(connection: &Connection) -> Result<(), ModelQueryError> {
     let most = i32::try_from(MAX_PAGE_BYTES).unwrap_or(i32::MAX);
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;
@@ -307,7 +308,7 @@ fn limit(connection: &Connection) -> Result<(), ModelQueryError> {
     Ok(())
 }
 
-/// Whether `sql` begins as something that reads.
+/// Fails unless `sql` begins as a statement that reads.
 fn check(sql: &str) -> Result<(), ModelQueryError> {
     let rest = without_comments(sql);
     let (first, rest) = word(rest);
@@ -387,7 +388,7 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
     Ok(())
 }
 
-/// What `value` is to SQLite.
+/// Converts `value` to a value of SQLite.
 fn sql(value: &Value) -> Result<Sql, ModelQueryError> {
     let bad = || ModelQueryError::Failed(format!("{value} cannot be bound"));
     Ok(match value {
@@ -427,7 +428,7 @@ fn rows(
     let mut rows = statement.raw_query();
     let mut at = 0;
     while let Some(row) = rows.next()? {
-        // Between two statements nothing is there to be interrupted.
+        // An interrupt between two statements has no effect, so the time is checked here as well.
         if at % 256 == 0 && is_over() {
             return Err(ModelQueryError::TimedOut);
         }
@@ -477,7 +478,7 @@ fn cell(value: ValueRef<'_>, exact: bool) -> Cell {
 }
 
 impl Cell {
-    /// About how many bytes it is as JSON, and no fewer by much.
+    /// Returns the approximate size as JSON in bytes, at most slightly too low.
     fn bytes(&self) -> usize {
         match self {
             Self::Null => 5,

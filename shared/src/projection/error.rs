@@ -1,33 +1,33 @@
-//! What can go wrong with the read model.
+//! Errors of the read model.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why the read model could not be opened.
+/// Reason why the read model could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenProjectionError {
-    /// The directory of the file could not be made.
+    /// The directory of the file could not be created.
     #[error("cannot make the directory {path} of the read model")]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A damaged or outdated file could not be removed.
     #[error("cannot remove the read model's file {path}")]
     Remove {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// SQLite refuses, and not because of damage.
+    /// SQLite cannot open the file, and not because of damage.
     #[error("cannot open the read model {path}")]
     Sqlite {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
     /// The writer's thread could not be started.
@@ -35,13 +35,13 @@ pub enum OpenProjectionError {
     Thread(#[source] std::io::Error),
 }
 
-/// Why a batch was not taken in. Nothing of it is stored then.
+/// Reason why a batch was not applied. No part of it is stored then.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApplyBatchError {
-    /// A lock, a full disk: the same batch may be tried again.
+    /// A lock or a full disk: the same batch may be tried again.
     #[error("the read model cannot be written now")]
     Passing(#[source] Arc<rusqlite::Error>),
-    /// The file was damaged and has been made anew: read the streams from [`super::Projection::position`] again.
+    /// The file was damaged and has been rebuilt: read the streams from [`super::Projection::position`] again.
     #[error("the read model was damaged and is being rebuilt")]
     Rebuilt,
     /// The writer has stopped.
@@ -49,10 +49,10 @@ pub enum ApplyBatchError {
     Closed,
 }
 
-/// Why a question to the read model has no answer.
+/// Reason why a query of the read model failed.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryProjectionError {
-    /// SQLite refuses.
+    /// SQLite returned an error.
     #[error("the read model cannot be read")]
     Sqlite(#[from] rusqlite::Error),
     /// The read model is being closed.

@@ -1,10 +1,10 @@
-//! Streams → batches → [`Projection`]: one ordered reader per stream, decoded off the runtime's threads. That of
-//! `EVENTS` passes on what it reads to the owners of partitions in the same process ([`Tap`]).
+//! Feeding the read model: one ordered reader per stream, batches, decoding off the runtime's threads. The reader of
+//! `EVENTS` passes its messages on to the owners of partitions in the same process ([`Tap`]).
 //!
-//! Nothing that a message holds stops it: what cannot be decoded is counted and passed over. What it cannot
-//! do without (the server, room on the disk) it waits for. Where the file is made anew, or a stream turns out not to be
-//! the one that the file's position names a message of, all streams are read from the beginning. That is asked at the
-//! start and whenever the connection stands anew.
+//! No message can stop it: one that cannot be decoded is counted and skipped. It waits for the resources that it
+//! cannot do without (the server, room on the disk). If the file was rebuilt, or a stream is not the one whose message
+//! the file's position names, all streams are read from the beginning. This is checked at the start and after every
+//! reconnect.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,34 +30,34 @@ use crate::wire::headers::SCHEMA;
 use crate::wire::seal::{ReadEventError, Trust};
 use crate::wire::subject;
 
-/// Messages of one stream in one batch at most: so many wait only where much is to be taken in, and the more rows a
-/// transaction has, the fewer times it writes the same pages.
+/// Maximum number of messages of one stream in one batch. Batches become this large only if there is a backlog; the
+/// more rows a transaction has, the fewer times it writes the same pages.
 pub(super) const BATCH_MESSAGES: usize = 2_000;
 
-/// Payload in one batch at most, bytes (one message may be larger).
+/// Maximum payload of one batch, in bytes (one message may be larger).
 pub(super) const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a batch waits to fill while nobody waits for its position.
+/// Time for which a batch waits to fill while no caller waits for its position.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// Wait before the same is tried again: a stream that is not there, a disk without room.
+/// Pause before a retry: the stream does not exist yet, the disk has no room.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often progress is told while there is much to take in.
+/// Interval at which progress is logged while there is a large backlog.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// From how many messages on it is worth telling.
+/// Backlog from which progress is logged, in messages.
 const MUCH: u64 = 10_000;
 
-/// Feeds `projection` until `shutdown`; what was taken in by then is stored.
+/// Feeds `projection` until `shutdown`. Messages applied by then are stored.
 ///
 /// # Errors
-/// [`ApplyBatchError::Closed`] where the writer has stopped: the process cannot go on without it.
+/// Returns [`ApplyBatchError::Closed`] if the writer has stopped: the process cannot continue without it.
 pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
     run_tapped(bus, projection, Tap::default(), shutdown).await
 }
 
-/// As [`run`]; others take their messages of `EVENTS` from `tap`.
+/// As [`run`], with `tap` as the source of `EVENTS` for owners of partitions.
 ///
 /// # Errors
 /// As [`run`].
@@ -80,7 +80,7 @@ pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Sh
     }
 }
 
-/// Takes in one stream from its position on, for ever.
+/// Applies one stream from its position on. Returns only with an error.
 async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -> Result<(), ApplyBatchError> {
     let Started {
         ordered,
@@ -96,22 +96,22 @@ async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -
     let passing = tap.begin(position, position == end);
     let (read, messages) = read_ahead();
 
-    // Reading goes on while a batch is stored: those at the tap wait for no disk.
+    // Reading continues while a batch is stored, so that takers at the tap do not wait for the disk.
     tokio::select! {
         never = read_on(ordered, &passing, read) => match never {},
         ended = take_in(bus, projection, source, &incarnation, messages) => ended,
     }
 }
 
-/// A stream that is about to be read.
+/// A stream whose reading is about to start.
 struct Started {
     ordered: Ordered,
-    /// Where it ended then.
+    /// Last sequence of the stream at that time.
     end: u64,
     incarnation: String,
 }
 
-/// Takes in what comes from `messages`, of the stream's `incarnation`, for ever.
+/// Applies `messages`, of the stream's `incarnation`. Returns only with an error.
 async fn take_in(
     bus: &Bus,
     projection: &Projection,
@@ -146,7 +146,8 @@ async fn take_in(
     }
 }
 
-/// Why what the file holds of `source` is not of the stream that is there; none = it is, as far as the file says.
+/// Returns the reason why the rows of `source` come from another stream than the current one, or `None` if the file's
+/// position is valid in it.
 async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u64) -> Result<Option<String>, String> {
     let position = projection.position(source);
     let stream = source.stream();
@@ -178,7 +179,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
     }
 }
 
-/// Waits for the stream and begins behind the position.
+/// Waits until the stream exists, and starts to read after the position.
 async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Started, ApplyBatchError> {
     loop {
         let generation = projection.0.generation.load(Ordering::Acquire);
@@ -211,7 +212,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
                 .await
                 .map_err(|_| ApplyBatchError::Closed)?;
 
-            // Commands are taken in order: once this is answered, the positions are those of the new file.
+            // Commands are executed in order: after this one, the positions are those of the new file.
             projection.apply(Vec::new()).await?;
             return Err(ApplyBatchError::Rebuilt);
         }
@@ -237,8 +238,8 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
     }
 }
 
-/// The next messages: as many as there are, and as come within [`LINGER`] unless somebody waits for them. Answers since
-/// when the read model is behind the last of them as well.
+/// Collects the next messages: those that are there, and those that arrive within [`LINGER`] unless a caller waits for
+/// them. Also returns the time since which the read model lacks the message after the last of them.
 async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incoming>, UnixMillis) {
     let Read { incoming, mut since } = from.next().await;
     let mut bytes = incoming.payload.len();
@@ -266,7 +267,7 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
     (messages, since)
 }
 
-/// Stores `batch`, however often the surroundings refuse.
+/// Stores `batch`, with as many retries as the environment requires.
 pub(super) async fn store(
     projection: &Projection,
     source: Source,
@@ -283,7 +284,7 @@ pub(super) async fn store(
     }
 }
 
-/// What `message` is; an event that `trust` does not admit is passed over like one that cannot be read.
+/// Decodes `message`. An event that `trust` does not admit is skipped like a message that cannot be decoded.
 pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Applied {
     let sequence = message.sequence;
     let decoded: Result<Applied, ReadEventError> = match source {
@@ -334,13 +335,14 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
     })
 }
 
-/// Orders to sessions and decisions of approvals, which lie among the dispatches; the ledger says what became of them.
+/// Returns whether `message` is an order to a session or a decision of an approval, which are stored among the
+/// dispatches; their outcome is in the ledger.
 fn is_for_the_broker_alone(message: &Incoming) -> bool {
     let schema = message.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
     schema.is_some_and(|schema| [SessionOrder::SCHEMA, SessionDecision::SCHEMA].contains(&schema))
 }
 
-/// The session that a ledger subject names, where its tokens are not shortened.
+/// Returns the session that a ledger subject names, if its tokens are not shortened.
 fn session_of(subject: &str) -> Option<SessionRef> {
     let (persona, session) = subject::parse_session(subject)?;
     Some(SessionRef {
@@ -349,7 +351,7 @@ fn session_of(subject: &str) -> Option<SessionRef> {
     })
 }
 
-/// Tells how much there is still to take in, as long as it is much.
+/// Logs the size of the backlog while it is large.
 async fn tell_progress(projection: &Projection) {
     loop {
         pause(PROGRESS_EVERY).await;

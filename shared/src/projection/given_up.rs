@@ -1,4 +1,4 @@
-//! What was given up, as far as traces have to know: a chain that ended in the dead letters is not under way. *Pure.*
+//! Dead letters that traces need: a chain that ended in a dead letter is not in progress. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers::MSG_ID;
 use crate::wire::topology::streams;
 
-/// Most letters of each kind that are remembered; the oldest go first.
+/// Maximum number of dead letters of each kind that are remembered; the oldest are dropped.
 pub const MAX_REMEMBERED: usize = 2_000;
 
 /// Dead letters that end a link of a causal chain which leaves no other record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Events that were not evaluated: sequence in `EVENTS` → why.
+    /// Reasons of events that were not evaluated, by sequence in `EVENTS`.
     events: BTreeMap<u64, String>,
-    /// Replies that were not delivered: turn → why.
+    /// Reasons of replies that were not delivered, by turn.
     replies: BTreeMap<String, String>,
 }
 
 impl GivenUp {
-    /// Takes a letter in.
+    /// Adds a dead letter.
     pub fn take(&mut self, letter: &DeadLetter) {
         let why = format!("{}: {}", letter.reason, letter.detail);
         if letter.stream == streams::EVENTS {
@@ -30,7 +30,7 @@ impl GivenUp {
             return;
         }
 
-        // A delivery's message has the id of its turn, also where the server took no message of it.
+        // The message of a delivery has its turn's id, even if the server rejected that message.
         let is_reply = letter.stream == streams::DELIVERIES || letter.redrive_subject.starts_with("nexus.delivery.");
         let id = letter
             .headers
@@ -44,13 +44,13 @@ impl GivenUp {
         }
     }
 
-    /// Why the event at `sequence` was given up, if it was.
+    /// Returns the reason why the event at `sequence` was given up, if it was.
     #[must_use]
     pub fn event(&self, sequence: u64) -> Option<&str> {
         self.events.get(&sequence).map(String::as_str)
     }
 
-    /// Why the reply of `turn` was given up, if it was.
+    /// Returns the reason why the reply of `turn` was given up, if it was.
     #[must_use]
     pub fn reply(&self, turn: &str) -> Option<&str> {
         self.replies.get(turn).map(String::as_str)

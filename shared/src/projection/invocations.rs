@@ -1,4 +1,4 @@
-//! The last invocations of a hook.
+//! Query of a hook's last invocations.
 
 use rusqlite::{Connection, Row};
 
@@ -7,7 +7,7 @@ use crate::model::event::EventId;
 use crate::model::hook_api::InvocationRow;
 use crate::model::time::UnixMillis;
 
-/// The last `limit` invocations of `hook_id`, the newest first.
+/// Returns the last `limit` invocations of `hook_id`, the newest first.
 pub(super) fn of_hook(
     connection: &Connection,
     hook_id: &str,

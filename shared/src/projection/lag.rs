@@ -1,4 +1,4 @@
-//! How far the projection is behind its streams.
+//! Lag of the projection behind its streams.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use super::applied::{Positions, Source};
 use crate::model::time::UnixMillis;
 
-/// What was last heard of each stream's end.
+/// Last known end of each stream.
 #[derive(Debug, Default)]
 pub(super) struct Lag(Mutex<[Option<Head>; Source::ALL.len()]>);
 
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    /// The last sequence known to be stored.
+    /// Last sequence known to be stored.
     sequence: u64,
-    /// Since when what comes behind the last message taken in is missed.
+    /// Time since which the message after the last applied one is missing.
     taken_in: Option<UnixMillis>,
 }
 
 impl Lag {
-    /// `source` is known to reach up to `sequence`.
+    /// Records that `source` reaches up to `sequence`.
     pub(super) fn heard(&self, source: Source, sequence: u64) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let head = heads[source as usize].get_or_insert(Head {
@@ -29,7 +29,7 @@ impl Lag {
         head.sequence = sequence;
     }
 
-    /// A message of `source` is taken in; the next one is missed since `at`.
+    /// Records that a message of `source` was applied; the one after it is missing since `at`.
     pub(super) fn took_in(&self, source: Source, at: UnixMillis) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(head) = &mut heads[source as usize] {
@@ -37,7 +37,7 @@ impl Lag {
         }
     }
 
-    /// How many messages are still to be taken in, of all streams together; none = not known.
+    /// Returns the number of messages still to be applied, of all streams together, or `None` if it is unknown.
     pub(super) fn messages(&self, positions: Positions) -> Option<u64> {
         let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Source::ALL.into_iter().try_fold(0_u64, |behind, source| {
@@ -46,7 +46,8 @@ impl Lag {
         })
     }
 
-    /// The largest lag of all streams; none as long as one of them has not been heard of, or is not begun.
+    /// Returns the largest lag of all streams, or `None` while the end of one of them is unknown, or none of its
+    /// messages was applied.
     pub(super) fn at(&self, positions: Positions, now: UnixMillis) -> Option<Duration> {
         let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut largest = Duration::ZERO;

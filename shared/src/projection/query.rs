@@ -1,4 +1,4 @@
-//! `find`, `history` and the first sequence of an id.
+//! Queries: `find`, `history` and the first sequence of an id.
 
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
@@ -11,11 +11,11 @@ use crate::model::event::{Direction, EventId, PeerKind};
 use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
-/// The columns that [`event_row`] reads, in its order.
+/// Columns that [`event_row`] reads, in its order.
 const COLUMNS: &str = "id, sequence, timestamp, published_at, revised_at, channel, account, peer_kind, peer_id, from_id, \
                        direction, content, content_types, thread_id, reply_to, hops, metadata_json";
 
-/// Stream sequence of the first occurrence of `id`.
+/// Returns the stream sequence of the first occurrence of `id`.
 pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option<u64>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT sequence FROM events WHERE id = ?1")?
@@ -23,7 +23,7 @@ pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option
         .optional()
 }
 
-/// Which message the position of `source` names; none where the file does not say.
+/// Returns the stored position of `source`, or `None` if the file has none.
 pub(super) fn mark(connection: &Connection, source: Source) -> Result<Option<Position>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT incarnation, sequence, stored_at_ns FROM nexus_marks WHERE stream = ?1")?
@@ -37,8 +37,8 @@ pub(super) fn mark(connection: &Connection, source: Source) -> Result<Option<Pos
         .optional()
 }
 
-/// Whether `id` has no record among those up to `through`. One statement: a file that is made anew meanwhile has either
-/// both the row and the position, or neither.
+/// Returns whether `id` has no record among those up to `through`. One statement, because a file that is rebuilt
+/// meanwhile must show either both the row and the position, or neither.
 pub(super) fn has_no_record(connection: &Connection, id: &str, through: u64) -> Result<bool, rusqlite::Error> {
     connection
         .prepare_cached(
@@ -52,7 +52,7 @@ pub(super) fn has_no_record(connection: &Connection, id: &str, through: u64) -> 
         )
 }
 
-/// The event with `id`.
+/// Returns the event with `id`.
 pub(super) fn event(connection: &Connection, id: &str) -> Result<Option<EventRow>, rusqlite::Error> {
     connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM events WHERE id = ?1"))?
@@ -60,7 +60,7 @@ pub(super) fn event(connection: &Connection, id: &str) -> Result<Option<EventRow
         .optional()
 }
 
-/// Events of which everything in `request` is true, the newest first.
+/// Returns the events that match every field of `request`, the newest first.
 pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<FindReply, rusqlite::Error> {
     let number = |value: Option<i64>| value.map(Sql::Integer);
     let text = |value: &Option<String>| value.clone().map(Sql::Text);
@@ -88,7 +88,7 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
     })
 }
 
-/// The end of a conversation, the oldest event first; deleted ones are left out.
+/// Returns the end of a conversation, the oldest event first, without deleted events.
 pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Result<HistoryReply, rusqlite::Error> {
     let before = request.before.and_then(|before| i64::try_from(before).ok());
     let conditions = [
@@ -109,7 +109,8 @@ pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Resu
     Ok(HistoryReply { events, more })
 }
 
-/// Events that meet the given conditions, the newest first; one more than `limit`, to tell whether there is more.
+/// Returns the events that meet the given conditions, the newest first; one more than `limit`, to show whether there
+/// are more.
 fn newest(
     connection: &Connection,
     conditions: &[(&str, Option<Sql>)],
@@ -133,7 +134,7 @@ fn newest(
     rows.collect()
 }
 
-/// Reads [`COLUMNS`].
+/// Reads a row of [`COLUMNS`].
 pub(super) fn event_row(row: &Row<'_>) -> Result<EventRow, rusqlite::Error> {
     let id: String = row.get(0)?;
     let id = EventId::parse(id)
@@ -160,7 +161,7 @@ pub(super) fn event_row(row: &Row<'_>) -> Result<EventRow, rusqlite::Error> {
     })
 }
 
-/// An enum by the name that serde gives it.
+/// Reads an enum by the name that serde gives it.
 fn named<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
     let name = row.get_ref(column)?.as_str()?;
     let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
@@ -169,7 +170,7 @@ fn named<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlit
     })
 }
 
-/// JSON text.
+/// Reads a column of JSON text.
 fn parsed<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
     serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))

@@ -1,4 +1,4 @@
-//! Reading ahead of the file: whoever takes messages at the tap gets them while batches are still being stored.
+//! Reading ahead of the file: takers at the tap receive messages while batches are still being stored.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use crate::bus::{Incoming, Ordered, Passing};
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::time::UnixMillis;
 
-/// Messages that are read and not gathered at most.
+/// Maximum number of messages that are read and not yet collected into a batch.
 const AHEAD: usize = 2_048;
-/// Their payload at most, KiB; a message counts as one at least, and as all of it at most.
+/// Maximum payload of these messages, in KiB; a message counts as at least one and at most all of it.
 const AHEAD_KIB: u32 = 32 * 1024;
 
 /// A message that was read.
 pub(super) struct Read {
     pub(super) incoming: Incoming,
-    /// Since when the read model is behind if it does not hold the next one: since this one was stored, or since it was
-    /// read, where reading waits for those at the tap.
+    /// Time since which the read model is behind if it lacks the next message: the time at which this one was stored,
+    /// or at which it was read if reading waits for takers at the tap.
     pub(super) since: UnixMillis,
 }
 
-/// Where the next message of a stream comes from.
+/// Source of a stream's messages.
 pub(super) trait Messages {
-    /// The next message; whoever drops this while it waits loses nothing.
+    /// Returns the next message. Dropping the future while it waits loses no message.
     fn next(&mut self) -> impl Future<Output = Read> + Send;
 }
 
@@ -38,36 +38,36 @@ impl Messages for Ordered {
 
 type Room = (Read, OwnedSemaphorePermit);
 
-/// What was read ahead.
+/// Messages that were read ahead.
 pub(super) struct Ahead(mpsc::Receiver<Room>);
 
 impl Messages for Ahead {
     async fn next(&mut self) -> Read {
         match self.0.recv().await {
             Some((read, _)) => read,
-            // The reader lives as long as this.
+            // The reader lives as long as this receiver.
             None => std::future::pending().await,
         }
     }
 }
 
-/// Where messages that are read ahead are put.
+/// Sender of the messages that are read ahead.
 pub(super) struct ReadInto {
     messages: mpsc::Sender<Room>,
     memory: Arc<Semaphore>,
 }
 
-/// Two ends of a reading ahead.
+/// Returns the two ends of a queue for reading ahead.
 pub(super) fn read_ahead() -> (ReadInto, Ahead) {
     let (messages, read) = mpsc::channel(AHEAD);
     let memory = Arc::new(Semaphore::new(AHEAD_KIB as usize));
     (ReadInto { messages, memory }, Ahead(read))
 }
 
-/// Passes on what comes from `ordered`, then puts it `into` what was read ahead. Where there is no room, nobody waits
-/// at the tap for the file: they are let go before.
+/// Passes the messages of `ordered` on at the tap, then sends them to `into`. If there is no room, the takers at the
+/// tap are dropped first, so that they do not wait for the file.
 pub(super) async fn read_on(mut ordered: Ordered, passing: &Passing, into: ReadInto) -> Infallible {
-    // Whoever waited for those at the tap since it last stood at the stream's end is behind because of them.
+    // If reading had to wait for takers at the tap since it was last at the stream's end, the lag is caused by them.
     let mut was_held = false;
     loop {
         let incoming = ordered.next().await;

@@ -1,4 +1,4 @@
-//! Connections that only read: a few, kept open, apart from the writer's.
+//! Connections that only read: a few are kept open, separate from the writer's.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use rusqlite::Connection;
 
 use super::schema;
 
-/// Connections kept open; as many questions run at once as there are askers.
+/// Number of connections kept open; there may be more queries at the same time.
 const KEPT_OPEN: usize = 4;
 
-/// The pool.
+/// Pool of connections.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Readers {
     fn take(&self, generation: u64) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.generation != generation {
-            // The file was made anew: these look into the removed one.
+            // The file was rebuilt: these connections still read the removed one.
             *idle = Idle {
                 generation,
                 connections: Vec::new(),

@@ -1,7 +1,7 @@
-//! The file: its tables, how it is opened, and when it is thrown away.
+//! Database file: its tables, how it is opened, and when it is discarded.
 //!
-//! Everything in it can be read from the streams again, so a file that is damaged, or of another
-//! version of the schema, is not repaired: it is removed and made anew.
+//! Everything in it can be read from the streams again, so a file that is damaged or has another version of the schema
+//! is not repaired: it is removed and rebuilt.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,42 +11,42 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::applied::{Positions, Source, from_sql};
 use super::error::OpenProjectionError;
 
-/// Tables and indexes.
+/// SQL of the tables and indexes.
 const TABLES: &str = include_str!("schema.sql");
 
-/// Version of `schema.sql`, kept in `user_version`; another one in the file means that the file is made anew.
+/// Version of `schema.sql`, stored in `user_version`; a file with another version is rebuilt.
 pub(super) const VERSION: i64 = 11;
 
-/// How long a statement waits for a lock before it fails.
+/// Time for which a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it waits for readers of the log before it is not cut off: a script may read one state for a second, and its last
+/// Time for which shortening the log waits for its readers: a script may read one state for a second, and its last
 /// query for another.
 const SHORTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Page cache of the writer, KiB (negative = KiB in SQLite's own notation). What a transaction of some thousand messages
-/// changes has room in it: beyond that pages go to the log before the commit, and again with it.
+/// Page cache of the writer, KiB (negative = KiB in SQLite's own notation). It holds the changes of a transaction of
+/// some thousand messages: if they do not fit, pages go to the log before the commit, and again with it.
 const WRITER_CACHE: &str = "-32768";
 
-/// Pages in the write-ahead log before it is copied into the file: 32 MiB at 4 KiB each. Most pages are
+/// Size of the write-ahead log, in pages, at which it is copied into the file: 32 MiB at 4 KiB each. Most pages are
 /// written by many transactions, and copied once.
 const CHECKPOINT_PAGES: &str = "8192";
 
-/// What a write-ahead log that had grown is cut down to when it begins anew, bytes.
+/// Size in bytes to which a large write-ahead log is truncated when it restarts.
 const LOG_BYTES: &str = "16777216";
 
-/// Statements kept prepared per connection; more than there are in this module.
+/// Number of statements kept prepared per connection; more than there are in this module.
 const PREPARED_STATEMENTS: usize = 64;
 
-/// A writer's connection and how the file came to be what it is.
+/// A writer's connection, and the origin of its file.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) positions: Positions,
-    /// Why the former file was thrown away; none = it was kept, or there was none.
+    /// Reason why the former file was discarded; `None` if it was kept, or there was none.
     pub(super) discarded: Option<String>,
 }
 
-/// Opens the file at `path` for writing; makes it where it is absent, damaged or of another version.
+/// Opens the file at `path` for writing. Creates it if it is absent, damaged or of another version.
 pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
     let failed = |source| OpenProjectionError::Sqlite {
         path: path.to_path_buf(),
@@ -85,7 +85,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
     })
 }
 
-/// Throws away what is at `path` and makes an empty read model there.
+/// Discards the file at `path` and creates an empty read model there.
 pub(super) fn recreate(path: &Path) -> Result<Connection, OpenProjectionError> {
     remove(path)?;
     create(path).map_err(|source| OpenProjectionError::Sqlite {
@@ -104,7 +104,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(connection)
 }
 
-/// Whether `error` says that the file itself cannot be trusted any more.
+/// Returns whether `error` means that the file itself can no longer be trusted.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -112,7 +112,7 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether `error` lies in the surroundings and may pass: a lock, a full disk, memory.
+/// Returns whether `error` comes from the environment and may pass: a lock, a full disk, memory.
 pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
@@ -162,7 +162,7 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
 
-    // NORMAL keeps the file whole on power loss and may lose the last transactions, positions and rows alike.
+    // NORMAL keeps the file consistent on power loss, but may lose the last transactions, positions and rows alike.
     for (name, value) in [
         ("journal_mode", "WAL"),
         ("synchronous", "NORMAL"),
@@ -177,8 +177,8 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-/// Copies the log into the file and cuts it off. Readers that were there before are waited for, and the writer with
-/// them, for [`SHORTEN_TIMEOUT`].
+/// Copies the log into the file and truncates the log. Waits for earlier readers, and lets the writer wait, for
+/// [`SHORTEN_TIMEOUT`].
 pub(super) fn shorten(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(SHORTEN_TIMEOUT)?;
     let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
@@ -202,7 +202,7 @@ pub(super) fn read_positions(connection: &Connection) -> Result<Positions, rusql
     Ok(positions)
 }
 
-/// The file that SQLite keeps beside the one at `path`.
+/// Returns the path of the file that SQLite keeps beside the one at `path`.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

@@ -1,7 +1,8 @@
-//! `search()`: words (FTS5, BM25) and meaning (vectors), fused by reciprocal rank.
+//! Search by words (FTS5, BM25) and by meaning (vectors), fused by reciprocal rank.
 //!
-//! SQLite holds the vectors, `vectors` a copy in memory that is asked; [`keep`] makes both behind the streams and off
-//! everybody's path. Without an embedder, and until it has caught up, words alone answer.
+//! SQLite holds the vectors, and `vectors` holds the copy in memory that is searched. [`keep`] maintains both, behind
+//! the streams and off the path of events. Without an embedder, and until it has caught up, results come from words
+//! alone.
 
 pub(super) mod fuse;
 pub mod keep;
@@ -24,30 +25,30 @@ use crate::embed::Embedder;
 use crate::model::event::EventId;
 use crate::model::time::UnixMillis;
 
-/// Candidates that each of the two searches hands to the fusion at most.
+/// Maximum number of candidates that each of the two searches passes to the fusion.
 const CANDIDATES: usize = 100;
 
-/// Longest query, in characters; what comes after is not looked for.
+/// Maximum length of a query, in characters; the rest is ignored.
 const MAX_QUERY_CHARS: usize = 1_000;
 
-/// Characters of an event's content that a hit shows.
+/// Number of characters of an event's content that a hit shows.
 const SHOWN_CHARS: usize = 200;
 
-/// What searching by meaning needs.
+/// State of the search by meaning.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     embedder: OnceLock<Arc<dyn Embedder>>,
     index: RwLock<VectorIndex>,
 }
 
-/// How long a query waits for its vector: a script that asks has a time limit itself, and words say something too.
+/// Longest wait of a query for its vector: a script that searches has a time limit itself, and words give results too.
 const EMBED_PATIENCE: Duration = Duration::from_secs(3);
 
 impl Projection {
-    /// Events like `request`'s query, best first. Deleted ones are not found.
+    /// Returns the events similar to `request`'s query, best first, without deleted ones.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read.
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn search(&self, mut request: SearchRequest) -> Result<SearchReply, QueryProjectionError> {
         if let Some((end, _)) = request.query.char_indices().nth(MAX_QUERY_CHARS) {
             request.query.truncate(end);
@@ -95,7 +96,7 @@ impl Projection {
     }
 }
 
-/// Sequences of the events that match enough of the query's words, by BM25.
+/// Returns the sequences of the events that match enough of the query's words, by BM25.
 fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>, rusqlite::Error> {
     let Some(expression) = words::expression(&request.query) else {
         return Ok(Vec::new());
@@ -149,7 +150,7 @@ fn answer(
     })
 }
 
-/// The hit at `sequence`; none where the event was deleted meanwhile.
+/// Returns the hit at `sequence`, or `None` if the event was deleted meanwhile.
 fn hit(connection: &Connection, sequence: u64, score: f64) -> Result<Option<SearchHit>, rusqlite::Error> {
     let found = connection
         .prepare_cached(

@@ -1,8 +1,8 @@
-//! Which event ids are known already, asked for every event before it is evaluated.
+//! Known event ids, looked up for every event before it is evaluated.
 //!
-//! Nearly every event is new, so the common answer must not cost a look into SQLite: a bit filter over
-//! all ids says "certainly not known" from one word of memory, and a table of the last ids answers where
-//! the projection runs ahead of its asker. Both may only ever say "look it up" too often.
+//! Nearly every event is new, so the common case must not cost a query of SQLite. A bit filter over all ids shows
+//! "certainly not known" with one word of memory, and a table of the last ids decides if the projection is ahead of
+//! the caller. The only error that both may make is an unnecessary query.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,47 +10,47 @@ use std::sync::{Mutex, PoisonError};
 
 use super::apply::First;
 
-/// Words of the filter: 16 MiB, which is 13 bits an id at ten million events.
+/// Size of the filter in words: 16 MiB, which is 13 bits per id at ten million events.
 const FILTER_WORDS: usize = 2 * 1024 * 1024;
 
-/// Bits set per id, all in one word.
+/// Number of bits set per id, all in one word.
 const BITS_PER_ID: u32 = 5;
 
-/// Bits that choose one bit of a word.
+/// Number of fingerprint bits that choose one bit of a word.
 const BIT_CHOICE: u32 = 6;
 
-/// Places in the table of recent ids; a newer id takes the place of an older one: 1 MiB.
+/// Number of slots in the table of recent ids, 1 MiB; a newer id replaces an older one.
 const RECENT: usize = 64 * 1024;
 
-/// A 64-bit stand-in for an id, the same within one process.
+/// Returns a 64-bit hash of an id, the same within one process.
 pub(super) fn fingerprint(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What memory knows of an id.
+/// Result of a lookup in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recall {
-    /// An id of this fingerprint first occurred there.
+    /// Sequence at which an id with this fingerprint first occurred.
     Recent(u64),
-    /// It is not in the read model.
+    /// The id is not in the read model.
     Absent,
-    /// Only the read model can tell.
+    /// Only a query of the read model can decide.
     Unknown,
 }
 
-/// The ids taken in.
+/// Ids of the applied events.
 #[derive(Debug)]
 pub(super) struct Seen {
     filter: Box<[AtomicU64]>,
-    /// Whether the ids that were in the file when it was opened are in the filter.
+    /// Whether the filter contains the ids that were in the file when it was opened.
     complete: AtomicBool,
     recent: Mutex<Box<[First]>>,
 }
 
 impl Seen {
-    /// Knows nothing; `complete` where the file is empty.
+    /// Builds an empty filter; `complete` if the file is empty.
     pub(super) fn new(complete: bool) -> Self {
         Self {
             filter: (0..FILTER_WORDS).map(|_| AtomicU64::new(0)).collect(),
@@ -68,7 +68,7 @@ impl Seen {
         }
     }
 
-    /// Notes ids that have just been committed.
+    /// Adds ids that have just been committed.
     pub(super) fn remember(&self, firsts: &[First]) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         for first in firsts {
@@ -77,7 +77,7 @@ impl Seen {
         }
     }
 
-    /// Notes an id that is in the file.
+    /// Adds an id that is in the file.
     pub(super) fn admit(&self, fingerprint: u64) {
         let bits = bits(fingerprint);
         let word = &self.filter[place(fingerprint, FILTER_WORDS)];
@@ -86,12 +86,12 @@ impl Seen {
         }
     }
 
-    /// From now on the filter holds every id of the file.
+    /// Declares that the filter contains every id of the file.
     pub(super) fn complete(&self) {
         self.complete.store(true, Ordering::Release);
     }
 
-    /// What is known of the id with `fingerprint`.
+    /// Looks up the id with `fingerprint`.
     pub(super) fn recall(&self, fingerprint: u64) -> Recall {
         let bits = bits(fingerprint);
         let admitted = self.filter[place(fingerprint, FILTER_WORDS)].load(Ordering::Acquire) & bits == bits;
@@ -113,12 +113,12 @@ impl Seen {
     }
 }
 
-/// The place of `fingerprint` among `places` (a power of two), from bits that [`bits`] does not use.
+/// Returns the slot of `fingerprint` among `places` (a power of two), from bits that [`bits`] does not use.
 const fn place(fingerprint: u64, places: usize) -> usize {
     (fingerprint >> (BITS_PER_ID * BIT_CHOICE)) as usize & (places - 1)
 }
 
-/// The bits of `fingerprint` within its word.
+/// Returns the bits of `fingerprint` within its word.
 fn bits(fingerprint: u64) -> u64 {
     (0..BITS_PER_ID).fold(0, |bits, choice| {
         bits | 1 << (fingerprint >> (choice * BIT_CHOICE) & 63)

@@ -1,7 +1,7 @@
-//! A copy of the whole file, of one moment, for replicas that have none yet.
+//! Copies of the whole file, at one moment, for replicas that have none yet.
 //!
-//! It is worth what the file is: nothing in it that the streams do not hold, so a copy that is old is only caught up
-//! from, and one that is damaged is thrown away.
+//! A copy contains nothing that the streams do not hold: an old copy is a start from which to catch up, and a damaged
+//! one is discarded.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,14 @@ use super::applied::{Positions, Source};
 use super::error::QueryProjectionError;
 use super::{Projection, schema};
 
-/// What all copies that this program can read have in their names' beginning: those of another schema are of no use.
+/// Returns the prefix of the names of all copies that this program can read: copies of another schema are of no use.
 #[must_use]
 pub fn folder() -> String {
     format!("read-model/v{}/", schema::VERSION)
 }
 
-/// A copy is being made as long as this lives: it reads one moment's file, so the log beside it cannot be shortened.
+/// Marks that a copy is being made, while this lives. The copy reads the file at one moment, so the log beside it
+/// cannot be shortened.
 struct Copying<'a>(&'a AtomicBool);
 
 impl<'a> Copying<'a> {
@@ -35,16 +36,16 @@ impl Drop for Copying<'_> {
 }
 
 impl Projection {
-    /// Whether a copy is being made.
+    /// Returns whether a copy is being made.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.0.copying.load(Ordering::Acquire)
     }
 
-    /// Writes a copy to `to`, where no file may be; answers up to which event it goes.
+    /// Writes a copy to `to`, which must not exist. Returns the sequence of the last event in the copy.
     ///
     /// # Errors
-    /// [`QueryProjectionError`] where the file cannot be read or the copy not be written.
+    /// Returns [`QueryProjectionError`] if the file cannot be read or the copy cannot be written.
     pub async fn copy_to(&self, to: PathBuf) -> Result<u64, QueryProjectionError> {
         let from = self.path().to_path_buf();
         let _copying = Copying::begin(&self.0.copying);

@@ -1,7 +1,7 @@
-//! The read model in step with history: what it held when an event of the past was new, for one who replays events.
+//! Read model in step with history: the state at the moment when a past event was new, for replays of events.
 //!
-//! Of `EVENTS` everything up to the event itself, of the other streams what was stored before it. The rows are those
-//! that [`super::feed`] would write, by the same hands.
+//! It contains `EVENTS` up to the event itself, and the messages of the other streams that were stored before it. The
+//! rows are those that [`super::feed`] would write, written by the same code.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::bus::{Bus, Incoming, Ordered};
 use crate::model::time::UnixMillis;
 use crate::wire::seal::Trust;
 
-/// Why a read model cannot be brought to a moment of the past.
+/// Reason why a read model cannot be brought to a past moment.
 #[derive(Debug, thiserror::Error)]
 pub enum StepProjectionError {
-    /// The stream cannot be asked.
+    /// The stream cannot be read.
     #[error("{stream} cannot be read: {detail}")]
     Read {
-        /// Which.
+        /// Name of the stream.
         stream: &'static str,
-        /// What the server said.
+        /// Error text of the server.
         detail: String,
     },
     /// The rows cannot be written.
@@ -29,7 +29,7 @@ pub enum StepProjectionError {
     Write(#[from] ApplyBatchError),
 }
 
-/// All streams, each at one place; see the module.
+/// All streams, each at one position; see the module.
 #[derive(Debug)]
 pub struct Stepped {
     projection: Projection,
@@ -41,19 +41,19 @@ struct Cursor {
     source: Source,
     reader: Ordered,
     trust: Arc<Trust>,
-    /// Read and not taken in yet.
+    /// Message that was read and not applied yet.
     ahead: Option<Incoming>,
     /// Sequence of the last message that was read.
     read: u64,
-    /// There was nothing behind it then.
+    /// Whether no message was after it at that time.
     at_end: bool,
 }
 
 impl Stepped {
-    /// Begins where `projection` stands, which nothing else may feed.
+    /// Starts at the positions of `projection`, which must have no other feed.
     ///
     /// # Errors
-    /// [`StepProjectionError::Read`].
+    /// Returns [`StepProjectionError::Read`] if a stream cannot be read.
     pub async fn begin(bus: &Bus, projection: Projection) -> Result<Self, StepProjectionError> {
         let mut cursors = Vec::new();
         for source in Source::ALL {
@@ -82,11 +82,11 @@ impl Stepped {
         Ok(Self { projection, cursors })
     }
 
-    /// Takes in `EVENTS` up to `sequence`, behind which or at which a message is stored, and of the others what was
-    /// stored before `at`; never goes back.
+    /// Applies `EVENTS` up to `sequence`, at or after which a message must be stored, and the messages of the other
+    /// streams stored before `at`. Never goes back.
     ///
     /// # Errors
-    /// [`StepProjectionError::Write`].
+    /// Returns [`StepProjectionError::Write`] if the rows cannot be written.
     pub async fn take_in(&mut self, sequence: u64, at: UnixMillis) -> Result<(), StepProjectionError> {
         for cursor in &mut self.cursors {
             loop {
@@ -103,13 +103,13 @@ impl Stepped {
 }
 
 impl Cursor {
-    /// The next messages that are due, bounded; empty = none.
+    /// Returns the next messages that are due, at most a batch; empty if there are none.
     async fn batch(&mut self, sequence: u64, at: UnixMillis) -> Vec<Applied> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
             let may_read = match self.source {
-                // Events may be newer than this reader; the one that is asked for is there.
+                // Events may be newer than this reader, so `at_end` does not count; the requested one exists.
                 Source::Events => self.read < sequence,
                 Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => !self.at_end,
             };

@@ -1,4 +1,4 @@
-//! The read model as its users see it.
+//! Tests of the read model through its public interface.
 
 mod consequences;
 mod contract;
@@ -36,17 +36,17 @@ impl Case {
         case
     }
 
-    /// A script's view of the file.
+    /// Opens the file as a script does.
     fn reader(&self) -> Connection {
         schema::open_reader(self.projection.path()).unwrap()
     }
 
-    /// The one value that `sql` answers.
+    /// Returns the one value that `sql` selects.
     fn value<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
         self.reader().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// Every row of every table that is filled, as text.
+    /// Returns every row of every table that is filled, as text.
     fn dump(&self) -> Vec<String> {
         let connection = self.reader();
         let mut names = connection

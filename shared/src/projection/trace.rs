@@ -1,8 +1,8 @@
-//! The causal chain of an event, from what the ledgers say: event → hooks → dispatches → turns → tool calls, approvals,
-//! messages to agents, firings of intents, deliveries → sent events, and their chains in turn.
+//! Causal chain of an event, from the records: event → hooks → dispatches → turns → tool calls, approvals, messages to
+//! agents, firings of intents, deliveries → sent events, and their chains in turn.
 //!
-//! Every link is an id: the dispatch's in the invocation, turn id = delivery id, sent event `out:{delivery}/{part}`, and
-//! `nexus_caused` for the events that a turn brought about itself. The walk is bounded: an event and a turn are visited
+//! Every link is an id: the dispatch's in the invocation, turn id = delivery id, sent event `out:{delivery}/{part}`,
+//! and `nexus_caused` for the events that a turn caused itself. The walk is bounded: an event and a turn are visited
 //! once, at most [`MAX_VISITED`] of them, and no deeper than events may lead to each other.
 
 mod turn;
@@ -17,12 +17,12 @@ use super::query;
 use crate::model::event::{Direction, MAX_HOPS};
 use crate::model::time::UnixMillis;
 
-/// Most events and turns that one walk visits. A chain that goes on beyond is cut, and never called complete.
+/// Maximum number of events and turns that one walk visits. A longer chain is cut, and never called complete.
 const MAX_VISITED: usize = 20_000;
 /// Deepest event, counted from the traced one: beyond [`MAX_HOPS`] no event leads to a turn, but its parts are sent.
 const MAX_DEPTH: u8 = MAX_HOPS + 2;
 
-/// Everything that the event `id` led to; `given_up` is what the dead letters say.
+/// Returns every step that the event `id` led to; `given_up` contains the dead letters.
 pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Result<Trace, rusqlite::Error> {
     let Some(event) = query::event(connection, id)? else {
         return Ok(Trace::default());
@@ -56,8 +56,8 @@ struct Walk<'c> {
 }
 
 impl Walk<'_> {
-    /// Whether the walk goes on to the event or turn `id`: no, if it was there before, or if a bound is reached, which
-    /// leaves the chain cut and not complete.
+    /// Returns whether the walk visits the event or turn `id`. It does not if it was visited before, or if a limit is
+    /// reached; the chain is then cut and not complete.
     fn enters(&mut self, id: &str, depth: u8) -> bool {
         if self.visited.contains(id) {
             return false;
@@ -99,8 +99,8 @@ impl Walk<'_> {
         self.cards(event.id.as_str(), depth)
     }
 
-    /// The hooks' outcomes. An event without a record of them was given up, or is still being evaluated; one of which some
-    /// are deferred is.
+    /// Adds the hooks' outcomes. An event without a record of them was given up or is still being evaluated; an event
+    /// with deferred hooks is still being evaluated.
     fn hooks(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
         let event_id = event.id.as_str();
         let mut evaluation = self.connection.prepare_cached(
@@ -160,8 +160,8 @@ impl Walk<'_> {
         rows.collect()
     }
 
-    /// Dispatches that the invocations name, with what `DISPATCHES` knows of them; the latter alone where
-    /// the record of the invocations is not there yet.
+    /// Returns the dispatches that the invocations name, with their rows from `DISPATCHES`; only the latter if the
+    /// record of the invocations is not there yet.
     fn dispatches(&self, event_id: &str) -> Result<Vec<Dispatch>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT coalesce(d.id, i.dispatch_id), d.hook_id, d.session_id, d.queue_mode, d.published_at
@@ -256,7 +256,7 @@ impl Outcome {
 
 struct Dispatch {
     id: String,
-    /// None = its message was not seen yet.
+    /// Row of its message; `None` if that was not seen yet.
     stored: Option<StoredDispatch>,
 }
 

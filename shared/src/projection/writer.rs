@@ -1,4 +1,4 @@
-//! The one thread that writes: takes batches in order, several of them in one transaction.
+//! The writer thread: applies batches in order, several of them in one transaction.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use super::error::{ApplyBatchError, OpenProjectionError};
 use super::schema;
 use super::seen::Seen;
 
-/// Batches that share one transaction at most.
+/// Maximum number of batches that share one transaction.
 const MAX_GROUP: usize = 16;
 
-/// Messages in them from which on no further batch joins: whoever waits for a position waits for the whole.
+/// Number of messages from which on no further batch joins, because a caller that waits for a position waits for the
+/// whole transaction.
 const MANY: usize = 2_000;
 
-/// Batches that wait for the writer; a sender beyond that waits itself.
+/// Maximum number of batches that wait for the writer; further senders wait.
 pub(super) const QUEUE: usize = 16;
 
-/// What the writer is told.
+/// Command to the writer.
 pub(super) enum Command {
-    /// Take these in.
+    /// Apply a batch.
     Apply {
         batch: Arc<Vec<Applied>>,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
-    /// Do this in a transaction of its own, between batches.
+    /// Write something in a transaction of its own, between batches.
     Write {
         work: Work,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
-    /// Copy the log into the file and cut it off, where no reader keeps it open.
+    /// Copy the log into the file and truncate it, unless a reader keeps it open.
     Shorten {
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
-    /// The file of that generation is found damaged, or not to be of these streams; a later one is not meant.
+    /// The file of that generation was found damaged, or built from other streams; ignored for a later generation.
     Damaged { detail: String, generation: u64 },
-    /// Close the file and stop.
+    /// Close the file and stop the thread.
     Close { done: oneshot::Sender<()> },
 }
 
-/// Something to be written that came from no stream.
+/// A write that does not come from a stream.
 pub(super) type Work = Box<dyn FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send>;
 
 type Waiting = (Arc<Vec<Applied>>, oneshot::Sender<Result<(), ApplyBatchError>>);
@@ -57,12 +58,12 @@ pub(super) struct Writer {
     pub(super) positions: watch::Sender<Positions>,
     pub(super) seen: Arc<Seen>,
     pub(super) people: People,
-    /// Counts how often the file was made anew under its readers.
+    /// Number of times that the file was rebuilt under its readers.
     pub(super) generation: Arc<AtomicU64>,
 }
 
 impl Writer {
-    /// Takes commands until it is told to close or nobody is left to tell it anything.
+    /// Executes commands until it is told to close or all senders are gone.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut closing = None;
         while let Some(command) = commands.blocking_recv() {
@@ -90,7 +91,7 @@ impl Writer {
                 }
 
                 let is_full = batches.len() + works.len() >= MAX_GROUP || messages >= MANY;
-                // Who wants the log cut off has everybody else wait.
+                // Further commands wait for the log to be truncated.
                 next = if !is_full && shorten.is_empty() {
                     commands.try_recv().ok()
                 } else {
@@ -110,7 +111,7 @@ impl Writer {
         drop(self.connection);
 
         if let Some(done) = closing {
-            // Nobody waits any more: closed all the same.
+            // If the caller waits no more, the writer is closed all the same.
             let _ = done.send(());
         }
     }
@@ -127,14 +128,14 @@ impl Writer {
         };
 
         for (_, done) in batches {
-            // A feed that was cancelled meanwhile resumes at the position that was committed.
+            // A feed that was cancelled meanwhile resumes at the committed position.
             let _ = done.send(result.clone());
         }
 
         Ok(())
     }
 
-    /// Does what came from no stream, each in a transaction of its own.
+    /// Executes writes that do not come from a stream, each in a transaction of its own.
     fn work(
         &mut self,
         works: Vec<(Work, oneshot::Sender<Result<(), ApplyBatchError>>)>,
@@ -146,14 +147,14 @@ impl Writer {
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
 
-            // Nobody waits any more: done all the same.
+            // If the caller waits no more, the work is done all the same.
             let _ = done.send(outcome);
         }
 
         Ok(())
     }
 
-    /// Copies the log into the file and cuts it off, for whoever asks.
+    /// Copies the log into the file and truncates it, for each waiting caller.
     fn shorten(
         &mut self,
         waiting: Vec<oneshot::Sender<Result<(), ApplyBatchError>>>,
@@ -165,14 +166,14 @@ impl Writer {
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
 
-            // Nobody waits any more: done all the same.
+            // If the caller waits no more, the work is done all the same.
             let _ = done.send(outcome);
         }
 
         Ok(())
     }
 
-    /// Runs `write` in one transaction; what is remembered of contacts goes where it fails.
+    /// Runs `write` in one transaction. If it fails, the contacts in memory are cleared.
     fn transact<T>(
         &mut self,
         write: impl FnOnce(&Connection, &mut People) -> Result<T, rusqlite::Error>,
@@ -220,8 +221,8 @@ impl Writer {
         Ok(())
     }
 
-    /// One message that SQLite will not take must not hold up the others: each is tried on its own, and
-    /// what fails is passed over with a warning.
+    /// Applies each message by itself, because one message that SQLite rejects must not block the others. A message
+    /// that fails is skipped with a warning.
     fn commit_singly(&mut self, batches: &[Waiting]) -> Result<(), ApplyBatchError> {
         for applied in batches.iter().flat_map(|(batch, _)| batch.iter()) {
             let Err(error) = self.commit(std::iter::once(applied)) else {
@@ -239,7 +240,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Throws the file away and begins again at the beginning of every stream.
+    /// Discards the file and starts again at the beginning of every stream.
     fn rebuild(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
         tracing::error!(path = %self.path.display(), detail, "read model is damaged, rebuilding it from the streams");
         self.connection = Connection::open_in_memory().map_err(|source| OpenProjectionError::Sqlite {

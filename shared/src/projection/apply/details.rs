@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use crate::model::event::{Direction, Event, PeerKind};
 use crate::model::time::UnixMillis;
 
-/// Writes what goes with the first occurrence of `event`.
+/// Writes the rows beside the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
-    // A conversation that somebody merely names is not told of by them.
+    // An origin that cannot speak on a conversation must not describe it.
     if event.origin.speaks_on(event) {
         write_thread(connection, event, &thread(event))?;
     }
@@ -18,7 +18,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     write_attachments(connection, event)
 }
 
-/// The thread of `event`; where its platform names none, its conversation is one.
+/// Returns the thread of `event`; if its platform names none, its conversation is the thread.
 pub(super) fn thread(event: &Event) -> Cow<'_, str> {
     match &event.thread_id {
         Some(thread) => Cow::Borrowed(thread),
@@ -29,7 +29,7 @@ pub(super) fn thread(event: &Event) -> Cow<'_, str> {
     }
 }
 
-/// Writes what an updated or deleted item carries now in the place of what it carried before.
+/// Replaces the tags and attachments of an updated or deleted item by those it has now.
 pub(super) fn rewrite(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let id = event.id.as_str();
     connection
@@ -110,7 +110,7 @@ fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusql
     Ok(())
 }
 
-/// What a source says of an item's state; absent = it does not say.
+/// State of an item as its source reports it; `None` if the source does not report it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct State<'a> {
     read_state: Option<&'a str>,
@@ -119,7 +119,7 @@ struct State<'a> {
     status: Option<&'a str>,
 }
 
-/// Writes the item's state where its source says one; what it does not say stays as it was.
+/// Writes the item's state if its source reports one. Fields that are not reported keep their values.
 pub(super) fn write_state(
     connection: &Connection,
     published_at: UnixMillis,

@@ -1,4 +1,4 @@
-//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`people`] and [`harness`] everything that goes with an event.
+//! `EVENTS` → `events`, `events_fts`, and with [`details`], [`people`] and [`harness`] every other row of an event.
 
 use rusqlite::{Connection, params};
 
@@ -9,9 +9,9 @@ use crate::model::time::UnixMillis;
 use crate::projection::applied::to_sql;
 use crate::projection::seen::fingerprint;
 
-/// The first occurrence of an id makes its row; a later one changes it only where the source says that the item was
-/// updated or deleted (`docs/design/wire.md` §1.3). An updated item keeps its direction, time and place in the
-/// conversation.
+/// Writes `event`. The first occurrence of an id creates its row; a later one changes the row only if the source
+/// reports that the item was updated or deleted (`docs/design/wire.md` §1.3). An updated item keeps its direction,
+/// time and place in the conversation. Returns the event if this is its first occurrence.
 pub(super) fn write(
     connection: &Connection,
     people: &mut People,
@@ -77,10 +77,10 @@ pub(super) fn write(
     Ok(None)
 }
 
-/// Channels whose events name the turn that brought them about: messages between agents, and firings of intents.
+/// Channels whose events name the turn that caused them: messages between agents, and firings of intents.
 const CAUSED: [&str; 2] = ["agent", "timer"];
 
-/// Notes the turn that brought `event` about, if its channel has such and it names one.
+/// Stores the turn that caused `event`, if its channel has such turns and it names one.
 fn write_cause(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let turn = event.metadata.get("turn").and_then(serde_json::Value::as_str);
     let Some(turn) = turn.filter(|_| CAUSED.contains(&event.channel.as_str())) else {
@@ -92,7 +92,7 @@ fn write_cause(connection: &Connection, event: &Event) -> Result<(), rusqlite::E
         .map(drop)
 }
 
-/// Puts `content` into the index of words under the row `sequence`.
+/// Adds `content` to the index of words, under the row `sequence`.
 fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), rusqlite::Error> {
     if !content.is_empty() {
         connection
@@ -102,8 +102,8 @@ fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), ru
     Ok(())
 }
 
-/// Takes the row of `id` out of the index of words; answers its sequence. The index holds no text of its own, so it
-/// must be told what it indexed.
+/// Removes the row of `id` from the index of words. Returns its sequence. The index holds no text of its own, so it
+/// must be given the text that it indexed.
 fn unindex(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
     let (sequence, content, deleted): (i64, String, bool) = connection
         .prepare_cached("SELECT sequence, content, direction = 'deleted' FROM events WHERE id = ?1")?

@@ -1,8 +1,8 @@
 //! `EVENTS` of channel `aix` → the agent tables: turns of agents that other harnesses ran
 //! (`docs/design/channels.md` §1.7).
 //!
-//! An event is one message of a turn, its id `aix:turn:{turn}:{role}`. Our own agents' rows come from `LEDGER` and
-//! never share an id with these.
+//! An event is one message of a turn, with the id `aix:turn:{turn}:{role}`. Our own agents' rows come from `LEDGER`
+//! and never share an id with these.
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::json;
 use crate::model::event::Event;
 
-/// The channel of these events.
+/// Name of the channel of these events.
 pub(super) const CHANNEL: &str = "aix";
 
-/// How their ids begin.
+/// Prefix of their ids.
 const PREFIX: &str = "aix:turn:";
 
-/// Writes the session, the turn, the message and the tool calls that `event` tells of.
+/// Writes the session, the turn, the message and the tool calls of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let Some((turn, role)) = event
         .id

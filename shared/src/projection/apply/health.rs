@@ -1,7 +1,7 @@
-//! `INVOCATIONS` → `hook_health`: how each hook's last 100 invocations went (seed 003 §8.5).
+//! `INVOCATIONS` → `hook_health`: statistics of each hook's last 100 invocations (seed 003 §8.5).
 //!
-//! Gathered over a transaction and written once per hook at its end, so that a hook that sees every event costs a row a
-//! batch. Passes are told in sums about once a second, so among the last 100 they stand together.
+//! Collected over a transaction and written once per hook at its end, so that a hook that sees every event costs one
+//! row per batch. Passes are reported in sums about once a second, so they are consecutive among the last 100.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use super::hooks::ListedHook;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use crate::projection::applied::to_sql;
 
-/// Invocations that the statistics are of.
+/// Number of invocations that the statistics cover.
 const WINDOW: usize = 100;
 
 /// Microseconds in a millisecond.
 const US_PER_MS: f64 = 1_000.0;
 
-/// How an invocation ended, as the window keeps it.
+/// Outcome of an invocation, as the window stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     Passed,
@@ -26,16 +26,18 @@ enum Kind {
     Failed,
 }
 
-/// One invocation: how it ended, its microseconds, its dollars, and when its event's evaluation ended.
+/// One invocation: its outcome, its duration in microseconds, its cost in dollars, and the time at which its event's
+/// evaluation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Ran(Kind, u64, f64, i64);
 
-/// What a transaction's records say of the hooks.
+/// Invocations of one transaction's records, by hook.
 #[derive(Debug, Default)]
 pub(in crate::projection) struct Health(BTreeMap<String, Vec<Ran>>);
 
 impl Health {
-    /// Takes note of `record`, the first of its event, or of what a later one says of hooks that were deferred.
+    /// Collects the invocations in `record`: the first record of its event, or the part of a later one about deferred
+    /// hooks.
     pub(super) fn take(&mut self, record: &EventInvocations) {
         let at = record.finished_at.0;
         for hook in &record.hooks {
@@ -52,7 +54,7 @@ impl Health {
         self.0.entry(hook.hook_id.clone()).or_default().push(ran);
     }
 
-    /// Of more passes than latencies are told of, the untold ones are as the first that is told.
+    /// Collects passes. If there are more passes than reported latencies, the others get the first reported latency.
     fn passed(&mut self, passes: &HookPasses, at: i64) {
         let count = (passes.count as usize).min(WINDOW);
         let told = &passes.latencies_us;
@@ -85,7 +87,7 @@ impl Health {
     }
 }
 
-/// What counts as an invocation: a hook that was skipped did not run.
+/// Returns the kind of an invocation; `None` if the hook did not run, because it was skipped or deferred.
 const fn kind(outcome: &HookOutcome) -> Option<Kind> {
     match outcome {
         HookOutcome::Passed => Some(Kind::Passed),
@@ -99,7 +101,7 @@ fn count(window: &[Ran], kind: Kind) -> i64 {
     window.iter().map(|ran| i64::from(ran.0 == kind)).sum()
 }
 
-/// `failure` = when the last one was, as far as is known here.
+/// Writes one hook's row; `failure` is the time of the last failure known here.
 fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i64>) -> Result<(), rusqlite::Error> {
     let length = to_sql(window.len() as u64);
     let all = window.len().max(1) as f64;
@@ -137,13 +139,13 @@ fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i
     Ok(())
 }
 
-/// The nearest rank among `sorted` microseconds, in milliseconds.
+/// Returns the nearest rank among `sorted` microseconds, in milliseconds.
 fn percentile(sorted: &[u64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).map_or(0.0, |&us| us as f64 / US_PER_MS)
 }
 
-/// Gives every hook of the registry a row, and says where its breaker stands.
+/// Gives every hook of the registry a row, and writes the states of the breakers.
 pub(super) fn circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
     connection.execute(
         "INSERT OR IGNORE INTO hook_health SELECT id, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 'closed', NULL FROM hooks",

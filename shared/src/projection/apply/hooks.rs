@@ -16,8 +16,8 @@ use crate::projection::applied::to_sql;
 /// Microseconds in a millisecond.
 const US_PER_MS: f64 = 1_000.0;
 
-/// The first record of an event counts: it is the one that its dispatches were made of; of a later one, what it says of
-/// hooks that were deferred until then. Answers what of `record` counts.
+/// Writes `record`. Only the first record of an event counts, because its dispatches were made from it; of a later
+/// one, only the outcomes of hooks that were deferred until then. Returns the part of `record` that counts.
 pub(super) fn write_invocations<'a>(
     connection: &Connection,
     record: &'a EventInvocations,
@@ -47,7 +47,7 @@ pub(super) fn write_invocations<'a>(
     Ok(Some(Cow::Borrowed(record)))
 }
 
-/// Writes what `record` says of hooks that were deferred until now. Hooks that passed stand in no row.
+/// Writes the outcomes in `record` of hooks that were deferred until now. Hooks that passed have no row.
 fn complete<'a>(
     connection: &Connection,
     record: &EventInvocations,
@@ -83,20 +83,20 @@ fn complete<'a>(
     Ok(Some(Cow::Owned(news)))
 }
 
-/// A hook as the buckets of the registry tell of it.
+/// A hook according to the buckets of the registry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedHook {
-    /// What is registered.
+    /// Registered script and metadata of the hook.
     pub record: HookRecord,
-    /// What became of it.
+    /// Current state of the hook.
     pub state: HookState,
-    /// Where its breaker stands.
+    /// State of the hook's breaker.
     pub circuit: Circuit,
 }
 
 impl ListedHook {
-    /// What `hook_health.circuit_state` says (seed 003 §8.5). The buckets are told of one by one: of a hook that is
-    /// paused the breaker may not have been heard of yet.
+    /// Returns the value of `hook_health.circuit_state` (seed 003 §8.5). The buckets are watched one by one: the
+    /// breaker of a paused hook may not be known yet.
     pub(super) const fn circuit_state(&self) -> &'static str {
         match (&self.circuit, self.state.status) {
             (Circuit::HalfOpen { .. }, _) => "half-open",
@@ -113,7 +113,7 @@ impl ListedHook {
     }
 }
 
-/// Writes the registry in the place of what it was.
+/// Replaces the registry's rows by `hooks`.
 pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
     connection.execute("DELETE FROM hooks", [])?;
     let mut statement = connection.prepare_cached(
@@ -125,7 +125,7 @@ pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), 
             record.id,
             record.metadata.name,
             record.metadata.description,
-            // Scripts of all authors read this table.
+            // Scripts of all authors can read this table, so it must not contain the source of others.
             rusqlite::types::Null,
             record.enabled,
             name(&record.metadata.mode),
@@ -142,12 +142,12 @@ pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), 
     super::health::circuits(connection, hooks)
 }
 
-/// The name that serde gives a variant.
+/// Returns the name that serde gives a variant.
 fn name(variant: &impl serde::Serialize) -> String {
     json(variant).trim_matches('"').to_owned()
 }
 
-/// What the columns say of an outcome.
+/// Values of the columns for an outcome.
 struct OutcomeColumns<'a> {
     outcome: &'static str,
     dispatch: Option<String>,
@@ -228,7 +228,7 @@ fn write_invocation(
     Ok(())
 }
 
-/// A dispatch published twice (its id is derived from event and hook) keeps its first place.
+/// Writes `dispatch`. If it was published twice (its id is derived from event and hook), the first one counts.
 pub(super) fn write_dispatch(
     connection: &Connection,
     sequence: u64,

@@ -1,7 +1,7 @@
 //! `LEDGER` → `agent_sessions`, `agent_turns`, `agent_messages`, `agent_tool_calls`, `nexus_dispatch_ends`.
 //!
-//! Entries that arose together are one message: they are folded first, so that a turn that begins and
-//! ends in one message is one row written once.
+//! Entries that were made together are one message. They are folded first, so that a turn that begins and ends in one
+//! message is one row, written once.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -11,7 +11,7 @@ use crate::model::session::SessionRef;
 use crate::projection::applied::to_sql;
 use crate::projection::turns::{self, ApprovalChange, IntentChange, MessageRow, SessionRows, ToolChange, TurnChange};
 
-/// `source` of our own agents' sessions; sessions read from elsewhere name their harness.
+/// Value of `source` for our own agents' sessions; sessions read from elsewhere name their harness.
 const OWN_SOURCE: &str = "nexus";
 
 /// Writes the rows of one ledger message, stored under `subject`.
@@ -105,7 +105,8 @@ fn write_head(
     Ok(())
 }
 
-/// Personas have no slash in practice; where neither subject nor ledger tells, the part before it must do.
+/// Returns the persona of a session id whose subject and ledger do not name it: the part before the slash, as personas
+/// have none in practice.
 fn persona_of(session_id: &str) -> &str {
     session_id.split_once('/').map_or(session_id, |(persona, _)| persona)
 }
@@ -212,8 +213,8 @@ fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<
     Ok(())
 }
 
-/// Of one question the two entries may come in one record or in two; a decision of a question that nobody wrote down is
-/// kept without its tool.
+/// Writes one change of an approval. The two entries of one approval may come in one record or in two; a decision
+/// without a recorded request is stored without its tool.
 fn write_approval(
     connection: &Connection,
     record: &LedgerRecord,

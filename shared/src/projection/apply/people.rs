@@ -1,11 +1,11 @@
-//! Who took part: `EVENTS` → `contacts`, `contact_identifiers`, `event_participants`; `identities.yaml` → `persons`,
-//! and which contacts are theirs → `person_contact_links`.
+//! Participants: `EVENTS` → `contacts`, `contact_identifiers`, `event_participants`; `identities.yaml` → `persons`,
+//! and their contacts → `person_contact_links`.
 //!
-//! A contact is an address on a channel, its id `{channel}:{address}`; an address that the event's origin does not prove is
-//! a contact apart, `{channel}:~{origin}~{address}`, which is nobody's. Nearly every event comes from somebody known,
-//! and must not cost more than its row in `event_participants`: what is stored of the contacts met last is
-//! remembered, and `last_seen_at` follows in steps of [`SEEN_STEP_MS`]. That step is a function of the events alone,
-//! so a file that is made anew holds the same.
+//! A contact is an address on a channel, with the id `{channel}:{address}`. An address that the event's origin does
+//! not prove is a separate contact, `{channel}:~{origin}~{address}`, which belongs to no person. Nearly every event
+//! comes from a known contact, and must cost no more than its row in `event_participants`: the stored state of the
+//! contacts met last is kept in memory, and `last_seen_at` advances in steps of [`SEEN_STEP_MS`]. The steps depend on
+//! the events alone, so a rebuilt file has the same contents.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,26 +17,26 @@ use crate::model::identity::{Identities, Person};
 use crate::model::origin::{Proven, WEBCHAT, proven_name};
 use crate::model::time::UnixMillis;
 
-/// `last_seen_at` moves only when it is behind by so many milliseconds.
+/// Lag in milliseconds from which `last_seen_at` is moved.
 const SEEN_STEP_MS: i64 = 60_000;
 
-/// Contacts remembered; beyond it the memory is cleared, and they are read again.
+/// Maximum number of contacts kept in memory; beyond it the memory is cleared, and they are read again.
 const MAX_REMEMBERED: usize = 50_000;
 
-/// `source` of a contact that `identities.yaml` names and no event has come from.
+/// Value of `source` for a contact that `identities.yaml` names and that no event has come from.
 const NAMED: &str = "identities";
 
-/// The channel that stands for any.
+/// Key of addresses that are valid on any channel.
 const ANY: &str = "*";
 
-/// Who is who, and what is stored of the contacts met last.
+/// Identities of persons, and the stored state of the contacts met last.
 #[derive(Debug, Default)]
 pub(crate) struct People {
     identities: Identities,
-    /// (channel, address) → the person's index.
+    /// Index of the person by channel and address.
     owners: HashMap<(String, String), usize>,
     met: HashMap<String, Met>,
-    /// Dates persons that are new.
+    /// Creation time of new persons.
     learnt_at: UnixMillis,
 }
 
@@ -48,12 +48,12 @@ struct Met {
 }
 
 impl People {
-    /// Forgets what is stored: the transaction that stored it failed, or the file is another one.
+    /// Clears the memory, because the transaction of its contents failed or the file is another one.
     pub(crate) fn forget(&mut self) {
         self.met.clear();
     }
 
-    /// Writes who took part in `event`.
+    /// Writes the participants of `event`.
     pub(super) fn meet(&mut self, connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
         let sender = (
             event.from.id.as_str(),
@@ -81,7 +81,8 @@ impl People {
         Ok(())
     }
 
-    /// The name of `address` in its contact's id: a stranger who calls himself somebody is another contact.
+    /// Returns the name of `address` in its contact's id: a stranger who claims another's address is a separate
+    /// contact.
     fn contact_name<'a>(&self, event: &Event, address: &'a str) -> Cow<'a, str> {
         let is_proven = match event.origin.proof(event, address) {
             Proven::OnEveryChannel | Proven::OnItsChannel => true,
@@ -166,7 +167,7 @@ impl People {
         Ok(())
     }
 
-    /// Whose `contact` with `address` on `channel` is.
+    /// Returns the person that `contact` with `address` on `channel` belongs to, if there is one.
     fn owner(&self, contact: &str, channel: &str, address: &str) -> Option<&Person> {
         let is_proven = contact == contact_id(channel, &proven_name(address));
         if self.owners.is_empty() || !is_proven {
@@ -174,19 +175,19 @@ impl People {
         }
         let of = |channel: &str| self.owners.get(&(channel.to_owned(), address.to_owned()));
         of(channel)
-            // The id of a visitor of the chat page is nobody's address elsewhere.
+            // The id of a visitor of the chat page is an address only on that channel.
             .or_else(|| of(ANY).filter(|_| channel != WEBCHAT))
             .and_then(|&index| self.identities.persons.get(index))
     }
 
-    /// From now on `identities` says who is who; [`Self::relink`] then puts it into the file.
+    /// Replaces the identities; [`Self::relink`] then writes them to the file.
     pub(crate) fn learn(&mut self, identities: Identities, now: UnixMillis) {
         self.owners = owners(&identities);
         self.identities = identities;
         self.learnt_at = now;
     }
 
-    /// Writes persons and links anew, also of contacts met before.
+    /// Writes persons and links again, including those of contacts met before.
     pub(crate) fn relink(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
         self.write_persons(connection, self.learnt_at)?;
         connection.execute("DELETE FROM person_contact_links", [])?;
@@ -208,7 +209,7 @@ impl People {
         self.link_met(connection)
     }
 
-    /// Persons that stay keep when they were made.
+    /// Writes the persons. Those that exist already keep their creation time.
     fn write_persons(&self, connection: &Connection, now: UnixMillis) -> Result<(), rusqlite::Error> {
         let ids = serde_json::json!(
             self.identities
@@ -245,7 +246,7 @@ impl People {
         Ok(())
     }
 
-    /// A contact that nobody has written from yet is there all the same.
+    /// Writes a contact that `identities.yaml` names, even if no event has come from it.
     fn name_contact(
         &self,
         connection: &Connection,
@@ -291,7 +292,8 @@ impl People {
     }
 }
 
-/// Of an address that two persons claim, the first listed has it, as in [`Identities::person`].
+/// Returns the index of the person by channel and address. If two persons claim an address, the first one listed has
+/// it, as in [`Identities::person`].
 fn owners(identities: &Identities) -> HashMap<(String, String), usize> {
     let mut owners = HashMap::new();
     for (index, person) in identities.persons.iter().enumerate() {
@@ -370,7 +372,7 @@ fn contact_id(channel: &str, address: &str) -> String {
     id
 }
 
-/// What sort of address it is, and the spelling by which it is compared.
+/// Returns the type of an address, and the normalised spelling by which it is compared.
 fn normalize(address: &str) -> (&'static str, String) {
     let address = address.trim();
     let is_email = address

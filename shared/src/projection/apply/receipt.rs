@@ -1,11 +1,11 @@
-//! `RECEIPTS` → `deliveries`: where each delivery stands.
+//! `RECEIPTS` → `deliveries`: the state of each delivery.
 
 use rusqlite::{Connection, params};
 
 use super::json;
 use crate::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 
-/// What a receipt says of its delivery.
+/// State of a delivery according to one receipt.
 struct Standing<'a> {
     status: &'static str,
     attempts: u32,
@@ -69,7 +69,8 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
     }
 }
 
-/// A later receipt replaces what an earlier one said; known platform ids and the last reason stay.
+/// Writes `receipt`. A later receipt replaces the state of an earlier one; known platform ids and the last reason
+/// stay.
 pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), rusqlite::Error> {
     let standing = standing(&receipt.step);
     connection

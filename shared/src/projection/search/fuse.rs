@@ -1,19 +1,19 @@
-//! Reciprocal rank fusion: two lists of the best become one. *Pure.*
+//! Reciprocal rank fusion: merges lists of ranked results. *Pure.*
 
 use std::collections::HashMap;
 
-/// How much a rank further down counts: the usual constant of reciprocal rank fusion.
+/// Weight of lower ranks: the usual constant of reciprocal rank fusion.
 const K: f64 = 60.0;
 
-/// An event and how good it is.
+/// An event and its fused score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ranked {
     pub(crate) sequence: u64,
-    /// From 0 to 1; 1 = the best of every list.
+    /// Score from 0 to 1; 1 = the best of every list.
     pub(crate) score: f64,
 }
 
-/// Fuses `lists`, each the best first; of equal scores the newer comes first.
+/// Fuses `lists`, each the best first. Of equal scores the newer event comes first.
 pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<Ranked> {
     let best = lists.len() as f64 / (K + 1.0);
     let mut scores: HashMap<u64, f64> = HashMap::new();

@@ -1,7 +1,7 @@
-//! Keeps the vectors: embeds what the streams brought, behind them, and holds a copy in memory.
+//! Maintenance of the vectors: embeds new and changed events behind the streams, and keeps a copy in memory.
 //!
-//! A crash loses nothing: how far texts are embedded is stored with their vectors. Where the model or the file is
-//! another one, everything is embedded anew.
+//! A crash loses nothing: the progress of embedding is stored with the vectors. If the model or the file is another
+//! one, everything is embedded again.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
@@ -15,16 +15,16 @@ use crate::embed::Embedder;
 use crate::projection::error::{ApplyBatchError, QueryProjectionError};
 use crate::projection::{Projection, Source};
 
-/// Wait after the first of some new events, so that they are embedded together.
+/// Pause after the first of some new events, so that they are embedded together.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Wait before the same is tried again: a server that does not answer, a file that is being made anew.
+/// Pause before a retry: a server does not respond, the file is being rebuilt.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// How often progress is told while there is much to embed.
+/// Interval at which progress is logged while there is a large backlog.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// Embeds with `embedder` for ever; `search` uses it from now on.
+/// Embeds with `embedder` until the read model closes; `search` uses it from now on.
 pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: SharedClock) {
     let _ = projection.0.search.embedder.set(Arc::clone(&embedder));
 
@@ -99,7 +99,7 @@ struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Goes on where the file says, until something is in the way.
+    /// Continues at the stored position, until an error occurs.
     async fn keep(&self) -> Result<(), KeepVectorsError> {
         let mut positions = self.projection.0.positions.clone();
         let model = self.embedder.model().to_owned();
@@ -169,7 +169,7 @@ impl Keeper<'_> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the stored vectors into memory, in the place of what is there.
+    /// Loads the stored vectors into memory, in place of the current ones.
     async fn load(&self, model: &str) -> Result<(), KeepVectorsError> {
         let model = model.to_owned();
         let loaded = self
@@ -244,7 +244,7 @@ impl Keeper<'_> {
 }
 
 impl Projection {
-    /// How many events have a vector in memory.
+    /// Returns the number of events that have a vector in memory.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.0.search.index.read().unwrap_or_else(PoisonError::into_inner).len()

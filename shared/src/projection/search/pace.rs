@@ -1,30 +1,31 @@
-//! How long embedding rests between two batches: events go first. *Pure.*
+//! Rest of the embedding between two batches, so that events have priority. *Pure.*
 //!
-//! What a text means is looked for rarely and may be found a while later; what an event leads to may not. So embedding
-//! leaves the processor to events while many come, yet is never further behind than [`MAX_BEHIND`].
+//! Searches by meaning are rare and may find a text some time later; the handling of events must not wait. So
+//! embedding leaves the processor to events while many come, but is never further behind than [`MAX_BEHIND`].
 
 use std::time::{Duration, Instant};
 
-/// Rest as a share of the time that the batch took: the processor is left to others at least as long.
+/// Rest as a multiple of the batch's duration: the processor is left to others for at least as long.
 const REST: f64 = 1.0;
 
-/// The same while many events come: a twentieth of one processor is taken at most.
+/// The same while many events come: at most a twentieth of one processor is used.
 const REST_BUSY: f64 = 19.0;
 
-/// Longest rest after an embedder that is asked over the network, whatever a batch took: it takes no processor here.
+/// Longest rest after an embedder that is used over the network, however long the batch took: it uses no processor
+/// here.
 const LONGEST_REMOTE: Duration = Duration::from_secs(1);
 
-/// Longest rest after one that works here: a slow one is given its share of the processor, and no more, but a machine
-/// that stood still in the middle of a batch is not taken for one.
+/// Longest rest after a local embedder. A slow one gets its share of the processor and no more, but a machine that
+/// stopped in the middle of a batch must not count as slow.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// From so many events a second on, many come.
+/// Number of events per second from which on there are many.
 const MANY: f64 = 500.0;
 
-/// So many events behind, they are embedded as if few came.
+/// Number of events behind from which on embedding runs as if few came.
 const MAX_BEHIND: u64 = 100_000;
 
-/// What was there at the last look.
+/// Result of the last call of [`Pace::rest`].
 #[derive(Debug)]
 pub(super) struct Pace {
     before: Option<(u64, Instant)>,
@@ -32,7 +33,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// For an embedder that works here, or elsewhere.
+    /// Builds the pace of a local or a remote embedder.
     pub(super) const fn new(is_remote: bool) -> Self {
         Self {
             before: None,
@@ -40,8 +41,8 @@ impl Pace {
         }
     }
 
-    /// How long to rest after a batch that took `took`: events up to `reached` are in the read model `now`, and those
-    /// up to `embedded` have their vectors.
+    /// Returns how long to rest after a batch that took `took`: events up to `reached` are in the read model `now`,
+    /// and those up to `embedded` have their vectors.
     pub(super) fn rest(&mut self, took: Duration, reached: u64, embedded: u64, now: Instant) -> Duration {
         let before = self.before.replace((reached, now));
         let many = before.is_some_and(|(before, at)| {

@@ -1,35 +1,35 @@
-//! Vectors in SQLite, the truth: what is to be embedded, what has been.
+//! Vectors in SQLite, the durable copy: events to be embedded, and vectors stored.
 
 use rusqlite::{Connection, params};
 
 use super::vectors::Quantized;
 use crate::projection::applied::{from_sql, to_sql};
 
-/// An event whose text is to be embedded, or whose vector is to go.
+/// An event whose text must be embedded, or whose vector must be removed.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) sequence: u64,
     pub(super) id: String,
     pub(super) channel: String,
     pub(super) timestamp: i64,
-    /// Empty = there is nothing to embed (any more).
+    /// Text to embed; empty if there is none (any more).
     pub(super) content: String,
 }
 
-/// What comes next.
+/// Next batch of rows to embed.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) rows: Vec<Row>,
-    /// Everything up to this sequence is in `rows` or embedded; none = the rows are changes of earlier events.
+    /// Sequence up to which every event is in `rows` or embedded; `None` if the rows are changes of earlier events.
     pub(super) up_to: Option<u64>,
 }
 
 const COLUMNS: &str = "e.sequence, e.id, e.channel, e.timestamp";
 
-/// What is embedded of an event: nothing of a deleted one.
+/// SQL of the text to embed: none for a deleted event.
 const CONTENT: &str = "CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
 
-/// The next rows, `count` at most: events up to `position` that were changed first, then new ones after it.
+/// Returns the next rows, at most `count`: first the changed events up to `position`, then the new ones after it.
 pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> Result<Pending, rusqlite::Error> {
     let changed = format!(
         "SELECT {COLUMNS}, {CONTENT} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence
@@ -67,8 +67,8 @@ fn mark(model: &str) -> String {
     format!("embeddings:{model}")
 }
 
-/// Forgets how far other models have come; their vectors go one by one as those of `model` take their places: all at
-/// once would hold up the streams for as long as it takes.
+/// Deletes the positions of other models. Their vectors are replaced one by one by those of `model`, because deleting
+/// all at once would block the streams for that time.
 pub(super) fn resume(connection: &Connection, model: &str) -> Result<(), rusqlite::Error> {
     connection.execute(
         "DELETE FROM nexus_positions WHERE stream LIKE 'embeddings:%' AND stream <> ?1",
@@ -77,21 +77,21 @@ pub(super) fn resume(connection: &Connection, model: &str) -> Result<(), rusqlit
     Ok(())
 }
 
-/// Up to which event everything is embedded by `model`.
+/// Returns the sequence up to which every event is embedded by `model`.
 pub(super) fn position(connection: &Connection, model: &str) -> Result<u64, rusqlite::Error> {
     connection
         .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = ?1")?
         .query_row([mark(model)], |row| row.get(0).map(from_sql))
 }
 
-/// Stores vectors (none = the row has none) and how far that is, all in the caller's transaction.
+/// Stores vectors (`None` = the row has none) and the position, all in the caller's transaction.
 pub(super) fn write(
     connection: &Connection,
     model: &str,
     rows: &[(Row, Option<Quantized>)],
     up_to: Option<u64>,
 ) -> Result<(), rusqlite::Error> {
-    // What was changed once more while it was embedded stays to be embedded.
+    // An event that was changed again while it was embedded stays in the table.
     let done = format!(
         "DELETE FROM nexus_reembed WHERE sequence = ?1 AND (SELECT {CONTENT} FROM events e WHERE e.sequence = ?1) IS ?2"
     );
@@ -122,8 +122,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Hands the vectors of `model` up to where it has come to `take`: channel, time, sequence, vector. What lies behind that
-/// was left by a former time of it, and is embedded again.
+/// Passes the vectors of `model` up to its position to `take`: channel, time, sequence, vector. Vectors after that
+/// position are left from an earlier use of the model, and are embedded again.
 pub(super) fn load(
     connection: &Connection,
     model: &str,

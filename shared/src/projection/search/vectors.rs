@@ -1,21 +1,21 @@
-//! Vectors of one byte a dimension, in memory: by channel, and by time within it. *Pure.*
+//! Vectors of one byte per dimension, in memory: by channel, and by time within it. *Pure.*
 //!
-//! Searched from end to end: a million vectors of 256 dimensions take some tens of milliseconds, a filter by channel or
-//! time takes only its share of that, and nothing is approximate but the rounding
+//! A search scans all of them: a million vectors of 256 dimensions take some tens of milliseconds, a filter by channel
+//! or time takes only its share of that, and the rounding is the only approximation
 //! (`docs/adr/0007-read-model-in-sqlite.md`).
 
 use std::collections::BTreeMap;
 
-/// Vectors that may come out of the order of time before a channel is sorted again.
+/// Maximum number of vectors out of the order of time before a channel is sorted again.
 const MAX_UNSORTED: usize = 4_096;
 
 /// Largest value of a rounded component.
 const LARGEST: f32 = 127.0;
 
-/// Below this cosine two texts have nothing to do with each other.
+/// Cosine below which two texts count as unrelated.
 const MIN_COSINE: f32 = 0.1;
 
-/// A vector of one byte a dimension; `value = byte * scale`.
+/// A vector of one byte per dimension; `value = byte * scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Quantized {
     pub(crate) bytes: Vec<i8>,
@@ -23,7 +23,7 @@ pub(crate) struct Quantized {
 }
 
 impl Quantized {
-    /// `vector`, rounded; none where it points nowhere.
+    /// Rounds `vector`; returns `None` if it has no direction.
     pub(crate) fn of(vector: &[f32]) -> Option<Self> {
         let largest = vector.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
         if !largest.is_normal() {
@@ -37,14 +37,14 @@ impl Quantized {
     }
 }
 
-/// Which vectors count.
+/// Filter of a search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Filter<'a> {
-    /// None = all.
+    /// Channels that are searched; `None` for all.
     pub(crate) channels: Option<&'a [String]>,
-    /// Unix milliseconds, this one and later.
+    /// Earliest time in Unix milliseconds, included.
     pub(crate) since: i64,
-    /// Unix milliseconds, before this one.
+    /// Latest time in Unix milliseconds, excluded.
     pub(crate) until: i64,
 }
 
@@ -59,15 +59,15 @@ pub(crate) struct VectorIndex {
 struct Partition {
     times: Vec<i64>,
     sequences: Vec<u64>,
-    /// 0 = taken out.
+    /// Scale of each vector; 0 if it was removed.
     scales: Vec<f32>,
     bytes: Vec<i8>,
-    /// The first so many are in the order of time.
+    /// Number of leading vectors that are in the order of time.
     sorted: usize,
 }
 
 impl VectorIndex {
-    /// Puts a vector in; one of another length than the others is not of this model and is left out.
+    /// Adds a vector. One of another length than the others is not from this model, and is ignored.
     pub(crate) fn insert(&mut self, channel: &str, time: i64, sequence: u64, vector: &Quantized) {
         if self.dimensions == 0 {
             self.dimensions = vector.bytes.len();
@@ -89,7 +89,7 @@ impl VectorIndex {
         }
     }
 
-    /// Takes the vector of the event `sequence` on `channel` out.
+    /// Removes the vector of the event `sequence` on `channel`.
     pub(crate) fn remove(&mut self, channel: &str, sequence: u64) {
         if let Some(partition) = self.channels.get_mut(channel) {
             for (at, _) in partition
@@ -103,17 +103,17 @@ impl VectorIndex {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all vectors.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// How many vectors there are.
+    /// Returns the number of vectors, including removed ones until their channel is sorted.
     pub(crate) fn len(&self) -> usize {
         self.channels.values().map(|partition| partition.times.len()).sum()
     }
 
-    /// Sequences of the `count` nearest to `query` that pass `filter`, the nearest first.
+    /// Returns the sequences of the `count` vectors nearest to `query` that pass `filter`, the nearest first.
     pub(crate) fn nearest(&self, query: &Quantized, filter: &Filter<'_>, count: usize) -> Vec<u64> {
         if query.bytes.len() != self.dimensions {
             return Vec::new();
@@ -177,7 +177,7 @@ impl Partition {
     }
 }
 
-/// The sum of products; two bytes' product fits 16 bits, which lets the compiler take many at once.
+/// Returns the sum of products. The product of two bytes fits 16 bits, so that the compiler can vectorise the loop.
 fn dot(left: &[i8], right: &[i8]) -> i32 {
     left.iter()
         .zip(right)
@@ -185,7 +185,7 @@ fn dot(left: &[i8], right: &[i8]) -> i32 {
         .sum()
 }
 
-/// The best so far: some more than wanted are kept before the rest is thrown away.
+/// Best results so far: up to four times `count` are kept before the rest is dropped.
 struct Best {
     count: usize,
     floor: f32,

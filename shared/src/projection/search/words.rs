@@ -1,23 +1,24 @@
-//! A query in words → what FTS5 is asked. *Pure.*
+//! Conversion of a query in words to an FTS5 expression. *Pure.*
 //!
-//! The gate of the fusion stands here: an event counts as found by words only where it holds at least [`SHARE`] of the
-//! query's words that mean something. A plain OR would find everything that shares one common word, and such a list
-//! ruins what the vectors found (`docs/adr/0007-read-model-in-sqlite.md`).
+//! The expression gates the fusion: an event counts as found by words only if it contains at least [`SHARE`] of the
+//! query's meaningful words. A plain OR would find every event that shares one common word, and such a list spoils the
+//! results of the vectors (`docs/adr/0007-read-model-in-sqlite.md`).
 
-/// Share of the query's words that an event must hold.
+/// Share of the query's words that an event must contain.
 const SHARE: f64 = 0.6;
 
-/// Words of a query that count: more make the expression long, and the longest say most.
+/// Maximum number of words of a query that count: more would make the expression long, and the longest words are the
+/// most specific.
 const MAX_WORDS: usize = 8;
 
-/// Words that say nothing by themselves.
+/// Words without a meaning of their own.
 const STOPWORDS: &str = " a about after all also am an and any are as at be because been before being but by can could did do does \
     doing down for from get got had has have having he her here him his how i if in into is it its just let me more most my no nor \
     not now of off on once only or other our out over own please s same she should so some such t than that the their them then \
     there these they this those through to too under until up us very was we were what when where which while who whom why will \
     with would you your ";
 
-/// The FTS5 expression for `query`; none where no word is in it.
+/// Returns the FTS5 expression for `query`, or `None` if it contains no word.
 pub(crate) fn expression(query: &str) -> Option<String> {
     let words = meaningful(query);
     if words.is_empty() {
@@ -29,7 +30,7 @@ pub(crate) fn expression(query: &str) -> Option<String> {
     Some(groups.join(" OR "))
 }
 
-/// The words that count, in their order; all of them where none means anything.
+/// Returns the words that count, in their order; all words if none is meaningful.
 fn meaningful(query: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in query
@@ -61,7 +62,7 @@ fn is_stopword(word: &str) -> bool {
         .any(|stopword| !stopword.is_empty() && stopword == word)
 }
 
-/// Every way to take `needed` of `words`, each as one AND.
+/// Adds every combination of `needed` of `words`, each as one AND.
 fn choose<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, groups: &mut Vec<String>) {
     if needed == 0 {
         let quoted: Vec<String> = taken.iter().map(|word| format!("\"{word}\"")).collect();

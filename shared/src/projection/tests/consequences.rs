@@ -1,4 +1,4 @@
-//! What a turn brings about besides its reply: the trace is complete only once the last of it has ended.
+//! Consequences of a turn besides its reply: the trace is complete only once the last of them has ended.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,8 @@ async fn trace(batch: Vec<Applied>) -> Trace {
     trace_with(batch, GivenUp::default()).await
 }
 
-/// The chain of event 1, whose turn does what `entries` say before it ends; its ledger has sequence 10 and up.
+/// Returns the chain of event 1, with `entries` in its turn's ledger before the turn ends; the ledger has sequence 10
+/// and up.
 fn chain_with(entries: Vec<Vec<LedgerEntry>>) -> Vec<Applied> {
     let mut batch: Vec<Applied> = chain(1)
         .into_iter()
@@ -38,7 +39,8 @@ fn chain_with(entries: Vec<Vec<LedgerEntry>>) -> Vec<Applied> {
     batch
 }
 
-/// Every beginning of `batch` is under way, and the whole is complete. `after` are the messages at the end that count.
+/// Asserts that every prefix of `batch` is in progress and the whole is complete. `after` is the number of messages at
+/// the end that count.
 async fn ends_with_its_last(batch: Vec<Applied>, after: usize) -> Trace {
     for cut in batch.len() - after..batch.len() {
         let told = trace(batch[..cut].to_vec()).await;
@@ -90,7 +92,7 @@ fn calls(name: &str, outcome: ToolOutcome) -> Vec<Vec<LedgerEntry>> {
     vec![vec![asked], vec![started], vec![finished]]
 }
 
-/// An event that turn `n` brought about, on a channel whose events name their turn.
+/// Returns an event that turn `n` caused, on a channel whose events name their turn.
 fn caused(channel: &str, id: &str, n: u64) -> Event {
     let mut event = Event::new(EventId::parse(id).unwrap(), channel, "default/main", at(50));
     event.metadata.insert("turn".to_owned(), json!(turn(n).to_string()));
@@ -305,7 +307,7 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
     assert!(told.complete, "{told:#?}");
     assert_eq!(detail(&told, Stage::DeadLetter), ["keeps_failing: three times"]);
 
-    // A reply that no server took: its letter names the ledger.
+    // A reply that no server accepted: its dead letter names the ledger.
     let undelivered = chain(1)[..4].to_vec();
     let id = turn(1).to_string();
     let mut given_up = GivenUp::default();
@@ -325,7 +327,7 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
 #[tokio::test]
 async fn a_chain_that_leads_back_to_itself_ends_and_a_broad_one_is_cut_and_still_followed() {
     let mut batch = chain_with(Vec::new());
-    // The turn "brought about" the very event that it answers.
+    // The turn is named as the cause of the very event that it answers.
     let mut again = caused("agent", event_id(1).as_str(), 1);
     again.metadata.insert("turn".to_owned(), json!(turn(1).to_string()));
     batch[0] = stored(1, again);

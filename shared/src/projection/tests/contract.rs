@@ -2,7 +2,7 @@
 
 use super::Case;
 
-/// As the design writes them; the hook tables as seed 003 §8.1, §8.4, §8.5 name their fields.
+/// Tables and columns of the design; the hook tables with the field names of seed 003 §8.1, §8.4, §8.5.
 const CONTRACT: &str = "
 events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to, source_adapter, source_id, metadata_json)
 threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)

@@ -1,4 +1,4 @@
-//! The same messages give the same tables, however they come.
+//! The same messages give the same tables, in whatever order the streams are read.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn messages() -> Vec<Applied> {
     all
 }
 
-/// Mixes the streams as `picks` says; each stays in its own order.
+/// Mixes the streams in the order of `picks`; each stream keeps its own order.
 fn interleave(all: &[Applied], picks: &[usize]) -> Vec<Applied> {
     let mut streams: Vec<Vec<Applied>> = Source::ALL.iter().map(|source| only(all, *source)).collect();
     let mut mixed = Vec::new();

@@ -1,4 +1,4 @@
-//! What becomes of the file.
+//! Handling of absent, damaged and outdated files.
 
 use std::io::{Seek, SeekFrom, Write};
 
@@ -77,7 +77,7 @@ async fn damage_found_while_running_starts_from_the_beginning() {
     let size = std::fs::metadata(&path).unwrap().len();
     let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
 
-    // The tables' roots come first, behind the schema: everything after that is overwritten.
+    // The tables' roots come first, after the schema: everything after that is overwritten.
     file.seek(SeekFrom::Start(size / 2)).unwrap();
     file.write_all(&vec![0xa5; usize::try_from(size / 2).unwrap()]).unwrap();
     drop(file);

@@ -18,7 +18,7 @@ use crate::wire::headers::Headers;
 use crate::wire::headers::MSG_ID;
 use crate::wire::{subject, topology};
 
-/// Longest that a test waits for what must come.
+/// Deadline of everything that a test waits for.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn bus(server: &NatsServer) -> Bus {

@@ -1,4 +1,4 @@
-//! `hook_health`: how each hook's last 100 invocations went.
+//! `hook_health`: statistics of each hook's last 100 invocations.
 
 use super::Case;
 use super::samples::{self, HOOK, event_id, fired};
@@ -19,7 +19,7 @@ fn failed(n: u64) -> HookInvocation {
     }
 }
 
-/// Record `n` of event `n`.
+/// Returns record `n` of event `n`.
 fn record(n: u64, hooks: Vec<HookInvocation>, passes: &[u32]) -> Applied {
     let mut applied = samples::invocations(n, event_id(n), hooks);
     if let Applied::Invocations { record, .. } = &mut applied
@@ -99,7 +99,7 @@ async fn a_second_record_of_an_event_does_not_count() {
     assert_eq!(counts(&case), [1, 1, 0, 1, 0]);
 }
 
-/// A hook of the registry; `status` and `circuit` are what the other buckets say of it.
+/// Returns a hook of the registry; `status` and `circuit` come from the other buckets.
 fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
     let metadata = HookMetadata::of(id.to_owned());
     let record = HookRecord {

@@ -1,4 +1,4 @@
-//! Who took part, who they are, and what goes with an event.
+//! Participants of events, the persons they belong to, and the details of events.
 
 use super::Case;
 use super::samples::{at, event, event_id, stored};
@@ -18,7 +18,7 @@ persons:
   - {id: mom, name: Mom, relationship: family, addresses: {imessage: ['+15551'], '*': ['mom@home.org']}}
 ";
 
-/// A text from `from` on `channel`, `n` minutes after the first.
+/// Returns a text from `from` on `channel`, `n` minutes after the first.
 fn text(sequence: u64, channel: &str, from: &str, minutes: u64) -> Applied {
     let mut event = event(sequence);
     event.timestamp = at(minutes * 60_000);
@@ -50,7 +50,7 @@ async fn identities_link_contacts_whichever_comes_first() {
 
     assert_eq!(before.dump(), after.dump());
 
-    // The mail is nobody's: a From proves no address.
+    // The mail belongs to no person: a From header proves no address.
     let who = "webhook:demo/1 Mom sender; webhook:demo/3 Casey sender";
     assert_eq!(before.value::<String>(WHO), who);
 

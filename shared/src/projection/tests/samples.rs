@@ -1,4 +1,4 @@
-//! Messages as the services publish them, small and all alike.
+//! Sample messages as the services publish them, small and uniform.
 
 use ulid::Ulid;
 
@@ -35,7 +35,7 @@ pub(super) fn event(n: u64) -> Event {
     event
 }
 
-/// The event that a delivered part becomes.
+/// Returns the event that a delivered part becomes.
 pub(super) fn sent(n: u64) -> Event {
     let id = EventId::parse(format!("out:{}/0", turn(n))).unwrap();
     let mut event = Event::new(id, "webhook", &format!("peer-{}", n % 10), at(n));
@@ -247,7 +247,8 @@ pub(super) fn delivered() -> ReceiptStep {
     }
 }
 
-/// One event's whole way, in the order in which it happens. Its sequences follow from `n`, from 1 on.
+/// Returns the complete chain of one event, in the order in which it happens. Its sequences follow from `n`, from 1
+/// on.
 pub(super) fn chain(n: u64) -> Vec<Applied> {
     let (first, second) = (2 * n - 1, 2 * n);
     let out = sent(n);
@@ -264,7 +265,7 @@ pub(super) fn chain(n: u64) -> Vec<Applied> {
     ]
 }
 
-/// The messages of `source` among `all`, in order.
+/// Returns the messages of `source` among `all`, in order.
 pub(super) fn only(all: &[Applied], source: Source) -> Vec<Applied> {
     all.iter()
         .filter(|applied| applied.place().0 == source)

@@ -1,4 +1,4 @@
-//! `search()`: what it finds, and how well, on the labelled set in `tests/data/search.json`.
+//! `search()`: its results and their quality, on the labelled set in `tests/data/search.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const ALL_THERE: Duration = Duration::from_secs(240);
 struct Labelled {
     /// Id, channel, text.
     documents: Vec<(String, String, String)>,
-    /// Query, ids that answer it, whether it is a paraphrase.
+    /// Query, ids of the right answers, whether it is a paraphrase.
     queries: Vec<(String, Vec<String>, String)>,
 }
 
@@ -60,7 +60,7 @@ async fn found(projection: &Projection, request: SearchRequest) -> Vec<String> {
     shown(&projection.search(request).await.unwrap())
 }
 
-/// As [`found`], where the model has had the time that it needs on a busy machine.
+/// As [`found`], with the time that the model needs on a busy machine.
 async fn found_by_meaning(projection: &Projection, request: SearchRequest) -> Vec<String> {
     let answered = async {
         loop {
@@ -97,7 +97,8 @@ fn query(text: &str) -> SearchRequest {
     }
 }
 
-/// Share of the answers among the first five, and the mean of one over the first answer's rank.
+/// Returns the share of the right answers among the first five, and the mean reciprocal rank of the first right
+/// answer.
 async fn quality(projection: &Projection, labelled: &Labelled, kind: Option<&str>) -> (f64, f64) {
     let (mut recall, mut rank, mut count) = (0.0, 0.0, 0.0);
     for (text, answers, of_kind) in &labelled.queries {
@@ -139,7 +140,7 @@ async fn quality_of_words_alone() {
     println!("words alone, paraphrases: recall@5 {recall:.3}, MRR {mrr:.3}");
 }
 
-/// Kind of query, least recall@5, least MRR.
+/// Kind of query, minimum recall@5, minimum MRR.
 type Bounds = [(Option<&'static str>, f64, f64); 3];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +169,7 @@ async fn quality_with_minilm() {
     finds(Arc::new(MiniLm::load(&folder).unwrap()), bounds).await;
 }
 
-/// Asserts how well words and the meaning that `embedder` sees find the labelled answers.
+/// Asserts how well words and the meaning by `embedder` find the labelled answers.
 async fn finds(embedder: Arc<dyn Embedder>, bounds: Bounds) {
     let labelled = labelled();
     let case = Case::with(documents(&labelled)).await;
@@ -190,7 +191,7 @@ async fn finds(embedder: Arc<dyn Embedder>, bounds: Bounds) {
     keeping.abort();
 }
 
-/// Texts that begin with the same letter point the same way.
+/// Embedder for which texts that begin with the same letter point in the same direction.
 #[derive(Debug)]
 struct Letters(&'static str);
 
@@ -293,7 +294,7 @@ async fn filters_limits_changes_and_a_silent_embedder() {
     keeping.abort();
 }
 
-/// Never comes to an end with a text.
+/// Embedder that never finishes a text.
 #[derive(Debug)]
 struct Stuck(Semaphore);
 
@@ -324,7 +325,7 @@ async fn a_model_that_comes_back_has_each_event_once() {
     case.projection.close().await;
     let other = Projection::open(case.projection.path()).unwrap();
 
-    // Another one comes, and goes before it has embedded anything.
+    // Another model comes, and goes before it has embedded anything.
     let stuck = Arc::new(Stuck(Semaphore::new(0)));
     let keeping = keep_vectors(&other, Arc::clone(&stuck) as Arc<dyn Embedder>);
     stuck.0.acquire().await.unwrap().forget();

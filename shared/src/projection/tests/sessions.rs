@@ -1,4 +1,4 @@
-//! Sessions and threads, as scripts ask for them.
+//! Sessions and threads, as scripts query them.
 
 use super::Case;
 use super::samples::{answered, completed, event, ledger, started, stored, turn};

@@ -1,4 +1,4 @@
-//! Prints how fast rows are taken in; asserts only that they are there.
+//! Prints how fast rows are written; asserts only that they are there.
 //!
 //! `cargo test -p shared --release projection::tests::speed -- --nocapture`
 
@@ -9,7 +9,7 @@ use super::samples::{self, chain, event, stored};
 use crate::clock::{Clock, SystemClock};
 use crate::projection::{Applied, Source};
 
-/// Messages in a batch, as the feed makes them.
+/// Number of messages in a batch, as in the feed.
 const BATCH: usize = 500;
 
 async fn take_in(case: &Case, what: &str, all: Vec<Applied>) {
@@ -75,7 +75,7 @@ fn per(began: Instant, count: u64) -> f64 {
     SystemClock.monotonic().duration_since(began).as_secs_f64() * 1e6 / count
 }
 
-/// Time on a processor of all threads so far: what counts where the machine is busy with other things.
+/// Returns the processor time of all threads so far, which is what matters if the machine is busy with other work.
 fn cpu_seconds() -> f64 {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanos = threads.filter_map(|thread| {

@@ -70,7 +70,7 @@ async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
 
     assert!(!begun.complete && begun.steps[1].detail == "deferred", "{begun:#?}");
 
-    // The first record once more, late, changes nothing.
+    // The first record again, late, changes nothing.
     whole.extend([made, first]);
     let mut sequences = 100..;
     for applied in &mut whole {

@@ -1,4 +1,4 @@
-//! A turn, and what it brought about.
+//! Steps of a turn and of its consequences.
 
 use rusqlite::{OptionalExtension, Row};
 use serde_json::Value;
@@ -8,12 +8,12 @@ use super::super::query;
 use super::{Walk, millis_between};
 use crate::model::time::UnixMillis;
 
-/// The tool that sends a message to another agent; its result names the event.
+/// Name of the tool that sends a message to another agent; its result names the event.
 const SENDS: &str = "send_message_to_agent";
 
 impl Walk<'_> {
     pub(super) fn turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
-        // Several dispatches may have become one turn, which is told once.
+        // Several dispatches may have been merged into one turn, which is shown once.
         if !self.enters(turn, depth) {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What humans were asked in the turn. A question without a decision is under way.
+    /// Adds the approvals that were requested in the turn. An approval without a decision is in progress.
     fn approvals(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT id, coalesce(tool, ''), status, coalesce(asked_at, decided_at, 0), decided_at FROM nexus_approvals
@@ -66,8 +66,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The turn's tool calls. One that is not over is under way as long as its turn is. A message to an agent that the
-    /// read model has not seen yet is under way.
+    /// Adds the turn's tool calls. A call that is not over is in progress as long as its turn is. A message to an
+    /// agent that the read model has not seen yet is in progress.
     fn tools(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT id, coalesce(name, ''), outcome, coalesce(started_at, finished_at, 0), finished_at
@@ -97,7 +97,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Intents of the turn that the scheduler has not answered for: it is asked again until it does.
+    /// Adds the intents of the turn that the scheduler has not answered: it is asked again until it does.
     fn owed_intents(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self
             .connection
@@ -114,7 +114,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Messages to agents and firings of intents, each with its own chain.
+    /// Adds the messages to agents and firings of intents, each with its own chain.
     fn caused(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT e.id FROM nexus_caused c JOIN events e ON e.id = c.event_id WHERE c.turn_id = ?1 ORDER BY e.sequence",
@@ -131,8 +131,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What was sent because of the event beside the replies of its turns: cards of approvals, escalations, words about
-    /// them.
+    /// Adds the deliveries that the event caused beside the replies of its turns: cards of approvals, escalations,
+    /// notes about them.
     pub(super) fn cards(&mut self, event_id: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self
             .connection
@@ -147,7 +147,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The delivery of the reply `id`, which was committed at `at`; told once.
+    /// Adds the delivery of the reply `id`, which was committed at `at`; only once.
     fn delivery(&mut self, id: &str, at: UnixMillis, depth: u8) -> Result<(), rusqlite::Error> {
         if !self.enters(&format!("delivery {id}"), depth) {
             return Ok(());
@@ -182,7 +182,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Events `out:{delivery}/{part}` (`0` is the character after `/`).
+    /// Returns the events `out:{delivery}/{part}` (`0` is the character after `/`).
     fn sent(&self, delivery: &str) -> Result<Vec<EventRow>, rusqlite::Error> {
         let mut ids = self
             .connection
@@ -199,12 +199,12 @@ impl Walk<'_> {
     }
 }
 
-/// The event that a message to an agent became, as the call's `outcome` names it.
+/// Returns the id of the event that a message to an agent became, from the call's `outcome`.
 fn sent_by(outcome: &Value) -> Option<&str> {
     outcome.get("result")?.get("sent")?.as_str()
 }
 
-/// How a call ended, in one word, with the error if there is one.
+/// Returns the outcome of a call in one word, or its error if there is one.
 fn told(outcome: &Value, is_over: bool) -> String {
     let kind = outcome.get("kind").and_then(Value::as_str);
     let why = outcome
