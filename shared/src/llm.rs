@@ -1,9 +1,10 @@
 //! The model client: one port, [`Model`], for agents and for hooks.
 //!
-//! [`open`] gives the configured provider behind it: Gemini, anything that speaks OpenAI's chat completions (with any
-//! base URL), Anthropic. What stands between the port and the provider is ours: repeating (429, 5xx, broken streams,
-//! with the wait that the provider asks for), time-outs, and the refusal to take a stream that ended early for an
-//! answer. What the providers' bytes say is read in `wire`, which is pure; only `room.rs` names the HTTP client.
+//! [`open`] returns a model of the configured provider: Gemini, any server that implements OpenAI's chat completions
+//! (with any base URL), or Anthropic. The code between the port and the provider is ours: retries (429, 5xx, broken
+//! streams, with the delay that the provider asks for), timeouts, and the check that a stream which ended early is not
+//! taken for an answer. The providers' bytes are decoded in `wire`, which is pure; only `room.rs` names the HTTP
+//! client.
 //!
 //! Source: `docs/adr/0016-model-wires-are-ours.md`; `docs/design/sessions.md` §6; seed 003 §8.6.
 
@@ -29,26 +30,27 @@ pub use error::AskModelError;
 pub use price::{MicroDollars, Price, Prices, UnpricedModel, cost};
 pub use wire::{Heard, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, Reading, WireFault};
 
-/// Who is given the text of an answer as it comes. `&mut |_| {}` where nobody wants it.
+/// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.
 pub type Tokens<'a> = dyn FnMut(&str) + Send + 'a;
 
-/// Who is told of attempts that gave no answer, while they are repeated.
+/// Receiver of the errors of failed attempts that are being retried.
 pub type Failures<'a> = dyn FnMut(&AskModelError) + Send + 'a;
 
-/// Somebody who can be asked. Dropping the future of an answer ends the request.
+/// A model that answers requests. Dropping the future of an answer ends the request.
 #[async_trait]
 pub trait Model: Send + Sync + std::fmt::Debug {
-    /// Answers `ask`. Where [`Ask::stream`] is set, `tokens` is given the text as it comes, in order; what it was given
-    /// is the beginning of [`Answer::content`], or of nothing where this fails.
+    /// Returns the model's answer to `ask`. If [`Ask::stream`] is set, `tokens` receives the text as it arrives, in
+    /// order; the received text is the beginning of [`Answer::content`], or void if this fails.
     ///
     /// # Errors
-    /// [`AskModelError`] says what happened, and [`AskModelError::is_transient`] whether asking again later may help.
+    /// Returns [`AskModelError`] if the model gave no answer; [`AskModelError::is_transient`] tells whether a later
+    /// attempt may help.
     async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError>;
 
-    /// The same; `failed` is told why an attempt gave no answer, before the next one is made.
+    /// As [`Model::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
     ///
     /// # Errors
-    /// As [`Model::answer`] does.
+    /// As [`Model::answer`].
     async fn answer_telling(
         &self,
         ask: Ask,
@@ -57,5 +59,5 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     ) -> Result<Answer, AskModelError>;
 }
 
-/// A model that many share.
+/// A model that several owners share.
 pub type SharedModel = Arc<dyn Model>;

@@ -1,79 +1,79 @@
-//! What a model answers. *Pure.*
+//! Answers of a model. *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::price::MicroDollars;
 
-/// Why the model stopped.
+/// Reason why the model stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Finish {
-    /// It had said everything, or waits for its tools.
+    /// The answer is complete, or the model waits for its tools.
     Done,
-    /// It reached the bound of tokens: the content is cut, and a tool request may be.
+    /// The limit of tokens was reached: the content is cut, and a tool request may be.
     Length,
     /// The provider withheld the rest.
     Filtered {
-        /// In the provider's word.
+        /// Reason in the provider's terms.
         reason: String,
     },
-    /// Something else.
+    /// Any other reason.
     Other {
-        /// In the provider's word.
+        /// Reason in the provider's terms.
         reason: String,
     },
 }
 
-/// Arguments that are no JSON object: such a request is never carried out, and the model is told.
+/// Arguments that are not a JSON object. Such a request is never executed, and the model is told so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("malformed arguments: {detail}")]
 pub struct MalformedArguments {
-    /// What the model wrote, shortened.
+    /// Arguments as the model wrote them, shortened.
     pub text: String,
-    /// What is wrong with it.
+    /// Reason why they are malformed.
     pub detail: String,
 }
 
-/// A tool call that the model asks for.
+/// A tool call that the model requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolRequest {
-    /// Names the request within its answer; another answer may use the same one.
+    /// Id of the request within its answer; another answer may use the same one.
     pub id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments, always a JSON object, or what is wrong with them.
+    /// Arguments, always a JSON object, or the reason why they are malformed.
     pub arguments: Result<Value, MalformedArguments>,
 }
 
-/// Tokens of one answer.
+/// Token counts of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens in, cached ones included.
+    /// Input tokens, cached ones included.
     pub input: u64,
-    /// Tokens out, reasoning included.
+    /// Output tokens, reasoning included.
     pub output: u64,
-    /// Tokens in that the provider had in its cache.
+    /// Input tokens that the provider had in its cache.
     pub cached: u64,
-    /// Tokens out that nobody sees.
+    /// Output tokens of reasoning, which are not part of the text.
     pub reasoning: u64,
 }
 
-/// What a model answers.
+/// Answer of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The text.
+    /// Text of the answer.
     pub content: String,
-    /// What it wants done, in order.
+    /// Requested tool calls, in order.
     pub tool_calls: Vec<ToolRequest>,
-    /// Why it stopped.
+    /// Reason why the model stopped.
     pub finish: Finish,
-    /// Tokens.
+    /// Token counts of the answer.
     pub usage: Usage,
-    /// What it cost; none where the price of the model is not known.
+    /// Cost of the answer; `None` if the price of the model is not known.
     pub cost: Option<MicroDollars>,
-    /// Which model answered.
+    /// Name of the model that answered.
     pub model: String,
-    /// What the provider must see again when the conversation goes on (signed thoughts); not for reading.
+    /// Data that the provider needs back when the conversation continues (signed thoughts); not for reading.
     pub opaque: Option<Value>,
 }

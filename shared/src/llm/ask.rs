@@ -1,4 +1,4 @@
-//! A question to a model. *Pure.*
+//! Requests to a model. *Pure.*
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::answer::{Answer, ToolRequest};
 
-/// How long an answer may take where nobody says otherwise, attempts and waits included.
+/// Default timeout of an answer, attempts and pauses included.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A tool that the model may ask for.
+/// A tool that the model may request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
-    /// Its name: letters, digits, `_` and `-`, at most 64 of them; what providers agree on.
+    /// Name of the tool: at most 64 letters, digits, `_` and `-`, which all providers accept.
     pub name: String,
-    /// What it does, for the model.
+    /// Description of its effect, for the model.
     pub description: String,
     /// JSON Schema of its arguments, an object.
     pub parameters: Value,
@@ -23,33 +23,34 @@ pub struct ToolSpec {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// What the person said, or what happened.
+    /// Message of the person, or a report of an event.
     User {
-        /// The text.
+        /// Text of the message.
         content: String,
     },
-    /// What the model said before.
+    /// Earlier answer of the model.
     Assistant {
-        /// The text; may be empty where it only asked for tools.
+        /// Text of the answer; may be empty if the model only requested tools.
         content: String,
-        /// What it asked for.
+        /// Requested tool calls.
         tool_calls: Vec<ToolRequest>,
-        /// [`Answer::opaque`] of then: some providers refuse a conversation whose tool calls come back without it.
+        /// [`Answer::opaque`] of that answer: some providers reject a conversation whose tool calls come back without
+        /// it.
         opaque: Option<Value>,
     },
-    /// What a tool answered to a request of the assistant message before.
+    /// Result of a tool that the previous assistant message requested.
     Tool {
         /// [`ToolRequest::id`] of the request.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// What it answered, or why it did not.
+        /// Result of the tool, or the reason why there is none.
         content: String,
     },
 }
 
 impl Message {
-    /// What a person says.
+    /// Builds a message of the person.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Self {
         Self::User {
@@ -57,7 +58,7 @@ impl Message {
         }
     }
 
-    /// What the model said, without tools.
+    /// Builds an earlier answer of the model, without tools.
     #[must_use]
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::Assistant {
@@ -67,7 +68,7 @@ impl Message {
         }
     }
 
-    /// A whole answer, to be continued after its tools have run.
+    /// Builds a message from a complete answer, to be continued after its tools have run.
     #[must_use]
     pub fn answered(answer: &Answer) -> Self {
         Self::Assistant {
@@ -78,34 +79,34 @@ impl Message {
     }
 }
 
-/// Which JSON is asked for.
+/// Form of JSON that is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Json {
-    /// Any object. Not the same as a schema without properties: providers that hold to schemas strictly could then
-    /// answer nothing but the empty object.
+    /// Any object. Not the same as a schema without properties: providers that enforce schemas strictly could then
+    /// return only the empty object.
     Object,
-    /// What this JSON Schema allows.
+    /// An object that this JSON Schema allows.
     Schema(Value),
 }
 
-/// A question.
+/// A request to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
-    /// The model; none = the configured one.
+    /// Name of the model; `None` for the configured one.
     pub model: Option<String>,
-    /// The system prompt; empty = none.
+    /// System prompt; empty for none.
     pub system: String,
-    /// The conversation, the newest message last.
+    /// Conversation, the newest message last.
     pub messages: Vec<Message>,
-    /// What the model may ask for.
+    /// Tools that the model may request.
     pub tools: Vec<ToolSpec>,
-    /// The answer's content is JSON then, or the answer is refused as bad.
+    /// Form of JSON that the answer's content must have, if any; otherwise the answer is rejected as bad.
     pub json: Option<Json>,
-    /// Tokens that the answer may have; none = the provider's own bound.
+    /// Maximum number of tokens of the answer; `None` for the provider's own limit.
     pub max_tokens: Option<u32>,
-    /// How long the answer may take, attempts and waits included.
+    /// Timeout of the answer, attempts and pauses included.
     pub timeout: Duration,
-    /// Whether the text is wanted as it comes. A stream that breaks after text was handed on is not repeated then.
+    /// Whether the text is passed on as it arrives. A stream that breaks after that is not retried.
     pub stream: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What stands between the port and a provider: the configured model, repeating, time-outs, prices.
+//! Layer between the port and a provider: the configured model, retries, timeouts, prices.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::clock::SharedClock;
 use crate::process::Shutdown;
 use crate::retry::{Failure, RetryError, retry};
 
-/// The model that `config` describes. Waits between attempts end when `shutdown` is requested.
+/// Returns the model that `config` describes. Pauses between attempts end when `shutdown` is requested.
 ///
 /// # Errors
-/// [`LlmFault`] says what is missing in the configuration.
+/// Returns [`LlmFault`] if the configuration lacks something.
 pub fn open(config: LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, LlmFault> {
     let model = config.usable()?.to_owned();
     let room = Room::new(&config, Arc::clone(&clock))?;
@@ -42,7 +42,7 @@ struct Client {
     shutdown: Shutdown,
 }
 
-/// Who wants the text as it comes, and how much was handed on.
+/// Receiver of the text as it arrives, and whether any text was passed on.
 struct Listener<'a> {
     tokens: &'a mut Tokens<'a>,
     failed: &'a mut Failures<'a>,
@@ -122,7 +122,8 @@ impl Client {
         };
 
         let left = deadline.saturating_duration_since(self.clock.monotonic());
-        // Who has heard the beginning must decide what becomes of it; and a wait beyond the deadline helps nobody.
+        // After the caller has received the beginning, it must decide how to continue; and a pause beyond the deadline
+        // is useless.
         if handed_on || !error.is_transient() || error.after().is_some_and(|after| after >= left) {
             return Err(Failure::permanent(error));
         }
@@ -150,8 +151,8 @@ impl Client {
     }
 }
 
-/// An answer that should be JSON and is not is bad, unless it is known to be cut. Models without a mode for JSON like to
-/// put it into a code fence: then what stands in it is the answer.
+/// Checks an answer that must be JSON: fails if it is not, unless it is known to be cut. Models without a JSON mode
+/// tend to put it into a code fence; then the content of the fence is the answer.
 fn checked(mut answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
     if ask.json.is_none() || answer.finish != Finish::Done || !answer.tool_calls.is_empty() {
         return Ok(answer);
@@ -176,8 +177,8 @@ fn json(text: &str) -> Result<serde::de::IgnoredAny, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// What stands in the one code fence of `text`, whatever is said around it; none where there are more, or where it does
-/// not end.
+/// Returns the content of the only code fence in `text`, whatever text surrounds it. Returns `None` if there are more
+/// fences, or if it does not end.
 fn fenced(text: &str) -> Option<&str> {
     let mut marks = text.match_indices("```").map(|(at, _)| at).filter(|at| {
         let line = text[..*at].rfind('\n').map_or(0, |end| end + 1);

@@ -6,39 +6,41 @@ use super::price::Prices;
 use crate::process::Secret;
 use crate::retry::Schedule;
 
-/// The model where none is named, for the provider [`Provider::Gemini`].
+/// Default model of the provider [`Provider::Gemini`].
 pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
 
-/// Who is asked.
+/// Provider of the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
     /// Google's `streamGenerateContent`.
     #[default]
     Gemini,
-    /// OpenAI's chat completions, or whoever speaks them at `base_url`.
+    /// OpenAI's chat completions, or a server at `base_url` that implements them.
     #[serde(rename = "openai")]
     OpenAi,
     /// Anthropic's messages.
     Anthropic,
 }
 
-/// Section `[llm]`: read by the services that ask models (broker-svc, hook-svc).
+/// Configuration section `[llm]`, read by the services that use models (broker-svc, hook-svc).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LlmConfig {
-    /// Who is asked.
+    /// Provider of the models.
     pub provider: Provider,
-    /// The model that is asked where nobody names another; empty = the default of `gemini`.
+    /// Model of requests that name none; empty for the default of `gemini`.
     pub model: String,
-    /// Where the provider is, up to and with its version (`http://127.0.0.1:11434/v1`); empty = its own address.
+    /// Address of the provider, including its version (`http://127.0.0.1:11434/v1`); empty for the provider's own
+    /// address.
     pub base_url: String,
-    /// The key, as a reference: `env:GEMINI_API_KEY` or `file:/path`. A server of one's own may need none.
+    /// API key, as a reference: `env:GEMINI_API_KEY` or `file:/path`. A self-hosted server may need none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// How long nothing may come from the provider, milliseconds.
+    /// Longest silence of the provider, in milliseconds.
     pub idle_timeout_ms: u64,
-    /// Repeating after 429, 5xx and broken streams. The provider's `Retry-After` is respected where it is longer.
+    /// Schedule of retries after 429, 5xx and broken streams. The provider's `Retry-After` is respected if it is
+    /// longer.
     pub retry: Schedule,
     /// US dollars per million tokens, by model.
     pub prices: Prices,
@@ -63,22 +65,23 @@ impl Default for LlmConfig {
     }
 }
 
-/// Why a configuration cannot be used to ask anybody.
+/// Reason why a configuration cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LlmFault {
-    /// No key, and the provider's own address.
+    /// There is no key, and the provider's own address is used.
     #[error("llm.api_key: required where llm.base_url is empty; expected \"env:NAME\" or \"file:/path\"")]
     NoKey,
-    /// No model, and a provider without a default.
+    /// There is no model, and the provider has no default.
     #[error("llm.model: required where llm.provider is not gemini")]
     NoModel,
-    /// The client could not be made.
+    /// The HTTP client could not be created.
     #[error("llm: the HTTP client cannot be made")]
     NoClient,
 }
 
 impl LlmConfig {
-    /// Faults of meaning, each `key: what is expected`. A section that nobody needs is without fault when it is empty.
+    /// Returns the faults of meaning, each `key: what is expected`. An empty section has no faults, because a service
+    /// may not need it.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -105,7 +108,7 @@ impl LlmConfig {
         faults
     }
 
-    /// Where the provider is, with its version and a slash at the end.
+    /// Returns the provider's address, with its version and a final slash.
     #[must_use]
     pub fn endpoint(&self) -> String {
         let own = match self.provider {
@@ -119,10 +122,10 @@ impl LlmConfig {
         }
     }
 
-    /// The model that is asked where the question names none.
+    /// Returns the model of requests that name none.
     ///
     /// # Errors
-    /// [`LlmFault`] says what is missing.
+    /// Returns [`LlmFault`] if the configuration lacks something.
     pub fn usable(&self) -> Result<&str, LlmFault> {
         if self.api_key.is_none() && self.base_url.is_empty() {
             return Err(LlmFault::NoKey);

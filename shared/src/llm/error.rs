@@ -1,87 +1,87 @@
-//! Why a model gave no answer. *Pure.*
+//! Errors of requests to a model. *Pure.*
 
 use std::time::Duration;
 
-/// Why a model gave no answer.
+/// Reason why a model gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskModelError {
-    /// The provider does not take the key (401, 403).
+    /// The provider rejects the key (401, 403).
     #[error("the model's provider refuses the key: {detail}")]
     Unauthorised {
-        /// What it said, shortened.
+        /// Error text of the provider, shortened.
         detail: String,
     },
-    /// Too many questions (429).
+    /// Too many requests (429).
     #[error("the model's provider wants fewer questions: {detail}")]
     RateLimited {
-        /// When to ask again, if it said so.
+        /// Delay that the provider asks for, if it states one.
         after: Option<Duration>,
-        /// What it said, shortened.
+        /// Error text of the provider, shortened.
         detail: String,
     },
-    /// The provider cannot at present (5xx, or an error of that kind within the stream).
+    /// The provider is unavailable (5xx, or an error of that kind within the stream).
     #[error("the model's provider is overloaded or broken ({status}): {detail}")]
     Overloaded {
-        /// HTTP status; 0 where it was said within the stream.
+        /// HTTP status; 0 if the error came within the stream.
         status: u16,
-        /// When to ask again, if it said so.
+        /// Delay that the provider asks for, if it states one.
         after: Option<Duration>,
-        /// What it said, shortened.
+        /// Error text of the provider, shortened.
         detail: String,
     },
-    /// No connection.
+    /// There is no connection to the provider.
     #[error("the model's provider cannot be reached: {detail}")]
     Unreachable {
-        /// Why.
+        /// Error of the connection.
         detail: String,
     },
     /// The stream ended before the answer did.
     #[error("the answer broke off after {received} bytes: {detail}")]
     Truncated {
-        /// Bytes of text that had come.
+        /// Bytes of text received until then.
         received: usize,
-        /// How it ended.
+        /// Description of how the stream ended.
         detail: String,
     },
-    /// Nothing came for too long.
+    /// No data came for too long.
     #[error("the model was silent for {silent_ms} ms")]
     Silent {
-        /// For how long, milliseconds.
+        /// Duration of the silence, in milliseconds.
         silent_ms: u64,
     },
-    /// The answer took longer than the question allows.
+    /// The answer took longer than the request allows.
     #[error("no answer within {waited_ms} ms")]
     TimedOut {
-        /// For how long, milliseconds.
+        /// Duration of the wait, in milliseconds.
         waited_ms: u64,
     },
-    /// The question does not fit into the model's context.
+    /// The request does not fit into the model's context.
     #[error("the question is too long for the model: {detail}")]
     TooLong {
-        /// What it said, shortened.
+        /// Error text of the provider, shortened.
         detail: String,
     },
-    /// The provider does not take the question (another 4xx).
+    /// The provider rejects the request (another 4xx).
     #[error("the model's provider refuses the question ({status}): {detail}")]
     Refused {
-        /// HTTP status; 0 where it was said within the stream.
+        /// HTTP status; 0 if the error came within the stream.
         status: u16,
-        /// What it said, shortened.
+        /// Error text of the provider, shortened.
         detail: String,
     },
-    /// What came is not what the provider's interface promises, or not the JSON that was asked for.
+    /// The response does not match the provider's interface, or is not the JSON that was requested.
     #[error("the model's answer cannot be read: {detail}")]
     BadAnswer {
-        /// What is wrong, shortened.
+        /// Reason why it cannot be read, shortened.
         detail: String,
     },
-    /// The process stops.
+    /// The process is stopping.
     #[error("stopped before the answer came")]
     Stopped,
 }
 
 impl AskModelError {
-    /// Whether asking the same again later may help.
+    /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
@@ -96,7 +96,7 @@ impl AskModelError {
         }
     }
 
-    /// When to ask again, where the provider said so.
+    /// Delay after which to retry, if the provider stated one.
     #[must_use]
     pub const fn after(&self) -> Option<Duration> {
         match self {

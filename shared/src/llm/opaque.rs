@@ -1,4 +1,4 @@
-//! What a provider must see again with an answer, as journals keep it. *Pure.*
+//! Data that a provider needs back with an answer, in the form that journals keep. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use serde_json::Value;
 
 use super::config::Provider;
 
-/// What is opaque in an answer, in the words of its wire.
+/// Opaque parts of an answer, in the form of its wire.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Opaque {
-    /// What stands before text and calls, in order: signed thoughts, steps of the provider's own tools.
+    /// Blocks that precede text and calls, in order: signed thoughts, steps of the provider's own tools.
     pub(super) blocks: Vec<Value>,
-    /// What the text is signed with.
+    /// Signature of the text.
     pub(super) text_signature: Option<String>,
-    /// Signatures of calls, by their place among the calls.
+    /// Signatures of calls, by their index among the calls.
     pub(super) signatures: BTreeMap<usize, String>,
-    /// Thoughts that are not signed, where the provider wants them back with its calls.
+    /// Thoughts that are not signed, if the provider wants them back with its calls.
     pub(super) reasoning: String,
-    /// What was not understood. It is kept, and not sent back.
+    /// Parts that were not understood; kept, and not sent back.
     pub(super) unread: Vec<Value>,
 }
 
-/// The form in which it is kept. What an older version kept has other keys, and is of no use.
+/// Stored form of [`Opaque`]. Data in any other form is ignored.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -40,7 +40,7 @@ struct Kept {
 }
 
 impl Opaque {
-    /// What is kept of it; none where there is nothing.
+    /// Returns the form to store, or `None` if there are no opaque parts.
     pub(super) fn kept(self, provider: Provider) -> Option<Value> {
         if self == Self::default() {
             return None;
@@ -58,7 +58,7 @@ impl Opaque {
         serde_json::to_value(kept).ok()
     }
 
-    /// What was kept, for `provider`; nothing where another one, or another version, wrote it.
+    /// Reads the stored form for `provider`; empty if another provider wrote it or the form is another one.
     pub(super) fn of(kept: Option<&Value>, provider: Provider) -> Self {
         let read = kept.and_then(|kept| Kept::deserialize(kept).ok());
         let Some(kept) = read.filter(|kept| kept.wire == provider) else {

@@ -1,4 +1,4 @@
-//! What an answer costs, in whole micro-dollars. *Pure.*
+//! Cost of an answer, in whole micro-dollars. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::Usage;
 
-/// Tokens that prices are for.
+/// Number of tokens that a price is for.
 const TOKENS_PER_PRICE: u128 = 1_000_000;
 
-/// Millionths of a US dollar.
+/// Amount of money in millionths of a US dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct MicroDollars(pub u64);
 
 impl MicroDollars {
-    /// As US dollars, for records that hold them so.
+    /// Returns the amount in US dollars, for records in that unit.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "exact up to nine billion dollars")]
     pub fn dollars(self) -> f64 {
@@ -22,21 +22,21 @@ impl MicroDollars {
     }
 }
 
-/// What a million tokens of a model cost, in US dollars, as providers' price lists say it.
+/// Price of a model per million tokens, in US dollars, as in providers' price lists.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Tokens in.
+    /// Price of input tokens.
     pub input: f64,
-    /// Tokens out, reasoning included.
+    /// Price of output tokens, reasoning included.
     pub output: f64,
-    /// Tokens in that were cached; absent = as `input`.
+    /// Price of cached input tokens; the price of `input` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<f64>,
 }
 
-/// Prices by model. A name is looked up whole, then without what follows its last `-` or `@`, so that a dated name
-/// (`model-2026-01-31`) finds the price of its family.
+/// Prices by model. A name is looked up as a whole, then repeatedly without the part after its last `-` or `@`, so
+/// that a dated name (`model-2026-01-31`) finds the price of its family.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Prices(pub BTreeMap<String, Price>);
@@ -52,19 +52,19 @@ impl Default for Prices {
     }
 }
 
-/// A bound in US dollars, and a model of which nobody knows what it costs: it would bound nothing.
+/// A limit in US dollars applies to a model without a known price: it would limit nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{model}` has no price, expected llm.prices.\"{model}\" (of 0 where it costs nothing)")]
 pub struct UnpricedModel {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
 }
 
 impl Prices {
-    /// The price of `model`, of which a bound in US dollars takes its measure.
+    /// Returns the price of `model` for a limit in US dollars.
     ///
     /// # Errors
-    /// [`UnpricedModel`] if there is none.
+    /// Returns [`UnpricedModel`] if it has none.
     pub fn bounding(&self, model: &str) -> Result<Price, UnpricedModel> {
         let unpriced = || UnpricedModel {
             model: model.to_owned(),
@@ -72,7 +72,7 @@ impl Prices {
         self.of(model).copied().ok_or_else(unpriced)
     }
 
-    /// The price of `model`.
+    /// Returns the price of `model`.
     #[must_use]
     pub fn of(&self, model: &str) -> Option<&Price> {
         let mut name = model;
@@ -85,7 +85,7 @@ impl Prices {
     }
 }
 
-/// What `usage` costs at `price`, rounded up to a whole micro-dollar once, at the end.
+/// Returns the cost of `usage` at `price`, rounded up once, at the end, to a whole micro-dollar.
 #[must_use]
 pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
     let cached = usage.cached.min(usage.input);
@@ -103,7 +103,7 @@ pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
     MicroDollars(u64::try_from(total.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX))
 }
 
-/// A list price in whole micro-dollars per million tokens.
+/// Converts a list price to whole micro-dollars per million tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

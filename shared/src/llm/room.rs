@@ -1,8 +1,8 @@
-//! The one room of the HTTP client here: a question goes out on the provider's wire, the bytes of the answer come in.
+//! HTTP client of the models: sends a request in the provider's format, and reads the bytes of the response.
 //!
-//! An attempt ends when the wire says so, when the body ends, or a little after the provider has said why it stops: not
-//! every one closes what it has finished. How long nothing may come counts for bytes of any kind: providers that are
-//! busy send comments.
+//! An attempt ends if the wire marks the end, if the body ends, or shortly after the provider has stated why it stops:
+//! some providers do not close a finished response. The limit on silence counts bytes of any kind: busy providers send
+//! comments.
 
 mod fault;
 mod question;
@@ -19,20 +19,20 @@ use super::error::AskModelError;
 use super::wire::{Heard, Reading};
 use crate::clock::SharedClock;
 
-/// How long a connection may take: who waits is told within ten seconds that the provider cannot be reached.
+/// Timeout of a connection: a caller learns within ten seconds that the provider cannot be reached.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long usage, or more of the answer, is waited for once the provider has said why it stops.
+/// Longest wait for usage, or more of the answer, after the provider has stated why it stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// What is read of an answer that is an error: bytes.
+/// Maximum number of bytes read of an error response.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 /// Version of Anthropic's interface.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
-/// Connections to the provider that are kept while nothing is asked.
+/// Number of idle connections to the provider that are kept.
 const IDLE_CONNECTIONS: usize = 4;
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// The client, bound to one provider.
+/// HTTP client, bound to one provider.
 pub(super) struct Room {
     client: Client,
     provider: Provider,
@@ -64,7 +64,7 @@ impl Room {
             .http2_adaptive_window(true)
             .build();
 
-        // A server of one's own that wants no key does not look at it.
+        // A self-hosted server that needs no key ignores it.
         let key = config.api_key.as_ref().map_or("none", |key| key.reveal());
         Ok(Self {
             client: client.map_err(|_| LlmFault::NoClient)?,
@@ -76,7 +76,7 @@ impl Room {
         })
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     pub(super) async fn ask(
         &self,
         model: &str,
@@ -108,7 +108,7 @@ impl Room {
         })
     }
 
-    /// Reads the body to its end; its text goes to `hear` as it comes.
+    /// Reads the body to its end; its text is passed to `hear` as it arrives.
     async fn read(&self, mut response: Response, hear: &(dyn Fn(&str) + Send + Sync)) -> Result<Heard, AskModelError> {
         let mut reading = Reading::new(self.provider);
         while !reading.has_ended() {
@@ -135,7 +135,7 @@ impl Room {
         let received = reading.received();
         let heard = reading.end().map_err(|error| fault::of_wire(error, received))?;
 
-        // What was no stream is said at its end.
+        // The text of a response that is no stream is passed on at its end.
         if received < heard.text.len() {
             hear(&heard.text[received..]);
         }
@@ -162,7 +162,7 @@ impl Room {
     }
 }
 
-/// How the key goes along; none where it cannot stand in a header.
+/// Returns the headers with the key, or `None` if the key is not valid in a header.
 fn headers(provider: Provider, key: &str) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     let (name, value) = match provider {

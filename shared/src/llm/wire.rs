@@ -1,14 +1,15 @@
-//! What the bytes of a provider's answer say: three wires, one law. *Pure.*
+//! Decoding of a provider's response: three wires, one set of rules. *Pure.*
 //!
-//! The law: text, calls, stop and usage are what the provider sent, wherever the packets were cut. What is not
-//! understood is kept as opaque, and neither ends nor doubles anything. A call can be carried out only if its arguments
-//! came whole and are an object. An answer ends with a stop; without one it broke off, however the connection ended.
+//! The rules: text, calls, stop and usage are those that the provider sent, however the packets were cut. Parts that
+//! are not understood are kept as opaque, and neither end nor double anything. A call can be executed only if its
+//! arguments arrived completely and are an object. An answer ends with a stop; without one it broke off, however the
+//! connection ended.
 //!
-//! Whatever is sent, a [`Reading`] holds less than [`MAX_MEMORY_BYTES`]: events, text, calls and what is opaque have
-//! bounds, and an index of the provider's is a name, never a length.
+//! Whatever a provider sends, a [`Reading`] uses less than [`MAX_MEMORY_BYTES`]: events, text, calls and opaque parts
+//! have limits, and a provider's index is a name, never a length.
 //!
-//! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and what its look-alikes make of
-//! it, Anthropic "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
+//! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and its variants in compatible
+//! servers, Anthropic "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
 
 mod anthropic;
 mod calls;
@@ -29,48 +30,48 @@ use self::said::Said;
 use self::sse::Events;
 use super::config::Provider;
 
-/// What a reading holds at most, its input aside: bytes.
+/// Maximum memory of a reading besides its input, in bytes.
 pub const MAX_MEMORY_BYTES: usize = 16 * 1024 * 1024;
-/// One event of a stream, or one answer that is no stream: bytes.
+/// Maximum size of one event of a stream, or of one answer that is no stream, in bytes.
 pub const MAX_EVENT_BYTES: usize = 2 * 1024 * 1024;
-/// Values within one event, or within one call's arguments.
+/// Maximum number of values within one event, or within one call's arguments.
 pub(super) const MAX_VALUES: usize = 8_192;
 
-/// Why bytes are no answer.
+/// Reason why bytes are not an answer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WireFault {
-    /// The answer ended before it was whole.
+    /// The answer ended before it was complete.
     #[error("{detail} (byte {at})")]
     BrokeOff {
-        /// Bytes of the answer's body that had come.
+        /// Bytes of the body received until then.
         at: u64,
-        /// What is missing.
+        /// Description of the missing part.
         detail: String,
     },
-    /// Something is larger than anything that is read.
+    /// A part exceeds its limit.
     #[error("{what} larger than {limit} (byte {at})")]
     TooLarge {
-        /// Bytes of the answer's body that had come.
+        /// Bytes of the body received until then.
         at: u64,
-        /// What.
+        /// Name of the part.
         what: &'static str,
-        /// Its bound: bytes, or a number of them.
+        /// Limit of the part: in bytes, or as a number of elements.
         limit: usize,
     },
-    /// It came whole and is no answer.
+    /// The response is complete and is not an answer.
     #[error("{detail} (byte {at})")]
     Unreadable {
-        /// Bytes of the answer's body that had come.
+        /// Bytes of the body received until then.
         at: u64,
-        /// What is wrong.
+        /// Reason why it is not an answer.
         detail: String,
     },
-    /// The provider says an error in place of an answer.
+    /// The provider returned an error instead of an answer.
     #[error("the provider says an error: {0}")]
     Said(Value),
 }
 
-/// What one event means, before it is known where it stood.
+/// Fault of one event, before its position is known.
 #[derive(Debug)]
 enum Fault {
     /// See [`WireFault::BrokeOff`].
@@ -94,14 +95,14 @@ impl Fault {
     }
 }
 
-/// How the body is written.
+/// Form of the body.
 #[derive(Debug)]
 enum Shape {
-    /// Nothing but white space has come.
+    /// Only white space has arrived so far.
     Unknown,
-    /// Server-sent events.
+    /// A stream of server-sent events.
     Stream(Events),
-    /// One JSON text, though a stream was asked for.
+    /// One JSON text, although a stream was requested.
     Whole(Vec<u8>),
 }
 
@@ -112,7 +113,7 @@ enum Decoder {
     Gemini(Gemini),
 }
 
-/// An answer that is being read. Dropped where a fault came: what was said until then is no answer.
+/// An answer that is being decoded. After a fault it must be dropped: the text until then is not an answer.
 #[derive(Debug)]
 pub struct Reading {
     shape: Shape,
@@ -120,14 +121,14 @@ pub struct Reading {
     said: Said,
     /// Bytes of the body so far.
     at: u64,
-    /// The wire's own mark of the end was read.
+    /// Whether the wire's own mark of the end was read.
     ended: bool,
-    /// An event was read.
+    /// Whether an event was read.
     begun: bool,
 }
 
 impl Reading {
-    /// The beginning of an answer on `provider`'s wire.
+    /// Starts to decode an answer on `provider`'s wire.
     #[must_use]
     pub fn new(provider: Provider) -> Self {
         let decoder = match provider {
@@ -146,11 +147,11 @@ impl Reading {
         }
     }
 
-    /// Reads the next bytes of the body; returns the text that they added. What comes after the mark of the end is not
-    /// looked at.
+    /// Decodes the next bytes of the body. Returns the text that they added. Bytes after the mark of the end are
+    /// ignored.
     ///
     /// # Errors
-    /// [`WireFault`]: there will be no answer.
+    /// Returns [`WireFault`] if there will be no answer.
     pub fn take(&mut self, bytes: &[u8]) -> Result<&str, WireFault> {
         let before = self.said.text().len();
         self.at += bytes.len() as u64;
@@ -159,19 +160,19 @@ impl Reading {
         Ok(&self.said.text()[before..])
     }
 
-    /// Whether anything of the answer was read.
+    /// Whether any part of the answer was read.
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// Whether the wire's own mark of the end was read: nothing more is to be waited for.
+    /// Whether the wire's own mark of the end was read, so that no more bytes are needed.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the provider has said why it stops. Usage, and on some wires more of the answer, may still come.
+    /// Whether the provider has stated why it stops. Usage, and on some wires more of the answer, may still follow.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         match &self.decoder {
@@ -187,10 +188,10 @@ impl Reading {
         self.said.text().len()
     }
 
-    /// The answer, where the body ended in good order, or after [`Self::has_ended`].
+    /// Returns the answer after the body ended without an error, or after [`Self::has_ended`].
     ///
     /// # Errors
-    /// [`WireFault`]: what came is no whole answer.
+    /// Returns [`WireFault`] if the bytes are not a complete answer.
     pub fn end(mut self) -> Result<Heard, WireFault> {
         let at = self.at;
         self.last_words().map_err(|fault| fault.at(at))?;
@@ -233,7 +234,7 @@ impl Reading {
         }
     }
 
-    /// What stood in the body without the line end that should follow it.
+    /// Decodes the rest of the body that lacks its final line end.
     fn last_words(&mut self) -> Result<(), Fault> {
         match std::mem::replace(&mut self.shape, Shape::Unknown) {
             Shape::Unknown => Ok(()),
@@ -257,7 +258,7 @@ impl Reading {
     }
 }
 
-/// Reads one event; returns whether it is the mark of the end.
+/// Decodes one event. Returns whether it is the mark of the end.
 fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Result<bool, Fault> {
     let data = data.trim_ascii();
     if data.is_empty() {
@@ -284,9 +285,9 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
     Ok(false)
 }
 
-/// Reads an answer that came as one JSON text.
+/// Decodes an answer that came as one JSON text.
 fn whole(decoder: &mut Decoder, said: &mut Said, answer: Value) -> Result<(), Fault> {
-    // Gemini without `alt=sse` sends a list of what would be events.
+    // Gemini without `alt=sse` sends a list of the objects that would be events.
     for part in parts(answer) {
         match decoder {
             Decoder::OpenAi(openai) => openai.event(said, part)?,
@@ -297,13 +298,13 @@ fn whole(decoder: &mut Decoder, said: &mut Said, answer: Value) -> Result<(), Fa
     Ok(())
 }
 
-/// The JSON in `text`. What cannot be read as such was cut.
+/// Parses the JSON in `text`. Text that is not valid JSON was cut.
 fn parsed(text: &[u8], what: &'static str) -> Result<Value, Fault> {
     bounded(text).map_err(|limit| Fault::Large("a number of values", limit))?;
     serde_json::from_slice(text).map_err(|error| Fault::Lost(format!("{what} cannot be read: {error}")))
 }
 
-/// The elements of a list, or the one value.
+/// Returns the elements of a list, or the one value.
 fn parts(value: Value) -> Vec<Value> {
     if let Value::Array(parts) = value {
         parts
@@ -312,7 +313,7 @@ fn parts(value: Value) -> Vec<Value> {
     }
 }
 
-/// The elements of a list, where there is one. What is no list is kept as what was not understood.
+/// Returns the elements of a list, if there is one. A value that is no list is kept as not understood.
 fn listed(said: &mut Said, value: Value) -> Result<Vec<Value>, Fault> {
     if let Value::Array(elements) = value {
         return Ok(elements);
@@ -323,15 +324,15 @@ fn listed(said: &mut Said, value: Value) -> Result<Vec<Value>, Fault> {
     Ok(Vec::new())
 }
 
-/// Takes a member out of `value`; null where there is none.
+/// Takes a member out of `value`; null if there is none.
 fn taken(value: &mut Value, key: &str) -> Value {
     value.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
-/// Whether the values within a JSON text are few enough to be held; counted before any is.
+/// Checks that the number of values within a JSON text is small enough, before any of them is allocated.
 fn bounded(text: &[u8]) -> Result<(), usize> {
     let (mut quoted, mut escaped, mut values) = (false, false, 1_usize);
-    // A bit for each level, 1 within a list: commas count there, colons in objects. The parser goes 128 levels deep.
+    // One bit per level, 1 within a list: commas count there, colons in objects. The parser goes 128 levels deep.
     let mut lists = 0_u128;
     for byte in text {
         match byte {

@@ -1,4 +1,4 @@
-//! What goes wrong between a question and its answer, in our errors. *Pure.*
+//! Conversion of failures between a request and its answer to our errors. *Pure.*
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::llm::error::AskModelError;
 use crate::llm::wire::WireFault;
 use crate::model::time::UnixMillis;
 
-/// What is kept of what a provider said, bytes.
+/// Number of bytes kept of a provider's error text.
 const MAX_DETAIL_BYTES: usize = 500;
-/// The longest wait that a provider may ask for.
+/// Longest delay that a provider may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
-/// How providers say that the question does not fit.
+/// Phrases by which providers report that the request is too long.
 const TOO_LONG: [&str; 6] = [
     "context_length_exceeded",
     "maximum context length",
@@ -22,7 +22,7 @@ const TOO_LONG: [&str; 6] = [
     "request_too_large",
 ];
 
-/// What a fault of the answer's bytes means, after `received` bytes of text.
+/// Converts a fault of the answer's bytes, after `received` bytes of text.
 pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
     match fault {
         WireFault::BrokeOff { .. } => broken(received, &fault.to_string()),
@@ -33,7 +33,7 @@ pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
     }
 }
 
-/// The connection failed: before anything of the answer's body came (`begun`), or within it.
+/// Converts a failed connection: before the answer's body began, or, if `begun`, within it.
 pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), received: usize, begun: bool) -> AskModelError {
     let detail = chain(error, &error.to_string());
     if begun {
@@ -51,7 +51,7 @@ fn broken(received: usize, detail: &str) -> AskModelError {
     }
 }
 
-/// What a status that is none of success means, with the waits that its headers ask for.
+/// Converts a status that is no success, with the delays that its headers ask for.
 pub(super) fn of_answer(
     status: u16,
     body: &str,
@@ -67,7 +67,7 @@ fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError 
     let lower = body.to_lowercase();
     match status {
         401 | 403 => AskModelError::Unauthorised { detail },
-        // Waiting fills no purse.
+        // A retry does not help if the account has no credit.
         429 if lower.contains("insufficient_quota") => AskModelError::Refused { status, detail },
         429 => AskModelError::RateLimited { after, detail },
         400 | 413 if status == 413 || TOO_LONG.iter().any(|mark| lower.contains(mark)) => {
@@ -78,7 +78,7 @@ fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError 
     }
 }
 
-/// An error that came as an event of the stream, after a good status.
+/// Converts an error that came as an event of the stream, after a status of success.
 fn of_event(body: &Value) -> AskModelError {
     let text = body.to_string();
     let lower = text.to_lowercase();
@@ -105,10 +105,10 @@ fn of_event(body: &Value) -> AskModelError {
     }
 }
 
-/// The provider's message within its error body, else the body.
+/// Returns the provider's message within its error body, or else the body.
 fn said(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
-    // Gemini wraps the errors of its streams into a list.
+    // Gemini wraps the errors of its streams in a list.
     let first = parsed.as_ref().map(|value| value.get(0).unwrap_or(value));
     let message = first.and_then(|value| {
         let inner = value.get("error").unwrap_or(value);
@@ -117,7 +117,7 @@ fn said(body: &str) -> String {
     message.unwrap_or_else(|| body.trim().to_owned())
 }
 
-/// What the headers `retry-after-ms` and `retry-after` (seconds or an HTTP date) ask for.
+/// Returns the delay in the headers `retry-after-ms` and `retry-after` (seconds or an HTTP date).
 fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> Option<Duration> {
     let exact = millis
         .and_then(|text| text.trim().parse().ok())
@@ -136,7 +136,7 @@ fn retry_after(millis: Option<&str>, seconds: Option<&str>, now: UnixMillis) -> 
     asked.map(|asked| asked.min(MAX_RETRY_AFTER))
 }
 
-/// The error and what caused it, in one line.
+/// Returns the error and its causes in one line.
 fn chain(error: &(dyn std::error::Error + 'static), cause: &str) -> String {
     let mut line = cause.to_owned();
     let mut source = error.source();

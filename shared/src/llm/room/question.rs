@@ -1,4 +1,4 @@
-//! A question on each provider's wire. *Pure.*
+//! A request in the format of each provider. *Pure.*
 
 mod anthropic;
 mod gemini;
@@ -11,10 +11,10 @@ use crate::llm::answer::ToolRequest;
 use crate::llm::ask::{Ask, Json};
 use crate::llm::config::Provider;
 
-/// What is said to a model that is to answer with any JSON object.
+/// Sentence for a model that must answer with any JSON object.
 const JSON_OBJECT: &str = "Answer with one JSON object and nothing else.";
 
-/// Where the question goes, below the endpoint.
+/// Path of the request, below the endpoint.
 pub(super) fn path(model: &str, provider: Provider) -> String {
     match provider {
         Provider::OpenAi => "chat/completions".to_owned(),
@@ -23,7 +23,7 @@ pub(super) fn path(model: &str, provider: Provider) -> String {
     }
 }
 
-/// The body of the request that asks `model`, for a stream.
+/// Returns the body of the request to `model`, for a stream.
 pub(super) fn body(model: &str, ask: &Ask, provider: Provider) -> Value {
     match provider {
         Provider::OpenAi => openai::body(model, ask),
@@ -32,17 +32,17 @@ pub(super) fn body(model: &str, ask: &Ask, provider: Provider) -> Value {
     }
 }
 
-/// The system prompt; empty = none.
+/// Returns the system prompt; empty for none.
 fn system(ask: &Ask) -> String {
     match ask.json {
-        // OpenAI refuses to answer in JSON where the word is not said.
+        // OpenAI rejects the JSON mode if the prompt does not contain the word.
         Some(Json::Object) if ask.system.is_empty() => JSON_OBJECT.to_owned(),
         Some(Json::Object) => format!("{}\n\n{JSON_OBJECT}", ask.system),
         Some(Json::Schema(_)) | None => ask.system.clone(),
     }
 }
 
-/// The arguments of an earlier call. Providers take nothing but objects back.
+/// Returns the arguments of an earlier call. Providers accept only objects back.
 fn arguments(call: &ToolRequest) -> Value {
     match &call.arguments {
         Ok(arguments) => arguments.clone(),

@@ -1,4 +1,4 @@
-//! Messages: blocks that begin, grow and end, each under its index. *Pure.*
+//! Decoder of Anthropic's messages: blocks that begin, grow and end, each under its index. *Pure.*
 
 use serde_json::{Value, json};
 
@@ -6,17 +6,17 @@ use super::calls::Call;
 use super::said::{Said, Stop, lengthened, weight};
 use super::{Fault, taken, usage};
 
-/// Blocks of one answer.
+/// Maximum number of blocks of one answer.
 const MAX_BLOCKS: usize = 1_024;
 
 #[derive(Debug)]
 enum Kind {
     Text,
-    /// At this place among the calls.
+    /// Index among the calls.
     Call(usize),
-    /// A thought and what it is signed with.
+    /// A thought and its signature.
     Thinking(Value),
-    /// Of the provider's own tools, or unknown, with the JSON of its input as far as it came.
+    /// Block of the provider's own tools, or an unknown one, with the JSON of its input as far as it arrived.
     Other(Value, String),
 }
 
@@ -26,12 +26,12 @@ struct Block {
     kind: Kind,
 }
 
-/// An answer on Anthropic's wire that is being read.
+/// An answer on Anthropic's wire that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Anthropic {
     blocks: Vec<Block>,
     stop: Option<String>,
-    /// All that was counted so far, under the provider's keys; what comes later replaces what came before.
+    /// Latest token counts, under the provider's keys; later counts replace earlier ones.
     counted: serde_json::Map<String, Value>,
 }
 
@@ -40,16 +40,17 @@ impl Anthropic {
         self.stop.is_some()
     }
 
-    /// Why it stopped. The event that says so is the last before the mark of the end, and tells the usage.
+    /// Returns the reason for the stop. The event with it is the last before the mark of the end, and contains the
+    /// usage.
     pub(super) fn stop(&self) -> Result<Stop, Fault> {
         let word = self.stop.as_deref();
         word.map(Stop::of)
             .ok_or_else(|| Fault::Lost("the stream ended without saying why".to_owned()))
     }
 
-    /// Reads one event; returns whether it is the mark of the end.
+    /// Decodes one event. Returns whether it is the mark of the end.
     pub(super) fn event(&mut self, said: &mut Said, name: &[u8], mut event: Value) -> Result<bool, Fault> {
-        // Parted from its type: the event's name says it too.
+        // The type may be missing: the event's name contains it too.
         let kind = taken(&mut event, "type");
         let kind = kind.as_str().map_or_else(|| String::from_utf8_lossy(name), Into::into);
         match &*kind {
@@ -86,7 +87,7 @@ impl Anthropic {
         Ok(false)
     }
 
-    /// Reads an answer that is no stream.
+    /// Decodes an answer that is no stream.
     pub(super) fn whole(&mut self, said: &mut Said, answer: Value) -> Result<(), Fault> {
         if !answer["error"].is_null() {
             return Err(Fault::Said(answer));
@@ -94,7 +95,7 @@ impl Anthropic {
         self.message(said, answer)
     }
 
-    /// A message with the blocks that are whole in it; none in a stream, where they follow.
+    /// Decodes a message with the complete blocks in it; there are none in a stream, in which they follow.
     fn message(&mut self, said: &mut Said, mut message: Value) -> Result<(), Fault> {
         if let Value::Array(blocks) = taken(&mut message, "content") {
             for block in blocks {
@@ -122,7 +123,7 @@ impl Anthropic {
             return Ok(());
         };
 
-        // Only what is read is held: a stream may count as often as it likes.
+        // Only the counts that are read are kept: a stream may count as often as it likes.
         for key in [
             "input_tokens",
             "output_tokens",
@@ -162,7 +163,7 @@ impl Anthropic {
                 call.unfinished = true;
                 let place = said.begin(call)?;
 
-                // Empty where it comes in pieces, and whole where it does not.
+                // The input is empty here if it comes in pieces, and complete if it does not.
                 let input = taken(&mut block, "input");
                 if !input.is_null() && input != json!({}) {
                     said.give(place, input)?;
@@ -221,7 +222,8 @@ impl Anthropic {
         Ok(())
     }
 
-    /// What was not ended by an event of its own: thoughts are kept, a call is as whole as its arguments are.
+    /// Ends the blocks that no event of their own has ended: thoughts are kept, a call is complete if its arguments
+    /// are.
     pub(super) fn rest(&mut self, said: &mut Said) -> Result<(), Fault> {
         for block in std::mem::take(&mut self.blocks) {
             match block.kind {
@@ -249,7 +251,7 @@ fn append(said: &mut Said, block: &mut Value, key: &str, text: &str) -> Result<(
     Ok(())
 }
 
-/// A thought goes back only as it was signed.
+/// Keeps a thought if it is signed: it can go back only in its signed form.
 fn kept(said: &mut Said, block: Value) {
     if block["signature"]
         .as_str()
@@ -259,8 +261,8 @@ fn kept(said: &mut Said, block: Value) {
     }
 }
 
-/// A block of the provider's own tools, with its input where that came in pieces. One whose input was cut, and what is
-/// no block at all, the provider would not take back.
+/// Keeps a block of the provider's own tools, with its input if that came in pieces. The provider would not accept
+/// back a block whose input was cut, or a value that is no block.
 fn other(said: &mut Said, mut block: Value, input: &str) -> Result<(), Fault> {
     if !block["type"].is_string() {
         return said.unread(block);

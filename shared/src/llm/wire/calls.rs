@@ -1,4 +1,4 @@
-//! Tool calls while they come, in pieces or whole. *Pure.*
+//! Tool calls while they arrive, in pieces or complete. *Pure.*
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use super::said::{lengthened, weight};
 use super::{Fault, bounded};
 use crate::llm::answer::{Finish, MalformedArguments, ToolRequest};
 
-/// What is kept of arguments that are no JSON, bytes.
+/// Number of bytes kept of arguments that are not JSON.
 const MAX_MALFORMED_BYTES: usize = 2_000;
-/// Tool requests of one answer.
+/// Maximum number of tool requests of one answer.
 pub(super) const MAX_REQUESTS: usize = 128;
-/// What the arguments of one answer's calls may hold as values: bytes.
+/// Maximum size of the arguments of one answer's calls in memory, in bytes.
 const MAX_ARGUMENTS_WEIGHT: usize = 5 * 1024 * 1024;
 
-/// Where a JSON text stands: whether an object that began in it has ended.
+/// Position in a JSON text: whether an object that began in it has ended.
 #[derive(Debug, Default)]
 struct Nesting {
     depth: usize,
@@ -45,25 +45,25 @@ impl Nesting {
 /// A call that has begun.
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// How the provider names it within its answer; empty = not at all.
+    /// Provider's id of the call within its answer; empty if there is none.
     pub(super) id: String,
-    /// The tool.
+    /// Name of the tool.
     pub(super) name: String,
-    /// The arguments as text, as far as they came.
+    /// Arguments as text, as far as they arrived.
     text: String,
     nesting: Nesting,
-    /// The arguments as they came in one piece that is no text.
+    /// Arguments as a value, if they did not arrive as text.
     value: Option<Value>,
-    /// What the provider signed with it.
+    /// Provider's signature of the call.
     pub(super) signature: Option<String>,
-    /// The provider has said that more of it comes, and it has not come.
+    /// Whether the provider has announced more of the call that has not arrived.
     pub(super) unfinished: bool,
-    /// Why it cannot be carried out, whatever its arguments say.
+    /// Reason why the call cannot be executed, whatever its arguments are.
     fault: Option<String>,
 }
 
 impl Call {
-    /// A call of `name`.
+    /// Builds a call of `name`.
     pub(super) fn new(id: &str, name: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -72,47 +72,47 @@ impl Call {
         }
     }
 
-    /// The next piece of the arguments' text.
+    /// Appends the next piece of the arguments' text.
     pub(super) fn add(&mut self, text: &str) -> Result<(), Fault> {
         self.nesting.over(text);
         lengthened(&mut self.text, text)
     }
 
-    /// The arguments in one piece that is no text.
+    /// Sets arguments that arrive as one value.
     pub(super) fn give(&mut self, arguments: Value) {
         self.value = Some(arguments);
     }
 
-    /// The arguments that are being put together.
+    /// Returns the value of the arguments that arrive in pieces.
     pub(super) fn place(&mut self) -> &mut Value {
         self.value.get_or_insert_with(|| Value::Object(Map::new()))
     }
 
-    /// The first reason why it cannot be carried out stays.
+    /// Marks the call as not executable; the first reason is kept.
     pub(super) fn refuse(&mut self, why: String) {
         self.fault.get_or_insert(why);
     }
 
-    /// Whether an object of arguments came whole, or nothing of it.
+    /// Returns whether the arguments arrived completely, or none of them.
     pub(super) fn is_whole_or_empty(&self) -> bool {
         self.nesting.closed || self.value.is_some() || self.text.trim().is_empty()
     }
 
-    /// Whether these are its arguments, word for word.
+    /// Returns whether `text` equals its arguments so far.
     pub(super) fn repeats(&self, text: &str) -> bool {
         !text.is_empty() && self.text == text
     }
 
-    /// Whether any of its arguments came.
+    /// Returns whether any of its arguments arrived.
     pub(super) fn has_arguments(&self) -> bool {
         self.value.is_some() || !self.text.trim().is_empty()
     }
 }
 
-/// The calls as requests, in the order in which they began.
+/// Converts the calls to requests, in the order in which they began.
 ///
 /// # Errors
-/// A call without a name, or arguments that are too many.
+/// Fails if a call has no name, or if the arguments are too large.
 pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequest>, Fault> {
     let mut ids = BTreeSet::new();
     let mut held = 0;
@@ -123,7 +123,7 @@ pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequ
             return Err(Fault::Unreadable("a tool request without a name".to_owned()));
         }
 
-        // Gemini leaves ids out, and look-alikes repeat them: an id of ours is not sent back as the provider's.
+        // Gemini omits ids, and compatible servers repeat them. An id of ours is not sent back as the provider's.
         let mut id = call.id.clone();
         if id.is_empty() || ids.contains(&id) {
             id = format!("call#{}#{place}", call.name);
@@ -145,7 +145,8 @@ pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequ
     Ok(requests)
 }
 
-/// The arguments, if they came whole and are an object. None at all are an empty object, where nothing was cut.
+/// Returns the arguments if they arrived completely and are an object. Absent arguments are an empty object, unless
+/// the answer was cut.
 fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
     let malformed = |text: &str, detail: String| {
         let text = text[..text.floor_char_boundary(MAX_MALFORMED_BYTES)].to_owned();

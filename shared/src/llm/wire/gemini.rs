@@ -1,6 +1,6 @@
-//! `streamGenerateContent`: events that are small answers, without a mark of the end. *Pure.*
+//! Decoder of `streamGenerateContent`: events that are small answers, without a mark of the end. *Pure.*
 //!
-//! Nothing says that the first `finishReason` is the last word: what follows is read like what went before.
+//! The first `finishReason` need not be the last event: later events are decoded like earlier ones.
 
 use serde_json::Value;
 
@@ -10,20 +10,20 @@ use super::said::{Said, Stop};
 use super::{Fault, listed, taken, usage};
 use crate::llm::answer::Finish;
 
-/// Answers side by side. One is asked for.
+/// Maximum number of alternative answers. One is requested.
 const MAX_CANDIDATES: usize = 64;
-/// What is shown of a reason, bytes.
+/// Number of bytes shown of a reason.
 const MAX_REASON_BYTES: usize = 500;
 
 #[derive(Debug, Default)]
 struct Candidate {
     index: u64,
     stop: Option<String>,
-    /// Why, in a sentence.
+    /// Explanation of the stop, in a sentence.
     message: Option<String>,
 }
 
-/// A call whose arguments come in pieces.
+/// A call whose arguments arrive in pieces.
 #[derive(Debug)]
 struct Open {
     candidate: u64,
@@ -31,12 +31,12 @@ struct Open {
     pieces: Pieces,
 }
 
-/// An answer on Gemini's wire that is being read.
+/// An answer on Gemini's wire that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Gemini {
     candidates: Vec<Candidate>,
     open: Option<Open>,
-    /// The question was refused.
+    /// Reason why the request was blocked, if it was.
     blocked: Option<String>,
     counted: serde_json::Map<String, Value>,
 }
@@ -47,7 +47,7 @@ impl Gemini {
         self.blocked.is_some() || (stopped && !self.candidates.is_empty())
     }
 
-    /// Why it stopped.
+    /// Returns the reason for the stop.
     pub(super) fn stop(&self) -> Result<Stop, Fault> {
         if let Some(reason) = &self.blocked {
             return Ok(Stop {
@@ -89,7 +89,7 @@ impl Gemini {
             .try_for_each(|candidate| self.candidate(said, candidate))
     }
 
-    /// Later counts replace earlier ones, key by key: the last event need not repeat all.
+    /// Records token counts. Later counts replace earlier ones, key by key: the last event need not repeat all.
     fn count(&mut self, said: &mut Said, counted: Value) {
         let Value::Object(counted) = counted else {
             return;
@@ -158,7 +158,7 @@ impl Gemini {
         }
 
         let Some(text) = part["text"].as_str() else {
-            // A step of a tool of Google's: it wants to see it again.
+            // A step of one of Google's own tools, which the provider needs back.
             return if part.is_object() {
                 said.block(part)
             } else {
@@ -180,7 +180,7 @@ impl Gemini {
         Ok(())
     }
 
-    /// A call, or a piece of one that has begun.
+    /// Decodes a call, or a piece of one that has begun.
     fn call(&mut self, said: &mut Said, candidate: u64, mut call: Value, signature: Option<&str>) -> Result<(), Fault> {
         let arguments = taken(&mut call, "args");
         let pieces = taken(&mut call, "partialArgs");
@@ -196,7 +196,7 @@ impl Gemini {
 
         let mut open = match open {
             Some(open) => open,
-            // The mark of an end whose beginning was whole.
+            // A mark of the end of a call that was complete at its beginning.
             None if name.is_empty() && id.is_empty() && arguments.is_null() && pieces.is_null() => return Ok(()),
             None => Open {
                 candidate,
@@ -246,7 +246,7 @@ impl Candidate {
     }
 }
 
-/// A reason and its sentence, shortened.
+/// Returns a reason with its sentence, shortened.
 fn told(reason: &str, message: Option<&str>) -> String {
     let mut told = match message {
         Some(message) => format!("{reason}: {message}"),

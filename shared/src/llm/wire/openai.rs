@@ -1,8 +1,8 @@
-//! Chat completions, and what the look-alikes make of them. *Pure.*
+//! Decoder of OpenAI's chat completions, and of their variants in compatible servers. *Pure.*
 //!
-//! Look-alikes differ in calls above all: indices that do not begin at 0 or have gaps (Anthropic's endpoint), all 0
-//! (Google's), or absent (Mistral); ids that repeat with each piece, or are absent; names that repeat. An index tells
-//! pieces apart, and is nothing else.
+//! Compatible servers differ mainly in calls: indices that do not begin at 0 or have gaps (Anthropic's endpoint), are
+//! all 0 (Google's), or are absent (Mistral); ids that repeat with each piece, or are absent; names that repeat. An
+//! index only tells pieces apart.
 
 use serde_json::Value;
 
@@ -11,31 +11,31 @@ use super::said::{Said, Stop, lengthened, weight};
 use super::{Fault, listed, taken, usage};
 use crate::llm::answer::{Finish, Usage};
 
-/// Answers side by side. One is asked for.
+/// Maximum number of alternative answers. One is requested.
 const MAX_CHOICES: usize = 64;
-/// What is shown of a refusal, bytes.
+/// Number of bytes shown of a refusal.
 const MAX_REFUSAL_BYTES: usize = 500;
 
-/// One of the answers side by side; some gateways part text and calls so.
+/// One of the alternative answers; some gateways separate text and calls this way.
 #[derive(Debug)]
 struct Choice {
     index: u64,
     stop: Option<String>,
-    /// Something of it came: a summary of the whole is no more of it.
+    /// Whether any part of it arrived: a summary of the whole adds nothing then.
     begun: bool,
 }
 
-/// How a piece of a call is told from another call's.
+/// Identification of the call that a piece belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     choice: u64,
-    /// None: the provider numbers nothing.
+    /// Provider's index of the call; `None` if the provider numbers no calls.
     index: Option<u64>,
-    /// Among all calls.
+    /// Index among all calls.
     call: usize,
 }
 
-/// An answer on OpenAI's wire that is being read.
+/// An answer on OpenAI's wire that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct OpenAi {
     choices: Vec<Choice>,
@@ -44,12 +44,13 @@ pub(super) struct OpenAi {
 }
 
 impl OpenAi {
-    /// Whether each answer that began has said why it stops.
+    /// Returns whether each answer that began has stated why it stops.
     pub(super) fn has_stopped(&self) -> bool {
         !self.choices.is_empty() && self.choices.iter().all(|choice| choice.stop.is_some())
     }
 
-    /// Why it stopped. Where the mark of the end is missing, usage must have come, which is the last that comes.
+    /// Returns the reason for the stop. If the mark of the end is missing, usage must have arrived, which is the last
+    /// part.
     pub(super) fn stop(&self, ended: bool, counted: bool) -> Result<Stop, Fault> {
         if !self.has_stopped() {
             return Err(Fault::Lost("the stream ended without saying why".to_owned()));
@@ -65,7 +66,7 @@ impl OpenAi {
             said.count(counted);
         }
 
-        // After a stop that says itself that the answer is cut, an error adds nothing.
+        // After a stop that marks the answer as cut, an error adds nothing.
         let known = self.has_stopped() && self.stopped().is_cut();
         let error = taken(&mut event, "error");
         if !error.is_null() {
@@ -77,7 +78,7 @@ impl OpenAi {
             .try_for_each(|choice| self.choice(said, choice))
     }
 
-    /// The word of the first answer that is cut, else of the first.
+    /// Returns the stop of the first answer that is cut, or else of the first answer.
     fn stopped(&self) -> Stop {
         let words = || self.choices.iter().filter_map(|choice| choice.stop.as_deref());
         let stops = || words().map(Stop::of);
@@ -125,7 +126,7 @@ impl OpenAi {
             self.said(said, index, message, true)?;
         }
 
-        // Some say an empty word, or none, until they stop; a word that is cut is not taken back.
+        // Some servers send an empty word, or none, until they stop; a stop that marks a cut is not replaced.
         if let Some(word) = choice["finish_reason"].as_str().filter(|word| !word.is_empty()) {
             said.keep(word.len())?;
             let stop = &mut self.choices[at].stop;
@@ -137,7 +138,7 @@ impl OpenAi {
         Ok(())
     }
 
-    /// One delta, or one message as a whole.
+    /// Decodes one delta, or one complete message.
     fn said(&mut self, said: &mut Said, choice: u64, mut delta: Value, whole: bool) -> Result<(), Fault> {
         let content = taken(&mut delta, "content");
         if let Some(text) = content.as_str() {
@@ -166,7 +167,7 @@ impl OpenAi {
             .try_for_each(|piece| self.piece(said, choice, piece, whole))
     }
 
-    /// One piece of a call.
+    /// Decodes one piece of a call.
     fn piece(&mut self, said: &mut Said, choice: u64, mut piece: Value, whole: bool) -> Result<(), Fault> {
         let mut function = taken(&mut piece, "function");
         if !function.is_object() {
@@ -214,12 +215,13 @@ impl OpenAi {
         said.give(call, arguments)
     }
 
-    /// Which call a piece belongs to.
+    /// Finds the call that a piece belongs to.
     fn known(&self, said: &Said, choice: u64, index: Option<u64>, [id, name, text]: [&str; 3]) -> Known {
         let here = || self.places.iter().rev().filter(|place| place.choice == choice);
         let found = match index {
             Some(_) => here().find(|place| place.index == index),
-            // Nothing is numbered: an id names the call, and a piece with neither id nor name goes on with the last.
+            // If calls are not numbered, an id identifies the call, and a piece with neither id nor name continues the
+            // last one.
             None if !id.is_empty() => {
                 here().find(|place| said.calls().get(place.call).is_some_and(|call| call.id == id))
             }
@@ -235,9 +237,10 @@ impl OpenAi {
             return Known::Repeated;
         }
 
-        // One index for all calls: the next begins where one with another id, or with none, has its arguments.
+        // With one index for all calls, the next call begins if the current one has its arguments, and the piece has
+        // another id or none.
         let named = index.is_some() && !name.is_empty() && call.is_whole_or_empty();
-        // Where a piece has a new id, the same name, and nothing came yet, it is an id that changes with each piece.
+        // A new id with the same name, before any arguments, is an id that changes with each piece.
         let other_id = !id.is_empty() && !call.id.is_empty() && id != call.id;
         let other_call = other_id && (call.has_arguments() || call.name != name);
 
@@ -251,15 +254,15 @@ impl OpenAi {
 }
 
 enum Known {
-    /// Another call.
+    /// The piece begins another call.
     New,
-    /// More of the call at this place.
+    /// The piece continues the call at this index.
     Of(usize),
-    /// The same again.
+    /// The piece repeats one that arrived already.
     Repeated,
 }
 
-/// Takes what a call lacked.
+/// Fills in the id and the name that a call lacks.
 fn fill(call: &mut Call, id: &str, name: &str) {
     if call.id.is_empty() {
         id.clone_into(&mut call.id);
@@ -269,7 +272,7 @@ fn fill(call: &mut Call, id: &str, name: &str) {
     }
 }
 
-/// A part of a content that comes in parts (Mistral).
+/// Decodes a part of a content that comes in parts (Mistral).
 fn spoken(said: &mut Said, part: Value) -> Result<(), Fault> {
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(text)) => said.say(text),
@@ -277,7 +280,7 @@ fn spoken(said: &mut Said, part: Value) -> Result<(), Fault> {
     }
 }
 
-/// OpenRouter's blocks of reasoning return as they came, pieces of one text joined.
+/// Keeps OpenRouter's blocks of reasoning as they came, with the pieces of one text joined.
 fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
     let text = detail["text"].as_str().unwrap_or_default();
     let joins = |last: &&mut Value| {
@@ -305,7 +308,7 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
     said.keep(weight(&detail))
 }
 
-/// The tokens of an event, where it counts any: beside choices or without, at the top or where Groq puts it.
+/// Returns the token counts of an event, if it has any: with or without choices, at the top or in Groq's place.
 fn counted(event: &Value) -> Option<Usage> {
     let said = [event.get("usage"), event.pointer("/x_groq/usage")];
     let counted = said.into_iter().flatten().find(|usage| {

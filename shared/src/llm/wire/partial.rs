@@ -1,11 +1,11 @@
-//! Arguments that come value by value, each with the path at which it stands (Google's `partialArgs`). *Pure.*
+//! Arguments that arrive value by value, each with its path (Google's `partialArgs`). *Pure.*
 
 use serde_json::{Map, Value};
 
 use super::Fault;
 use super::said::{Said, lengthened, weight};
 
-/// Steps of one path.
+/// Maximum number of steps of one path.
 const MAX_STEPS: usize = 64;
 
 /// One step into a value.
@@ -15,20 +15,20 @@ enum Step {
     Element(usize),
 }
 
-/// The pieces of one call.
+/// Pieces of one call.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// The path of a text that goes on.
+    /// Path of a text that continues.
     open: Option<String>,
 }
 
 impl Pieces {
-    /// Whether a text has begun and not ended.
+    /// Returns whether a text has begun and not ended.
     pub(super) const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Puts a piece where it belongs; a call with one that belongs nowhere is not carried out.
+    /// Puts a piece in its place. A call with a piece that has no place is not executed.
     pub(super) fn place(&mut self, said: &mut Said, call: usize, piece: &Value) -> Result<(), Fault> {
         said.keep(weight(piece))?;
         let path = piece["jsonPath"].as_str().unwrap_or_default();
@@ -56,7 +56,7 @@ impl Pieces {
     }
 }
 
-/// The steps of `$.a.b[0]['c']`; none where it is no such path.
+/// Returns the steps of `$.a.b[0]['c']`, or `None` if it is not such a path.
 fn steps(path: &str) -> Option<Vec<Step>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
@@ -96,7 +96,7 @@ fn steps(path: &str) -> Option<Vec<Step>> {
     (!steps.is_empty()).then_some(steps)
 }
 
-/// The place in `root` to which `steps` lead; members and next elements are made, gaps are not.
+/// Returns the place in `root` to which `steps` lead. Members and next elements are created, gaps are not.
 fn found(root: &mut Value, steps: Vec<Step>) -> Option<&mut Value> {
     steps.into_iter().try_fold(root, |place, step| match step {
         Step::Member(name) => {

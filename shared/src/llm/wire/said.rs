@@ -1,4 +1,4 @@
-//! What was said so far, on whichever wire. *Pure.*
+//! Parts of an answer decoded so far, independent of the wire. *Pure.*
 
 use serde_json::Value;
 
@@ -7,46 +7,47 @@ use super::calls::{Call, MAX_REQUESTS, requests};
 use crate::llm::answer::{Finish, ToolRequest, Usage};
 use crate::llm::opaque::Opaque;
 
-/// Text of one answer, bytes. What is longer is no answer.
+/// Maximum text of one answer, in bytes. A longer text is not accepted.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// Arguments of one call, one thought: what else comes in pieces, bytes.
+/// Maximum size of any other part that comes in pieces (the arguments of one call, one thought), in bytes.
 const MAX_PIECES_BYTES: usize = 1024 * 1024;
-/// Text, calls and what is opaque of one answer together: bytes.
+/// Maximum size of text, calls and opaque parts of one answer together, in bytes.
 const MAX_KEPT_BYTES: usize = 5 * 1024 * 1024;
-/// What a value holds beside its text, and what a list or an object does beside its values: bytes, rather more than less.
+/// Memory of a value besides its text, and of a list or an object besides its values, in bytes; rather too high than
+/// too low.
 const VALUE_BYTES: usize = 160;
 const CONTAINER_BYTES: usize = 512;
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heard {
-    /// The text.
+    /// Text of the answer.
     pub text: String,
-    /// What is to be done, in the order in which it began.
+    /// Requested calls, in the order in which they began.
     pub calls: Vec<ToolRequest>,
-    /// Why the provider stopped, in its word.
+    /// Reason for the stop, in the provider's word.
     pub stop: String,
-    /// The same in ours.
+    /// Reason for the stop, in our terms.
     pub finish: Finish,
-    /// Tokens.
+    /// Token counts of the answer.
     pub usage: Usage,
-    /// What the provider must see again, and what was not understood.
+    /// Parts that the provider needs back, and parts that were not understood.
     pub(in crate::llm) opaque: Opaque,
 }
 
-/// Why a provider stopped.
+/// Reason why a provider stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stop {
-    /// In its word.
+    /// Reason in the provider's word.
     pub(super) word: String,
-    /// In ours.
+    /// Reason in our terms.
     pub(super) finish: Finish,
-    /// It says that it calls tools.
+    /// Whether the reason is that tools are called.
     pub(super) calls: bool,
 }
 
 impl Stop {
-    /// What `word` means, whichever provider says it.
+    /// Converts `word`, of any provider.
     pub(super) fn of(word: &str) -> Self {
         let reason = word.to_owned();
         let finish = match word {
@@ -80,13 +81,13 @@ impl Stop {
         }
     }
 
-    /// Whether the answer is known not to be whole.
+    /// Returns whether the answer is known to be incomplete.
     pub(super) fn is_cut(&self) -> bool {
         self.finish != Finish::Done
     }
 }
 
-/// Text, calls, usage and the opaque rest of an answer that is being read.
+/// Text, calls, usage and opaque parts of an answer that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     text: String,
@@ -105,19 +106,19 @@ impl Said {
         self.usage.is_some()
     }
 
-    /// The next piece of text.
+    /// Appends the next piece of text.
     pub(super) fn say(&mut self, text: &str) -> Result<(), Fault> {
         self.keep(text.len())?;
         grown(&mut self.text, text, MAX_ANSWER_BYTES)
     }
 
-    /// The next piece of a thought that is not signed.
+    /// Appends the next piece of a thought that is not signed.
     pub(super) fn reason(&mut self, text: &str) -> Result<(), Fault> {
         self.keep(text.len())?;
         lengthened(&mut self.opaque.reasoning, text)
     }
 
-    /// Begins a call; returns its place.
+    /// Begins a call. Returns its index.
     pub(super) fn begin(&mut self, call: Call) -> Result<usize, Fault> {
         if self.calls.len() == MAX_REQUESTS {
             return Err(Fault::Large("a number of tool requests", MAX_REQUESTS));
@@ -135,13 +136,13 @@ impl Said {
         &self.calls
     }
 
-    /// The next piece of a call's arguments.
+    /// Appends the next piece of a call's arguments.
     pub(super) fn argue(&mut self, place: usize, text: &str) -> Result<(), Fault> {
         self.keep(text.len())?;
         self.calls.get_mut(place).map_or(Ok(()), |call| call.add(text))
     }
 
-    /// A call's arguments in one piece.
+    /// Sets a call's arguments that arrive as one value.
     pub(super) fn give(&mut self, place: usize, arguments: Value) -> Result<(), Fault> {
         self.keep(weight(&arguments))?;
         if let Some(call) = self.calls.get_mut(place) {
@@ -150,21 +151,21 @@ impl Said {
         Ok(())
     }
 
-    /// What was not understood. It is kept, and changes nothing.
+    /// Keeps a part that was not understood; it has no effect.
     pub(super) fn unread(&mut self, what: Value) -> Result<(), Fault> {
         self.keep(weight(&what))?;
         self.opaque.unread.push(what);
         Ok(())
     }
 
-    /// What the provider must see again before text and calls.
+    /// Keeps a part that the provider needs back before text and calls.
     pub(super) fn block(&mut self, block: Value) -> Result<(), Fault> {
         self.keep(weight(&block))?;
         self.opaque.blocks.push(block);
         Ok(())
     }
 
-    /// Tokens: the last that was said counts for the whole answer.
+    /// Sets the token counts: the last ones are valid for the whole answer.
     pub(super) fn count(&mut self, usage: Usage) {
         self.usage = Some(usage);
     }
@@ -178,7 +179,7 @@ impl Said {
         Ok(())
     }
 
-    /// The whole, after the provider has said why it stops.
+    /// Returns the complete answer, after the provider has stated why it stops.
     pub(super) fn heard(mut self, stop: Stop) -> Result<Heard, Fault> {
         if stop.calls && self.calls.is_empty() {
             let detail = format!("it stopped for tools (`{}`) and calls none", stop.word);
@@ -201,12 +202,12 @@ impl Said {
     }
 }
 
-/// Appends the next piece of what is no text of the answer.
+/// Appends the next piece of a part other than the answer's text.
 pub(super) fn lengthened(buffer: &mut String, piece: &str) -> Result<(), Fault> {
     grown(buffer, piece, MAX_PIECES_BYTES)
 }
 
-/// Appends `piece`, up to `limit` bytes in all; grows by doubling, but never reserves beyond the limit.
+/// Appends `piece`, up to `limit` bytes in total. Grows by doubling, but never reserves beyond the limit.
 fn grown(buffer: &mut String, piece: &str, limit: usize) -> Result<(), Fault> {
     let wanted = buffer.len() + piece.len();
     if wanted > limit {
@@ -222,7 +223,8 @@ fn grown(buffer: &mut String, piece: &str, limit: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a value holds in memory: bytes, rather more than less. Values are as deep as their parser allows: 128.
+/// Returns the memory of a value in bytes, rather too high than too low. Values are at most as deep as their parser
+/// allows: 128.
 pub(super) fn weight(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,

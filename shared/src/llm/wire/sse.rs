@@ -1,29 +1,29 @@
-//! Server-sent events out of bytes, wherever the packets are cut. *Pure.*
+//! Decoder of server-sent events, however the packets are cut. *Pure.*
 
 use super::{Fault, MAX_EVENT_BYTES};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
-/// Who is given each event: its name and its data.
+/// Receiver of each event: its name and its data.
 type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'a;
 
-/// Lines that make up events.
+/// Lines that form events.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// The line that has begun.
+    /// Line that has begun.
     line: Vec<u8>,
-    /// The event that has begun: its name and its data.
+    /// Name and data of the event that has begun.
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The last byte was a carriage return: a line feed belongs to it.
+    /// Whether the last byte was a carriage return, so that a line feed belongs to it.
     after_return: bool,
-    /// A line was read: no mark of byte order can follow.
+    /// Whether a line was read, so that no byte order mark can follow.
     begun: bool,
 }
 
 impl Events {
-    /// Reads `bytes`, and gives each event that ends in them (name, data) to `each`.
+    /// Decodes `bytes`, and passes each event that ends in them (name, data) to `each`.
     pub(super) fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) -> Result<(), Fault> {
         while let Some(first) = bytes.first() {
             if std::mem::take(&mut self.after_return) && *first == b'\n' {
@@ -43,7 +43,7 @@ impl Events {
         Ok(())
     }
 
-    /// The event that was not ended by an empty line, if there is one: name and data.
+    /// Returns the event that was not ended by an empty line, if there is one: name and data.
     pub(super) fn rest(mut self) -> Option<(Vec<u8>, Vec<u8>)> {
         if !self.line.is_empty() {
             self.field().ok()?;
@@ -73,7 +73,7 @@ impl Events {
         Ok(())
     }
 
-    /// Reads the line as a field; comments, ids and what is unknown are passed over.
+    /// Decodes the line as a field; comments, ids and unknown fields are skipped.
     fn field(&mut self) -> Result<(), Fault> {
         let mut line = std::mem::take(&mut self.line);
         let (field, value) = match line.iter().position(|byte| *byte == b':') {
@@ -102,7 +102,7 @@ impl Events {
     }
 }
 
-/// Appends `bytes`, up to `limit` in all; grows by doubling, but never reserves beyond the limit.
+/// Appends `bytes`, up to `limit` in total. Grows by doubling, but never reserves beyond the limit.
 pub(super) fn extended(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
     let wanted = buffer.len() + bytes.len();
     if wanted > limit {

@@ -1,15 +1,15 @@
-//! Tokens as each wire counts them, in the one way in which we do. *Pure.*
+//! Conversion of each wire's token counts to ours. *Pure.*
 
 use serde_json::Value;
 
 use crate::llm::answer::Usage;
 
-/// The first of `paths` that holds a number of tokens.
+/// Returns the number of tokens at the first of `paths` that has one.
 fn count(usage: &Value, paths: &[&str]) -> Option<u64> {
     paths.iter().find_map(|path| usage.pointer(path)?.as_u64())
 }
 
-/// Chat completions: reasoning is part of `completion_tokens`, except where the total shows that it is not (xAI).
+/// Chat completions: reasoning is part of `completion_tokens`, unless the total shows that it is not (xAI).
 pub(super) fn openai(usage: &Value) -> Usage {
     let input = count(usage, &["/prompt_tokens"]).unwrap_or(0);
     let completion = count(usage, &["/completion_tokens"]).unwrap_or(0);
@@ -42,7 +42,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
     }
 }
 
-/// Messages: what was read from the cache and what was written into it are counted apart from `input_tokens`.
+/// Messages: tokens read from the cache and tokens written into it are counted separately from `input_tokens`.
 pub(super) fn anthropic(usage: &Value) -> Usage {
     let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
     let cached = tokens("/cache_read_input_tokens");
@@ -57,7 +57,8 @@ pub(super) fn anthropic(usage: &Value) -> Usage {
     }
 }
 
-/// `usageMetadata`: what is seen and what is thought are counted apart, and what tools of Google's own read too.
+/// `usageMetadata`: visible and reasoning tokens are counted separately, and so are those that Google's own tools
+/// read.
 pub(super) fn gemini(usage: &Value) -> Usage {
     let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
     let reasoning = tokens("/thoughtsTokenCount");

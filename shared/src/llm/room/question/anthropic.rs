@@ -1,4 +1,4 @@
-//! Messages. *Pure.*
+//! Requests for Anthropic's messages. *Pure.*
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
 
     body["messages"] = messages(&ask.messages);
 
-    // It has no mode for any object: the sentence in the system prompt is all there is.
+    // There is no mode for any object: only the sentence in the system prompt asks for it.
     if let Some(Json::Schema(schema)) = &ask.json {
         let format = json!({ "type": "json_schema", "schema": strict(schema, false) });
         body["output_config"] = json!({ "format": format });
@@ -35,7 +35,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     body
 }
 
-/// The bound has to be named here: the largest that `model` takes.
+/// Returns the largest limit of tokens that `model` accepts: this provider requires one.
 fn most_tokens(model: &str) -> u32 {
     let digits = |text: &str| text.parse::<u32>().ok().filter(|number| *number < 1_000);
     let mut parts = model.split_once("claude-").map_or("", |(_, name)| name).split('-');
@@ -55,7 +55,7 @@ fn most_tokens(model: &str) -> u32 {
     }
 }
 
-/// The conversation. Results of tools are what the user says next, all in one message.
+/// Converts the conversation. Results of tools are the user's next turn, all in one message.
 fn messages(messages: &[Message]) -> Value {
     let mut said: Vec<Value> = Vec::new();
     let mut results = Vec::new();

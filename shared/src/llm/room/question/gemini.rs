@@ -1,4 +1,4 @@
-//! `streamGenerateContent`. *Pure.*
+//! Requests for Google's `streamGenerateContent`. *Pure.*
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::llm::ask::{Ask, Json, Message};
 use crate::llm::config::Provider;
 use crate::llm::opaque::Opaque;
 
-/// What stands for the signature of a call that has none; Gemini 3 refuses the first one of a step without.
+/// Placeholder for the signature of a call that has none; Gemini 3 rejects the first call of a step without one.
 /// Source: ai.google.dev "thought signatures", FAQ.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
@@ -46,7 +46,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     body
 }
 
-/// The conversation. Results of tools are what the user says next, all in one content.
+/// Converts the conversation. Results of tools are the user's next turn, all in one content.
 fn contents(messages: &[Message], signs: bool) -> Value {
     let mut said: Vec<Value> = Vec::new();
     let mut results = Vec::new();
@@ -118,7 +118,7 @@ fn parts(content: &str, calls: &[ToolRequest], opaque: Opaque, signs: bool) -> V
     parts
 }
 
-/// The id, unless it stands for one that did not come (`call#{name}#{place}`): such calls are matched in order.
+/// Returns the id, unless it replaces one that was missing (`call#{name}#{place}`): such calls are matched in order.
 fn own(id: &str) -> Option<&str> {
     let ours = id
         .strip_prefix("call#")

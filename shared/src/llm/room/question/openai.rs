@@ -1,4 +1,4 @@
-//! Chat completions. *Pure.*
+//! Requests for OpenAI's chat completions. *Pure.*
 
 use serde_json::{Value, json};
 
@@ -8,9 +8,9 @@ use crate::llm::ask::{Ask, Json, Message};
 use crate::llm::config::Provider;
 use crate::llm::opaque::Opaque;
 
-/// Name of the answer's schema, which is wanted here.
+/// Name of the answer's schema, which the interface requires.
 const SCHEMA_NAME: &str = "answer";
-/// Models that know the bound of tokens under its newer name alone.
+/// Prefixes of the models that know only the newer name of the limit of tokens.
 const NEWER_BOUND: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
 
 pub(super) fn body(model: &str, ask: &Ask) -> Value {
@@ -70,7 +70,7 @@ fn said(message: &Message) -> Value {
             });
             message["tool_calls"] = calls.collect();
 
-            // Between a call and its result some want to see their thoughts again: DeepSeek and Kimi, OpenRouter.
+            // Between a call and its result, some providers need their thoughts back: DeepSeek and Kimi, OpenRouter.
             let opaque = Opaque::of(opaque.as_ref(), Provider::OpenAi);
             if !opaque.reasoning.is_empty() {
                 message["reasoning_content"] = Value::String(opaque.reasoning);

@@ -1,15 +1,15 @@
-//! JSON Schema as providers take it who hold answers to it strictly. *Pure.*
+//! JSON Schema in the form of providers that enforce it strictly. *Pure.*
 
 use serde_json::{Map, Value};
 
 /// Members whose values are schemas by name.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-/// Members that are a schema.
+/// Members whose value is one schema.
 const ONE: [&str; 3] = ["items", "additionalProperties", "not"];
-/// Members that are a list of schemas.
+/// Members whose value is a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 
-/// `schema` with objects closed; where `all_required`, each property must be there too (OpenAI's strict form).
+/// Returns `schema` with closed objects. If `all_required`, each property is required too (OpenAI's strict form).
 pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
     let Value::Object(members) = schema else {
         return schema.clone();
