@@ -1,9 +1,9 @@
 //! Texts as vectors: the port, and the embedders that need no network.
 //!
-//! An [`Embedder`] names its model; every stored vector carries that name, so that a change of model is seen and
-//! everything is embedded anew. [`StaticModel`] looks up one vector per word piece and takes their mean: no inference,
-//! some microseconds a text, which keeps pace with ingest. [`MiniLm`] reads a text as a whole with a small network: it
-//! finds what is said in other words, and takes a thousand times as long (`docs/read-model.md` "Search").
+//! An [`Embedder`] names its model. Every stored vector carries that name, so that a change of model is detected and
+//! everything is embedded again. [`StaticModel`] looks up one vector per word piece and takes their mean: no
+//! inference, some microseconds per text, which keeps pace with ingest. [`MiniLm`] reads a text as a whole with a
+//! small network: it finds texts in other words, and takes a thousand times as long (`docs/read-model.md` "Search").
 
 mod minilm;
 mod static_model;
@@ -20,99 +20,99 @@ pub use static_model::{STATIC_MODEL, StaticModel};
 pub use tokens::LoadTokenizerError;
 pub use weights::ReadWeightsError;
 
-/// Longest piece of a text that is embedded, in characters: what a message says, it says by then.
+/// Maximum number of characters of a text that are embedded, enough for the subject of a message.
 pub const MAX_TEXT_CHARS: usize = 2_000;
 
-/// Files of a local model's folder; only that of a network has a `CONFIG`.
+/// Files of a local model's folder; only a network's folder has a `CONFIG`.
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 const TOKENIZER: &str = "tokenizer.json";
 
-/// What of `text` is embedded.
+/// Returns the part of `text` that is embedded.
 #[must_use]
 pub fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
     &text[..end]
 }
 
-/// Why texts have no vectors.
+/// Reason why texts could not be embedded.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedTextsError {
-    /// The model's server does not answer, or not now.
+    /// The model's server does not respond at present.
     #[error("the embedding server cannot be asked now: {0}")]
     Unavailable(String),
-    /// It answers something else than was asked for.
+    /// The server's response is not valid.
     #[error("the embedding server's answer makes no sense: {0}")]
     Answer(String),
 }
 
-/// Turns texts into vectors.
+/// Converts texts to vectors.
 #[async_trait]
 pub trait Embedder: std::fmt::Debug + Send + Sync {
-    /// Name of the model and of everything that decides its vectors.
+    /// Name of the model and of everything that determines its vectors.
     fn model(&self) -> &str;
 
-    /// Texts that are best embedded in one call: what takes a fraction of a second.
+    /// Number of texts that are best embedded in one call, which takes a fraction of a second.
     fn batch(&self) -> usize {
         256
     }
 
-    /// Whether the work is done elsewhere, so that asking takes no processor here.
+    /// Whether the work is done on another machine, so that it uses no processor here.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// One vector of length 1 (or 0, for a text without words) per text, in their order.
+    /// Returns one vector of length 1 (or 0, for a text without words) per text, in their order.
     ///
     /// # Errors
-    /// [`EmbedTextsError`]; the same texts may be tried again.
+    /// Returns [`EmbedTextsError`]; the same texts may be tried again.
     async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError>;
 }
 
-/// Why the local model cannot be used; searching goes on by words alone.
+/// Reason why the local model cannot be used; searching then works by words alone.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadModelError {
-    /// It is not where it should be.
+    /// A file of the model is missing.
     #[error(
         "there is no embedding model: {file} is missing; `deploy/fetch-tools {model}` brings it, `hooks.embedder_model` names another folder"
     )]
     Absent {
-        /// What is missing.
+        /// Path of the missing file.
         file: PathBuf,
-        /// The model's name in `deploy/tools.lock`.
+        /// Name of the model in `deploy/tools.lock`.
         model: &'static str,
     },
-    /// A file of it cannot be read.
+    /// A file of the model cannot be read.
     #[error("the embedding model's file {path} cannot be read")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Its word pieces cannot be understood.
+    /// The tokenizer's file is not valid.
     #[error("the embedding model's tokenizer cannot be used")]
     Tokenizer(#[from] LoadTokenizerError),
-    /// Its vectors cannot be understood.
+    /// The weights' file is not valid.
     #[error("the embedding model's weights cannot be used")]
     Weights(#[from] ReadWeightsError),
-    /// Its network is not one that is known.
+    /// The network is of an unknown kind.
     #[error("the embedding model's network cannot be used")]
     Network(#[from] ReadNetworkError),
-    /// Tokenizer and weights are not of one model.
+    /// Tokenizer and weights are from different models.
     #[error("the tokenizer knows {pieces} pieces, the weights {rows}")]
     Mismatch {
-        /// Word pieces.
+        /// Number of word pieces of the tokenizer.
         pieces: usize,
-        /// Vectors.
+        /// Number of vectors in the weights.
         rows: usize,
     },
 }
 
-/// The local model in `folder`, of whichever kind it is: a network says in `config.json` how it is built.
+/// Opens the local model in `folder`, of either kind: a network describes itself in `config.json`.
 ///
 /// # Errors
-/// [`LoadModelError`]: it is not there, or not what it should be.
+/// Returns [`LoadModelError`] if the model is missing or not valid.
 pub fn open(folder: &Path) -> Result<Arc<dyn Embedder>, LoadModelError> {
     Ok(if folder.join(CONFIG).exists() {
         Arc::new(MiniLm::load(folder)?)
@@ -121,7 +121,7 @@ pub fn open(folder: &Path) -> Result<Arc<dyn Embedder>, LoadModelError> {
     })
 }
 
-/// The file `name` of the model's `folder`; `model` is what the tooling brings.
+/// Reads the file `name` of the model's `folder`; `model` is the model's name in the tooling.
 fn read_file(folder: &Path, name: &str, model: &'static str) -> Result<Vec<u8>, LoadModelError> {
     let path = folder.join(name);
     std::fs::read(&path).map_err(|source| {

@@ -1,9 +1,9 @@
-//! The local model that reads a text as a whole: MiniLM, a BERT encoder of six layers, on one processor.
+//! Local model that reads a text as a whole: MiniLM, a BERT encoder of six layers, on one processor.
 //!
-//! It computes on threads for blocking work: at most two calls at once, each on one thread, because events need the other
-//! processors (`candle` spreads over all of them). A cold dev build of `candle-core` and `candle-nn` 0.11 takes 316 s of
-//! processor time, of `ndarray` 7 s. Vectors are compared with a computation in numpy and word pieces with the reference
-//! tokenizer, both frozen by `tests/data/minilm.py`.
+//! It computes on threads for blocking work: at most two calls at once, each on one thread, because events need the
+//! other processors (`candle` uses all of them). A cold dev build of `candle-core` and `candle-nn` 0.11 takes 316 s of
+//! processor time, of `ndarray` 7 s. Vectors are compared with a computation in numpy and word pieces with the
+//! reference tokenizer, both frozen by `tests/data/minilm.py`.
 
 mod network;
 #[cfg(test)]
@@ -23,22 +23,24 @@ use self::word_pieces::WordPieces;
 use super::weights::Tensors;
 use super::{CONFIG, EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
 
-/// The model that `deploy/fetch-tools` brings into `.tools/models`, and the name of its folder.
+/// Name of the model that `deploy/fetch-tools` puts into `.tools/models`, and of its folder.
 pub const MINILM_MODEL: &str = "all-minilm-l6-v2";
 
-/// Pieces of a text that are read, the beginning and the end among them (the model's `sentence_bert_config.json`).
+/// Maximum number of pieces of a text, including the marks of its beginning and end (the model's
+/// `sentence_bert_config.json`).
 const MAX_PIECES: usize = 256;
 
-/// Texts in one call: a tenth of a second of one processor, a second where they are long.
+/// Number of texts in one call: a tenth of a second of one processor, a second if they are long.
 const BATCH: usize = 8;
 
-/// Pieces of texts that are read together: enough for the processor's caches, a bound for the memory they take.
+/// Maximum number of pieces of texts that are read together: enough for the processor's caches, a limit for the
+/// memory.
 const MAX_PIECES_TOGETHER: usize = 512;
 
-/// Calls that compute at once, the one that keeps vectors behind the streams among them; others wait.
+/// Maximum number of calls that compute at once, including the one that maintains the vectors; others wait.
 const AT_ONCE: usize = 2;
 
-/// Characters of the weights' hash in the model's name.
+/// Number of characters of the weights' hash in the model's name.
 const HASH_CHARS: usize = 8;
 
 /// A loaded model; clones share it. About 90 MB.
@@ -54,15 +56,15 @@ struct Inner {
     computing: Arc<Semaphore>,
 }
 
-/// Pieces of a text without words: its beginning and its end.
+/// Number of pieces of a text without words: the marks of its beginning and its end.
 const MARKS: usize = 2;
 
 impl MiniLm {
-    /// Loads the model in `folder`. It is called by the folder's name and what its files hold: another file in the same
-    /// place is another model.
+    /// Loads the model in `folder`. Its name consists of the folder's name and a hash of its files: another file in
+    /// the same place is another model.
     ///
     /// # Errors
-    /// [`LoadModelError`]: it is not there, or not what it should be.
+    /// Returns [`LoadModelError`] if the model is missing or not valid.
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
         let read = |name| read_file(folder, name, MINILM_MODEL);
         let (config, tokenizer, weights) = (read(CONFIG)?, read(TOKENIZER)?, read(WEIGHTS)?);
@@ -94,7 +96,7 @@ impl MiniLm {
         })))
     }
 
-    /// The vectors of `texts`, in their order.
+    /// Returns the vectors of `texts`, in their order.
     #[must_use]
     pub fn vectors(&self, texts: &[String]) -> Vec<Vec<f32>> {
         let inner = &*self.0;
@@ -119,7 +121,8 @@ impl MiniLm {
 
         vectors.extend(inner.network.embed(&together));
 
-        // Without a word there are the marks of its beginning and its end alone, and the network makes something of them.
+        // A text without words has only the marks of its beginning and its end, whose vector from the network means
+        // nothing.
         for (_, vector) in wordless.into_iter().zip(&mut vectors).filter(|(wordless, _)| *wordless) {
             vector.fill(0.0);
         }

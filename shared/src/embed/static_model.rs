@@ -1,4 +1,4 @@
-//! The local model: one vector per word piece, a text's vector is their mean.
+//! Local model with one vector per word piece; a text's vector is their mean.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use super::tokens::Tokenizer;
 use super::weights::{Matrix, Tensors};
 use super::{EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
 
-/// The model that `deploy/fetch-tools` brings into `.tools/models`, and the name of its folder.
+/// Name of the model that `deploy/fetch-tools` puts into `.tools/models`, and of its folder.
 pub const STATIC_MODEL: &str = "wordllama-l2-supercat-256";
 
-/// Words whose pieces are remembered; beyond it the memory is cleared.
+/// Maximum number of words whose pieces are kept in memory; beyond it the memory is cleared.
 const MAX_REMEMBERED: usize = 65_536;
 
-/// Longest word that is remembered, in bytes.
+/// Maximum length of a word that is kept in memory, in bytes.
 const MAX_REMEMBERED_BYTES: usize = 32;
 
-/// Texts beyond which work is moved off the runtime's threads.
+/// Number of texts beyond which the work is moved off the runtime's threads.
 const MANY: usize = 8;
 
 /// A loaded model; clones share it.
@@ -35,10 +35,10 @@ struct Inner {
 }
 
 impl StaticModel {
-    /// Loads the model in `folder`, by whose name it is called.
+    /// Loads the model in `folder`; its name is the folder's name.
     ///
     /// # Errors
-    /// [`LoadModelError`]: it is not there, or not what it should be.
+    /// Returns [`LoadModelError`] if the model is missing or not valid.
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
         let tokenizer = Tokenizer::parse(&read_file(folder, TOKENIZER, STATIC_MODEL)?)?;
         let matrix = Tensors::open(&read_file(folder, WEIGHTS, STATIC_MODEL)?)?.matrix()?;
@@ -58,7 +58,7 @@ impl StaticModel {
         })))
     }
 
-    /// The vector of `text`.
+    /// Returns the vector of `text`.
     #[must_use]
     pub fn vector(&self, text: &str) -> Vec<f32> {
         let inner = &*self.0;
@@ -71,7 +71,7 @@ impl StaticModel {
             }
         };
 
-        // One lock a text: taking it for each word costs more than the sums.
+        // One lock per text: taking it for each word costs more than the sums.
         let mut words = inner.words.lock().unwrap_or_else(PoisonError::into_inner);
         for word in cut(text).split_whitespace() {
             if let Some(known) = words.get(word) {

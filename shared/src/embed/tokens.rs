@@ -1,36 +1,37 @@
-//! Words into pieces: byte-pair encoding with byte fallback, as the tokenizer file of a Llama model describes it. *Pure.*
+//! Splitting of words into pieces: byte-pair encoding with byte fallback, as the tokenizer file of a Llama model
+//! describes it. *Pure.*
 //!
 //! Such a model marks the beginning of a word with `▁` and never merges across it, so each word is encoded by itself,
-//! and words that come again are remembered by the caller.
+//! and the caller can keep the pieces of frequent words.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 
-/// Begins a word.
+/// Mark of the beginning of a word.
 const WORD: char = '▁';
 
-/// Characters of a word that are encoded together; merging costs their number squared.
+/// Number of characters of a word that are encoded together; merging costs their number squared.
 const MAX_WORD_CHARS: usize = 48;
 
-/// Why a file is not a tokenizer.
+/// Reason why a file is not a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadTokenizerError {
-    /// It is no JSON of the expected form.
+    /// The file is not JSON of the expected form.
     #[error("the tokenizer file cannot be read")]
     Json(#[from] serde_json::Error),
-    /// It works in another way.
+    /// The tokenizer is of another kind.
     #[error("a tokenizer of kind {expected} is expected, this one is `{found}`")]
     OtherKind {
-        /// What this embedder reads.
+        /// Kind that this embedder supports.
         expected: &'static str,
-        /// What the file says.
+        /// Kind that the file states.
         found: String,
     },
-    /// A piece that every text needs is not in it.
+    /// A piece that every text needs is missing.
     #[error("the piece `{0}` is missing")]
     Special(String),
-    /// A rule speaks of pieces that it does not list.
+    /// A merge rule names pieces that are not listed.
     #[error("the merge rule `{0}` names unknown pieces")]
     Merge(String),
 }
@@ -50,7 +51,7 @@ struct Model {
     merges: Vec<Merge>,
 }
 
-/// Older files write a rule as one text, newer ones as a pair.
+/// A merge rule: one text in older files, a pair in newer ones.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Merge {
@@ -58,18 +59,18 @@ enum Merge {
     Pair(String, String),
 }
 
-/// Pieces by their text, and which neighbours become one.
+/// Pieces by their text, and the rules by which neighbours are merged.
 #[derive(Debug)]
 pub(super) struct Tokenizer {
     chars: HashMap<char, u32>,
     bytes: Vec<Option<u32>>,
-    /// Left and right piece → how early the rule comes, and what they become.
+    /// Rank of the rule and merged piece, by left and right piece.
     merges: HashMap<(u32, u32), (u32, u32)>,
     pieces: usize,
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Parses a `tokenizer.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, LoadTokenizerError> {
         let Model {
             kind,
@@ -115,12 +116,12 @@ impl Tokenizer {
         })
     }
 
-    /// One more than the largest piece.
+    /// One more than the largest id of a piece.
     pub(super) const fn pieces(&self) -> usize {
         self.pieces
     }
 
-    /// The pieces of one word, which holds no white space.
+    /// Returns the pieces of one word, which must contain no white space.
     pub(super) fn encode(&self, word: &str) -> Vec<u32> {
         let marked: Vec<char> = std::iter::once(WORD).chain(word.chars()).collect();
         marked

@@ -1,48 +1,49 @@
-//! The numbers of a `safetensors` file. *Pure.*
+//! Decoder of a `safetensors` file. *Pure.*
 //!
-//! The format: u64 little endian length of a JSON header, the header (`name → {dtype, shape, data_offsets}`), the bytes.
+//! The format: u64 little endian length of a JSON header, the header (`name → {dtype, shape, data_offsets}`), the
+//! bytes.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Largest header that is believed, in bytes.
+/// Maximum size of the header, in bytes.
 const MAX_HEADER_BYTES: usize = 1024 * 1024;
 
-/// Why bytes are not the numbers that are looked for.
+/// Reason why bytes are not the expected numbers.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReadWeightsError {
     /// The header does not end within the file.
     #[error("the header of {0} bytes is not in the file")]
     Header(u64),
-    /// The header is no JSON of the expected form.
+    /// The header is not JSON of the expected form.
     #[error("the header cannot be read: {0}")]
     Json(String),
-    /// There is no matrix of half or single precision in it.
+    /// The file contains no matrix of half or single precision.
     #[error("no two-dimensional tensor of type F16 or F32 is in the file")]
     NoMatrix,
-    /// A tensor lies outside of the file, or is not as long as its shape says.
+    /// A tensor is outside the file, or its size does not match its shape.
     #[error("tensor {0} is not whole")]
     Truncated(String),
-    /// A tensor that the model needs is not in the file.
+    /// A tensor that the model needs is missing.
     #[error("tensor {0} is not in the file: these are the weights of another model")]
     Absent(String),
-    /// A tensor has other sides than the model's configuration says.
+    /// The shape of a tensor is not that of the model's configuration.
     #[error("tensor {name} is {found:?}, expected {expected:?}: these are the weights of another model")]
     Shape {
-        /// Of the tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its sides in the file.
+        /// Shape of the tensor in the file.
         found: Vec<usize>,
-        /// Its sides by the configuration.
+        /// Shape of the tensor by the configuration.
         expected: Vec<usize>,
     },
-    /// A tensor's numbers are of a type that is not read.
+    /// The numbers of a tensor are of an unsupported type.
     #[error("tensor {name} is of type {found}, expected F16 or F32")]
     Type {
-        /// Of the tensor.
+        /// Name of the tensor.
         name: String,
-        /// As the file names it.
+        /// Type of its numbers, as the file names it.
         found: String,
     },
 }
@@ -62,19 +63,19 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The row `index`; empty where there is none.
+    /// Returns the row `index`; empty if there is none.
     pub(super) fn row(&self, index: u32) -> &[f32] {
         let start = (index as usize).saturating_mul(self.columns);
         self.values.get(start..start + self.columns).unwrap_or_default()
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(super) fn rows(&self) -> usize {
         self.values.len().checked_div(self.columns).unwrap_or(0)
     }
 }
 
-/// What a file says that it holds; nothing of it is looked at yet.
+/// Tensors of a file, according to its header; their data is not read yet.
 #[derive(Debug)]
 pub(super) struct Tensors<'a> {
     entries: BTreeMap<String, Tensor>,
@@ -82,7 +83,7 @@ pub(super) struct Tensors<'a> {
 }
 
 impl<'a> Tensors<'a> {
-    /// Reads the header of `bytes`.
+    /// Parses the header of `bytes`.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, ReadWeightsError> {
         let length = bytes
             .first_chunk::<8>()
@@ -106,7 +107,7 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    /// The first matrix.
+    /// Returns the first matrix of the file.
     pub(super) fn matrix(&self) -> Result<Matrix, ReadWeightsError> {
         let is_matrix = |tensor: &Tensor| width(&tensor.dtype).is_some() && tensor.shape.len() == 2;
         let found = self.entries.iter().find(|(_, tensor)| is_matrix(tensor));
@@ -117,7 +118,7 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    /// The numbers of tensor `name`, row by row.
+    /// Returns the numbers of tensor `name`, row by row.
     pub(super) fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ReadWeightsError> {
         let tensor = self.entries.get(name);
         let tensor = tensor.ok_or_else(|| ReadWeightsError::Absent(name.to_owned()))?;
@@ -166,11 +167,11 @@ fn value(cell: &[u8]) -> f32 {
     }
 }
 
-/// IEEE 754 half precision as single precision; what is not a number, or infinite, counts as nothing.
+/// Converts IEEE 754 half precision to single precision; NaN and infinity are converted to 0.
 fn half(bits: u16) -> f32 {
-    /// The least of the halves that have no leading one: 2⁻²⁴.
+    /// Smallest half without a leading one: 2⁻²⁴.
     const LEAST: f32 = 1.0 / 16_777_216.0;
-    /// What the exponents' biases differ by.
+    /// Difference of the exponents' biases.
     const BIAS: u32 = 127 - 15;
 
     let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));

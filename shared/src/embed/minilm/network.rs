@@ -1,8 +1,8 @@
-//! A BERT encoder: the pieces of texts into one vector each, of length 1. *Pure.*
+//! BERT encoder: converts the pieces of texts to one vector each, of length 1. *Pure.*
 //!
-//! Texts lie one behind another in one matrix: what is done row by row is done for all of them at once, and only
-//! attention looks at each by itself. So nothing is padded and there is no mask: the mean over a text's own rows is the
-//! mean under its mask.
+//! Texts are consecutive rows of one matrix: operations on rows run for all of them at once, and only attention treats
+//! each text by itself. So there is no padding and no mask: the mean over a text's own rows is the mean under its
+//! mask.
 
 use std::ops::Range;
 
@@ -11,34 +11,34 @@ use serde::Deserialize;
 
 use super::super::weights::{ReadWeightsError, Tensors};
 
-/// Most layers that are believed.
+/// Maximum number of layers.
 const MAX_LAYERS: usize = 64;
 
-/// Why a model's network cannot be used.
+/// Reason why a model's network cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadNetworkError {
-    /// Its configuration is no JSON of the expected form.
+    /// The configuration is not JSON of the expected form.
     #[error("config.json cannot be read")]
     Json(#[from] serde_json::Error),
-    /// It works in another way.
+    /// The network is of another kind.
     #[error("config.json says {key} = {found}, expected {expected}")]
     OtherKind {
-        /// Of the configuration.
+        /// Key of the configuration.
         key: &'static str,
-        /// What it says.
+        /// Value in the configuration.
         found: String,
-        /// What this embedder computes.
+        /// Value that this embedder supports.
         expected: &'static str,
     },
-    /// Its weights cannot be understood, or are those of another model.
+    /// The weights are not valid, or from another model.
     #[error("the weights do not fit config.json")]
     Weights(#[from] ReadWeightsError),
-    /// Numbers that are not as many as their shape says.
+    /// The number of values does not match their shape.
     #[error("the weights have no shape")]
     Shape(#[from] ShapeError),
 }
 
-/// A model's `config.json`.
+/// Contents of a model's `config.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
     model_type: String,
@@ -60,7 +60,7 @@ fn absolute() -> String {
 }
 
 impl Config {
-    /// Reads a `config.json`.
+    /// Parses a `config.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, ReadNetworkError> {
         let config: Self = serde_json::from_slice(text)?;
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
@@ -105,18 +105,18 @@ impl Config {
         }
     }
 
-    /// Most pieces that a text may have.
+    /// Maximum number of pieces of a text.
     pub(super) const fn longest(&self) -> usize {
         self.max_position_embeddings
     }
 
-    /// How many pieces have a vector.
+    /// Number of pieces that have a vector.
     pub(super) const fn pieces(&self) -> usize {
         self.vocab_size
     }
 }
 
-/// Weights `[out, in]`.
+/// Linear layer with weights `[out, in]`.
 #[derive(Debug)]
 struct Linear {
     weight: Array2<f32>,
@@ -227,7 +227,7 @@ impl Layer {
     }
 }
 
-/// Each row of `value`, weighted by how much it concerns the row of `query`.
+/// Returns the rows of `value`, weighted for each row of `query` by its attention to them.
 fn attend(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayView2<'_, f32>) -> Array2<f32> {
     let scale = 1.0 / (query.ncols() as f32).sqrt();
     let mut weights = query.dot(&key.t());
@@ -246,7 +246,7 @@ fn attend(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayV
 #[derive(Debug)]
 pub(super) struct Network {
     pieces: Array2<f32>,
-    /// Vectors of places, that of a first text added.
+    /// Vectors of positions, with the vector of a first text added.
     places: Array2<f32>,
     norm: Norm,
     layers: Vec<Layer>,
@@ -254,7 +254,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Takes the weights that `config` speaks of.
+    /// Reads the weights that `config` describes.
     pub(super) fn read(config: &Config, tensors: &Tensors<'_>) -> Result<Self, ReadNetworkError> {
         let table = |name: &str, rows| {
             matrix(
@@ -283,7 +283,8 @@ impl Network {
         })
     }
 
-    /// One vector per text. Pieces beyond the last that is known, and places beyond the longest text, count as nothing.
+    /// Returns one vector per text. Pieces beyond the vocabulary, and positions beyond the longest text, count as
+    /// zero.
     pub(super) fn embed(&self, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
         let mut ranges = Vec::with_capacity(texts.len());
         let mut end = 0;
@@ -315,7 +316,7 @@ impl Network {
     }
 }
 
-/// The mean of `rows`, of length 1. (The sum points where the mean does.)
+/// Returns the mean of `rows`, of length 1. (The sum has the same direction as the mean.)
 fn unit(rows: &ArrayView2<'_, f32>) -> Vec<f32> {
     let sum = rows.sum_axis(Axis(0));
     let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
@@ -331,7 +332,7 @@ fn matrix(tensors: &Tensors<'_>, name: &str, rows: usize, columns: usize) -> Res
 
 fn each_row(rows: &mut Array2<f32>, mut change: impl FnMut(&mut [f32])) {
     let columns = rows.ncols().max(1);
-    // What products and zeros make lies row by row.
+    // The results of products and zeros are stored row by row.
     if let Some(values) = rows.as_slice_mut() {
         values.chunks_exact_mut(columns).for_each(&mut change);
     }
@@ -341,7 +342,7 @@ fn gelu(value: f32) -> f32 {
     0.5 * value * (1.0 + erf(value * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// The error function to 1.5e-7 (Abramowitz and Stegun 7.1.26).
+/// The error function with an error of 1.5e-7 (Abramowitz and Stegun 7.1.26).
 fn erf(value: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.327_591_1 * value.abs());
     let polynomial = ((((1.061_405_4 * t - 1.453_152) * t + 1.421_413_7) * t - 0.284_496_74) * t + 0.254_829_6) * t;

@@ -1,5 +1,5 @@
-//! Word pieces and vectors beside those of the reference tokenizer and of a network written down in numpy
-//! (`tests/data/minilm.py` makes `tests/data/minilm.json`), and what is said of a model that is not whole.
+//! Word pieces and vectors compared with those of the reference tokenizer and of a network written in numpy
+//! (`tests/data/minilm.py` makes `tests/data/minilm.json`), and the errors of an incomplete model.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::embed::weights::ReadWeightsError;
 use crate::embed::{Embedder as _, LoadModelError};
 use crate::testing::model_folder;
 
-/// How far a component may lie from that in double precision.
+/// Largest difference of a component from the same in double precision.
 const NEAR: f32 = 1e-4;
 
 #[derive(Deserialize)]
@@ -99,7 +99,7 @@ async fn vectors_are_those_of_the_reference() {
     assert!(model.embed(Vec::new()).await.unwrap().is_empty());
 }
 
-/// Sides of every tensor of a made-up network of two layers; `hidden` wide.
+/// Shapes of every tensor of an artificial network of two layers; `hidden` wide.
 fn tiny_shapes(hidden: usize) -> Vec<(String, Vec<usize>)> {
     let mut shapes = vec![
         ("embeddings.word_embeddings.weight".to_owned(), vec![8, hidden]),
@@ -127,7 +127,7 @@ fn tiny_shapes(hidden: usize) -> Vec<(String, Vec<usize>)> {
     shapes
 }
 
-/// Its weights, made up by a formula that `minilm.py` knows too, as a file.
+/// Weights of that network as a file, made by a formula that `minilm.py` uses too.
 fn tiny_weights(shapes: &[(String, Vec<usize>)]) -> Vec<u8> {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (place, (name, shape)) in (1..).zip(shapes) {
@@ -182,7 +182,7 @@ fn the_network_is_that_of_the_reference() {
     assert_eq!(strange[1], [0.0; 8], "nothing points nowhere");
 }
 
-/// A folder with the made-up model, each file as given.
+/// Creates a folder with the artificial model, from the given files.
 struct Folder(tempfile::TempDir);
 
 impl Folder {

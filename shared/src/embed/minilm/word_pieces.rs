@@ -1,7 +1,8 @@
-//! Texts into the pieces that BERT was taught with: cleaned, without accents and capitals, longest pieces first. *Pure.*
+//! Splitting of texts into the pieces that BERT was trained with: cleaned, without accents and capitals, longest
+//! pieces first. *Pure.*
 //!
-//! As `tokenizers` does it by a file of kind `BertNormalizer`, `BertPreTokenizer`, `WordPiece`, but for one thing: a
-//! text that says `[SEP]` means these letters, not the end of itself.
+//! The result is that of `tokenizers` with a file of kind `BertNormalizer`, `BertPreTokenizer`, `WordPiece`, with one
+//! exception: `[SEP]` in a text stands for these letters, not for the end of the text.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use serde::Deserialize;
 
 use super::super::LoadTokenizerError;
 
-/// Before the first piece of a text, and after its last.
+/// Pieces before the first and after the last piece of a text.
 const BEGIN: &str = "[CLS]";
 const END: &str = "[SEP]";
 
@@ -43,12 +44,12 @@ struct Normalizer {
     kind: String,
     #[serde(default)]
     lowercase: bool,
-    /// None = as `lowercase` says.
+    /// Whether accents are removed; `None` for the value of `lowercase`.
     #[serde(default)]
     strip_accents: Option<bool>,
 }
 
-/// Pieces by their text: those that begin a word, and those that go on with one.
+/// Pieces by their text: those that begin a word, and those that continue one.
 #[derive(Debug)]
 pub(super) struct WordPieces {
     starts: HashMap<Box<str>, u32>,
@@ -63,7 +64,7 @@ pub(super) struct WordPieces {
 }
 
 impl WordPieces {
-    /// Reads a `tokenizer.json`.
+    /// Parses a `tokenizer.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, LoadTokenizerError> {
         let File { model, normalizer } = serde_json::from_slice::<File>(text)?;
         let other = |found: &str| LoadTokenizerError::OtherKind {
@@ -109,12 +110,12 @@ impl WordPieces {
         })
     }
 
-    /// One more than the largest piece.
+    /// One more than the largest id of a piece.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// The pieces of `text` between those that begin and end one, `most` of them at most.
+    /// Returns the pieces of `text` between the marks of its beginning and end, at most `most` in total.
     pub(super) fn encode(&self, text: &str, most: usize) -> Vec<u32> {
         let text = self.normalize(text);
         let mut pieces = vec![self.begin];
@@ -155,15 +156,15 @@ impl WordPieces {
         }
 
         if self.is_lowercase {
-            // Letter by letter: a sigma at the end of a word stays what it is elsewhere.
+            // Letter by letter: a sigma at the end of a word is converted like any other.
             clean = clean.chars().flat_map(char::to_lowercase).collect();
         }
 
         clean
     }
 
-    /// The longest piece that begins `word`, then the longest that goes on, …; a word that does not come out even is
-    /// unknown as a whole.
+    /// Adds the longest piece that begins `word`, then the longest that continues it, and so on. A word that cannot be
+    /// split completely becomes one unknown piece.
     fn split(&self, word: &str, pieces: &mut Vec<u32>) {
         let before = pieces.len();
         let mut rest = word;
@@ -191,7 +192,7 @@ impl WordPieces {
     }
 }
 
-/// What lies between blanks, each punctuation mark by itself.
+/// Returns the parts between white space, with each punctuation mark as a part of its own.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().flat_map(|part| {
         let mut rest = part;
@@ -229,7 +230,8 @@ fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation() || !c.is_ascii() && GeneralCategoryGroup::Punctuation.contains(category(c))
 }
 
-/// Written without blanks between words: each is a word by itself. Kana and Hangul are not among them.
+/// Returns whether `c` is from a script without blanks between words, so that it is a word by itself. Kana and Hangul
+/// are not included.
 const fn is_ideograph(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
