@@ -1,5 +1,5 @@
-//! What tests of every crate use: a clock one can move, seeded ids, a real NATS server of one's own, a model server
-//! that speaks the providers' wire formats.
+//! Helpers of all crates' tests: a clock that tests can move, seeded ids, a real NATS server per test, a model server
+//! that implements the providers' wire formats.
 
 mod clock;
 mod connect;

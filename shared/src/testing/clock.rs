@@ -1,4 +1,4 @@
-//! A clock that stands still until a test moves it.
+//! A clock that stops until a test moves it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ struct Shared {
 }
 
 impl ManualClock {
-    /// A clock standing at `now`.
+    /// Builds a clock that shows `now`.
     #[must_use]
     pub fn at(now: UnixMillis) -> Self {
         let shared = Shared {
@@ -41,7 +41,7 @@ impl ManualClock {
         self.shared.monotonic_ms.fetch_add(millis, Ordering::SeqCst);
     }
 
-    /// Makes the wall clock jump to `now`, as a corrected system clock does; the monotonic one stays.
+    /// Sets the wall clock to `now`, as a corrected system clock jumps; the monotonic clock keeps its time.
     pub fn set(&self, now: UnixMillis) {
         self.shared.wall_ms.store(now.0, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! A connection to a server that is known to run.
+//! Connections to a server that is known to run.
 
 use std::time::Duration;
 
@@ -8,15 +8,16 @@ use crate::bus::{Bus, NatsConfig};
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::wire::topology::topology;
 
-/// How long the server's answer may take on a busy machine, all tries together.
+/// Longest wait for the server's response on a busy machine, all tries together.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause between two tries.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Connects as `name`, with the tests' key. On a busy machine one try may be over before the server has answered, and is made again.
+/// Connects as `name`, with the tests' key. On a busy machine one try may time out before the server has responded,
+/// and is repeated.
 ///
 /// # Panics
-/// Where nobody answers for 20 s.
+/// Panics if no server responds within 60 s.
 pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
     let begun = SystemClock.monotonic();
     loop {
@@ -32,10 +33,10 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
     }
 }
 
-/// A server of one's own with the whole topology, without replicas, and a connection to it.
+/// Starts a server with the whole topology, without replicas, and connects to it.
 ///
 /// # Panics
-/// Where it does not start, or does not take the topology.
+/// Panics if the server does not start or rejects the topology.
 pub async fn world() -> (NatsServer, Bus) {
     let server = NatsServer::start().await;
     let config = NatsConfig {

@@ -6,7 +6,7 @@ use ulid::Ulid;
 
 use crate::clock::IdSource;
 
-/// ULIDs computed from a seed and a counter: the same sequence for the same seed, sorted as minted.
+/// ULIDs computed from a seed and a counter: the same sequence for the same seed, in ascending order.
 #[derive(Debug)]
 pub struct SeededIds {
     seed: u64,
@@ -14,7 +14,7 @@ pub struct SeededIds {
 }
 
 impl SeededIds {
-    /// A source whose whole sequence follows from `seed`.
+    /// Builds a source whose whole sequence follows from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl IdSource for SeededIds {
     }
 }
 
-/// The finaliser of splitmix64: every input bit moves every output bit.
+/// The finaliser of splitmix64: every input bit affects every output bit.
 const fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

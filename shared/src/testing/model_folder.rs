@@ -1,14 +1,14 @@
-//! Where the tooling puts the local embedding models, for tests that need one.
+//! Folder of the local embedding models, for tests that need one.
 
 use std::path::{Path, PathBuf};
 
 use super::says;
 
-/// The folder of the model `name`; none, and a line that says so, where it was not fetched.
+/// Returns the folder of the model `name`. Returns `None`, and prints a line about it, if it was not fetched.
 ///
 /// # Panics
-/// In CI, where it is always fetched, unless `NEXUS_MODELS=absent` says that it could not be: what is not tried must not
-/// look like what works.
+/// Panics in CI, which always fetches it, unless `NEXUS_MODELS=absent` states that it could not be fetched: a test
+/// that was skipped must not look like one that passed.
 #[must_use]
 pub fn model_folder(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))

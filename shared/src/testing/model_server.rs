@@ -1,8 +1,8 @@
-//! A model's provider on loopback: it speaks OpenAI's chat completions, Gemini's `streamGenerateContent` and
-//! Anthropic's messages, all three as streams of events, byte for byte as they come from the real ones.
+//! A model provider on loopback: it implements OpenAI's chat completions, Gemini's `streamGenerateContent` and
+//! Anthropic's messages, all three as streams of events, byte for byte as the real ones send them.
 //!
-//! What it answers is a script or a rule; how the bytes are cut into packets is said per answer. It records every
-//! request and counts them, so that a test can say how often a model was asked.
+//! Its answers come from a script or a rule; each answer sets how its bytes are cut into packets. It records and
+//! counts every request, so that a test can check how often a model was asked.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -34,40 +34,40 @@ use tokio::task::JoinHandle;
 pub use script::{Call, Cut, Ending, Scripted, Speech};
 pub use wires::Wire;
 
-/// What a request was.
+/// A recorded request.
 #[derive(Debug, Clone)]
 pub struct Recorded {
-    /// How the caller speaks.
+    /// Wire format of the request.
     pub wire: Wire,
-    /// The path, with its query.
+    /// Path of the request, with its query.
     pub path: String,
-    /// The headers.
+    /// Headers of the request.
     pub headers: HeaderMap,
-    /// The body.
+    /// Body of the request.
     pub body: Value,
 }
 
 impl Recorded {
-    /// The text of the newest user message, whichever wire it came on; empty where it holds something else.
+    /// Returns the text of the newest user message, on any wire; empty if the message holds something else.
     #[must_use]
     pub fn last_user_text(&self) -> String {
         self.wire.last_user_text(&self.body)
     }
 
-    /// What tools answered, oldest first, as text.
+    /// Returns the results of tools, oldest first, as text.
     #[must_use]
     pub fn tool_results(&self) -> Vec<String> {
         self.wire.tool_results(&self.body)
     }
 
-    /// Names of the tools that were offered.
+    /// Returns the names of the tools that were offered.
     #[must_use]
     pub fn offered_tools(&self) -> Vec<String> {
         self.wire.offered_tools(&self.body)
     }
 }
 
-/// Says what is answered to a request; the number counts requests from 0.
+/// Rule that returns the answer to a request; the number counts requests from 0.
 type Rule = Arc<dyn Fn(&Recorded, usize) -> Scripted + Send + Sync>;
 
 #[derive(Clone)]
@@ -82,7 +82,7 @@ impl Shared {
     }
 }
 
-/// A running provider; gone when dropped.
+/// A running provider; stopped when dropped.
 pub struct ModelServer {
     address: SocketAddr,
     shared: Shared,
@@ -104,7 +104,7 @@ impl Drop for ModelServer {
 }
 
 impl ModelServer {
-    /// Answers the requests with `script` in their order; beyond its end with status 500.
+    /// Starts a provider that answers requests with `script` in order, and with status 500 after its end.
     pub async fn scripted(script: impl IntoIterator<Item = Scripted>) -> Self {
         let left: Mutex<VecDeque<Scripted>> = Mutex::new(script.into_iter().collect());
         Self::ruled(move |_, _| {
@@ -114,18 +114,18 @@ impl ModelServer {
         .await
     }
 
-    /// Answers each request with what `rule` says of it and of its number, which counts from 0.
+    /// Starts a provider that answers each request by `rule`, given the request and its number, counted from 0.
     ///
     /// # Panics
-    /// Where no port can be had.
+    /// Panics if no port is free.
     pub async fn ruled(rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
         Self::ruled_at(0, rule).await
     }
 
-    /// The same at `port`: where a provider comes back to. 0 = any.
+    /// Starts the same at `port`, to which a test's provider can return; 0 for any port.
     ///
     /// # Panics
-    /// Where the port cannot be had.
+    /// Panics if the port is in use.
     pub async fn ruled_at(port: u16, rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
         let shared = Shared {
             rule: Arc::new(rule),
@@ -148,26 +148,26 @@ impl ModelServer {
         }
     }
 
-    /// What `llm.base_url` is for `provider` (`openai`, `gemini`, `anthropic`).
+    /// Returns the value of `llm.base_url` for `provider` (`openai`, `gemini`, `anthropic`).
     #[must_use]
     pub fn base_url(&self, provider: &str) -> String {
         let version = if provider == "gemini" { "v1beta" } else { "v1" };
         format!("http://{}/{version}", self.address)
     }
 
-    /// Its port.
+    /// Port of the provider.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// How often a model was asked.
+    /// Returns the number of requests so far.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.shared.recorded().len()
     }
 
-    /// Every request, oldest first.
+    /// Returns every request, oldest first.
     #[must_use]
     pub fn requests(&self) -> Vec<Recorded> {
         self.shared.recorded().clone()
@@ -220,7 +220,8 @@ fn plain(code: u16, body: &str, headers: &[(String, String)]) -> Response {
     response.body(Body::from(body.to_owned())).expect("a response")
 }
 
-/// The packets as the body of an event stream. Each is flushed before the next is made, so that each is a packet.
+/// Returns the packets as the body of an event stream. Each is flushed before the next is made, so that each is a
+/// packet.
 fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
     let packets = stream::iter(
         packets

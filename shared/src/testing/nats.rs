@@ -1,6 +1,6 @@
 //! A real nats-server per test: started in milliseconds, killed without warning, started again on its own data.
 //!
-//! Everything here panics with what went wrong instead of returning it: a test without its server has failed.
+//! Errors cause a panic with a description instead of being returned: a test without its server has failed.
 
 mod cluster;
 mod program;
@@ -17,24 +17,25 @@ use crate::clock::{Clock, SystemClock, pause};
 
 pub use cluster::Cluster;
 
-/// The longest a server may take to become ready, or to end when asked to.
+/// Longest wait for a server to become ready, or to end when asked to.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often readiness is looked at.
+/// Interval at which readiness is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 
-/// How a server is set up beyond the defaults.
+/// Options of a server that differ from the defaults.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// JetStream `sync_interval`: `always`, or a time such as `2m` (the server's default when absent).
+    /// JetStream's `sync_interval`: `always`, or a time such as `2m` (the server's default if absent).
     pub sync_interval: Option<String>,
-    /// Largest payload, in bytes (1 MiB when absent).
+    /// Maximum payload, in bytes (1 MiB if absent).
     pub max_payload: Option<usize>,
-    /// Further lines of the configuration file, as they are.
+    /// Further lines of the configuration file, unchanged.
     pub extra: String,
 }
 
-/// Publishes what no client would: a header block of any bytes, to the server at `url`, as whoever speaks the protocol by hand can.
+/// Publishes a message that no client would: with a header block of any bytes, to the server at `url`, as a sender
+/// that implements the protocol itself can.
 pub async fn publish_by_hand(url: &str, subject: &str, block: &[u8], payload: &[u8]) {
     let mut socket = TcpStream::connect(url.trim_start_matches("nats://"))
         .await
@@ -53,7 +54,7 @@ pub async fn publish_by_hand(url: &str, subject: &str, block: &[u8], payload: &[
     }
 }
 
-/// One nats-server with JetStream on loopback, in a temporary directory. Killed and removed when dropped.
+/// A nats-server with JetStream on loopback, in a temporary directory. Killed and removed when dropped.
 #[derive(Debug)]
 pub struct NatsServer {
     directory: TempDir,
@@ -79,34 +80,34 @@ impl NatsServer {
         server
     }
 
-    /// The URL that clients connect to; the same after a restart.
+    /// URL that clients connect to; the same after a restart.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.client_port)
     }
 
-    /// Where the server tells about itself; the same after a restart.
+    /// URL of the server's monitoring port; the same after a restart.
     #[must_use]
     pub fn monitor(&self) -> String {
         format!("http://127.0.0.1:{}", self.monitor_port)
     }
 
-    /// The process id while the server runs.
+    /// Process id while the server runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Ends the server at once, as a crash does.
+    /// Kills the server at once, like a crash.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Both fail only for a process that has ended by itself, which is what is wanted.
+            // Both fail only if the process has ended by itself, which is the purpose of this call.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Ends the server gracefully and waits until it is gone.
+    /// Stops the server gracefully and waits until it has ended.
     pub async fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let signal = format!("quit={}", child.id());
@@ -127,7 +128,7 @@ impl NatsServer {
         }
     }
 
-    /// Starts the server again on the same ports and data; ends it first when it runs.
+    /// Starts the server again on the same ports and data; kills it first if it runs.
     pub async fn restart(&mut self) {
         self.kill9();
         self.launch();
@@ -249,13 +250,13 @@ impl NatsServer {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// Where the server keeps its streams.
+    /// Directory in which the server keeps its streams.
     #[must_use]
     pub fn data(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A copy of what the server, which does not run, keeps of `stream`.
+    /// Returns a copy of the server's data of `stream`. The server must not be running.
     #[must_use]
     pub fn copy_of(&self, stream: &str) -> TempDir {
         let copy = tempfile::tempdir().expect("a temporary directory");
@@ -263,8 +264,8 @@ impl NatsServer {
         copy
     }
 
-    /// Puts `copy` in the place of what the server, which does not run, keeps of `stream`: as a restore from a copied
-    /// directory does, or a power cut.
+    /// Replaces the server's data of `stream` by `copy`, like a restore from a copied directory or a power cut. The
+    /// server must not be running.
     pub fn put_back(&self, stream: &str, copy: &TempDir) {
         let directory = self.stream_directory(stream);
         std::fs::remove_dir_all(&directory).expect("removed");

@@ -1,4 +1,4 @@
-//! The clock of real processes, as a test sets it.
+//! Clock of real processes, set by a test.
 
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,13 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// The clock whose file is `path`; without the file, processes have the host's time.
+    /// Builds the clock with the file `path`. Without the file, processes have the host's time.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// The variable and its value, for a process's environment.
+    /// Returns the variable and its value, for a process's environment.
     #[must_use]
     pub fn variable(&self) -> (String, String) {
         let value = self.path.to_string_lossy().into_owned();
@@ -28,24 +28,24 @@ impl ProcessClock {
     /// Sets every process `ahead_ms` ahead of the host, wall clock and boot time alike, as if that time had passed.
     ///
     /// # Panics
-    /// Where the file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn set_ahead(&self, ahead_ms: u64) {
         let wall = i64::try_from(ahead_ms).unwrap_or(i64::MAX);
         self.write(&self.path, wall, ahead_ms);
     }
 
-    /// Sets the clocks of replica `instance` alone, as they are on a host of its own. A boot time less than before
-    /// counts as before.
+    /// Sets the clocks of replica `instance` alone, as on a host of its own. A boot time less than before counts as
+    /// before.
     ///
     /// # Panics
-    /// Where the file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn set(&self, instance: &str, wall_ahead_ms: i64, boot_ahead_ms: u64) {
         let path = PathBuf::from(format!("{}.{instance}", self.path.display()));
         self.write(&path, wall_ahead_ms, boot_ahead_ms);
     }
 
     fn write(&self, path: &Path, wall_ms: i64, boot_ms: u64) {
-        // Renamed into its place, so that no process reads half of it.
+        // Renamed into its place, so that no process reads a partial file.
         let half = path.with_extension("half");
         std::fs::write(&half, format!("wall={wall_ms}ms boot={boot_ms}ms\n")).expect("the clock's file is written");
         std::fs::rename(&half, path).expect("the clock's file is in its place");

@@ -1,4 +1,4 @@
-//! Messages as tests play them: a dispatch of hook-svc's, and its turn as a broker notes it.
+//! Sample messages for tests: a dispatch of hook-svc, and its turn as a broker records it.
 
 use ulid::Ulid;
 
@@ -10,8 +10,8 @@ use crate::model::permission::PermissionSet;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 
-/// What the hook `hook` orders of `target` at `timestamp`, upon event `event_id`, the one of this `number`: "message
-/// {number}", said by "v1", to be answered in the web chat.
+/// Returns the dispatch of the hook `hook` to `target` at `timestamp`, for event `event_id` with this `number`:
+/// "message {number}" from "v1", to be answered in the web chat.
 #[must_use]
 pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, timestamp: UnixMillis) -> Dispatch {
     Dispatch {
@@ -51,7 +51,7 @@ pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, 
     }
 }
 
-/// The turn of `dispatch` alone begins.
+/// Returns the start of a turn that handles only `dispatch`.
 #[must_use]
 pub fn turn_started(turn: Ulid, dispatch: &Dispatch) -> LedgerEntry {
     LedgerEntry::TurnStarted {
@@ -69,7 +69,7 @@ pub fn turn_started(turn: Ulid, dispatch: &Dispatch) -> LedgerEntry {
     }
 }
 
-/// The turn of `dispatch` alone, begun and completed without a word in one append at `at`.
+/// Returns a turn that handles only `dispatch`, started and completed without a reply in one append at `at`.
 #[must_use]
 pub fn whole_turn(dispatch: &Dispatch, at: UnixMillis) -> LedgerRecord {
     let turn = Ulid::from_parts(9, dispatch.id.into());

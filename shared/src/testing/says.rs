@@ -1,7 +1,7 @@
-//! What whoever runs the tests says about this machine, or asks of them: by environment variables.
+//! Settings of the test run and of this machine, from environment variables.
 
-/// Whether variable `name` says `word`: `NEXUS_SANDBOX`, `NEXUS_NPM`, `NEXUS_MODELS` = `absent`, `NEXUS_HOOKS` = `long`, `CI` =
-/// `true`, …
+/// Returns whether variable `name` equals `word`: `NEXUS_SANDBOX`, `NEXUS_NPM`, `NEXUS_MODELS` = `absent`,
+/// `NEXUS_HOOKS` = `long`, `CI` = `true`, …
 #[must_use]
 pub fn says(name: &str, word: &str) -> bool {
     #[expect(clippy::disallowed_methods, reason = "a test binary is told by variables")]

@@ -1,4 +1,4 @@
-//! The key under which tests seal events.
+//! Key with which tests seal events.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use crate::process::config::TrustConfig;
 use crate::process::secret::Secret;
 use crate::wire::seal::Trust;
 
-/// Where the key of every test's cluster is, as `trust.cluster_key` names it.
+/// Reference to the key of every test's cluster, as in `trust.cluster_key`.
 pub const CLUSTER_KEY: &str = concat!("file:", env!("CARGO_MANIFEST_DIR"), "/src/testing/cluster.key");
 
-/// Section `[trust]` of a test's configuration.
+/// Returns section `[trust]` of a test's configuration.
 #[must_use]
 pub fn trust_section() -> String {
     format!("[trust]\ncluster_key = \"{CLUSTER_KEY}\"\n")
 }
 
-/// What a service that is configured with [`trust_section`] seals and believes.
+/// Returns the key ring of a service that is configured with [`trust_section`].
 ///
 /// # Panics
-/// If the key cannot be read.
+/// Panics if the key cannot be read.
 #[must_use]
 pub fn trust() -> Arc<Trust> {
     let key = Secret::resolve(CLUSTER_KEY).expect("the tests' key is there");

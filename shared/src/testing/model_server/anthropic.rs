@@ -1,5 +1,5 @@
-//! Messages events: each with its name, blocks that start, grow and stop, a `ping` in between, input tokens without
-//! the cached ones. *Pure.*
+//! Events of Anthropic's messages: each with its name, blocks that start, grow and stop, a `ping` in between, input
+//! tokens without the cached ones. *Pure.*
 
 use serde_json::{Value, json};
 

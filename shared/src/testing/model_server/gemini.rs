@@ -55,7 +55,7 @@ fn event(out: &mut String, speech: &Speech, parts: &Value, finish: Option<&str>)
 
     let data = json!({
         "candidates": [candidate],
-        // What is seen and what is thought are counted apart.
+        // Visible and reasoning tokens are counted separately.
         "usageMetadata": {
             "promptTokenCount": input, "candidatesTokenCount": output - reasoning, "totalTokenCount": input + output,
             "cachedContentTokenCount": cached, "thoughtsTokenCount": reasoning,

@@ -1,20 +1,20 @@
-//! What the model server is to answer. *Pure.*
+//! Scripted answers of the model server. *Pure.*
 
 use serde_json::Value;
 
-/// A tool call that the model makes.
+/// A tool call in an answer.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Its id; none = the provider sends none (only Gemini may).
+    /// Id of the call; `None` if the provider sends none (only Gemini may).
     pub id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// The arguments as text, which need not be JSON. Gemini cannot say anything but JSON.
+    /// Arguments as text, which need not be JSON. Gemini can send only JSON.
     pub arguments: String,
 }
 
 impl Call {
-    /// A call of `name` with `arguments`, with the id `id`.
+    /// Builds a call of `name` with `arguments`, with the id `id`.
     #[must_use]
     pub fn new(id: &str, name: &str, arguments: &Value) -> Self {
         Self {
@@ -28,15 +28,16 @@ impl Call {
 /// One answer of a model.
 #[derive(Debug, Clone)]
 pub struct Speech {
-    /// The text, in the pieces in which it comes.
+    /// Text of the answer, in the pieces in which it is sent.
     pub text: Vec<String>,
-    /// The calls.
+    /// Tool calls of the answer.
     pub calls: Vec<Call>,
-    /// Why it stops, in OpenAI's words: `stop`, `tool_calls`, `length`, `content_filter`; none = as fits.
+    /// Reason for the stop, in OpenAI's words: `stop`, `tool_calls`, `length`, `content_filter`; `None` for the
+    /// fitting one.
     pub finish: Option<String>,
-    /// Tokens in, out, of the first cached, of the second reasoning.
+    /// Numbers of tokens: input, output, cached input, reasoning output.
     pub tokens: [u64; 4],
-    /// A signed thought that goes before (Gemini, Anthropic).
+    /// Signed thought that precedes the answer (Gemini, Anthropic).
     pub thought: Option<String>,
 }
 
@@ -62,15 +63,15 @@ impl Speech {
     }
 }
 
-/// How the bytes are cut into packets.
+/// Way in which the bytes are cut into packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cut {
-    /// All in one.
+    /// One packet for all bytes.
     #[default]
     Whole,
-    /// Packets of this many bytes: 1 cuts through everything, characters and line ends included.
+    /// Packets of this many bytes: 1 cuts everywhere, within characters and line ends too.
     Every(usize),
-    /// In two, after this many bytes.
+    /// Two packets, the first with this many bytes.
     At(usize),
 }
 
@@ -87,60 +88,60 @@ impl Cut {
     }
 }
 
-/// How the stream ends.
+/// Way in which the stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// As it should.
+    /// The stream ends without a fault.
     #[default]
     Whole,
     /// The connection breaks after this many bytes.
     Dropped {
-        /// Bytes that come through.
+        /// Number of bytes that are sent.
         after: usize,
     },
-    /// The body ends in good order after this many bytes, as behind a proxy that lost its upstream.
+    /// The body ends without an error after this many bytes, as behind a proxy that lost its upstream.
     Closed {
-        /// Bytes that come through.
+        /// Number of bytes that are sent.
         after: usize,
     },
-    /// Everything comes, and the connection stays open without a word.
+    /// Everything is sent, and the connection stays open without further data.
     Held,
 }
 
-/// What is answered to one request.
+/// Response to one request.
 #[derive(Debug, Clone)]
 pub enum Scripted {
     /// A model's answer, on the caller's wire.
     Say {
-        /// What.
+        /// Contents of the answer.
         speech: Speech,
-        /// In which packets.
+        /// Cut of the bytes into packets.
         cut: Cut,
-        /// Up to where.
+        /// Ending of the stream.
         ending: Ending,
     },
-    /// These very bytes as the event stream.
+    /// Exactly these bytes as the event stream.
     Raw {
-        /// What.
+        /// Bytes of the stream.
         bytes: Vec<u8>,
-        /// In which packets.
+        /// Cut of the bytes into packets.
         cut: Cut,
-        /// Up to where; the bytes are not cut by it.
+        /// Ending of the stream; it does not shorten the bytes.
         ending: Ending,
     },
-    /// No answer.
+    /// An HTTP status without an answer.
     Status {
-        /// HTTP status.
+        /// Number of the HTTP status.
         code: u16,
         /// Headers, such as `retry-after`.
         headers: Vec<(String, String)>,
-        /// The body.
+        /// Body of the response.
         body: String,
     },
 }
 
 impl Scripted {
-    /// A text in two pieces.
+    /// Builds an answer with a text in two pieces.
     #[must_use]
     pub fn text(text: &str) -> Self {
         let half = text.floor_char_boundary(text.len() / 2);
@@ -156,7 +157,7 @@ impl Scripted {
         })
     }
 
-    /// Tool calls, without text.
+    /// Builds an answer with tool calls and no text.
     #[must_use]
     pub fn calls(calls: impl IntoIterator<Item = Call>) -> Self {
         Self::say(Speech {
@@ -165,7 +166,7 @@ impl Scripted {
         })
     }
 
-    /// An answer in one packet.
+    /// Builds an answer that is sent in one packet.
     #[must_use]
     pub const fn say(speech: Speech) -> Self {
         Self::Say {
@@ -175,7 +176,7 @@ impl Scripted {
         }
     }
 
-    /// A status with an error body of the usual shape.
+    /// Builds a status with an error body of the usual form.
     #[must_use]
     pub fn status(code: u16, message: &str) -> Self {
         let body = serde_json::json!({"error": {"message": message, "code": code, "type": "error"}});
@@ -186,7 +187,7 @@ impl Scripted {
         }
     }
 
-    /// 429 with `Retry-After: {seconds}`.
+    /// Builds a response 429 with `Retry-After: {seconds}`.
     #[must_use]
     pub fn rate_limited(seconds: &str) -> Self {
         Self::Status {
@@ -196,7 +197,7 @@ impl Scripted {
         }
     }
 
-    /// The same, in other packets.
+    /// Returns the same response, cut into other packets.
     #[must_use]
     pub fn cut(mut self, into: Cut) -> Self {
         match &mut self {
@@ -206,7 +207,7 @@ impl Scripted {
         self
     }
 
-    /// The same, with another end.
+    /// Returns the same response, with another ending.
     #[must_use]
     pub fn ending(mut self, with: Ending) -> Self {
         match &mut self {

@@ -1,11 +1,11 @@
-//! The three wires, and what a request on one of them holds. *Pure.*
+//! The three wires, and the contents of a request on each of them. *Pure.*
 
 use serde_json::Value;
 
 use super::script::Speech;
 use super::{anthropic, gemini, openai};
 
-/// How a caller speaks.
+/// Wire format of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
     /// `POST …/chat/completions`.
@@ -29,7 +29,7 @@ impl Wire {
         }
     }
 
-    /// The bytes of the event stream that says `speech`.
+    /// Returns the bytes of the event stream for `speech`.
     #[must_use]
     pub fn stream(self, speech: &Speech) -> Vec<u8> {
         match self {
@@ -85,7 +85,7 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// The text of a message: its content as it stands, or the texts of its parts.
+/// Returns the text of a message: its content as it is, or the texts of its parts.
 fn text_of(message: &Value) -> String {
     let content = message.get("content").or_else(|| message.get("parts"));
     match content {

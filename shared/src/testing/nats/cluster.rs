@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use super::{NatsServer, Options};
 
-/// A cluster of servers on loopback; streams in it may have as many replicas as it has servers.
+/// A cluster of servers on loopback; its streams may have as many replicas as there are servers.
 #[derive(Debug)]
 pub struct Cluster {
     servers: Vec<NatsServer>,
@@ -18,7 +18,7 @@ impl Cluster {
 
     /// Starts `size` servers with `options` and waits until all are ready.
     pub async fn with(size: usize, options: &Options) -> Self {
-        // Routes name each other's ports, so all ports are chosen before the first server starts.
+        // Routes contain the ports of all servers, so all ports are chosen before the first server starts.
         let ports = free_ports(size * 3);
         let routes: Vec<String> = ports
             .chunks(3)
@@ -55,20 +55,20 @@ impl Cluster {
         Self { servers }
     }
 
-    /// The URLs of all servers, in order.
+    /// URLs of all servers, in order.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(NatsServer::url).collect()
     }
 
-    /// The servers, to kill and restart one at a time.
+    /// Servers, to kill and restart one at a time.
     #[must_use]
     pub fn servers(&mut self) -> &mut [NatsServer] {
         &mut self.servers
     }
 }
 
-/// Ports that were free a moment ago; all are held until the last is found, so that they differ.
+/// Returns ports that were free a moment ago. All are held until the last is found, so that they differ.
 fn free_ports(count: usize) -> Vec<u16> {
     let listen = |_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let held: Vec<TcpListener> = (0..count).map(listen).collect();

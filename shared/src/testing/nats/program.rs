@@ -1,15 +1,15 @@
-//! Finding the nats-server that tests run.
+//! Path of the nats-server that tests run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The oldest server that has all we use (message schedules, reset of consumers).
+/// Oldest version of the server with every feature that we use (message schedules, reset of consumers).
 const OLDEST: (u32, u32) = (2, 15);
 
-/// The server program: `NEXUS_NATS_SERVER`, else `.tools/bin/nats-server` of the checkout, else the PATH.
+/// Returns the server program: `NEXUS_NATS_SERVER`, else `.tools/bin/nats-server` of the checkout, else the PATH.
 ///
-/// Panics, saying what to do, when there is none or it is too old.
+/// Panics with instructions if there is none or it is too old.
 pub(super) fn find() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
 
@@ -50,7 +50,7 @@ fn version(program: &Path) -> Option<(u32, u32)> {
     parse_version(&text)
 }
 
-/// Major and minor number in a line such as `nats-server: v2.15.1`.
+/// Parses the major and minor number in a line such as `nats-server: v2.15.1`.
 fn parse_version(line: &str) -> Option<(u32, u32)> {
     let mut numbers = line.trim().split_once(": v")?.1.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
