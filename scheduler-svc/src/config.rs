@@ -1,4 +1,4 @@
-//! Section `[scheduler]`.
+//! Section `[scheduler]` of the configuration.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use shared::schedule::zone_named;
 
 use crate::schedules::jobs::{self, Job};
 
-/// Section `[scheduler]`.
+/// Configuration section `[scheduler]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
     /// Whether this replica publishes the minute tick.
     pub ticks: bool,
-    /// How often the clock is looked at, milliseconds: how late a tick may be after the clock was put forward.
+    /// Interval at which the clock is read, in milliseconds: the longest delay of a tick after the clock was put
+    /// forward.
     pub look_every_ms: u64,
-    /// The zone of schedules that name none.
+    /// Time zone of schedules that name none.
     pub time_zone: String,
-    /// How often all schedules are looked at for what is missing, milliseconds.
+    /// Interval at which all schedules are checked for missing effects, in milliseconds.
     pub reconcile_every_ms: u64,
-    /// How far ahead of the host's clock this replica's runs, milliseconds: for rehearsals of what a time to come brings.
+    /// Offset of this replica's clock from the host's, in milliseconds, for rehearsals of a future time.
     pub clock_offset_ms: i64,
-    /// What fires for nobody by name.
+    /// Schedules of the configuration, by name.
     pub jobs: BTreeMap<String, Job>,
 }
 
@@ -39,7 +40,7 @@ impl Default for SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    /// What no type can say, as `key: expectation`.
+    /// Returns the faults that the types cannot express, as `key: expectation`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();

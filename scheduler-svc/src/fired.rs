@@ -1,6 +1,6 @@
-//! Timers that fired → their owners, on any replica, each acked after its effects.
+//! Delivery of fired timers to their owners, on any replica, each acked after its effects.
 //!
-//! A fired message may come twice, to two replicas at once, or days late: its owner's record decides what comes of it.
+//! A fired message may arrive twice, at two replicas at once, or days late: its owner's record decides the outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use shared::process::lifecycle::Shutdown;
 use shared::wire::envelope::Wire;
 use shared::wire::topology::streams;
 
-/// As whose the dead letters of unreadable timers are.
+/// Service name in the dead letters of unreadable timers.
 pub const SERVICE: &str = "scheduler-svc";
-/// Fired timers that one replica handles at once.
+/// Maximum number of fired timers that one replica handles at once.
 const AT_ONCE: usize = 256;
-/// Wait before a timer whose handling failed is given out again.
+/// Pause before a timer is redelivered whose handling failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the owner of timers does when one fires.
+/// Handler of the timers' owner.
 #[async_trait]
 pub trait OnFire<T>: Send + Sync + 'static {
-    /// Brings about what follows from `timer`; it may be told of the same timer again, elsewhere at the same time, or
-    /// after it was withdrawn. Once this returns, all of it is durable.
+    /// Executes the effects of `timer`. It may be called for the same timer again, on another replica at the same
+    /// time, or after the timer was withdrawn. When this returns, all effects must be durable.
     ///
     /// # Errors
-    /// Anything that may pass: the timer is given out again.
+    /// Any error that may pass: the timer is redelivered.
     async fn fired(&self, timer: &T) -> anyhow::Result<()>;
 }
 
-/// Hands fired timers to their owner.
+/// Passes fired timers to their owner.
 pub struct Fired<T> {
     bus: Bus,
     clock: SharedClock,
@@ -49,7 +49,7 @@ impl<T> std::fmt::Debug for Fired<T> {
 }
 
 impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
-    /// Those of `consumer` in `SCHEDULES`, to `owner`.
+    /// Builds the delivery of the timers of `consumer` in `SCHEDULES` to `owner`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
         }
     }
 
-    /// Hands out until `shutdown`, and then ends what is under way.
+    /// Delivers timers until `shutdown`, and then finishes those in progress.
     pub async fn run(&self, shutdown: &Shutdown) {
         let options = PullOptions { batch: AT_ONCE };
         let mut pull = self.bus.pull(streams::SCHEDULES, self.consumer, options);

@@ -1,8 +1,7 @@
-//! What happens because time passes: ticks and schedules.
+//! Events that are caused by time: ticks and schedules.
 //!
 //! [`tick`] decides (pure), [`ticker`] publishes. Every replica publishes every tick under the same message id, so no
-//! leader is elected.
-//! [`intent`] is what agents ask of their own future.
+//! leader is elected. [`intent`] runs the actions that agents request for the future.
 #![warn(missing_docs)]
 
 pub mod config;

@@ -1,9 +1,10 @@
 //! Schedules: records in KV, one timer each, and events.
 //!
-//! [`decide`] says what follows from a record and the time (pure); [`keeper`] writes the decision by compare-and-set and
-//! then brings it about: first the events of what fires, then the timer of what is next. So the timer of a generation
-//! proves that the generation's events are published, and whoever finds it missing brings all of it about again. Events
-//! have ids of the schedule and the nominal time: nothing comes of the second.
+//! [`decide`] decides what follows from a record and the time (pure). [`keeper`] writes the decision by
+//! compare-and-set and then executes its effects: first the events of the firings, then the timer of the next one. So
+//! the timer of a generation proves that the generation's events are published, and a replica that finds it missing
+//! executes all effects again. The ids of events are derived from the schedule and the nominal time, so a second
+//! publish has no effect.
 
 pub mod api;
 pub mod decide;

@@ -1,4 +1,4 @@
-//! Clock → due minutes → tick events; records → timers → what fires → events; beside it the intents.
+//! The scheduler's service: ticks from the clock; events from the records and timers of schedules; and the intents.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::schedules::keeper::Keeper;
 use crate::schedules::{api, jobs};
 use crate::ticker::Ticker;
 
-/// Wait before the configuration's schedules are written again after a fault.
+/// Pause before the configuration's schedules are written again after an error.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
-/// The scheduler: what happens because time passes.
+/// The scheduler: events that are caused by time.
 #[derive(Debug)]
 pub struct SchedulerService;
 
 impl Service for SchedulerService {
     const NAME: &'static str = SERVICE;
     const SECTION: &'static str = "scheduler";
-    // Conditions and looks for quiet read events, those of edges too.
+    // Conditions and idle checks read events, including those of edges.
     const READS_EDGES: bool = true;
     type Config = SchedulerConfig;
 
@@ -68,7 +68,7 @@ impl Service for SchedulerService {
     }
 }
 
-/// Runs the intents; without them the process does not go on.
+/// Runs the intents; if they fail, the process stops.
 async fn intents(
     shell: &Shell<SchedulerConfig>,
     clock: &SharedClock,
@@ -110,7 +110,7 @@ async fn intents(
     ended
 }
 
-/// The schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each under its prefix.
+/// Returns the schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each with its prefix.
 fn wanted(
     shell: &Shell<SchedulerConfig>,
     clock: &SharedClock,
@@ -128,7 +128,7 @@ fn wanted(
     Ok([(jobs::PREFIX, jobs), (heartbeat::PREFIX, beats)])
 }
 
-/// Writes what the configuration says, again until it stands.
+/// Writes the configuration's schedules, and retries until they are stored.
 async fn say(
     keeper: &Keeper,
     wanted: &[(&'static str, Vec<shared::model::schedule::ScheduleSpec>)],

@@ -1,52 +1,52 @@
-//! The minute tick: which ticks are due, and what a tick looks like. *Pure.*
+//! The minute tick: which ticks are due, and their events. *Pure.*
 //!
-//! Every replica publishes every tick; the message id makes it one. So nothing here elects anybody: a replica needs
-//! only the last minute that it knows of, and the time. Source: `docs/design/schedules.md` §1; seed 003 §4.
+//! Every replica publishes every tick; the message id lets only one be stored. So no replica is elected: a replica
+//! needs only the last minute that it knows of, and the time. Source: `docs/design/schedules.md` §1; seed 003 §4.
 
 use serde_json::Value;
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
 use shared::model::origin::Origin;
 use shared::model::time::UnixMillis;
 
-/// Length of a minute, milliseconds.
+/// Length of a minute, in milliseconds.
 pub const MINUTE_MS: i64 = 60_000;
 
-/// After an outage at most the ticks of so many last minutes are caught up, the current one among them.
+/// Maximum number of ticks that are published after an outage, those of the last minutes, including the current one.
 pub const MAX_CATCH_UP_MINUTES: i64 = 5;
 
-/// The channel of every timer event.
+/// Channel of every timer event.
 pub const TIMER_CHANNEL: &str = "timer";
 
-/// The conversation of the ticks.
+/// Conversation of the ticks.
 pub const TICK_PEER: &str = "tick";
 
-/// A minute by its number since the Unix epoch.
+/// A minute, by its number since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Minute(pub i64);
 
 impl Minute {
-    /// The minute that `at` lies in.
+    /// Returns the minute that contains `at`.
     #[must_use]
     pub const fn of(at: UnixMillis) -> Self {
         Self(at.0.div_euclid(MINUTE_MS))
     }
 
-    /// When it begins; saturates.
+    /// Returns the beginning of the minute; saturates.
     #[must_use]
     pub const fn begins(self) -> UnixMillis {
         UnixMillis(self.0.saturating_mul(MINUTE_MS))
     }
 
-    /// Milliseconds from `now` to the beginning of the next minute: 1 ..= 60,000.
+    /// Returns the milliseconds from `now` to the beginning of the next minute: 1 ..= 60,000.
     #[must_use]
     pub const fn until_next(now: UnixMillis) -> i64 {
         MINUTE_MS - now.0.rem_euclid(MINUTE_MS)
     }
 }
 
-/// The minutes whose ticks are due at `now`, in order, when `last` is the newest that is known to be published: those
-/// after it, at most [`MAX_CATCH_UP_MINUTES`]; without a last one, the current minute alone. A clock that went back
-/// makes nothing due.
+/// Returns the minutes whose ticks are due at `now`, in order, if `last` is the newest one known to be published:
+/// those after it, at most [`MAX_CATCH_UP_MINUTES`]. Without a last one, returns only the current minute. After the
+/// clock went back, nothing is due.
 #[must_use]
 pub fn due(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
     let current = Minute::of(now).0;
@@ -55,12 +55,12 @@ pub fn due(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
     (first..=current).map(Minute).collect()
 }
 
-/// The tick of `minute`: `timer:tick:{minute}`, in the dm of [`TICK_PEER`] on channel [`TIMER_CHANNEL`].
+/// Returns the tick of `minute`: `timer:tick:{minute}`, in the dm of [`TICK_PEER`] on channel [`TIMER_CHANNEL`].
 ///
-/// All replicas make the same bytes of the same minute, save for `received_at`.
+/// All replicas build the same bytes for the same minute, except for `received_at`.
 ///
 /// # Errors
-/// Never for an id made of a number; the type of the id demands the check.
+/// Never fails for an id with a number; the type of the id requires the check.
 pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:tick:{}", minute.0))?;
     let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.begins());
@@ -76,7 +76,7 @@ pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEvent
     Ok(event)
 }
 
-/// The minute that `event` is the tick of; none = it is something else.
+/// Returns the minute that `event` is the tick of, or `None` if it is another event.
 #[must_use]
 pub fn minute_of(event: &Event) -> Option<Minute> {
     let (channel, rest) = event.id.as_str().split_once(':')?;

@@ -1,4 +1,4 @@
-//! Publishing the ticks that are due, for as long as the process runs.
+//! Publishing the due ticks, while the process runs.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use tracing::Instrument as _;
 
 use crate::tick::{Minute, TICK_PEER, TIMER_CHANNEL, due, minute_of, tick};
 
-/// How long one publish may take before it is looked at anew what is due.
+/// Timeout of one publish, after which the due ticks are computed again.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Wait after a failed read or publish.
+/// Pause after a failed read or publish.
 const REPAIR_PAUSE: Duration = Duration::from_millis(500);
 
-/// A tick could not be published, or the last one not be read.
+/// A tick could not be published, or the last one could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishTickError {
     /// The last tick cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The server refuses the tick, or does not answer.
+    /// The server rejects the tick, or does not answer.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// An id that cannot be: never for one made of a number.
+    /// The id is not valid; never for one with a number.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
 }
 
-/// Publishes ticks.
+/// Publisher of the ticks.
 pub struct Ticker {
     bus: Bus,
     clock: SharedClock,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Ticker {
 }
 
 impl Ticker {
-    /// On `bus`, by `clock`, which is looked at each `look_every` and at each full minute.
+    /// Builds a ticker on `bus`, by `clock`, which is read every `look_every` and at each full minute.
     #[must_use]
     pub const fn new(bus: Bus, clock: SharedClock, look_every: Duration) -> Self {
         Self {
@@ -62,8 +62,8 @@ impl Ticker {
         }
     }
 
-    /// Publishes what is due until `shutdown`: at start what an outage left out, then each minute's tick right after
-    /// the minute begins.
+    /// Publishes the due ticks until `shutdown`: at the start those that an outage left out, then each minute's tick
+    /// right after the minute begins.
     pub async fn run(mut self, shutdown: &Shutdown) {
         self.learn(shutdown).await;
 
@@ -83,7 +83,7 @@ impl Ticker {
         }
     }
 
-    /// Reads which tick was published last, by whomever.
+    /// Reads the last tick that any replica published.
     async fn learn(&mut self, shutdown: &Shutdown) {
         while !shutdown.is_requested() {
             match last_published(&self.bus).await {
@@ -136,7 +136,7 @@ impl Ticker {
     }
 }
 
-/// The newest tick in `EVENTS`, from the leader.
+/// Returns the newest tick in `EVENTS`, from the leader.
 async fn last_published(bus: &Bus) -> Result<Option<Minute>, ReadStreamError> {
     let place = format!(
         "nexus.ev.*.{}.{}.{}",
@@ -146,7 +146,7 @@ async fn last_published(bus: &Bus) -> Result<Option<Minute>, ReadStreamError> {
     );
 
     let stored = bus.last_on_subject(streams::EVENTS, &place).await?;
-    // What somebody else wrote there is no tick.
+    // An event there from any other origin is no tick.
     let event = stored.and_then(|stored| stored.event(bus.trust()).ok());
 
     Ok(event.and_then(|event| minute_of(&event)))

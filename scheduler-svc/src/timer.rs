@@ -1,9 +1,9 @@
-//! Durable timers: JetStream's message schedules.
+//! Durable timers, on JetStream's message schedules.
 //!
-//! A timer is one message on `nexus.schedule.<id>`; the server publishes it on `nexus.fire.<id>` when it is due, also
-//! after a restart. Nobody is elected: whoever sets a timer says which one it may replace, by compare-and-set on its
-//! subject, so that what a stale replica sets never replaces what a later one did. A fired message may come twice, and
-//! the server strips its message id: the payload's own id decides (`docs/contribute/nats-facts.md` "KV and schedules").
+//! A timer is one message on `nexus.schedule.<id>`. The server publishes it on `nexus.fire.<id>` when it is due, also
+//! after a restart. No replica is elected: the caller states which timer it may replace, by compare-and-set on its
+//! subject, so that a stale replica never replaces the timer of a later one. A fired message may arrive twice, and the
+//! server strips its message id: the payload's own id decides (`docs/contribute/nats-facts.md` "KV and schedules").
 //! Source: `docs/design/schedules.md` §2.3.
 
 use std::time::Duration;
@@ -14,28 +14,28 @@ use shared::wire::envelope::Wire;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
-/// How long a fired message is kept for whoever is to handle it.
+/// How long a fired message is kept for its handler.
 const FIRED_TTL: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// How often a timer is tried to be set while others set it, before the caller is told.
+/// Number of attempts to set a timer while other writers set it, before the caller gets the error.
 const TRIES: u32 = 16;
-/// When the server publishes the message.
+/// Header with the time at which the server publishes the message.
 const SCHEDULE: &str = "Nats-Schedule";
-/// On which subject.
+/// Header with the subject on which the server publishes it.
 const SCHEDULE_TARGET: &str = "Nats-Schedule-Target";
-/// How long it keeps it there.
+/// Header with the time for which the server keeps it there.
 const SCHEDULE_TTL: &str = "Nats-Schedule-TTL";
 
-/// Where a timer is set, and where it is published when it fires.
+/// Subjects of a timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimerPlace {
-    /// Its subject; one timer at most stands there.
+    /// Subject on which it is set; holds at most one timer.
     pub set: String,
-    /// The subject that it fires on.
+    /// Subject on which it fires.
     pub fires: String,
 }
 
 impl TimerPlace {
-    /// Of the schedule `id`.
+    /// Returns the subjects of the schedule `id`.
     #[must_use]
     pub fn of_schedule(id: &str) -> Self {
         Self {
@@ -48,26 +48,26 @@ impl TimerPlace {
 /// A timer could not be set or withdrawn.
 #[derive(Debug, thiserror::Error)]
 pub enum SetTimerError {
-    /// What is set cannot be read.
+    /// The current timer cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The server refuses it, or does not answer.
+    /// The server rejects the timer, or does not answer.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// Others set it all the time.
+    /// Other writers set the timer too often.
     #[error("timer {place} is set by others all the time")]
     Contended {
-        /// Its subject.
+        /// Subject of the timer.
         place: String,
     },
 }
 
-/// What became of a wish to set or withdraw a timer.
+/// Outcome of setting or withdrawing a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimerOutcome {
-    /// It is as wished.
+    /// The timer is set or withdrawn as requested.
     Done,
-    /// One that does not yield stands there, and stays.
+    /// A timer that must not be replaced is set there, and stays.
     Newer,
 }
 
@@ -78,17 +78,17 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// On `bus`.
+    /// Builds the timers on `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {
         Self { bus }
     }
 
-    /// Sets a timer at `place` that fires at `due` and says `payload`, in place of one that `yields`. Where it is due
-    /// already it fires at once.
+    /// Sets a timer at `place` that fires at `due` with `payload`, in place of one that `yields`. If it is due
+    /// already, it fires at once.
     ///
     /// # Errors
-    /// [`SetTimerError`]; what was set before then stands or not.
+    /// Returns [`SetTimerError`]. The former timer may still be set then, or not.
     pub async fn put<T: Wire + PartialEq>(
         &self,
         place: &TimerPlace,
@@ -110,7 +110,7 @@ impl Timers {
 
             expected = match self.standing::<T>(place).await? {
                 None => 0,
-                // The first try had made it, or another replica set the very same.
+                // The first try was stored, or another replica set the same timer.
                 Some((stored, Some(set)))
                     if set == *payload && stored.headers.get(SCHEDULE) == out.headers.get(SCHEDULE) =>
                 {
@@ -126,10 +126,10 @@ impl Timers {
         })
     }
 
-    /// Withdraws the timer at `place` if it `yields`. What has fired has fired.
+    /// Withdraws the timer at `place` if it `yields`. A timer that has fired cannot be withdrawn.
     ///
     /// # Errors
-    /// [`SetTimerError`]; it then stands or not.
+    /// Returns [`SetTimerError`]. The timer may still be set then, or not.
     pub async fn cancel<T: Wire>(
         &self,
         place: &TimerPlace,
@@ -143,7 +143,7 @@ impl Timers {
                 return Ok(TimerOutcome::Newer);
             }
 
-            // Deleted by its sequence: a later one has another.
+            // Deleted by its sequence, because a later timer has another one.
             self.bus.delete_message(streams::SCHEDULES, stored.sequence).await?;
         }
 
@@ -152,10 +152,10 @@ impl Timers {
         })
     }
 
-    /// The timer at `place`, where one is set.
+    /// Returns the timer at `place`, if one is set.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the server cannot be asked.
+    /// Returns [`ReadStreamError`] if the server cannot be asked.
     pub async fn get<T: Wire>(&self, place: &TimerPlace) -> Result<Option<T>, ReadStreamError> {
         Ok(self.standing(place).await?.and_then(|(_, set)| set))
     }
@@ -172,7 +172,7 @@ impl Timers {
     }
 }
 
-/// `at` as the server reads it; what lies beyond the years that RFC 3339 knows is put at its end.
+/// Formats `at` for the server. Times outside the years of RFC 3339 are clamped.
 fn rfc3339(at: UnixMillis) -> String {
     const LAST: i64 = 253_402_207_200_000;
     let at = jiff::Timestamp::from_millisecond(at.0.clamp(0, LAST)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `nexus.svc.schedule.{list,show,next,pause,resume,fire,backfill}`: schedules for operators, answered by any replica.
+//! `nexus.svc.schedule.{list,show,next,pause,resume,fire,backfill}`: schedules for operators, served by any replica.
 
 use shared::bus::ServiceSpec;
 use shared::model::schedule::{LastFiring, MAX_NOTE_BYTES, Pause, ScheduleRecord};
@@ -13,14 +13,14 @@ use shared::schedule::preview;
 use super::event;
 use super::keeper::{KeepScheduleError, Keeper, plan};
 
-/// Longest list of schedules that one answer holds.
+/// Maximum number of schedules in one response.
 const MAX_LISTED: usize = 10_000;
 const BAD_REQUEST: usize = 400;
 const NOT_FOUND: usize = 404;
 const CONFLICT: usize = 409;
 const UNAVAILABLE: usize = 503;
 
-/// Why an order is refused: code and text.
+/// Rejection of a request: code and text.
 #[derive(Debug)]
 pub struct Refusal(usize, String);
 
@@ -46,7 +46,7 @@ impl From<Refusal> for (usize, String) {
     }
 }
 
-/// The service over `keeper`; texts without a zone have their times in `zone`.
+/// Builds the service over `keeper`; `zone` is the time zone of schedules that name none.
 #[must_use]
 pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
     let (listing, showing, previewing, pausing) = (keeper.clone(), keeper.clone(), keeper.clone(), keeper.clone());
@@ -116,7 +116,7 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
         }
         (None, Some(text)) => {
             let zone = question.zone.unwrap_or_else(|| zone.to_owned());
-            // What no job could say is not shown as if one could.
+            // A preview must not show a schedule that no job may have.
             let schedule = admit(&text, &zone, after).map_err(|error| Refusal(BAD_REQUEST, error.to_string()))?;
             let firings = preview(&schedule, after, count).into_iter();
             let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
@@ -153,7 +153,7 @@ async fn pause(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, 
         .await
 }
 
-/// What lies in the pause is neither fired nor missed.
+/// Resumes a schedule. Firings within the pause are neither fired nor counted as missed.
 async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
     keeper
         .change(id, |record, now| {
@@ -176,7 +176,7 @@ async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
         .await
 }
 
-/// Fires now, paused or not; what is next stays next.
+/// Fires now, even if paused; the next firing does not change.
 async fn fire(keeper: &Keeper, id: &str) -> Result<ScheduleFired, Refusal> {
     let fired = keeper.change(id, |record, now| Ok::<_, Refusal>(firing_too(record, vec![now], now)));
     events(&fired.await?)

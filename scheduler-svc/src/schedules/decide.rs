@@ -1,4 +1,5 @@
-//! What follows from a schedule's record at an instant. *Pure.* Source: `docs/design/schedules.md` §2.4 (policies).
+//! Decision that follows from a schedule's record at an instant. *Pure.* Source: `docs/design/schedules.md` §2.4
+//! (policies).
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -10,42 +11,44 @@ use shared::model::schedule::{
 use shared::model::time::UnixMillis;
 use shared::schedule::{Schedule, next_after};
 
-/// How late a firing may be and still count as on time, milliseconds.
+/// Delay up to which a firing counts as on time, in milliseconds.
 pub const GRACE_MS: i64 = 60_000;
-/// Missed firings that are made up for at once, at most (`missed = all`).
+/// Maximum number of missed firings that are made up for at once (`missed = all`).
 pub const MAX_MADE_UP: usize = 10;
-/// How long a waiting firing waits before it is looked again, milliseconds.
+/// Time after which a waiting firing is checked again, in milliseconds.
 pub const LOOK_AGAIN_MS: i64 = 10_000;
-/// How long a firing counts as under way at most, milliseconds: one hour. So long, too, where nobody can tell: what runs
-/// twice costs more than what runs late, and hook-svc, who tells, is also the one who would evaluate the next firing.
+/// Longest time for which a firing counts as in progress, in milliseconds: one hour. It also applies if this is
+/// unknown: a run that is doubled costs more than a run that is late, and hook-svc, which is asked, would also be the
+/// service to evaluate the next firing.
 pub const MAX_UNDER_WAY_MS: i64 = 3_600_000;
-/// How many nominal times one look walks over.
+/// Maximum number of nominal times that one decision visits.
 const MAX_WALK: usize = 2_000;
 
-/// A schedule with what is needed to know when it fires.
+/// A schedule with everything needed to compute its firings.
 #[derive(Debug)]
 pub struct Plan<'s> {
-    /// What its owner says.
+    /// Specification by the schedule's owner.
     pub spec: &'s ScheduleSpec,
-    /// Its text, read.
+    /// Parsed text of the schedule.
     pub schedule: Schedule,
-    /// Its zone.
+    /// Time zone of the schedule.
     pub zone: TimeZone,
 }
 
-/// Whether the last firing is under way, or the persona's session busy.
+/// Whether the last firing is in progress, or the persona's session is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnderWay {
-    /// It is.
+    /// It is in progress or busy.
     Yes,
-    /// It is not.
+    /// It is neither.
     No,
-    /// Who could tell does not answer. The last firing counts as under way while it is fresh, then as over.
+    /// The service that knows does not respond. The last firing counts as in progress while it is recent, then as
+    /// over.
     Unknown,
 }
 
 impl UnderWay {
-    /// Whether it holds the next firing of `record` back at `now`.
+    /// Returns whether this holds the next firing of `record` back at `now`.
     fn holds_back(self, record: &ScheduleRecord, now: UnixMillis) -> bool {
         match self {
             Self::Yes => true,
@@ -55,19 +58,19 @@ impl UnderWay {
     }
 }
 
-/// What follows.
+/// Decision on a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing has changed.
     Nothing,
-    /// Whether the last firing is still under way, or the persona's session busy, is to be found out first.
+    /// It must first be found out whether the last firing is in progress, or the persona's session is busy.
     Ask,
-    /// The record is to become this one.
+    /// The record must be replaced by this one.
     Write(Box<ScheduleRecord>),
 }
 
 impl Plan<'_> {
-    /// How much later than its nominal time the firing of `nominal` is due, milliseconds: the same on every replica.
+    /// Returns the delay of the firing of `nominal`, in milliseconds: the same on every replica.
     #[must_use]
     pub fn jitter(&self, nominal: UnixMillis) -> i64 {
         let Ok(bound) = i64::try_from(self.spec.policies.jitter_ms) else {
@@ -86,7 +89,7 @@ impl Plan<'_> {
         i64::try_from(u64::from_be_bytes(head) % bound.unsigned_abs()).unwrap_or(0)
     }
 
-    /// The first firing whose nominal time lies after `after`.
+    /// Returns the first firing whose nominal time is after `after`.
     #[must_use]
     pub fn next(&self, after: UnixMillis) -> Option<NextFiring> {
         let mut at = after;
@@ -104,7 +107,7 @@ impl Plan<'_> {
         None
     }
 
-    /// The first firings with nominal times after `after`, at most `count`.
+    /// Returns the first firings with nominal times after `after`, at most `count`.
     #[must_use]
     pub fn preview(&self, after: UnixMillis, count: usize) -> Vec<NextFiring> {
         std::iter::successors(self.next(after), |last| self.next(last.nominal))
@@ -142,7 +145,8 @@ fn holds(hours: &ActiveHours, minute: u16) -> bool {
     }
 }
 
-/// What follows from `record` at `now`; `under_way` says whether its last firing is, where that is known.
+/// Decides what follows from `record` at `now`; `under_way` states whether its last firing is in progress, if that is
+/// known.
 #[must_use]
 pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
     if record.paused.is_some() {
@@ -156,7 +160,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         if record.next == next {
             return Decision::Nothing;
         }
-        // New, changed, or the zone's data are others now.
+        // The schedule is new or has changed, or the time zone's data has changed.
         return written(ScheduleRecord { next, ..step(record) });
     }
 
@@ -170,7 +174,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         wish.insert(0, buffered.nominal);
     }
 
-    // A persona's session may be busy whether its heart has beaten lately or not.
+    // A persona's session may be busy even without a recent heartbeat.
     let may_be = fresh_last(record, now).is_some() || matches!(record.spec.target, ScheduleTarget::Persona(_));
     let under_way = match (record.spec.policies.overlap, under_way) {
         _ if wish.is_empty() || !may_be => false,
@@ -188,7 +192,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         ..step(record)
     };
 
-    // What has waited is under way from now on: what is due with it waits for it in turn.
+    // A firing that has waited is in progress from now on: the one that is due with it waits in turn.
     let now_fire = match (under_way, waits, record.spec.policies.overlap) {
         (true, _, _) => 0,
         (false, Some(_), Overlap::Skip | Overlap::BufferOne) => 1,
@@ -211,7 +215,8 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
     written(after)
 }
 
-/// Whether `after` fires what was held back behind a firing that is over only because its hour has passed.
+/// Returns whether `after` fires one that was held back by a firing which counts as over only because its hour has
+/// passed.
 #[must_use]
 pub fn gives_up_waiting(before: &ScheduleRecord, after: &ScheduleRecord, now: UnixMillis) -> bool {
     let held_back = before.buffered.is_some() || before.last.is_some_and(|last| last.nominal < before.decided_until);
@@ -223,13 +228,13 @@ pub fn gives_up_waiting(before: &ScheduleRecord, after: &ScheduleRecord, now: Un
     can_hold_back && held_back && is_stale && !after.firing.is_empty()
 }
 
-/// The last firing of `record`, unless it is so long ago at `now` that it counts as over.
+/// Returns the last firing of `record`, unless it is so old at `now` that it counts as over.
 #[must_use]
 pub fn fresh_last(record: &ScheduleRecord, now: UnixMillis) -> Option<LastFiring> {
     record.last.filter(|last| now.since(last.at) <= MAX_UNDER_WAY_MS)
 }
 
-/// The record of the next decision, which fires nothing so far.
+/// Returns the record of the next decision, without firings so far.
 fn step(record: &ScheduleRecord) -> ScheduleRecord {
     ScheduleRecord {
         firing: Vec::new(),
@@ -242,7 +247,7 @@ fn written(record: ScheduleRecord) -> Decision {
     Decision::Write(Box::new(record))
 }
 
-/// Nothing is next while a schedule is paused.
+/// Clears the next firing, which a paused schedule does not have.
 fn put_away(record: &ScheduleRecord) -> Decision {
     if record.next.is_none() && record.buffered.is_none() {
         return Decision::Nothing;
@@ -254,7 +259,7 @@ fn put_away(record: &ScheduleRecord) -> Decision {
     })
 }
 
-/// While the one before is under way: one may wait, the others are left out.
+/// Holds firings back while the previous one is in progress: one may wait, the others are skipped.
 fn hold_back(record: &mut ScheduleRecord, wish: &[UnixMillis], now: UnixMillis) {
     let waiting = match record.spec.policies.overlap {
         Overlap::BufferOne => record
@@ -273,7 +278,7 @@ fn hold_back(record: &mut ScheduleRecord, wish: &[UnixMillis], now: UnixMillis) 
     record.skipped += (wish.len() - held) as u64;
 }
 
-/// What is overdue: which of it fires by the policy, how much does not, and up to which nominal time it goes.
+/// Overdue firings: those to fire by the policy, the number of the others, and the last nominal time.
 #[derive(Debug, Default)]
 struct Overdue {
     fires: Vec<UnixMillis>,
@@ -285,7 +290,8 @@ fn overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue
     let all = std::iter::successors(plan.next(record.decided_until), |last| plan.next(last.nominal));
     let mut all: Vec<NextFiring> = all.take_while(|firing| firing.due <= now).take(MAX_WALK).collect();
     if all.len() == MAX_WALK {
-        // Out for so long that the walk does not reach the present: what lies before the window is left out unseen.
+        // The outage was so long that the walk does not reach the present: firings before the window are skipped
+        // without being counted.
         let since = now.plus(-plan.window_ms().min(ONE_SHOT_WINDOW_MS.cast_signed()) - plan.jitter_bound());
         let recent = std::iter::successors(plan.next(since), |last| plan.next(last.nominal));
         all.extend(recent.take_while(|firing| firing.due <= now).take(MAX_WALK));

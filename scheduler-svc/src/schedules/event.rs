@@ -1,4 +1,4 @@
-//! A firing → its event. *Pure.* Source: seed 003 §4, §7; `docs/design/schedules.md` §2.1.
+//! Event of a firing. *Pure.* Source: seed 003 §4, §7; `docs/design/schedules.md` §2.1.
 
 use serde_json::{Value, json};
 use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
@@ -8,12 +8,13 @@ use shared::model::time::UnixMillis;
 
 use crate::tick::TIMER_CHANNEL;
 
-/// The event `timer:{schedule_id}:{nominal ms}`: one conversation per schedule, the target under `metadata.schedule`.
+/// Returns the event `timer:{schedule_id}:{nominal ms}`: one conversation per schedule, with the target under
+/// `metadata.schedule`.
 ///
-/// All replicas make the same bytes of the same firing, save for `received_at`.
+/// All replicas build the same bytes for the same firing, except for `received_at`.
 ///
 /// # Errors
-/// Where the schedule's id makes no event id: too long, or with control characters.
+/// Fails if the schedule's id makes no event id, because it is too long or has control characters.
 pub fn firing(spec: &ScheduleSpec, nominal: UnixMillis, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:{}:{nominal}", spec.id))?;
     let mut event = Event::new(id, TIMER_CHANNEL, &spec.id, nominal);

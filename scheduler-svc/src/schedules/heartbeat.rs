@@ -1,4 +1,4 @@
-//! `personas.yaml` → the schedules of heartbeats. *Pure.*
+//! Schedules of the heartbeats in `personas.yaml`. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use shared::model::schedule::{ActiveHours, SchedulePolicies, ScheduleSpec, Sched
 use shared::model::time::UnixMillis;
 use shared::schedule::admission::admit;
 
-/// How the ids of heartbeats begin.
+/// Prefix of the ids of heartbeats.
 pub const PREFIX: &str = "persona:";
 
-/// Why the heartbeats of a `personas.yaml` make no schedules.
+/// Reason why the heartbeats of a `personas.yaml` make no schedules.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadHeartbeatsError {
-    /// Not YAML of this shape.
+    /// The file is not YAML of this form.
     #[error("personas: not the expected YAML")]
     Yaml(#[from] serde_yaml_ng::Error),
-    /// A heartbeat that cannot be.
+    /// A heartbeat is not valid.
     #[error("personas.{persona}.heartbeat.{what}")]
     Heartbeat {
-        /// Whose.
+        /// Name of the persona.
         persona: String,
-        /// The key, and what is wrong with it.
+        /// Key, and the reason why its value is not valid.
         what: String,
     },
 }
 
-/// What is read of the file: everything else in it is the broker's.
+/// Part of the file that is read here; the rest is for the broker.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct File {
@@ -41,10 +41,10 @@ struct Persona {
     heartbeat: Option<Heartbeat>,
 }
 
-/// The schedules of the heartbeats in `text`.
+/// Returns the schedules of the heartbeats in `text`.
 ///
 /// # Errors
-/// [`ReadHeartbeatsError`] names persona and key.
+/// Returns [`ReadHeartbeatsError`] with the persona and the key.
 pub fn heartbeats(text: &str, now: UnixMillis) -> Result<Vec<ScheduleSpec>, ReadHeartbeatsError> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
@@ -91,7 +91,7 @@ fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec,
     })
 }
 
-/// `08:00-22:00`.
+/// Parses hours such as `08:00-22:00`.
 fn active_hours(text: &str) -> Option<ActiveHours> {
     let (from, until) = text.split_once('-')?;
     let minute = |text: &str| {

@@ -1,4 +1,4 @@
-//! `[scheduler.jobs.NAME]` → schedules. *Pure.* Source: seed 003 §4.
+//! Schedules of the jobs in `[scheduler.jobs.NAME]`. *Pure.* Source: seed 003 §4.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use shared::model::time::UnixMillis;
 use shared::schedule::admission::check;
 use shared::schedule::duration;
 
-/// How the ids of jobs begin.
+/// Prefix of the ids of jobs.
 pub const PREFIX: &str = "config:";
-/// Longest name of a job, in bytes.
+/// Maximum length of a job's name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
-/// From when on it is looked whether a job fires too often.
+/// Instant from which on it is checked whether a job fires too often.
 const SAMPLED_FROM: UnixMillis = UnixMillis(0);
 
 /// A job of the configuration: its events carry `metadata.schedule.target = {kind: "config", id: NAME}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Job {
-    /// `every 30m`, `cron 0 9 * * MON-FRI`, `rrule …`, `at …`.
+    /// Text of the schedule: `every 30m`, `cron 0 9 * * MON-FRI`, `rrule …`, `at …`.
     pub schedule: String,
-    /// The zone of its times; empty = `scheduler.time_zone`.
+    /// Time zone of its times; empty for `scheduler.time_zone`.
     pub time_zone: String,
-    /// The content of its events.
+    /// Content of its events.
     pub content: String,
-    /// While the firing before is still under way: `skip`, `buffer_one`, `allow`.
+    /// Policy while the previous firing is in progress: `skip`, `buffer_one`, `allow`.
     pub overlap: Overlap,
-    /// Firings that nobody was there for: `skip`, `fire_once`, `all`.
+    /// Policy for firings that were missed in an outage: `skip`, `fire_once`, `all`.
     pub missed: Missed,
-    /// How late a firing may be made up for: `10m`; empty = 10 minutes, of `at` 24 hours.
+    /// Maximum delay of a firing that is made up for: `10m`; empty for 10 minutes, or 24 hours for `at`.
     pub catchup_window: String,
-    /// Firings are put off by up to this: `30s`; empty = none.
+    /// Maximum random delay of firings: `30s`; empty for none.
     pub jitter: String,
 }
 
-/// The schedules of `jobs`, with their times in `zone` where they name none.
+/// Returns the schedules of `jobs`; `zone` is the time zone of those that name none.
 ///
 /// # Errors
-/// All that is wrong with them, as `jobs.NAME.key: what is expected`.
+/// Returns all faults, as `jobs.NAME.key: what is expected`.
 pub fn specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
     let mut found = Vec::new();
     let mut faults = Vec::new();
@@ -58,7 +58,7 @@ fn spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
     }
 
     let zone = if job.time_zone.is_empty() { zone } else { &job.time_zone };
-    // Whether it still fires is not asked here: a configuration stays good when the last firing is past.
+    // Whether it still fires is not checked: a configuration stays valid after the last firing.
     check(&job.schedule, zone, SAMPLED_FROM).map_err(|error| format!("schedule: {error}"))?;
 
     let millis = |key: &str, text: &str| match text {

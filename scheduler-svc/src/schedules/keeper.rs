@@ -1,4 +1,4 @@
-//! Keeps the records of schedules, their timers and their events in step, on any number of replicas.
+//! Keeps the records of schedules, their timers and their events consistent, on any number of replicas.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -27,16 +27,17 @@ use super::under_way::{find_out, tell_unknown};
 use crate::fired::OnFire;
 use crate::timer::{TimerPlace, Timers};
 
-/// How often one look is begun anew while others write the record.
+/// Number of times that one check is repeated while other replicas write the record.
 const TRIES: u32 = 32;
-/// How long whoever writes a record has time to bring about what follows; then whoever is there sees to it.
+/// Time in which the writer of a record must execute the effects; after that, any replica does.
 const BROUGHT_ABOUT_WITHIN: Duration = Duration::from_secs(2);
-/// Records that wait for that at once, on one replica; what is beyond waits for its old timer, or the hourly look.
+/// Maximum number of records that wait for that at once, on one replica; further ones wait for their old timers, or
+/// for the hourly check.
 const MAX_WRITTEN: usize = 10_000;
-/// Wait before a record is looked at again after a fault.
+/// Pause after an error, before the next record is checked.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A look at a schedule came to no end.
+/// Error of a check or a change of a schedule.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepScheduleError {
     /// The records cannot be read.
@@ -51,7 +52,7 @@ pub enum KeepScheduleError {
     /// The timer cannot be set.
     #[error(transparent)]
     Timer(#[from] crate::timer::SetTimerError),
-    /// The schedule cannot be read.
+    /// The text of the schedule cannot be parsed.
     #[error(transparent)]
     Schedule(#[from] ParseScheduleError),
     /// The schedule's id makes no event id.
@@ -60,18 +61,18 @@ pub enum KeepScheduleError {
     /// There is no such schedule.
     #[error("no schedule `{id}`")]
     Unknown {
-        /// The id.
+        /// Id of the schedule.
         id: String,
     },
-    /// Others write it all the time.
+    /// Other replicas write the record too often.
     #[error("schedule `{id}` is written by others all the time")]
     Contended {
-        /// The id.
+        /// Id of the schedule.
         id: String,
     },
 }
 
-/// Keeps schedules.
+/// Keeper of the schedules.
 #[derive(Clone)]
 pub struct Keeper {
     bus: Bus,
@@ -86,10 +87,10 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
-/// What is needed to know when `record` fires, with the zone's data of this moment.
+/// Returns the plan of `record`, with the current data of its time zone.
 ///
 /// # Errors
-/// [`ParseScheduleError`] where its text cannot be read.
+/// Returns [`ParseScheduleError`] if its text cannot be parsed.
 pub fn plan(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
     Ok(Plan {
         spec: &record.spec,
@@ -99,7 +100,7 @@ pub fn plan(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
 }
 
 impl Keeper {
-    /// On `bus`, by `clock`.
+    /// Builds a keeper on `bus`, by `clock`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock) -> Self {
         Self {
@@ -110,20 +111,20 @@ impl Keeper {
         }
     }
 
-    /// The records.
+    /// Store of the schedules' records.
     #[must_use]
     pub const fn book(&self) -> &ScheduleBook {
         &self.book
     }
 
-    /// The clock.
+    /// Returns the time of the keeper's clock.
     #[must_use]
     pub fn now(&self) -> UnixMillis {
         self.clock.now()
     }
 
-    /// Looks at every schedule that there is, then at each that its owner writes, a moment later at each that a scheduler
-    /// has written, who may have died before its timer stood, and at all again each `every`.
+    /// Checks every schedule that exists, then each one that its owner writes, and, a moment later, each one that a
+    /// scheduler has written, because it may have died before it set the timer. Checks all again every `every`.
     pub async fn run(&self, every: Duration, shutdown: &Shutdown) {
         let mut written: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
         let mut waits = HashSet::new();
@@ -157,7 +158,7 @@ impl Keeper {
                     }
                     KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
                     KvEvent::Gone { .. } => {}
-                    // Timers may be set for what is not there any more; what is there is looked at now.
+                    // Timers may be set for records that no longer exist; the existing records are checked now.
                     KvEvent::Anew => is_current = false,
                     KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "schedule cannot be read"),
                     KvEvent::Current => {
@@ -169,7 +170,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at `id`, and leaves a fault to the next look.
+    /// Checks `id`; an error is left to the next check.
     async fn reconcile(&self, id: &str) {
         if let Err(error) = self.look(id, None).await {
             tracing::warn!(schedule = id, %error, "schedule is looked at later");
@@ -177,10 +178,10 @@ impl Keeper {
         }
     }
 
-    /// Brings the schedule `id` to where it should be now; `fired` is its timer, where that has fired.
+    /// Brings the schedule `id` to its state of now. `fired` is its timer, if that has fired.
     ///
     /// # Errors
-    /// [`KeepScheduleError`]; what was done stands, and looking again completes it.
+    /// Returns [`KeepScheduleError`]. Effects so far are kept, and another check completes them.
     pub async fn look(&self, id: &str, fired: Option<&ScheduleTimer>) -> Result<(), KeepScheduleError> {
         for _ in 0..TRIES {
             let Some(entry) = self.book.get(id).await? else {
@@ -191,7 +192,7 @@ impl Keeper {
 
             let mut now = self.clock.now();
             match own {
-                // The server's clock says so, whatever ours shows.
+                // The timer is due by the server's clock, whatever ours shows.
                 Some(_) => now = now.max(record.timer_due().unwrap_or(now)),
                 None => self.complete(record).await?,
             }
@@ -209,10 +210,10 @@ impl Keeper {
         Err(KeepScheduleError::Contended { id: id.to_owned() })
     }
 
-    /// Changes the record of `id` as `change` says, and brings about what follows.
+    /// Changes the record of `id` by `change`, and executes the effects.
     ///
     /// # Errors
-    /// [`KeepScheduleError`], or what `change` refuses.
+    /// Returns [`KeepScheduleError`], or the error of `change`.
     pub async fn change<E: From<KeepScheduleError>>(
         &self,
         id: &str,
@@ -258,7 +259,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the record was still the one that was read.
+    /// Writes the record. Returns whether it was still the one that was read.
     async fn write(&self, entry: &Entry<ScheduleRecord>, after: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
         let key = ScheduleBook::key(&after.spec.id);
         match self.book.kv().update(&key, after, entry.revision).await {
@@ -268,7 +269,8 @@ impl Keeper {
         }
     }
 
-    /// Brings a decision about that somebody else may have left half done: otherwise its timer stands.
+    /// Executes the effects of a decision that another replica may have left half done. They are complete if its timer
+    /// is set.
     async fn complete(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
         if record.timer_due().is_some() {
             let set: Option<ScheduleTimer> = self.timers.get(&TimerPlace::of_schedule(&record.spec.id)).await?;
@@ -284,8 +286,9 @@ impl Keeper {
         self.bring_about(record).await
     }
 
-    /// Whether the events of the last decision are stored: they are the last of the schedule's own conversation. The
-    /// server forgets ids after an hour, and a scheduler may come back later.
+    /// Returns whether the events of the last decision are stored: they are the last of the schedule's own
+    /// conversation. The message ids do not show it, because the server forgets them after an hour, and a scheduler
+    /// may come back later.
     async fn is_published(&self, record: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
         let Some(nominal) = record.firing.last() else {
             return Ok(true);
@@ -297,7 +300,7 @@ impl Keeper {
         Ok(last.is_some_and(|last| last.id == event.id))
     }
 
-    /// Publishes the events of what fires, then sets the timer of what is next.
+    /// Publishes the events of the firings, then sets the timer of the next one.
     async fn bring_about(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
         for nominal in &record.firing {
             self.publish(record, *nominal).await?;

@@ -1,8 +1,8 @@
-//! Whether the last firing of a schedule is still under way.
+//! Check of whether the last firing of a schedule is still in progress.
 //!
-//! The read model follows an event's whole chain: while its trace is not complete, it is. A heartbeat waits for its
-//! session besides: while a claim stands there, the session has something to run. A question that nobody answers is
-//! not answered "no": what follows is `decide`'s to say.
+//! The read model follows an event's whole chain: while its trace is not complete, the firing is in progress. A
+//! heartbeat also waits for its session: while the session has a claim, it has something to run. A request without a
+//! response does not count as "no"; `decide` handles that case.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ use shared::wire::topology::streams;
 
 use super::decide::{MAX_UNDER_WAY_MS, UnderWay};
 
-/// Who follows events.
+/// Subject of the service that follows events.
 const TRACE: &str = "nexus.svc.events.trace";
-/// How long the answer may take. Twice that, for a firing that is looked at again, is less than the ack wait of its timer
-/// (15 s); a busy machine takes its time.
+/// Timeout of a response. Twice this time, for a firing that is checked again, is less than the ack wait of its timer
+/// (15 s); a busy machine needs some time.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether the last firing of `record`, the event `last` if it is not too long ago, is under way, or its persona busy.
+/// Returns whether the last firing of `record` (the event `last`, if it is recent enough) is in progress, or its
+/// persona is busy.
 pub(super) async fn find_out(bus: &Bus, record: &ScheduleRecord, last: Option<&Event>) -> UnderWay {
     let busy = match &record.spec.target {
         ScheduleTarget::Persona(persona) => is_busy(bus, persona, record).await,
@@ -54,7 +55,7 @@ async fn is_unfinished(bus: &Bus, id: &EventId) -> UnderWay {
     }
 }
 
-/// Whether the persona's heartbeat session has something to run.
+/// Returns whether the persona's heartbeat session has something to run.
 async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> UnderWay {
     let mark = record.spec.metadata.get("heartbeat").cloned().unwrap_or_default();
     let Ok(mark) = serde_json::from_value::<HeartbeatMark>(mark) else {
@@ -75,7 +76,7 @@ async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> UnderWay 
     }
 }
 
-/// Says that a firing of `record` may be held back because nobody answers, and until when.
+/// Reports that a firing of `record` may be held back because no service responds, and until when.
 pub(super) fn tell_unknown(record: &ScheduleRecord) {
     metrics::counter!("nexus_scheduler_overlap_unknown_total").increment(1);
     let until = record.last.map(|last| last.at.plus(MAX_UNDER_WAY_MS).0);

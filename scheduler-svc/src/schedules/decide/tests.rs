@@ -4,7 +4,7 @@ use shared::model::schedule::{Pause, SchedulePolicies, ScheduleTarget};
 use super::*;
 
 const MINUTE: i64 = 60_000;
-/// 2026-11-22 12:00 UTC.
+/// The instant 2026-11-22 12:00 UTC.
 const NOON: UnixMillis = UnixMillis(1_795_348_800_000);
 
 fn record(schedule: &str, policies: SchedulePolicies) -> ScheduleRecord {
@@ -38,7 +38,7 @@ fn write(record: &ScheduleRecord, minutes: i64, under_way: Option<UnderWay>) -> 
     }
 }
 
-/// A record that has fired at 12:10 and has looked ahead.
+/// Returns a record that has fired at 12:10 and has computed its next firing.
 fn running(policies: SchedulePolicies) -> ScheduleRecord {
     let first = write(&record("every 10m", policies), 0, None);
     write(&first, 10, None)
@@ -242,7 +242,7 @@ fn nothing_fires_while_paused() {
 
 #[test]
 fn other_zone_data_make_another_next() {
-    // As older data had it: an hour off. What is decided on stays decided on.
+    // The next firing of older data: an hour off. Decisions made already stay.
     let mut record = write(&record("cron 0 20 * * *", SchedulePolicies::default()), 0, None);
     let right = record.next;
     record.next = right.map(|next| NextFiring {
