@@ -91,6 +91,7 @@ async fn intents(
         shutdown: shell.shutdown.clone(),
     };
 
+    // The owner may change while the process runs. The end of this future must not end the process.
     let followed = async {
         identities::follow(path, known, &shell.bus, &shell.shutdown, |read| {
             put.send_replace(read.owner);

@@ -36,7 +36,7 @@ pub type Tokens<'a> = dyn FnMut(&str) + Send + 'a;
 /// Receiver of the errors of failed attempts that are being retried.
 pub type Failures<'a> = dyn FnMut(&AskModelError) + Send + 'a;
 
-/// A model that answers requests. Dropping the future of an answer ends the request.
+/// A model that can be asked. Dropping the future of [`Model::answer`] ends the request.
 #[async_trait]
 pub trait Model: Send + Sync + std::fmt::Debug {
     /// Returns the model's answer to `ask`. If [`Ask::stream`] is set, `tokens` receives the text as it arrives, in

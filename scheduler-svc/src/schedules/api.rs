@@ -191,6 +191,8 @@ async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleF
             ));
         }
 
+        // A preview excludes its start, so it begins just before `from`. One more than allowed shows that there are
+        // too many.
         let all = plan(record)
             .map_err(KeepScheduleError::from)?
             .preview(order.from.plus(-1), MAX_FIRINGS + 1);

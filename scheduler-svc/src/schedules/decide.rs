@@ -40,7 +40,7 @@ pub struct Plan<'s> {
 pub enum UnderWay {
     /// It is in progress or busy.
     Yes,
-    /// It is neither.
+    /// It is neither in progress nor busy.
     No,
     /// The service that knows does not respond. The last firing counts as in progress while it is recent, then as
     /// over.
@@ -61,7 +61,7 @@ impl UnderWay {
 /// Decision on a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing has changed.
+    /// The record need not change.
     Nothing,
     /// It must first be found out whether the last firing is in progress, or the persona's session is busy.
     Ask,

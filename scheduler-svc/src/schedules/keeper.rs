@@ -192,7 +192,7 @@ impl Keeper {
 
             let mut now = self.clock.now();
             match own {
-                // The timer is due by the server's clock, whatever ours shows.
+                // The timer is due by the server's clock, even if ours is behind.
                 Some(_) => now = now.max(record.timer_due().unwrap_or(now)),
                 None => self.complete(record).await?,
             }

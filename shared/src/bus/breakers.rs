@@ -15,7 +15,7 @@ impl Kv<Breaker> {
     /// never failed.
     ///
     /// # Errors
-    /// Returns [`CasError`] if the server cannot be asked, or if other writers win [`MAX_TRIES`] times in a row.
+    /// Returns [`CasError`] if the server cannot be asked, or if other writers are first 20 times in a row.
     pub async fn change(
         &self,
         hook_id: &str,

@@ -256,6 +256,7 @@ impl Bus {
             .create_consumer_on_stream(config, asked.stream)
             .await
             .map_err(|error| error.to_string())?;
+        // The count at the creation: a later one would include new messages.
         let waiting = consumer.cached_info().num_pending;
         let messages = consumer
             .stream()
@@ -379,6 +380,7 @@ impl Ordered {
                 }
             }
 
+            // A reader that started again may deliver messages that were returned before.
             if let Some(incoming) = self.reading.next(&self.stream).await
                 && incoming.sequence > self.last
             {
@@ -439,6 +441,7 @@ impl Reading {
             }
         };
 
+        // A gap in the consumer's count means that a message was lost on the way.
         let error = match next {
             Some(Ok(message)) => {
                 let incoming = Incoming::new(message)?;

@@ -107,6 +107,7 @@ impl Bus {
 
         metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);
         let out = Outgoing::new(subject::dlq(&letter.service), &letter);
+        // Without a stream there is no position, so that the id would not be unique.
         let out = if letter.stream.is_empty() { out } else { out.msg_id(id) };
 
         self.publish(out).await.map(|_| ())

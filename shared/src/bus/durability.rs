@@ -92,6 +92,7 @@ async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     stream.write_all(question.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
+    // The body starts after the first empty line.
     let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let body = body.filter(|_| answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200"));
     let body = body.and_then(|at| answer.get(at..)).ok_or(AskMonitorError::Answer)?;

@@ -124,7 +124,7 @@ pub enum ReadStreamError {
     },
 }
 
-/// Consuming cannot start.
+/// A consumer cannot be created or pulled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("consume {consumer} of {stream}: {detail}")]
 pub struct ConsumeError {
@@ -136,7 +136,7 @@ pub struct ConsumeError {
     pub detail: String,
 }
 
-/// A compare-and-set failed.
+/// A compare-and-set of a key failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CasError {
     /// Another writer changed the key first.
@@ -193,7 +193,7 @@ pub enum EnsureTopologyError {
     Durability(String),
 }
 
-/// A request failed.
+/// A request to a service failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// No service listens on the subject.

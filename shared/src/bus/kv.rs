@@ -49,7 +49,7 @@ impl<T> Clone for Kv<T> {
 /// A value and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<T> {
-    /// The decoded value.
+    /// Decoded value of the key.
     pub value: T,
     /// Revision of the entry: the stream sequence, which grows with every change of the bucket.
     pub revision: u64,
@@ -355,6 +355,7 @@ impl<T: Wire> Kv<T> {
                     found.remove(&key);
                 }
                 KvEvent::Bad { key, error, .. } => drop(unread.insert(key, error)),
+                // All entries follow again, and then the keys that are gone.
                 KvEvent::Anew => {}
                 KvEvent::Current => {
                     return Survey {

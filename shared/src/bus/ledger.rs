@@ -157,12 +157,14 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
     let mut records = Vec::new();
     let mut from = after + 1;
     while from <= last.sequence {
+        // The leader's copy of the last record is certain to be current.
         if from == last.sequence {
             records.push(read(&last));
             return Ok(records);
         }
 
         let page = bus.history(LEDGER, &subject, from, PAGE).await?;
+        // A replica that lags behind may lack the next record; the leader has it.
         let page = if page.is_empty() {
             Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?)
         } else {

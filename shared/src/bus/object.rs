@@ -138,6 +138,7 @@ impl Objects {
     /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked.
     pub async fn sweep(&self) -> Result<usize, StoreObjectError> {
         let whole: BTreeSet<String> = self.infos().await?.into_iter().map(|info| info.nuid).collect();
+        // The subject of a chunk ends with the id of its writer.
         let pieces = format!("$O.{}.C.", self.bucket);
         let stream = self.bus.jetstream.get_stream(format!("OBJ_{}", self.bucket)).await;
         let stream = stream.map_err(|error| self.failed(&error))?;

@@ -106,6 +106,7 @@ impl Bus {
             })?;
 
         let headers = headers_of(answer.headers.as_ref());
+        // A service reports its errors in the headers of a normal response.
         if let Some(code) = headers.get(SERVICE_ERROR_CODE) {
             return Err(RequestError::Service {
                 subject: named(),

@@ -57,6 +57,7 @@ impl Sentry {
                     () = link.lost() => {}
                     () = pause(ROUND) => {}
                 }
+                // A flush fails only if the client's task has ended; a timeout proves nothing.
                 let flushed = tokio::time::timeout(ROUND, client.flush()).await;
                 let is_dead = matches!(flushed, Ok(Err(_)));
                 if !is_dead && !link.is_lost_often(SystemClock.monotonic()) {

@@ -101,7 +101,7 @@ pub enum SnapshotError {
     },
 }
 
-/// This user is not allowed to do what a restore needs, or no server responds.
+/// The rights of this user are not enough for a restore, or no server responds.
 #[derive(Debug, thiserror::Error)]
 #[error("the server does not answer this user about {}: has it the rights?", subjects.join(", "))]
 pub struct RestoreRightsError {
@@ -236,6 +236,7 @@ impl Bus {
             stream: stream.to_owned(),
             detail,
         };
+        // Subscribed before the request, so that no chunk is missed.
         let inbox = self.client.new_inbox();
         let subscribed = self.client.subscribe(inbox.clone()).await;
         let mut pieces = subscribed.map_err(|error| interrupted(error.to_string()))?;
@@ -264,6 +265,7 @@ impl Bus {
                 source,
             })?;
 
+            // The server sends more only after the ack.
             if let Some(reply) = piece.reply {
                 let acked = self.client.publish(reply, Bytes::new()).await;
                 acked.map_err(|error| interrupted(error.to_string()))?;
@@ -307,6 +309,7 @@ impl Bus {
 
             let piece = Bytes::copy_from_slice(&buffer[..count]);
             let answer = self.ask_piece(stream, &begun.deliver_subject, piece).await?;
+            // The response to a chunk is an error or empty; the one to the last, empty chunk describes the stream.
             if count > 0 {
                 let told: Option<PieceAnswer> = serde_json::from_slice(&answer).ok();
                 if let Some(error) = told.and_then(|told| told.error) {

@@ -185,6 +185,7 @@ impl Witness {
         loop {
             let stops = stop.is_requested();
             let connection = self.bus.connection_number();
+            // The bucket may have been restored before this connection was made.
             if !stops && looked_at != Some(connection) {
                 match self.bus.hold_again(self.marked.held()).await {
                     Ok(_) => looked_at = Some(connection),

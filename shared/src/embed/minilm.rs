@@ -68,6 +68,7 @@ impl MiniLm {
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
         let read = |name| read_file(folder, name, MINILM_MODEL);
         let (config, tokenizer, weights) = (read(CONFIG)?, read(TOKENIZER)?, read(WEIGHTS)?);
+        // Every file that determines the vectors must change the model's name.
         let hash = Sha256::new()
             .chain_update(&config)
             .chain_update(&tokenizer)

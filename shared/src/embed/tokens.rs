@@ -70,7 +70,7 @@ pub(super) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Parses a `tokenizer.json`.
+    /// Parses the text of a `tokenizer.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, LoadTokenizerError> {
         let Model {
             kind,
@@ -97,6 +97,7 @@ impl Tokenizer {
                 return Err(LoadTokenizerError::Merge(format!("{left} {right}")));
             };
 
+            // The first rule of a pair has the lowest rank.
             merges.entry((l, r)).or_insert((rank, both));
         }
 

@@ -18,14 +18,14 @@ pub enum Finish {
         /// Reason in the provider's terms.
         reason: String,
     },
-    /// Any other reason.
+    /// Any other reason of the provider.
     Other {
         /// Reason in the provider's terms.
         reason: String,
     },
 }
 
-/// Arguments that are not a JSON object. Such a request is never executed, and the model is told so.
+/// Arguments that are not a JSON object. Such a request is never executed, and the model receives the error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("malformed arguments: {detail}")]
 pub struct MalformedArguments {

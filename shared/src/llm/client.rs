@@ -177,7 +177,7 @@ fn json(text: &str) -> Result<serde::de::IgnoredAny, serde_json::Error> {
     serde_json::from_str(text)
 }
 
-/// Returns the content of the only code fence in `text`, whatever text surrounds it. Returns `None` if there are more
+/// Returns the content of the only code fence in `text`, with any text around it. Returns `None` if there are more
 /// fences, or if it does not end.
 fn fenced(text: &str) -> Option<&str> {
     let mut marks = text.match_indices("```").map(|(at, _)| at).filter(|at| {

@@ -13,13 +13,13 @@ pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
-    /// Google's `streamGenerateContent`.
+    /// Google, with its interface `streamGenerateContent`.
     #[default]
     Gemini,
     /// OpenAI's chat completions, or a server at `base_url` that implements them.
     #[serde(rename = "openai")]
     OpenAi,
-    /// Anthropic's messages.
+    /// Anthropic, with its messages interface.
     Anthropic,
 }
 

@@ -76,7 +76,7 @@ impl Room {
         })
     }
 
-    /// Makes one attempt.
+    /// Makes one attempt at an answer.
     pub(super) async fn ask(
         &self,
         model: &str,

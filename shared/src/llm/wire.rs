@@ -5,8 +5,8 @@
 //! arguments arrived completely and are an object. An answer ends with a stop; without one it broke off, however the
 //! connection ended.
 //!
-//! Whatever a provider sends, a [`Reading`] uses less than [`MAX_MEMORY_BYTES`]: events, text, calls and opaque parts
-//! have limits, and a provider's index is a name, never a length.
+//! For every input, a [`Reading`] uses less than [`MAX_MEMORY_BYTES`]: events, text, calls and opaque parts have
+//! limits, and a provider's index is a name, never a length.
 //!
 //! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and its variants in compatible
 //! servers, Anthropic "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
@@ -74,13 +74,13 @@ pub enum WireFault {
 /// Fault of one event, before its position is known.
 #[derive(Debug)]
 enum Fault {
-    /// See [`WireFault::BrokeOff`].
+    /// The answer is incomplete; see [`WireFault::BrokeOff`].
     Lost(String),
-    /// See [`WireFault::TooLarge`].
+    /// A part exceeds its limit; see [`WireFault::TooLarge`].
     Large(&'static str, usize),
-    /// See [`WireFault::Unreadable`].
+    /// The event cannot be decoded; see [`WireFault::Unreadable`].
     Unreadable(String),
-    /// See [`WireFault::Said`].
+    /// The provider returned an error; see [`WireFault::Said`].
     Said(Value),
 }
 
@@ -211,6 +211,7 @@ impl Reading {
             let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) else {
                 return Ok(());
             };
+            // Server-sent events never begin with a bracket.
             self.shape = match first {
                 b'{' | b'[' => Shape::Whole(Vec::new()),
                 _ => Shape::Stream(Events::default()),
@@ -265,6 +266,7 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
         return Ok(false);
     }
 
+    // OpenAI's mark of the end is not JSON.
     if data == b"[DONE]" {
         return Ok(true);
     }

@@ -54,7 +54,7 @@ impl Announcement {
         }
     }
 
-    /// Removes the file.
+    /// Removes the file of this process.
     pub(crate) fn withdraw(&self) {
         let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &entries.path {

@@ -187,6 +187,7 @@ async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
             Ok(difference) => {
                 ahead.set(difference.ahead_ms as f64 / 1_000.0);
                 let is_too_large = difference.is_too_large();
+                // Logged once, not at every interval.
                 if is_too_large && !was_too_large {
                     tracing::warn!(
                         ahead_ms = difference.ahead_ms,

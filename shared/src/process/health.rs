@@ -40,7 +40,7 @@ pub struct Part {
     pub detail: String,
 }
 
-/// Response of `/readyz`.
+/// Response of the page `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Readiness {
     /// Whether every part is well.

@@ -55,7 +55,7 @@ impl People {
         })
     }
 
-    /// Returns all persons.
+    /// Returns all persons, with the owner's chat pages.
     #[must_use]
     pub fn all(&self) -> Identities {
         self.file.clone().with_owner_pages(self.pages.values())
@@ -67,6 +67,7 @@ impl People {
 pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: impl FnMut(Identities)) {
     let file = known.file.clone();
     let state = Mutex::new((known, put));
+    // Both futures change the same state, one at a time.
     let change = |apply: &dyn Fn(&mut People)| {
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = state.0.clone();
@@ -98,6 +99,7 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
             change(&|people| people.file.clone_from(&read));
         })
         .await;
+        // Following ends at once if the path is empty; the chat pages are followed until the stop.
         stop.requested().await;
     };
 

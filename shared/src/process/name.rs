@@ -11,7 +11,7 @@ const START_TIME: usize = 19;
 /// Identity of one process: its id, its start time and the run of the system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessName {
-    /// Process id.
+    /// Id of the process.
     pub pid: u32,
     /// Start time, in clock ticks since the system's start.
     started: u64,

@@ -1,7 +1,6 @@
-//! Running a service, from the command line to the exit code: configuration (all faults at once), telemetry, health
-//! pages, connection, topology, service. The first SIGTERM or SIGINT asks everything to stop; the service has its
-//! drain timeout to finish; traces are exported last. `/livez` works from the health pages on; `/readyz` shows what is
-//! missing.
+//! Running a service, in this order: configuration (all faults at once), telemetry, health pages, connection,
+//! topology, service. The first SIGTERM or SIGINT asks everything to stop; the service has its drain timeout; traces
+//! are exported last. `/livez` works from the health pages on; `/readyz` shows what is missing.
 
 use std::path::PathBuf;
 use std::pin::pin;

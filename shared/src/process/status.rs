@@ -98,6 +98,7 @@ impl Teller {
                         question = questions.next() => question,
                         () = ended.requested() => return,
                     };
+                    // The subscription has ended: subscribe again after a pause.
                     let Some(question) = question else { break };
                     if let Some(reply) = question.reply {
                         bus.core_publish(&reply, &Headers::new(), self.answer()).await;

@@ -52,7 +52,7 @@ pub struct EventRow {
     /// Id of the event that this one replies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// Causal depth.
+    /// Causal depth: the number of turns that led to it.
     pub hops: u8,
     /// Further fields that the source set.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -180,7 +180,7 @@ pub struct SearchHit {
     pub excerpt: String,
 }
 
-/// Response to `search`.
+/// Response to the request `search`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SearchReply {
     /// Hits, the best first.

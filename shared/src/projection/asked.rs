@@ -1,9 +1,8 @@
 //! Queries of hook scripts on the read model, as plain values, and a session that runs them.
 //!
 //! A query contains everything that its result depends on, and its result is a page, so that any holder of a copy of
-//! the read model can run it. Here it is run on this machine's file: by a read-only connection, statement by
-//! statement, in one transaction per evaluation. Limits: a second for a query and for a transaction, 4 MiB for a page
-//! and for any value.
+//! the read model can run it. This session runs it on this machine's file, read-only, in one transaction per
+//! evaluation. Limits: a second for a query and for a transaction, 4 MiB for a page and for any value.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -76,7 +75,7 @@ pub struct ModelQuery {
     /// Maximum number of rows; `None` for as many as a page holds.
     #[serde(default)]
     pub most: Option<u64>,
-    /// Whether whole numbers are marked, to be told from other numbers.
+    /// Whether whole numbers are marked, so that the caller can distinguish them from other numbers.
     #[serde(default)]
     pub exact: bool,
 }
@@ -99,13 +98,13 @@ pub struct ModelPage {
 /// "…"}` an infinite number, `{"b": "…"}` bytes in base64.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// SQL `NULL`.
+    /// SQL's `NULL`: no value.
     Null,
-    /// A whole number.
+    /// A whole number, of 64 bits.
     Integer(i64),
     /// A whole number that is marked in JSON.
     Exact(i64),
-    /// Any other number.
+    /// A number that is not whole.
     Real(f64),
     /// Text; bytes that are not UTF-8 are replaced.
     Text(String),

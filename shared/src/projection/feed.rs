@@ -163,6 +163,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
         return Ok(Some(format!("{stream} ends at {last}, the file is at {position}")));
     }
 
+    // A file without a position to compare counts as valid.
     let Some(mark) = mark.filter(|mark| mark.sequence <= position) else {
         told_sound(&what);
         return Ok(None);
@@ -247,6 +248,7 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
 
     let mut linger = std::pin::pin!(pause(LINGER));
     while messages.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
+        // Registered before the check, so that a new waiter is not missed.
         let wanted = projection.0.wanted.notified();
         let all_there = messages.last().is_some_and(|message| message.pending == 0);
         if all_there && projection.is_awaited() {

@@ -9,7 +9,7 @@ use crate::wire::topology::streams;
 /// Maximum number of dead letters of each kind that are remembered; the oldest are dropped.
 pub const MAX_REMEMBERED: usize = 2_000;
 
-/// Dead letters that end a link of a causal chain which leaves no other record.
+/// Dead letters that end a link of a causal chain without another record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GivenUp {
     /// Reasons of events that were not evaluated, by sequence in `EVENTS`.

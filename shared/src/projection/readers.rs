@@ -11,7 +11,7 @@ use super::schema;
 /// Number of connections kept open; there may be more queries at the same time.
 const KEPT_OPEN: usize = 4;
 
-/// Pool of connections.
+/// Pool of read-only connections.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,

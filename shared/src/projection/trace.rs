@@ -191,6 +191,7 @@ impl Walk<'_> {
             detail,
         );
 
+        // The step is missing if the trace was cut before it.
         if let Some(step) = self.steps.last_mut().filter(|step| step.id == dispatch.id) {
             step.session = Some(stored.session.clone());
         }

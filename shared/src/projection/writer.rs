@@ -27,7 +27,7 @@ pub(super) const QUEUE: usize = 16;
 
 /// Command to the writer.
 pub(super) enum Command {
-    /// Apply a batch.
+    /// Apply a batch of messages.
     Apply {
         batch: Arc<Vec<Applied>>,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
@@ -63,7 +63,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Executes commands until it is told to close or all senders are gone.
+    /// Executes commands until [`Command::Close`], or until all senders are gone.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut closing = None;
         while let Some(command) = commands.blocking_recv() {
@@ -200,6 +200,7 @@ impl Writer {
             let mut health = Health::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
+                // A mark names the position just reached; any other message at or below its position is skipped.
                 let is_mark = matches!(applied, Applied::Mark { .. }) && after.of(source) == sequence;
                 if is_mark || !after.covers(source, sequence) {
                     firsts.extend(apply::write(transaction, people, &mut health, applied)?);
@@ -215,6 +216,7 @@ impl Writer {
             Ok(firsts)
         })?;
 
+        // Only after the commit: a failed transaction leaves nothing in memory.
         self.seen.remember(&firsts);
         self.positions.send_replace(after);
 

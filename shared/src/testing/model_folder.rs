@@ -1,4 +1,4 @@
-//! Folder of the local embedding models, for tests that need one.
+//! Folder of the local embedding models, for tests that need one of them.
 
 use std::path::{Path, PathBuf};
 

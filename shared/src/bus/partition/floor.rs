@@ -59,6 +59,7 @@ impl State {
         let mut settled = Settled::default();
         let mut at = self.read;
 
+        // The floor is the message before the first unsettled one. The ranges between unsettled messages are settled.
         let mut unsettled = self.unsettled.iter();
         if let Some((first, before)) = unsettled.next() {
             at = *before;

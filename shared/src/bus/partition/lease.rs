@@ -297,6 +297,7 @@ where
         ..
     } = tenure.as_ref();
 
+    // One floor for the whole period: a restart of the partition continues its count.
     let floor = (group.settled == Settled::ByOwner).then(|| floors.take(*partition));
     let mut generation = 0;
     while !deadline.stop.is_cancelled() && deadline.is_live() {

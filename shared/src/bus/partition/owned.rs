@@ -105,8 +105,10 @@ impl Owned {
             }
         };
 
+        // A message arrived, so none was swallowed.
         self.watchdog = None;
 
+        // The wait may have taken longer than the lease lasts.
         if !self.deadline.is_live() {
             return None;
         }

@@ -133,6 +133,7 @@ impl Reading {
                     }
                 }
                 Origin::Tap(taken) => match taken.next().await {
+                    // The tap may pass on messages that the consumer has returned already.
                     Some(incoming) if incoming.sequence > self.place.last => {
                         self.place.last = incoming.sequence;
                         return Ok(incoming);
@@ -273,6 +274,7 @@ impl Place {
         tokio::spawn(async move {
             let mut then = None;
             if let Some(taken) = taken {
+                // Messages up to this sequence come from a consumer, later ones from the tap.
                 let after = stored(&tenure).await?.min(taken.from);
                 if after <= last {
                     return Ok(Origin::Tap(taken));

@@ -60,7 +60,7 @@ fn absolute() -> String {
 }
 
 impl Config {
-    /// Parses a `config.json`.
+    /// Parses the text of a `config.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, ReadNetworkError> {
         let config: Self = serde_json::from_slice(text)?;
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
@@ -214,6 +214,7 @@ impl Layer {
             }
         }
 
+        // Each of the two blocks adds its input to its output, and normalises the sum.
         let mut attended = self.attended.apply(&seen);
         attended += rows;
         self.attended_norm.apply(&mut attended);
@@ -242,7 +243,7 @@ fn attend(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayV
     weights.dot(value)
 }
 
-/// A loaded network.
+/// A loaded network: embeddings and layers.
 #[derive(Debug)]
 pub(super) struct Network {
     pieces: Array2<f32>,

@@ -64,7 +64,7 @@ pub(super) struct WordPieces {
 }
 
 impl WordPieces {
-    /// Parses a `tokenizer.json`.
+    /// Parses the text of a `tokenizer.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, LoadTokenizerError> {
         let File { model, normalizer } = serde_json::from_slice::<File>(text)?;
         let other = |found: &str| LoadTokenizerError::OtherKind {

@@ -86,6 +86,7 @@ fn of_event(body: &Value) -> AskModelError {
     let inner = body.get("error").unwrap_or(body);
     let code = inner.get("code").and_then(Value::as_u64).unwrap_or(0);
 
+    // The status was a success, so the text has to decide.
     if TOO_LONG.iter().any(|mark| lower.contains(mark)) {
         AskModelError::TooLong { detail }
     } else if code == 429 || lower.contains("rate_limit") || lower.contains("resource_exhausted") {

@@ -58,7 +58,7 @@ pub(super) struct Call {
     pub(super) signature: Option<String>,
     /// Whether the provider has announced more of the call that has not arrived.
     pub(super) unfinished: bool,
-    /// Reason why the call cannot be executed, whatever its arguments are.
+    /// Reason why the call cannot be executed even if its arguments are valid.
     fault: Option<String>,
 }
 

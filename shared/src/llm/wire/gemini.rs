@@ -140,6 +140,7 @@ impl Gemini {
             return Ok(());
         };
 
+        // A stop that marks a cut is not replaced.
         let known = &mut self.candidates[at];
         if !known.stopped().is_some_and(|stop| stop.is_cut()) {
             said.keep(word.len())?;

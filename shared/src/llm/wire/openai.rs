@@ -178,6 +178,7 @@ impl OpenAi {
         let text = arguments.as_str().unwrap_or_default();
         let id = piece["id"].as_str().unwrap_or_default();
         let name = function["name"].as_str().unwrap_or_default();
+        // The calls of a complete message are never pieces of earlier ones.
         let index = if whole { None } else { piece["index"].as_u64() };
 
         let known = if whole {

@@ -18,7 +18,7 @@ const MAX_KEPT_BYTES: usize = 5 * 1024 * 1024;
 const VALUE_BYTES: usize = 160;
 const CONTAINER_BYTES: usize = 512;
 
-/// A complete answer.
+/// A complete answer of any wire.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heard {
     /// Text of the answer.

@@ -84,6 +84,7 @@ impl Events {
             b"data" => {
                 line.drain(..value);
 
+                // Several lines of data are joined by line feeds.
                 if std::mem::replace(&mut self.has_data, true) {
                     extended(&mut self.data, b"\n", MAX_EVENT_BYTES)?;
                     extended(&mut self.data, &line, MAX_EVENT_BYTES)?;

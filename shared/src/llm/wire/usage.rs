@@ -24,6 +24,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
     )
     .unwrap_or(0);
 
+    // If reasoning is counted separately, the total includes it, or it exceeds the completion.
     let all = input.saturating_add(completion);
     let apart = match count(usage, &["/total_tokens"]) {
         Some(total) => total != all && total == all.saturating_add(reasoning),

@@ -65,7 +65,7 @@ impl Default for TelemetryConfig {
 pub enum LogFormat {
     /// One JSON object per line.
     Json,
-    /// Lines for people.
+    /// Readable lines for people.
     #[default]
     Pretty,
 }

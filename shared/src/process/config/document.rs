@@ -57,6 +57,7 @@ impl Document {
         let (path, required) = named.map_or_else(|| (PathBuf::from(DEFAULT_PATH), false), |path| (path, true));
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&path, &text, environment),
+            // The file at the default path need not exist.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
                 Self::parse(&path, "", environment)
             }

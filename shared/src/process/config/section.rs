@@ -180,6 +180,7 @@ impl<'a> Reading<'a> {
             })
             .collect();
 
+        // A variable that sets a list or a table may have caused a fault anywhere within it.
         let by = self.document.overrides.iter().enumerate().find(|(_, by)| {
             by.path.first().is_some_and(|section| section == self.name)
                 && by.path.iter().skip(1).zip(&keys).all(|(wanted, key)| wanted == *key)

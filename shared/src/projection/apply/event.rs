@@ -50,6 +50,7 @@ pub(super) fn write(
         ])?;
 
     if inserted == 1 {
+        // The text of a deleted item must not be found.
         if event.direction != Direction::Deleted {
             index(connection, to_sql(sequence), &event.content)?;
         }
@@ -123,6 +124,7 @@ fn revise(
     content_types: &str,
     metadata: &str,
 ) -> Result<(), rusqlite::Error> {
+    // The index needs the old text, so this comes before the update.
     let sequence = unindex(connection, event.id.as_str())?;
     connection
         .prepare_cached(
@@ -138,6 +140,7 @@ fn revise(
             event.direction == Direction::Deleted,
         ])?;
 
+    // An item that was deleted by an earlier message stays deleted.
     let deleted: bool = connection
         .prepare_cached("SELECT direction = 'deleted' FROM events WHERE sequence = ?1")?
         .query_row([sequence], |row| row.get(0))?;
@@ -145,6 +148,7 @@ fn revise(
         index(connection, sequence, &event.content)?;
     }
 
+    // The stored vector is of the old text.
     connection
         .prepare_cached("INSERT OR IGNORE INTO nexus_reembed(sequence) VALUES(?1)")?
         .execute([sequence])?;

@@ -74,6 +74,7 @@ impl Health {
                 .and_then(|text| serde_json::from_str(&text).ok())
                 .unwrap_or_default();
             window.extend(ran);
+            // Taken before the window is cut, which may drop the last failure.
             let failure = window.iter().rev().find(|ran| ran.0 == Kind::Failed).map(|ran| ran.3);
             window.drain(..window.len().saturating_sub(WINDOW));
             connection

@@ -61,6 +61,7 @@ fn complete<'a>(
     let is_made = |id: &String| !record.deferred().any(|deferred| deferred == id);
     let made: Vec<String> = owed.into_iter().filter(is_made).collect();
 
+    // A repetition of the record adds nothing.
     if made.is_empty() {
         return Ok(None);
     }
@@ -73,6 +74,7 @@ fn complete<'a>(
     connection
         .prepare_cached("UPDATE nexus_evaluations SET finished_at = ?2, passed = ?3 WHERE event_id = ?1")?
         .execute((event_id, record.finished_at.0, record.passed))?;
+    // The other hooks were counted with the first record.
     let mut news = record.clone();
     news.hooks.retain(|hook| made.contains(&hook.hook_id));
 

@@ -22,6 +22,7 @@ pub(super) fn write(
     record: &LedgerRecord,
 ) -> Result<(), rusqlite::Error> {
     let opened = turns::opened(record);
+    // The head is needed only if the message does not name its session, or continues a turn.
     let head = if session.or(opened).is_none() || turns::continues(record) {
         head(connection, subject)?
     } else {
@@ -68,6 +69,7 @@ pub(super) fn write(
         write_intent(connection, record, intent)?;
     }
 
+    // The head keeps the session of a shortened subject, and the turn that runs.
     let shortened = session.is_none() && opened.is_some();
     if shortened || rows.running.as_deref() != running.as_deref() {
         write_head(connection, subject, &session_id, rows.running.as_deref())?;

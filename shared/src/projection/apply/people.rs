@@ -127,6 +127,7 @@ impl People {
             },
         };
 
+        // Most events change nothing here.
         if known.as_ref() != Some(&now) {
             self.write(connection, contact, channel, address, &now)?;
         }

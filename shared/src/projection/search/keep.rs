@@ -122,6 +122,7 @@ impl Keeper<'_> {
         let backlog = metrics::gauge!("nexus_projection_embedding_backlog_events");
         loop {
             let began = self.clock.monotonic();
+            // Marked as seen before the query, so that an event applied meanwhile ends the wait below.
             positions.borrow_and_update();
 
             let pending = self
@@ -228,6 +229,7 @@ impl Keeper<'_> {
 
         let mut index = self.index();
         for (row, vector) in embedded.iter() {
+            // A changed event may have a vector of its old text.
             if up_to.is_none() {
                 index.remove(&row.channel, row.sequence);
             }

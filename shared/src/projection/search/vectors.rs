@@ -103,7 +103,7 @@ impl VectorIndex {
         }
     }
 
-    /// Removes all vectors.
+    /// Removes all vectors of the index.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -49,6 +49,7 @@ fn meaningful(query: &str) -> Vec<String> {
     }
 
     while some.len() > MAX_WORDS {
+        // Of several shortest words the last is removed.
         let shortest = (0..some.len()).rev().min_by_key(|&at| some[at].chars().count());
         shortest.map(|at| some.remove(at));
     }

@@ -1,4 +1,4 @@
-//! The same messages give the same tables, in whatever order the streams are read.
+//! The same messages give the same tables, in any order of the streams.
 
 use proptest::prelude::*;
 

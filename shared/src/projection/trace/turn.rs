@@ -171,6 +171,7 @@ impl Walk<'_> {
         self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
 
         let sent = self.sent(id)?;
+        // A delivered part that is not an event yet is in progress.
         if !over || sent.len() < row.parts.unwrap_or(0) as usize {
             self.complete = false;
         }

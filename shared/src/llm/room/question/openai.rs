@@ -30,6 +30,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     let before = (!system.is_empty()).then(|| json!({ "role": "system", "content": system }));
     let messages = before.into_iter().chain(ask.messages.iter().map(said));
     body["messages"] = messages.collect();
+    // Without this option a stream has no usage.
     body["stream_options"] = json!({ "include_usage": true });
 
     match &ask.json {
