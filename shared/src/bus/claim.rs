@@ -53,8 +53,8 @@ pub fn fetcher(bus: &Bus) -> Fetcher {
     bus.fetcher(CLAIMS, "broker")
 }
 
-/// Deletes the claim with `sequence`. An ack is not enough: on three replicas a confirmed ack still rejects new claims
-/// for some milliseconds. Returns false if the claim was gone already.
+/// Deletes the claim with `sequence`. An ack would not be enough: on three replicas the server still rejects new
+/// claims for some milliseconds after a confirmed ack. Returns false if the claim was gone already.
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the leader cannot be asked.

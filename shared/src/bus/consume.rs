@@ -429,7 +429,7 @@ impl Reading {
     }
 
     /// Returns the next message of `stream`. Returns `None` if the message does not come from a stream, or if the
-    /// reader is broken now; it waits shortly in the latter case unless the connection is new.
+    /// reader is broken now: after a short pause, or at once if there is a new connection.
     pub(super) async fn next(&mut self, stream: &str) -> Option<Incoming> {
         let messages = self.messages.as_mut()?;
         let next = tokio::select! {

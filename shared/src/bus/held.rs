@@ -41,8 +41,8 @@ impl Bus {
         self.kv(buckets::HELD)
     }
 
-    /// Holds `held`, unless it is held or was decided already. Returns the operator's decision, if there is one.
-    /// Holding the same message again has no further effect.
+    /// Holds `held`, unless it is held or was decided already. Returns the operator's decision, or
+    /// [`HeldUntil::Decided`] while there is none. Holding the same message again has no further effect.
     ///
     /// # Errors
     /// Returns [`HoldError`] if it cannot be stored.

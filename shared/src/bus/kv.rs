@@ -317,10 +317,11 @@ impl<T: Wire> Kv<T> {
         KvWatch::new(self, format!("$KV.{}.{prefix}>", self.bucket))
     }
 
-    /// Returns all keys with their entries, as of now. Values that cannot be decoded are logged and left out.
+    /// Returns all keys with their entries, as of now. Values that cannot be decoded are logged and left out. Waits
+    /// until the bucket can be read.
     ///
     /// # Errors
-    /// Returns [`ReadStreamError`] if the bucket cannot be asked.
+    /// Returns no error at present; [`Kv::survey`] fails if the bucket does not exist.
     pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
         let survey = self.look().await;
         for (key, error) in &survey.unread {

@@ -52,7 +52,7 @@ pub struct EventRow {
     /// Id of the event that this one replies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// Causal depth: the number of turns that led to it.
+    /// Causal depth: the number of dispatches between this event and the first of its chain.
     pub hops: u8,
     /// Further fields that the source set.
     #[serde(default, skip_serializing_if = "Map::is_empty")]

@@ -28,8 +28,8 @@ pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// Interval of the heartbeats of an idle pull.
 const PULL_HEARTBEAT: Duration = Duration::from_millis(1_500);
 /// Time without a pull after which the server removes a consumer that was created for one holding. Longer than an
-/// owner takes no message because all of its work is slow; short enough that the consumers of owners that crash again
-/// and again do not pile up.
+/// owner with slow work takes no message; short enough that the consumers of owners that crash again and again do not
+/// pile up.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 /// Minimum time between two requests to the tap, each of which creates a consumer.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
