@@ -51,6 +51,7 @@ impl Service for SchedulerService {
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
 
+        // Only the intents can fail; the others run until the stop.
         let (_, _, intended, ..) = tokio::join!(
             async {
                 if shell.config.ticks {

@@ -110,6 +110,7 @@ impl Projection {
 
         spawn("projection-writer", move || writer.run(queue))?;
 
+        // Until the ids of the file are in the filter, every id is looked up in the file.
         if !empty {
             let (path, seen) = (path.to_path_buf(), Arc::clone(&seen));
             spawn("projection-ids", move || admit_known(&path, &seen))?;

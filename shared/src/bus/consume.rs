@@ -210,6 +210,7 @@ impl Pull {
                     }
                 }
                 Some(Err(error)) => {
+                    // A pull with an error would repeat it without end.
                     tracing::debug!(consumer = %self.consumer, %error, "pull is made anew");
                     self.messages = None;
                     pause(REPAIR_PAUSE).await;

@@ -113,6 +113,7 @@ impl Fetcher {
                 biased;
                 next = request.messages.next() => next,
                 () = &mut request.lost => {
+                    // The server ends every request in time, unless it has forgotten it.
                     self.look_again("the server has forgotten it");
                     return None;
                 }

@@ -434,6 +434,7 @@ impl Bus {
         let answer: ApiAnswer<T> =
             serde_json::from_slice(&message.payload).map_err(|error| unavailable(error.to_string()))?;
         match answer {
+            // The stream has no leader at present, so the caller may retry.
             ApiAnswer { error: Some(error), .. } if error.code == 503 => Err(unavailable(error.description)),
             ApiAnswer { error: Some(error), .. } => Err(ReadStreamError::Refused {
                 stream: stream.to_owned(),

@@ -144,6 +144,7 @@ impl<'a> Tensors<'a> {
             .iter()
             .try_fold(width, |bytes, &side| bytes.checked_mul(side));
 
+        // Offsets and shape come from the file, so they are compared before use.
         let cells = self.data.get(from..to).filter(|cells| Some(cells.len()) == wanted);
         let cells = cells.ok_or_else(|| ReadWeightsError::Truncated(name.to_owned()))?;
 

@@ -82,6 +82,7 @@ impl Model for Client {
         let attempts = retry(&self.config.retry, &self.shutdown, |_| {
             self.attempt(&ask, &listener, deadline)
         });
+        // The timeout covers all attempts and the pauses between them.
         match tokio::time::timeout(ask.timeout, attempts).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(RetryError::Refused { source, .. } | RetryError::Exhausted { source, .. })) => Err(source),

@@ -65,6 +65,7 @@ pub(super) fn write(
         Applied::Mark { source, position } => write_mark(connection, *source, position)?,
         Applied::Beside { .. } => {}
         Applied::Unreadable { source, sequence } => {
+            // The record of an event may have been in this message, so its absence proves nothing any more.
             if *source == Source::Invocations {
                 pass_over(connection, *sequence)?;
             }

@@ -52,6 +52,7 @@ impl Projection {
         let copied = tokio::task::spawn_blocking(move || {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(&from, flags)?;
+            // Copies the state of one moment, including the log.
             connection.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
             let copy = Connection::open_with_flags(&to, flags)?;
             schema::read_positions(&copy)

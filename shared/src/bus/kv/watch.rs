@@ -125,6 +125,7 @@ impl<T: Wire> KvWatch<T> {
             }
 
             let now = SystemClock.monotonic();
+            // A quiet watch must still find out that its bucket was replaced.
             let rest = LOOK_EVERY.saturating_sub(now.saturating_duration_since(self.looked_at));
             let incoming = tokio::select! {
                 biased;

@@ -175,6 +175,7 @@ fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
         };
     }
 
+    // Counted before the text is parsed, because parsing allocates every value.
     if let Err(limit) = bounded(call.text.as_bytes()) {
         return malformed(&call.text, format!("more than {limit} values"));
     }

@@ -64,6 +64,7 @@ impl Document {
             Err(error) => {
                 let mut document = Self::parse(&path, "", environment);
                 let problem = format!("cannot be read: {error}");
+                // Placed first, because it explains the faults of missing keys.
                 document.faults.insert(
                     0,
                     Fault {

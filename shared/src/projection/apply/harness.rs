@@ -31,6 +31,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     let count = |key: &str| event.metadata.get(key).and_then(Value::as_i64).unwrap_or(0);
     let harness = text("harness").unwrap_or(&event.source_adapter);
     let session = format!("{CHANNEL}:{harness}:{}", text("session_id").unwrap_or(&event.peer.id));
+    // The prefix keeps these ids apart from those of our own agents.
     let turn = format!("{CHANNEL}:{turn}");
 
     connection

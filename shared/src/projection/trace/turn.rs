@@ -90,6 +90,7 @@ impl Walk<'_> {
 
             let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
             let detail = format!("{}: {}", row.name, told(&outcome, row.finished_at.is_some()));
+            // Ids of calls are unique only within their turn.
             let id = format!("{turn}/{}", row.id);
             self.step(depth, Stage::Tool, &id, UnixMillis(row.started_at), took, detail);
         }
