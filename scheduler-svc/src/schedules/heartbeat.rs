@@ -91,7 +91,7 @@ fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec,
     })
 }
 
-/// Parses hours such as `08:00-22:00`.
+/// Parses hours such as `08:00-22:00`. Equal ends are no hours: the heartbeat would never fire.
 fn active_hours(text: &str) -> Option<ActiveHours> {
     let (from, until) = text.split_once('-')?;
     let minute = |text: &str| {
@@ -100,10 +100,12 @@ fn active_hours(text: &str) -> Option<ActiveHours> {
         (hours < 24 && minutes < 60 || (hours, minutes) == (24, 0)).then_some(hours * 60 + minutes)
     };
 
-    Some(ActiveHours {
+    let hours = ActiveHours {
         from_minute: minute(from)?,
         until_minute: minute(until)?,
-    })
+    };
+
+    (hours.from_minute != hours.until_minute).then_some(hours)
 }
 
 #[cfg(test)]
@@ -143,6 +145,10 @@ mod tests {
             (
                 "{active_hours: morning}",
                 "personas.atlas.heartbeat.active_hours: `morning`",
+            ),
+            (
+                "{active_hours: '08:00-08:00'}",
+                "personas.atlas.heartbeat.active_hours: `08:00-08:00`",
             ),
             ("{time_zone: Mars}", "personas.atlas.heartbeat.every: time zone `Mars`"),
         ] {

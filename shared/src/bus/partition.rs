@@ -115,7 +115,11 @@ where
     let mut held: HashMap<u16, Held> = HashMap::new();
     let mut joined = false;
     let mut refresh_at = group.clock.monotonic();
-    view.settled().await;
+    // Without members and leases nothing is owned yet: there is nothing to give back.
+    tokio::select! {
+        () = view.settled() => {}
+        () = shutdown.requested() => return,
+    }
 
     loop {
         // This comes first: a process that was stopped must not continue work that another replica has taken over.

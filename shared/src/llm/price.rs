@@ -72,7 +72,7 @@ impl Prices {
         self.of(model).copied().ok_or_else(unpriced)
     }
 
-    /// Returns the price of `model`.
+    /// Returns the price of `model`, or of the model of which `model` is a dated version.
     #[must_use]
     pub fn of(&self, model: &str) -> Option<&Price> {
         let mut name = model;
@@ -80,9 +80,19 @@ impl Prices {
             if let Some(price) = self.0.get(name) {
                 return Some(price);
             }
-            name = &name[..name.rfind(['-', '@'])?];
+            name = without_date(name)?;
         }
     }
+}
+
+/// Returns `name` without its last part, if that part names a date or a snapshot: `-20241022`, `-05`, `-001`, `@2026`,
+/// `-latest`. Any other part makes another model: `gpt-5-pro` has not the price of `gpt-5`.
+fn without_date(name: &str) -> Option<&str> {
+    let (family, version) = name.split_at(name.rfind(['-', '@'])?);
+    let version = version.get(1..)?;
+    let is_date = version.len() >= 2 && version.bytes().all(|byte| byte.is_ascii_digit());
+
+    (is_date || version == "latest").then_some(family)
 }
 
 /// Returns the cost of `usage` at `price`, rounded up once, at the end, to a whole micro-dollar.
@@ -148,7 +158,20 @@ mod tests {
         let prices = Prices::default();
         assert_eq!(prices.of("gemini-3-flash-preview"), Some(&FLASH));
         assert_eq!(prices.of("gemini-3-flash-preview-05-20"), Some(&FLASH));
+        assert_eq!(prices.of("gemini-3-flash-preview-latest"), Some(&FLASH));
         assert_eq!(prices.of("gemini-3"), None);
         assert_eq!(prices.of("unknown"), None);
+    }
+
+    #[test]
+    fn another_model_of_the_family_has_no_price_until_it_is_given_one() {
+        let prices = Prices::default();
+        for other in [
+            "gemini-3-flash-preview-pro",
+            "gemini-3-flash-preview-5",
+            "gemini-3-flash-preview-",
+        ] {
+            assert_eq!(prices.of(other), None, "{other}");
+        }
     }
 }
