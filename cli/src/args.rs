@@ -24,92 +24,92 @@ pub use top::TopOptions;
 #[derive(Debug, Parser)]
 #[command(name = "nexus", version, propagate_version = true)]
 pub struct Cli {
-    /// What every command takes.
+    /// Options of every command.
     #[command(flatten)]
     pub common: Common,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Common {
     /// Configuration file [default: ./nexus.toml if there is one, else that of a running `nexus up`].
     #[arg(long, global = true, help_heading = "Global options", value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// NATS address, instead of the configured ones.
+    /// Address of the NATS server; overrides the configuration.
     #[arg(long, global = true, help_heading = "Global options", value_name = "URL")]
     pub server: Option<String>,
-    /// Machine-readable output.
+    /// Print JSON instead of a table.
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
 }
 
-/// What to do.
+/// The commands of `nexus`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a whole Nexus on this machine, until `nexus down` or Ctrl-C.
+    /// Start NATS and all services on this machine; run until Ctrl-C or `nexus down`.
     Up(UpOptions),
-    /// Stop what `nexus up` runs.
+    /// Stop everything that `nexus up` started.
     Down(DownOptions),
-    /// Show one webhook and one chat message on their whole way, then exit.
+    /// Start Nexus, send one webhook and one chat message, print their traces, and stop.
     Demo(DemoOptions),
-    /// Check this machine, the server, every service and the model's provider, and say what is wrong.
+    /// Check this machine, the NATS server, every service and the model provider.
     Doctor(DoctorOptions),
-    /// Copy every stream and bucket into a directory, while work goes on.
+    /// Copy every stream and bucket into a directory while the services run.
     Backup(BackupOptions),
     /// Restore a backup onto an empty server or into a data directory.
     Restore(RestoreOptions),
     /// Manage streams, consumers and buckets on the server.
     #[command(subcommand)]
     Topology(TopologyAction),
-    /// Post an event to adapter-svc.
+    /// Send an event through adapter-svc.
     Send(SendOptions),
     /// Stream live messages.
     Tail(TailOptions),
     /// Live dashboard of rates, backlogs and sessions.
     Top(TopOptions),
-    /// Show everything that an event led to, with times, from the ledgers.
+    /// Show everything that an event caused, with times.
     Trace(TraceOptions),
-    /// Search and show stored events.
+    /// Search or show stored events.
     #[command(subcommand)]
     Events(EventsAction),
-    /// Manage dead letters: messages that were given up.
+    /// Manage dead letters: messages that could not be processed.
     #[command(subcommand)]
     Dlq(DlqAction),
-    /// Messages that are held: after a restore nobody can tell whether they were handled.
+    /// Manage held messages: after a restore it is unknown if they were processed.
     #[command(subcommand)]
     Recover(RecoverAction),
-    /// Manage breakers: hooks that were paused after failures.
+    /// Manage circuit breakers: hooks that are paused after repeated errors.
     #[command(subcommand)]
     Breaker(BreakerAction),
     /// Manage sessions.
     #[command(subcommand)]
     Session(SessionAction),
-    /// Manage hooks: write, test, replay history, push, enable, disable.
+    /// Manage hooks: create, test, backtest, push, enable, disable.
     #[command(subcommand)]
     Hook(HookAction),
     /// Manage schedules.
     #[command(subcommand)]
     Schedule(ScheduleAction),
-    /// Manage scheduled intents of agents.
+    /// Manage scheduled intents.
     #[command(subcommand)]
     Intent(IntentAction),
-    /// Serve hooks and the search as tools to an agent, over MCP on standard input and output.
+    /// Run an MCP server on standard input and output: hooks and search as tools.
     Mcp(McpOptions),
     /// Manage pending approvals.
     #[command(subcommand)]
     Approval(ApprovalAction),
-    /// Manage the chat pages that are the owner's.
+    /// Manage the web chat browsers that belong to the owner.
     #[command(subcommand)]
     Owner(OwnerAction),
     /// Check or show the configuration.
     #[command(subcommand)]
     Config(ConfigAction),
-    /// Measure this machine: throughput, latency, cost per event, beside raw JetStream.
+    /// Measure throughput, latency and processor time per event on this machine.
     Bench(BenchOptions),
-    /// Write a commented configuration.
+    /// Write configuration files with comments.
     Init(InitOptions),
 }
 
@@ -122,10 +122,10 @@ pub struct UpOptions {
     /// Replicas of each service.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub replicas: u16,
-    /// Port of the NATS server (setting `nats.servers`).
+    /// Port of the NATS server; overrides `nats.servers`.
     #[arg(long, default_value_t = 4222)]
     pub nats_port: u16,
-    /// Port of the web chat, webhooks and events (setting `adapter.listen`).
+    /// Port for the web chat, webhooks and events; overrides `adapter.listen`.
     #[arg(long, default_value_t = 8080)]
     pub http_port: u16,
 }
@@ -141,7 +141,7 @@ pub struct DownOptions {
 /// `nexus doctor`.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct DoctorOptions {
-    /// Do not ask the model's provider.
+    /// Skip the check of the model provider.
     #[arg(long)]
     pub offline: bool,
 }
@@ -157,30 +157,30 @@ pub struct DemoOptions {
 /// `nexus topology`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum TopologyAction {
-    /// Print how the server differs from what is wanted; exit code 1 if it does.
+    /// Print the differences between the server and the required topology; exit code 1 if there are any.
     Plan,
-    /// Create and update what differs.
+    /// Create missing streams, consumers and buckets, and update different ones.
     Apply,
 }
 
 /// `nexus send`.
 #[derive(Debug, Args)]
 pub struct SendOptions {
-    /// The text; `-` = whole events in JSON, one or a list, from standard input.
+    /// Text of the message; `-` reads complete events as JSON (one object or an array) from standard input.
     pub content: String,
-    /// Channel of the event: `cli` or `http` with this machine's token.
+    /// Channel of the event; this machine's token allows `cli` and `http`.
     #[arg(long, default_value = "cli")]
     pub channel: String,
-    /// Conversation of the event.
+    /// Conversation (peer) of the event.
     #[arg(long, default_value = "me")]
     pub peer: String,
-    /// Id of the event, stored as `local:ID` [default: a fresh ULID].
+    /// Id of the event, stored as `local:ID` [default: a new ULID].
     #[arg(long)]
     pub id: Option<String>,
-    /// Address of adapter-svc [default: that of a running `nexus up`, else `adapter.listen`].
+    /// Address of adapter-svc [default: address of the running `nexus up`, else `adapter.listen`].
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
-    /// File with the bearer token [default: this machine's own, in the data directory].
+    /// File with the bearer token [default: the local token in the data directory].
     #[arg(long, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
 }
@@ -188,15 +188,15 @@ pub struct SendOptions {
 /// `nexus tail`.
 #[derive(Debug, Args)]
 pub struct TailOptions {
-    /// Show only what contains this text: in a subject, an id or the content.
+    /// Show only messages that contain this text in their subject, id or content.
     pub filter: Option<String>,
-    /// Which streams [default: events, dispatches, ledger, receipts].
+    /// Streams to read [default: events, dispatches, ledger, receipts].
     #[arg(long, value_delimiter = ',')]
     pub streams: Vec<String>,
-    /// Begin this many messages back in each stream.
+    /// Start with the last N messages of each stream.
     #[arg(long, default_value_t = 0)]
     pub last: u64,
-    /// End after this many messages.
+    /// Stop after this many messages.
     #[arg(long)]
     pub count: Option<u64>,
 }
@@ -204,11 +204,11 @@ pub struct TailOptions {
 /// `nexus events`.
 #[derive(Debug, Subcommand)]
 pub enum EventsAction {
-    /// Find events by words and by meaning.
+    /// Search events by words and by meaning.
     Search(SearchOptions),
     /// Show one event as JSON.
     Show {
-        /// The event's id.
+        /// Id of the event.
         event_id: String,
     },
 }
@@ -216,18 +216,18 @@ pub enum EventsAction {
 /// `nexus events search`.
 #[derive(Debug, Args)]
 pub struct SearchOptions {
-    /// What to look for.
+    /// Search text.
     pub query: String,
-    /// Only on this channel; may be given several times.
+    /// Only events on this channel; can be repeated.
     #[arg(long, value_name = "CHANNEL")]
     pub channel: Vec<String>,
-    /// Only what happened since then: 90s, 15m, 2h, 7d ago, or Unix milliseconds.
+    /// Only events since this time: an age (90s, 15m, 2h, 7d) or Unix milliseconds.
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
-    /// Only what happened before then.
+    /// Only events before this time.
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
-    /// At most this many.
+    /// Maximum number of lines.
     #[arg(long, value_name = "N")]
     pub limit: Option<u32>,
 }
@@ -237,7 +237,7 @@ pub struct SearchOptions {
 pub struct TraceOptions {
     /// Id of the event.
     pub event_id: String,
-    /// Wait until the chain is complete, at most this many seconds.
+    /// Wait until the trace is complete, at most this many seconds.
     #[arg(long, default_value_t = 0)]
     pub wait: u64,
 }
@@ -245,23 +245,23 @@ pub struct TraceOptions {
 /// `nexus dlq`.
 #[derive(Debug, Subcommand)]
 pub enum DlqAction {
-    /// One line each, the newest last.
+    /// List dead letters, newest last.
     List {
-        /// Only those of this service.
+        /// Only dead letters of this service.
         #[arg(long)]
         service: Option<String>,
-        /// At most this many.
+        /// Maximum number of lines.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// One of them, whole.
+    /// Show one dead letter.
     Show {
-        /// Its number in the list.
+        /// Number of the dead letter, as `nexus dlq list` prints it.
         number: u64,
     },
     /// Republish one dead letter, or all, to the original subject.
     Redrive {
-        /// Its number in the list.
+        /// Number of the dead letter, as `nexus dlq list` prints it.
         #[arg(required_unless_present = "all")]
         number: Option<u64>,
         /// All of them.
@@ -273,24 +273,24 @@ pub enum DlqAction {
 /// `nexus recover`.
 #[derive(Debug, Subcommand)]
 pub enum RecoverAction {
-    /// One line each, the oldest first.
+    /// List held messages, oldest first.
     List {
-        /// Also those that were decided.
+        /// Include messages that were decided.
         #[arg(long)]
         all: bool,
     },
-    /// Handle one, or all, once more. What was handled before is then handled twice.
+    /// Process one held message, or all, again; a message that was already processed is processed twice.
     Redo {
-        /// Its id in the list.
+        /// Id of the held message, as `nexus recover list` prints it.
         #[arg(required_unless_present = "all")]
         id: Option<String>,
         /// All of them.
         #[arg(long, conflicts_with = "id")]
         all: bool,
     },
-    /// Count one, or all, as handled. What was not handled then never is.
+    /// Mark one held message, or all, as processed; a message that was not processed is lost.
     Skip {
-        /// Its id in the list.
+        /// Id of the held message, as `nexus recover list` prints it.
         #[arg(required_unless_present = "all")]
         id: Option<String>,
         /// All of them.
@@ -302,15 +302,15 @@ pub enum RecoverAction {
 /// `nexus breaker`.
 #[derive(Debug, Subcommand)]
 pub enum BreakerAction {
-    /// One line each.
+    /// List circuit breakers.
     List {
-        /// Also those of hooks that failed long ago and work now.
+        /// Include hooks whose last error is long ago.
         #[arg(long)]
         all: bool,
     },
-    /// Let a paused hook run again at once, once its cause is mended.
+    /// Close the breaker of a paused hook, so that it runs again at once.
     Reset {
-        /// The hook's id.
+        /// Id of the hook.
         hook: String,
     },
 }
@@ -318,54 +318,54 @@ pub enum BreakerAction {
 /// `nexus schedule`.
 #[derive(Debug, Subcommand)]
 pub enum ScheduleAction {
-    /// One line each.
+    /// List schedules.
     List {
-        /// Only ids that begin so: `hook:`, `persona:`, `config:`.
+        /// Only ids with this prefix: `hook:`, `persona:`, `config:`.
         #[arg(default_value = "")]
         prefix: String,
     },
-    /// Everything about one.
+    /// Show one schedule.
     Show {
-        /// The schedule's id.
+        /// Id of the schedule.
         id: String,
     },
-    /// The next times of a schedule, or of a text such as "cron 0 9 * * MON-FRI".
+    /// Print the next times of a schedule, or of a text such as "cron 0 9 * * MON-FRI".
     Next {
-        /// The schedule's id, or the text.
+        /// Id of a schedule, or a schedule as text.
         schedule: String,
-        /// The zone of a text's times.
+        /// Time zone for a schedule given as text.
         #[arg(long, value_name = "ZONE")]
         zone: Option<String>,
-        /// How many.
+        /// Number of times to print.
         #[arg(long, default_value_t = 10)]
         count: usize,
     },
     /// Pause a schedule until it is resumed.
     Pause {
-        /// The schedule's id.
+        /// Id of the schedule.
         id: String,
-        /// Why.
+        /// Reason, kept with the record.
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Resume; firings missed during the pause are not made up for.
+    /// Resume a paused schedule; missed firings are not repeated.
     Resume {
-        /// The schedule's id.
+        /// Id of the schedule.
         id: String,
     },
-    /// Fire once, now.
+    /// Fire a schedule once, now.
     Fire {
-        /// The schedule's id.
+        /// Id of the schedule.
         id: String,
     },
-    /// Fire what a past period missed, at once and in order, at most 100.
+    /// Fire the missed times of a past period, in order, at most 100.
     Backfill {
-        /// The schedule's id.
+        /// Id of the schedule.
         id: String,
-        /// From this instant on: 2026-11-22T09:00:00Z.
+        /// Start of the period, for example 2026-11-22T09:00:00Z.
         #[arg(long)]
         from: String,
-        /// Before this instant [default: now].
+        /// End of the period, exclusive [default: now].
         #[arg(long)]
         until: Option<String>,
     },
@@ -374,14 +374,14 @@ pub enum ScheduleAction {
 /// `nexus session`.
 #[derive(Debug, Subcommand)]
 pub enum SessionAction {
-    /// Let a quarantined session run again, once its cause is mended.
+    /// Release a session from quarantine.
     Release(SessionName),
-    /// List sessions, with the number of records in their ledgers.
+    /// List sessions with the number of records in their ledgers.
     List {
-        /// Only those of this persona.
+        /// Only sessions of this persona.
         #[arg(long)]
         persona: Option<String>,
-        /// At most this many, up to 1000.
+        /// Maximum number of lines, up to 1000.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
@@ -389,57 +389,57 @@ pub enum SessionAction {
     Show(SessionName),
     /// Stream a session's ledger as JSON lines.
     Tail {
-        /// Which.
+        /// The session.
         #[command(flatten)]
         name: SessionName,
-        /// End after this many records.
+        /// Stop after this many records.
         #[arg(long)]
         count: Option<u64>,
-        /// Begin at the ledger's beginning.
+        /// Start at the first record of the ledger.
         #[arg(long)]
         all: bool,
     },
-    /// Cancel the running turn and drop what waits.
+    /// Cancel the running turn and drop all queued messages.
     Abort(SessionOrderOptions),
-    /// Cancel the running turn; what waits goes on.
+    /// Cancel the running turn; queued messages run next.
     Interrupt(SessionOrderOptions),
-    /// Start a new history.
+    /// Start a new history for a session.
     Reset(SessionOrderOptions),
-    /// Give a session queue settings of its own; without any it has none.
+    /// Set the queue settings of a session; without options, remove them.
     Queue {
-        /// Which.
+        /// The session.
         #[command(flatten)]
         order: SessionOrderOptions,
-        /// How a message meets a turn that runs.
+        /// Effect of a message that arrives during a turn.
         #[arg(long, value_parser = ["followup", "queue", "collect", "steer", "steer-backlog", "interrupt"])]
         mode: Option<String>,
-        /// How long after the last message a collected turn begins, milliseconds.
+        /// Time between the last message and the start of a collected turn, milliseconds.
         #[arg(long)]
         debounce_ms: Option<u64>,
-        /// Messages that may wait behind a running turn.
+        /// Maximum number of queued messages.
         #[arg(long)]
         cap: Option<u32>,
-        /// What becomes of messages beyond `cap`.
+        /// Treatment of messages beyond `cap`.
         #[arg(long, value_parser = ["summarize", "old", "new"])]
         overflow: Option<String>,
     },
-    /// Make a new session of a session's history.
+    /// Copy the history of a session into a new session.
     Fork {
-        /// Which.
+        /// The session.
         #[command(flatten)]
         name: SessionName,
-        /// The new one's name.
+        /// Name of the new session.
         to: String,
-        /// The last turn that it has; absent = the newest.
+        /// Last turn to copy [default: the newest].
         #[arg(long)]
         turn: Option<String>,
     },
-    /// Wait until nothing is left to do in a session; exit code 1 if something still is.
+    /// Wait until a session is idle; exit code 1 if it is still busy.
     Wait {
-        /// Which.
+        /// The session.
         #[command(flatten)]
         name: SessionName,
-        /// At most this many seconds.
+        /// Maximum time to wait, seconds.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
@@ -448,19 +448,19 @@ pub enum SessionAction {
 /// Names a session.
 #[derive(Debug, Clone, Args)]
 pub struct SessionName {
-    /// Its persona.
+    /// Persona of the session.
     pub persona: String,
-    /// Its name.
+    /// Name of the session.
     pub session: String,
 }
 
 /// An order to a session.
 #[derive(Debug, Clone, Args)]
 pub struct SessionOrderOptions {
-    /// Which.
+    /// The session.
     #[command(flatten)]
     pub name: SessionName,
-    /// Why; it stands in the ledger.
+    /// Reason, kept in the ledger.
     #[arg(long, default_value = "")]
     pub reason: String,
 }
@@ -468,9 +468,9 @@ pub struct SessionOrderOptions {
 /// `nexus config`.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum ConfigAction {
-    /// Print every fault and warning; exit code 1 if there is a fault.
+    /// Check the configuration; exit code 1 if it has a fault.
     Check,
-    /// Print it with all defaults, secrets as references.
+    /// Print the configuration with all defaults; secrets are printed as references.
     Show,
 }
 
@@ -480,7 +480,7 @@ pub struct InitOptions {
     /// Directory to write into.
     #[arg(default_value = ".")]
     pub directory: PathBuf,
-    /// Write over what is there.
+    /// Overwrite existing files.
     #[arg(long)]
     pub force: bool,
 }
@@ -488,7 +488,7 @@ pub struct InitOptions {
 /// `nexus mcp`.
 #[derive(Debug, Args)]
 pub struct McpOptions {
-    /// Author of the hooks that are made.
+    /// Author of hooks that are created through this server.
     #[arg(long, default_value = "mcp")]
     pub created_by: String,
 }

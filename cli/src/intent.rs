@@ -61,9 +61,9 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
 
             ("reschedule", ask(&bus, "reschedule", &question).await?)
         }
-        IntentAction::Approve { id, decline, by, note } => {
+        IntentAction::Approve { id, deny, by, note } => {
             let id = parse(&id)?;
-            decide(&bus, id, !decline, by, note).await?;
+            decide(&bus, id, !deny, by, note).await?;
             let told: IntentHistory = ask(&bus, "get", &GetIntent { id, agent: None }).await?;
             ("approve", IntentAnswer::of(&told.intent))
         }

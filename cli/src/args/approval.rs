@@ -1,48 +1,48 @@
-//! The words of `nexus approval`.
+//! Arguments of `nexus approval`.
 
 use clap::{Args, Subcommand};
 
 /// `nexus approval`.
 #[derive(Debug, Subcommand)]
 pub enum ApprovalAction {
-    /// List approvals, newest first; those of agents' intents among them.
+    /// List approvals of tool calls and intents, newest first.
     List {
-        /// Only this status: pending, approved, rejected, expired, cancelled, superseded, consumed.
+        /// Only approvals with this status: pending, approved, rejected, expired, cancelled, superseded, consumed.
         #[arg(long)]
         status: Option<String>,
-        /// At most this many.
+        /// Maximum number of lines.
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
     /// Show one approval.
     Show {
-        /// The approval's id.
+        /// Id of the approval.
         id: String,
     },
-    /// Approve.
+    /// Approve a call.
     Approve(Speaker),
-    /// Deny.
+    /// Deny a call.
     Deny(Speaker),
-    /// Approve with edited arguments.
+    /// Approve a call with edited arguments.
     Edit {
-        /// The arguments in JSON, whole.
+        /// All arguments of the call, as one JSON object.
         #[arg(long, value_name = "JSON")]
         arguments: String,
-        /// Which, and who says so.
+        /// The approval and the person who decides.
         #[command(flatten)]
         speaker: Speaker,
     },
 }
 
-/// Which approval, and who speaks.
+/// The approval and the person who decides.
 #[derive(Debug, Args)]
 pub struct Speaker {
-    /// The approval's id.
+    /// Id of the approval.
     pub id: String,
-    /// Who says so: a person's id in `identities.yaml`.
+    /// Person who decides: an id in `identities.yaml`.
     #[arg(long, default_value = "operator")]
     pub by: String,
-    /// What to note.
+    /// Note, kept with the decision.
     #[arg(long)]
     pub note: Option<String>,
 }

@@ -7,10 +7,10 @@ use clap::Args;
 /// `nexus backup`.
 #[derive(Debug, Args)]
 pub struct BackupOptions {
-    /// Directory to write into; it must be new or empty.
+    /// Directory to write into; must be new or empty.
     pub directory: PathBuf,
-    /// Let the services of the `nexus up` in this data directory finish what is under way and stand still meanwhile, at
-    /// most 30 s; where none runs there, no service may run on the server.
+    /// Pause the services of the `nexus up` in this data directory during the backup, at most 30 s. If none runs there,
+    /// no service may be connected to the server.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = ".nexus", require_equals = true)]
     pub quiesce: Option<PathBuf>,
 }
@@ -24,16 +24,16 @@ pub struct RestoreOptions {
     /// Restore into this data directory of `nexus up` instead of onto a running server.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Replace what is there: streams on a server are destroyed, those in a data directory are moved aside.
+    /// Replace existing data: streams on a server are deleted, those in a data directory are moved aside.
     #[arg(long)]
     pub replace: bool,
-    /// List the deliveries that wait since a restore, as they may have been made before.
+    /// List the deliveries that are held since a restore because they may have been sent before.
     #[arg(long, conflicts_with_all = ["directory", "send", "drop"])]
     pub list: bool,
-    /// Let them leave.
+    /// Send the held deliveries.
     #[arg(long, conflicts_with_all = ["directory", "drop"])]
     pub send: bool,
-    /// Let those that are there by now not leave; what is made later leaves.
+    /// Drop the held deliveries; later ones are sent.
     #[arg(long, conflicts_with = "directory")]
     pub drop: bool,
 }

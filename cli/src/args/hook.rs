@@ -1,4 +1,4 @@
-//! `nexus hook`, as data.
+//! Arguments of `nexus hook`.
 
 use std::path::PathBuf;
 
@@ -7,103 +7,103 @@ use clap::{Args, Subcommand, ValueEnum};
 /// `nexus hook`.
 #[derive(Debug, Subcommand)]
 pub enum HookAction {
-    /// Write a hook to begin with, and the types that an editor completes it by.
+    /// Write a new hook file and the type definitions for an editor.
     New {
-        /// Its name: the file's, without `.ts`.
+        /// Name of the hook: the file name without `.ts`.
         name: String,
-        /// Directory to write into; in the hooks directory it would be in force at once.
+        /// Directory to write into; a file in the hooks directory becomes active at once.
         #[arg(long, default_value = "drafts", value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Run one hook file on one event, as hook-svc would, and dispatch nothing.
+    /// Run one hook file on one event as hook-svc does, without a dispatch.
     Test(TestOptions),
-    /// Replay stored events through a hook file that is not active, and say when it would have fired.
+    /// Replay stored events through a hook file and print when it would have fired.
     Backtest(BacktestOptions),
-    /// Register a hook file, or all of a directory; it sees events at once.
+    /// Register a hook file or a directory of hooks; they become active at once.
     Push {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
         /// Id of the hook [default: the file's name without `.ts`; in a directory, the path below it].
         #[arg(long)]
         id: Option<String>,
     },
-    /// List hooks, one line each.
+    /// List hooks.
     List {
-        /// Only those of this status.
+        /// Only hooks with this status.
         #[arg(long)]
         status: Option<Status>,
-        /// Only those of this author.
+        /// Only hooks of this author.
         #[arg(long)]
         created_by: Option<String>,
     },
     /// Show a hook: its state, its last invocations and its source.
     Show {
-        /// Its id.
+        /// Id of the hook.
         id: String,
     },
     /// Enable a hook; a one-shot hook that has fired may fire once more.
     Enable {
-        /// Its id.
+        /// Id of the hook.
         id: String,
     },
     /// Disable a hook.
     Disable {
-        /// Its id.
+        /// Id of the hook.
         id: String,
-        /// Why.
+        /// Reason, kept with the hook's state.
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Delete a hook that was pushed or made by a tool; its history stays.
+    /// Delete a hook that was pushed or created by a tool; its history is kept.
     Rm {
-        /// Its id.
+        /// Id of the hook.
         id: String,
     },
-    /// List a hook's last invocations, the newest last.
+    /// List the last invocations of a hook, newest last.
     Logs {
-        /// Its id.
+        /// Id of the hook.
         id: String,
-        /// At most this many.
+        /// Maximum number of lines.
         #[arg(long, default_value_t = 50)]
         last: u32,
-        /// Go on with new ones.
+        /// Continue with new invocations.
         #[arg(long, short)]
         follow: bool,
     },
 }
 
-/// A status to filter by.
+/// Status of a hook, as a filter.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Status {
-    /// It sees events.
+    /// Enabled and healthy.
     Active,
-    /// It sees events, and a quarter of what it was tried upon in the last hour failed.
+    /// Enabled; at least 25 % of its evaluations in the last hour failed.
     Degraded,
-    /// Its breaker is open.
+    /// Paused by its circuit breaker.
     Paused,
-    /// A channel that it needs is not configured.
+    /// Waiting for a channel that is not configured.
     Waiting,
-    /// Switched off.
+    /// Disabled.
     Disabled,
-    /// Its file does not parse.
+    /// The file cannot be parsed.
     Errored,
 }
 
 /// `nexus hook test`.
 #[derive(Debug, Args)]
 pub struct TestOptions {
-    /// The hook file.
+    /// Hook file.
     pub file: PathBuf,
-    /// The event: a file with a whole one in JSON (`-` = standard input), or the id of a stored one.
+    /// Event: a file with one event as JSON (`-` reads standard input), or the id of a stored event.
     #[arg(long, required_unless_present = "text")]
     pub event: Option<String>,
-    /// Instead of an event: a direct message with this text.
+    /// Text of a direct message, instead of an event.
     #[arg(long, conflicts_with = "event")]
     pub text: Option<String>,
-    /// Channel of that message.
+    /// Channel of the direct message.
     #[arg(long, default_value = "cli")]
     pub channel: String,
-    /// Time that the hook reads as now, Unix milliseconds [default: now].
+    /// Current time as the hook sees it, Unix milliseconds [default: now].
     #[arg(long)]
     pub now: Option<i64>,
 }
@@ -111,18 +111,18 @@ pub struct TestOptions {
 /// `nexus hook backtest`.
 #[derive(Debug, Args)]
 pub struct BacktestOptions {
-    /// The hook file.
+    /// Hook file.
     pub file: PathBuf,
-    /// Events stored since then: `90m`, `12h`, `7d`, or `all`.
+    /// Age of the oldest event: `90m`, `12h`, `7d`, or `all`.
     #[arg(long, default_value = "7d")]
     pub since: String,
     /// Only events on this channel.
     #[arg(long)]
     pub channel: Option<String>,
-    /// At most this many events.
+    /// Maximum number of events to replay.
     #[arg(long, default_value_t = 10_000_000)]
     pub limit: u64,
-    /// Fires that are listed.
+    /// Maximum number of fires to list.
     #[arg(long, default_value_t = 20)]
     pub show: usize,
 }

@@ -1,69 +1,69 @@
-//! The words of `nexus intent`.
+//! Arguments of `nexus intent`.
 
 use clap::{Args, Subcommand};
 
 /// `nexus intent`.
 #[derive(Debug, Subcommand)]
 pub enum IntentAction {
-    /// List intents, the oldest change first.
+    /// List intents, least recently changed first.
     List(ListedIntents),
-    /// Show one intent and its audit.
+    /// Show one intent and its audit records.
     Show {
-        /// Its id.
+        /// Id of the intent.
         id: String,
     },
-    /// Cancel an intent that is not over.
+    /// Cancel an intent that has not ended.
     Cancel {
-        /// Its id.
+        /// Id of the intent.
         id: String,
-        /// Why, for the audit.
+        /// Reason, kept in the audit.
         #[arg(long, default_value = "")]
         reason: String,
     },
     /// Reschedule a pending intent.
     Reschedule {
-        /// Its id.
+        /// Id of the intent.
         id: String,
-        /// The schedule in JSON: `{"type":"at","local":"2026-11-23T08:00","zone":"Europe/Berlin"}`.
+        /// New schedule as JSON: `{"type":"at","local":"2026-11-23T08:00","zone":"Europe/Berlin"}`.
         schedule: String,
-        /// Why, for the audit.
+        /// Reason, kept in the audit.
         #[arg(long, default_value = "")]
         reason: String,
     },
-    /// Approve or decline an intent that needs approval.
+    /// Approve or deny an intent that needs approval.
     Approve {
-        /// Its id.
+        /// Id of the intent.
         id: String,
-        /// Say no.
+        /// Deny instead of approve.
         #[arg(long)]
-        decline: bool,
-        /// Who says so.
+        deny: bool,
+        /// Person who decides.
         #[arg(long, default_value = "operator")]
         by: String,
-        /// What to note.
+        /// Note, kept with the decision.
         #[arg(long)]
         note: Option<String>,
     },
-    /// Propose an intent in an agent's name.
+    /// Propose an intent on behalf of an agent.
     Propose(ProposedIntent),
 }
 
 /// `nexus intent list`.
 #[derive(Debug, Args)]
 pub struct ListedIntents {
-    /// Only this persona's.
+    /// Only intents of this persona.
     #[arg(long)]
     pub agent: Option<String>,
-    /// Only those that this session asked for.
+    /// Only intents that this session proposed.
     #[arg(long)]
     pub session: Option<String>,
-    /// Only this status: proposed, pending, running, completed, failed, canceled, rejected.
+    /// Only intents with this status: proposed, pending, running, completed, failed, canceled, rejected.
     #[arg(long)]
     pub status: Option<String>,
-    /// Go on behind this place, as the list before said.
+    /// Continue after this position, as printed by the previous list.
     #[arg(long, default_value_t = 0)]
     pub after: u64,
-    /// At most this many.
+    /// Maximum number of lines.
     #[arg(long, default_value_t = 50)]
     pub limit: usize,
 }
@@ -71,24 +71,24 @@ pub struct ListedIntents {
 /// `nexus intent propose`.
 #[derive(Debug, Args)]
 pub struct ProposedIntent {
-    /// The wish in JSON: `{"kind":"remind","parameters":{…},"schedule":{…}}`.
+    /// Intent as JSON: `{"kind":"remind","parameters":{…},"schedule":{…}}`.
     pub wish: String,
-    /// Its id [default: a fresh one].
+    /// Id of the intent [default: a new one].
     #[arg(long)]
     pub id: Option<String>,
-    /// The persona that asks.
+    /// Persona that proposes the intent.
     #[arg(long, default_value = "default")]
     pub agent: String,
-    /// The session that asks.
+    /// Session that proposes the intent.
     #[arg(long, default_value = "main")]
     pub session: String,
-    /// What the asking turn may do: full, restricted, group or minimal.
+    /// Permission level of the proposing turn: full, restricted, group or minimal.
     #[arg(long, default_value = "full")]
     pub level: String,
-    /// Channel of its answers.
+    /// Channel of the replies.
     #[arg(long, default_value = "webchat")]
     pub channel: String,
-    /// Conversation of its answers.
+    /// Conversation (peer) of the replies.
     #[arg(long, default_value = "me")]
     pub peer: String,
 }

@@ -6,20 +6,20 @@ use shared::model::owner::LINK_MINUTES;
 /// `nexus owner`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum OwnerAction {
-    /// Make a link; the first browser that opens it is the owner's.
+    /// Print a one-time link; the first browser that opens it belongs to the owner.
     Link {
-        /// How long it can be used, minutes.
+        /// Validity of the link, minutes.
         #[arg(long, default_value_t = LINK_MINUTES)]
         minutes: u32,
         /// Address of the chat page.
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
         url: String,
     },
-    /// List the chat pages that are the owner's.
+    /// List the browsers that belong to the owner.
     List,
-    /// Let a chat page be a stranger's again.
+    /// Remove a browser from the owner; it becomes a stranger's.
     Remove {
-        /// The visitor's id, as `nexus owner list` shows it.
+        /// Id of the browser, as `nexus owner list` prints it.
         visitor: String,
     },
 }

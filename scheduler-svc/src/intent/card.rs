@@ -68,7 +68,7 @@ fn text(intent: &Intent, asked: &Confirmation) -> String {
         "To be decided by the owner, until {}.",
         instant(asked.request.expires_at)
     ));
-    lines.push(format!("Decide: nexus intent approve {0} [--decline]", record.id));
+    lines.push(format!("Decide: nexus intent approve {0} [--deny]", record.id));
 
     lines.join("\n")
 }
