@@ -89,7 +89,7 @@ impl Clerk {
 
             let now = self.clock.now();
             let done = match entry.value.status {
-                IntentStatus::Proposed => Box::pin(super::desk::decide_admission(self, &entry)).await,
+                IntentStatus::Proposed => Box::pin(self.decide_proposed(&entry)).await,
                 IntentStatus::Pending => Box::pin(self.fire_pending(&entry, nominal, met)).await,
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
                 // Whoever ended it may have been cut off before it was cleared away.
@@ -108,9 +108,16 @@ impl Clerk {
         Err(HandleIntentError::Conflict(id))
     }
 
+    async fn decide_proposed(&self, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+        // Nobody is asked about what `AUDIT` says is decided.
+        self.store.check(&entry.value).await?;
+        super::desk::decide_admission(self, entry).await
+    }
+
     async fn fire_again(self: &Arc<Self>, entry: &Entry<Intent>, nominal: UnixMillis) -> Result<(), HandleIntentError> {
         let running = entry.value.running.as_ref();
         if running.is_some_and(|running| running.nominal == nominal) {
+            self.store.check(&entry.value).await?;
             Box::pin(self.publish_firing(entry)).await?;
         }
         Ok(())
@@ -156,6 +163,7 @@ impl Clerk {
             return self.fire(entry, nominal, code, runtime).await;
         }
 
+        self.store.check(intent).await?;
         let Some(yes) = self.approved(entry, now).await? else {
             return Ok(());
         };

@@ -8,6 +8,7 @@ mod lifecycle;
 mod looking;
 mod pairs;
 mod races;
+mod restored;
 mod sending;
 mod withdrawal;
 mod world;
