@@ -3,7 +3,7 @@
 //! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the lifecycle), [`refold`] (the lifecycle out of `AUDIT`), [`firing`] (the
 //! event and the dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (what an approver reads). Shells: [`store`] (compare-and-set and audit), [`catch_up`] (values that are behind it),
 //! [`books`], [`hooks`] and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and
-//! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
+//! sessions bring), [`asking`] (waking, approvers), [`looking`] (ends), [`lost`] (firings that their queue has lost), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source: `schedule.md` "HookIntent".
 
 pub mod admission;
 pub mod approvals;
@@ -19,6 +19,7 @@ pub mod error;
 pub mod firing;
 pub mod hooks;
 pub mod looking;
+pub mod lost;
 pub mod machine;
 pub mod outcome;
 pub mod plan;

@@ -6,6 +6,7 @@ mod conditions;
 mod hooks;
 mod lifecycle;
 mod looking;
+mod lost;
 mod pairs;
 mod races;
 mod restored;
