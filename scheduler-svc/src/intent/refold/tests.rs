@@ -139,8 +139,8 @@ fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
 }
 
 /// All ways that an intent can go from `way`, with each value on them.
-fn ways(way: Vec<Intent>, check: &mut impl FnMut(&[Intent])) {
-    check(&way);
+fn ways(way: &[Intent], check: &mut impl FnMut(&[Intent])) {
+    check(way);
     let (Some(last), steps) = (way.last(), i64::try_from(way.len()).expect("few")) else {
         return;
     };
@@ -150,7 +150,8 @@ fn ways(way: Vec<Intent>, check: &mut impl FnMut(&[Intent])) {
 
     for step in ALL {
         if let Some(next) = taken(last, step, NOW.plus(steps * 90_000)) {
-            ways(way.iter().cloned().chain([next]).collect(), check);
+            let longer: Vec<Intent> = way.iter().cloned().chain([next]).collect();
+            ways(&longer, check);
         }
     }
 }
@@ -171,7 +172,7 @@ fn whatever_was_put_back_is_where_its_records_are() {
         .into_iter()
         .flat_map(|kind| schedules().map(|s| (kind, s)))
     {
-        ways(vec![asked(kind, schedule)], &mut |way| {
+        ways(&[asked(kind, schedule)], &mut |way| {
             let Some((last, earlier)) = way.split_last() else {
                 return;
             };
@@ -195,7 +196,7 @@ fn whatever_was_put_back_is_where_its_records_are() {
 fn a_step_of_which_audit_has_the_first_half_is_ended() {
     let mut checked = 0_u32;
     for schedule in schedules() {
-        ways(vec![asked("remind", schedule)], &mut |way| {
+        ways(&[asked("remind", schedule)], &mut |way| {
             let Some((last, [.., old])) = way.split_last() else {
                 return;
             };
