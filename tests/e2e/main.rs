@@ -3,6 +3,7 @@
 mod absence;
 mod approval;
 mod backup;
+mod backup_intents;
 mod bad_input;
 mod browser;
 mod clocks;

@@ -152,6 +152,29 @@ async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subjec
     running.stop().await;
 }
 
+/// As an intent's firing is published by whoever knows nothing of an earlier one: its event has a place of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_that_may_be_a_copy_is_recognised_however_new_its_event_looks() {
+    let bench = Bench::start().await;
+    let main = session("main");
+    let running = bench.run("b1", "").await;
+    let first = dispatch(&main, 1);
+    run_both(&bench, &main, [&first, &dispatch(&main, 2)]).await;
+
+    let mut again = first.clone();
+    again.event_seq += 1_000;
+    let out = Outgoing::new(subject::dispatch(&main), &again)
+        .msg_id("later")
+        .repeated();
+    bench.bus.publish(out).await.expect("stored");
+    bench.claim(&main).await;
+    is_dropped(&bench, &main, "repeated").await;
+
+    assert!(turns(&bench, &main).await.values().all(|times| *times == 1));
+
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledger() {
     let bench = Bench::start().await;

@@ -39,6 +39,8 @@ impl Clerk {
         };
         let intent = &entry.value;
         if intent.status == IntentStatus::Pending && intent.due == Some(timer.nominal) {
+            // Nobody is asked about an occurrence of which `AUDIT` says that it is over.
+            self.store.check(intent).await?;
             self.approvals.ask(intent, self.clock.now()).await?;
         }
         Ok(())

@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use shared::bus::{Bus, Entry, Outgoing, claim};
 use shared::clock::SharedClock;
+use shared::model::event::Event;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatus};
 use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, root_span};
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::subject;
+use shared::wire::topology::streams::DISPATCHES;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
@@ -25,12 +27,26 @@ use super::machine::{self, Cause, Ending};
 use super::quiet::{self, Quiet};
 use super::registry::Registry;
 use super::store::Store;
-use super::{firing, hooks, looking, plan, sending, timers};
+use super::{firing, hooks, looking, lost, plan, sending, timers};
 
 /// Tries of one step while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
+/// A firing so late may be one that was made before, and of which nothing is left in KV and `AUDIT`, milliseconds: the server
+/// refuses an earlier one's copy for 120 s.
+const LATE_MS: i64 = 60_000;
 /// By whom the runtime's own steps are taken.
 pub const RUNTIME: &str = "runtime";
+
+/// What is known of a firing that is published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Publication {
+    /// It was never published.
+    First,
+    /// It may have been.
+    Again,
+    /// It was, and its queue has lost it.
+    Lost,
+}
 
 /// Whoever acts on intents that are there.
 #[derive(Debug)]
@@ -89,7 +105,7 @@ impl Clerk {
 
             let now = self.clock.now();
             let done = match entry.value.status {
-                IntentStatus::Proposed => Box::pin(super::desk::decide_admission(self, &entry)).await,
+                IntentStatus::Proposed => Box::pin(self.decide_proposed(&entry)).await,
                 IntentStatus::Pending => Box::pin(self.fire_pending(&entry, nominal, met)).await,
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
                 // Whoever ended it may have been cut off before it was cleared away.
@@ -108,10 +124,17 @@ impl Clerk {
         Err(HandleIntentError::Conflict(id))
     }
 
+    async fn decide_proposed(&self, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+        // Nobody is asked about what `AUDIT` says is decided.
+        self.store.check(&entry.value).await?;
+        super::desk::decide_admission(self, entry).await
+    }
+
     async fn fire_again(self: &Arc<Self>, entry: &Entry<Intent>, nominal: UnixMillis) -> Result<(), HandleIntentError> {
         let running = entry.value.running.as_ref();
         if running.is_some_and(|running| running.nominal == nominal) {
-            Box::pin(self.publish_firing(entry)).await?;
+            self.store.check(&entry.value).await?;
+            Box::pin(self.publish_firing(entry, Publication::Again)).await?;
         }
         Ok(())
     }
@@ -156,6 +179,7 @@ impl Clerk {
             return self.fire(entry, nominal, code, runtime).await;
         }
 
+        self.store.check(intent).await?;
         let Some(yes) = self.approved(entry, now).await? else {
             return Ok(());
         };
@@ -218,11 +242,24 @@ impl Clerk {
         let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
 
-        Box::pin(self.publish_firing(&fired)).await
+        let publication = if now.since(nominal) < LATE_MS {
+            Publication::First
+        } else {
+            Publication::Again
+        };
+
+        Box::pin(self.publish_firing(&fired, publication)).await
     }
 
     /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook, or sends its text.
-    async fn publish_firing(self: &Arc<Self>, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+    ///
+    /// # Errors
+    /// [`HandleIntentError`]: to be tried again.
+    pub(super) async fn publish_firing(
+        self: &Arc<Self>,
+        entry: &Entry<Intent>,
+        publication: Publication,
+    ) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = intent.running.clone() else {
             return Ok(());
@@ -236,12 +273,9 @@ impl Clerk {
             span.record("event_id", tracing::field::display(&event.id));
             let target = intent.target();
             let ear = self.bell.listen(&target).await;
-            let out = Outgoing::event(&event, self.bus.trust())
-                .header(HOPS, event.hops.to_string())
-                .carrier(&carrier);
-            let stored = self.bus.publish(out).await?;
+            let (event_seq, is_copy) = self.publish_event(&event, publication, &carrier).await?;
 
-            let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, stored.sequence)? else {
+            let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, event_seq)? else {
                 let ended = match firing::reply(intent, running.nominal)? {
                     Some(reply) => sending::attend(&self.bus, &reply, &carrier).await?,
                     None => hooks::attend(&self.bus, intent, &event).await?,
@@ -253,11 +287,16 @@ impl Clerk {
                 };
             };
 
-            let out = Outgoing::new(subject::dispatch(&target), &dispatch)
-                .msg_id(dispatch.id.to_string())
+            let mut out = Outgoing::new(subject::dispatch(&target), &dispatch)
+                .msg_id(self.message_id(dispatch.id, publication).await?)
                 .header(HOPS, dispatch.causation.hops.to_string())
                 .header(CAUSATION, dispatch.event_id.as_str())
                 .carrier(&carrier);
+
+            if is_copy {
+                out = out.repeated();
+            }
+
             self.bus.publish(out).await?;
             claim::publish(&self.bus, &target, &carrier).await?;
             tracing::info!(
@@ -275,6 +314,39 @@ impl Clerk {
         }
         .instrument(span.clone())
         .await
+    }
+
+    /// Publishes `event`, unless `EVENTS` has it; returns its sequence, and whether the firing may be a copy.
+    async fn publish_event(
+        &self,
+        event: &Event,
+        publication: Publication,
+        carrier: &Carrier,
+    ) -> Result<(u64, bool), HandleIntentError> {
+        if publication != Publication::First
+            && let Some(sequence) = lost::stored_event(&self.bus, &self.clock, event).await?
+        {
+            return Ok((sequence, true));
+        }
+
+        let out = Outgoing::event(event, self.bus.trust())
+            .header(HOPS, event.hops.to_string())
+            .carrier(carrier);
+        let stored = self.bus.publish(out).await?;
+
+        Ok((stored.sequence, publication != Publication::First || stored.duplicate))
+    }
+
+    /// The message id of a firing's dispatch `id`.
+    async fn message_id(&self, id: Ulid, publication: Publication) -> Result<String, HandleIntentError> {
+        Ok(match publication {
+            Publication::First | Publication::Again => id.to_string(),
+            // The server may still remember the id of the copy that is gone.
+            Publication::Lost => {
+                let last = self.bus.stream_state(DISPATCHES).await?.last;
+                format!("lost:{last}:{id}")
+            }
+        })
     }
 
     /// Ends the firing under way of `entry`, and plans the next where there is one.

@@ -13,8 +13,8 @@ use shared::model::hook_api::{GetHook, HookDetails};
 use shared::model::intent::{Intent, IntentCode};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::wire::headers::Headers;
-use shared::wire::subject::{conversation, invocation, parse_event};
-use shared::wire::topology::streams::{EVENTS, INVOCATIONS};
+use shared::wire::subject::invocation_anywhere;
+use shared::wire::topology::streams::INVOCATIONS;
 
 use super::error::HandleIntentError;
 use super::firing::hook_of;
@@ -52,14 +52,9 @@ pub async fn attend(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<
 /// # Errors
 /// [`HandleIntentError`] where the record cannot be read.
 pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
-    let place = conversation(&event.channel, event.account(), &event.peer.id);
-    let last = bus.last_on_subject(EVENTS, &place).await?;
-    let Some(partition) = last.and_then(|last| parse_event(&last.subject).map(|stored| stored.partition)) else {
-        return Ok(None);
-    };
-
+    // Whatever its partition: `EVENTS`, which says that, may have lost the event.
     let stored = bus
-        .last_on_subject(INVOCATIONS, &invocation(partition, &event.id))
+        .last_on_subject(INVOCATIONS, &invocation_anywhere(&event.id))
         .await?;
     let Some(record) = stored.and_then(|stored| stored.decode::<EventInvocations>().ok()) else {
         return Ok(None);

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
+use shared::bus::Entry;
 use shared::model::intent::timer::IntentTimer;
-use shared::model::intent::{Intent, IntentCode};
+use shared::model::intent::{Firing, Intent, IntentCode, event_id};
 use shared::model::ledger::LedgerRecord;
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use super::clerk::Clerk;
+use super::clerk::{Clerk, Publication};
 use super::error::HandleIntentError;
 use super::machine::Ending;
 use super::outcome::{Found, Search};
-use super::{firing, hooks, sending, timers};
+use super::{firing, hooks, lost, sending, timers};
 
 /// Tries of one look while others take steps on the same intent.
 const MAX_TRIES: u32 = 16;
@@ -42,7 +43,8 @@ enum Look {
 
 impl Clerk {
     pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
-        let patience = match self.look(&timer.agent, timer.intent, timer.nominal).await? {
+        let look = self.look(&timer.agent, timer.intent, timer.nominal).await?;
+        let patience = match look {
             Look::Over => return Ok(()),
             Look::Runs => NO_END_MS,
             Look::Unknown => NO_OUTCOME_MS,
@@ -68,7 +70,29 @@ impl Clerk {
         let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
         timers::put(&self.bus, timer, again).await?;
 
+        if look == Look::Unknown && elapsed >= lost::LOST_AFTER_MS {
+            self.publish_lost(&entry, running).await?;
+        }
+
         Ok(())
+    }
+
+    /// Publishes the firing under way of `entry` again, of which no record tells, if it waits nowhere.
+    async fn publish_lost(self: &Arc<Self>, entry: &Entry<Intent>, running: &Firing) -> Result<(), HandleIntentError> {
+        let intent = &entry.value;
+        // A value that was put back to an older state may be of a firing that is long over.
+        self.store.check(intent).await?;
+        if !lost::is_lost(&self.bus, &self.clock, intent, running).await? {
+            return Ok(());
+        }
+
+        tracing::warn!(
+            intent = %intent.intent.id, session = %intent.target(), event_id = %event_id(intent.intent.id, running.nominal)?,
+            "a firing is in no record and waits nowhere: its stream was put back or emptied; it is published again"
+        );
+        metrics::counter!("nexus_scheduler_lost_firings_total").increment(1);
+
+        Box::pin(self.publish_firing(entry, Publication::Lost)).await
     }
 
     /// Whether the firing `nominal` of intent `id` is over; where its turn has ended, it is now.

@@ -257,7 +257,16 @@ pub fn reschedule(
     step(value, IntentStatus::Pending, IntentCode::Rearmed, cause)
 }
 
-fn count_from(value: &mut Intent, events: &Position) {
+/// Makes `value` pending whose last record says that it was rescheduled: the second half of that step.
+///
+/// # Errors
+/// [`TakeStepError`].
+pub fn rearm(value: &mut Intent, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+    step(value, IntentStatus::Pending, code, cause)
+}
+
+/// Lets events behind `events` count for the condition of `value`.
+pub fn count_from(value: &mut Intent, events: &Position) {
     value.events_from = events.sequence;
     value.events_position = (events.sequence > 0).then(|| events.clone());
 }

@@ -5,6 +5,9 @@
 //! reservations that no intent stands behind. What was written last is looked at first: that is where a crash cut
 //! somebody off. Nothing waits for all this: the service is ready before it begins.
 //!
+//! Where the bucket was put back to an older state, intents are behind `AUDIT` ([`super::catch_up`]). Then all of them have
+//! their records looked after, whenever they changed, until a walk has found none that is behind.
+//!
 //! The bucket is read by one ordered reader without a filter. A batch of direct reads under a filter has the server count
 //! what is left under it, each time, with the stream locked: a tenth of a second in which no intent of a million is written.
 
@@ -13,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use shared::bus::{Incoming, Ordered};
+use shared::bus::position::told_sound;
+use shared::bus::{Bus, Connections, Incoming, Ordered, StreamInfo};
 use shared::clock::pause;
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::timer::TimerPurpose;
@@ -23,6 +27,7 @@ use shared::process::lifecycle::Shutdown;
 use shared::wire::subject::untoken;
 use shared::wire::topology::buckets::INTENTS;
 
+use super::catch_up::BEHIND;
 use super::clerk::Clerk;
 use super::error::HandleIntentError;
 use super::store::STREAM;
@@ -52,13 +57,33 @@ const ADMITTED_WITHIN_MS: i64 = 600_000;
 /// Final intents are kept so long in KV, milliseconds; `AUDIT` keeps them for ever.
 const KEPT_MS: i64 = 30 * 86_400_000;
 
-/// Walks until `shutdown`.
+/// The bucket that was looked through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Walked {
+    incarnation: String,
+    created: String,
+    /// Up to this revision.
+    through: u64,
+}
+
+impl Walked {
+    /// Whether `info` describes this bucket: not another one, and not one that was put back.
+    fn is_of(&self, info: &StreamInfo) -> bool {
+        let is_same = self.incarnation == info.incarnation && self.created == info.created;
+        is_same && self.through <= info.state.last
+    }
+}
+
+/// Walks until `shutdown`: every hour, when an intent was behind `AUDIT`, and when the connection stands anew to a bucket
+/// that was put back.
 pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
-    let mut audited = 0;
+    let mut walked = None;
+    let mut connections = clerk.bus.connections();
+    connections.begin();
     while !shutdown.is_requested() {
-        let rest = match walk(&clerk, audited, &shutdown).await {
+        let rest = match walk_on(&clerk, walked.as_ref(), &shutdown).await {
             Ok(through) => {
-                audited = through;
+                walked = through;
                 EVERY
             }
             Err(error) => {
@@ -69,9 +94,55 @@ pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
 
         tokio::select! {
             () = pause(rest) => {}
+            () = stands_anew_elsewhere(&clerk.bus, walked.as_ref(), &mut connections) => {}
+            () = clerk.store.put_back() => walked = None,
             () = shutdown.requested() => {}
         }
     }
+}
+
+/// Waits until the connection stands anew and the bucket is not the one that was `walked`, as far as can be told.
+async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: &mut Connections) {
+    loop {
+        connections.stands_anew().await;
+        connections.begin();
+
+        match bus.stream_info(STREAM).await {
+            Ok(info) if walked.is_some_and(|walked| walked.is_of(&info)) => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%error, "the bucket of intents cannot be asked for now");
+                return;
+            }
+        }
+    }
+}
+
+/// Walks once; returns the bucket that was looked through, none if not all of it was.
+async fn walk_on(
+    clerk: &Arc<Clerk>,
+    walked: Option<&Walked>,
+    shutdown: &Shutdown,
+) -> Result<Option<Walked>, HandleIntentError> {
+    let info = clerk.bus.stream_info(STREAM).await?;
+    let audited = walked
+        .filter(|walked| walked.is_of(&info))
+        .map_or(0, |walked| walked.through);
+    let behind = clerk.store.caught_up();
+    let through = walk(clerk, audited, shutdown).await?;
+    if shutdown.is_requested() {
+        return Ok(None);
+    }
+
+    if audited == 0 && clerk.store.caught_up() == behind {
+        told_sound(BEHIND);
+    }
+
+    Ok(Some(Walked {
+        incarnation: info.incarnation,
+        created: info.created,
+        through,
+    }))
 }
 
 /// Looks through all intents and books; intents that changed after revision `audited` have their records looked after.
@@ -197,9 +268,18 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
     };
 
     let now = clerk.clock.now();
-    if stored.sequence > audited && changed_lately(&intent, now) {
+    let (mut intent, mut revision) = (intent, stored.sequence);
+
+    // One that is over is never behind `AUDIT`; one that waits may be, however long ago it was written.
+    if stored.sequence > audited && (!intent.status.is_final() || changed_lately(&intent, now)) {
         match clerk.store.audit(&intent).await {
-            Ok(_) | Err(HandleIntentError::Conflict(_)) => {}
+            Ok(_) => {}
+            Err(HandleIntentError::Conflict(id)) => {
+                let Some(entry) = clerk.store.get(Some(&intent.intent.agent), id).await? else {
+                    return Ok(());
+                };
+                (intent, revision) = (entry.value, entry.revision);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -232,7 +312,7 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
                 .last()
                 .is_some_and(|record| now.since(record.at) > KEPT_MS);
             if over {
-                clerk.store.remove(&intent, stored.sequence).await?;
+                clerk.store.remove(&intent, revision).await?;
             }
 
             Ok(())

@@ -76,7 +76,7 @@ pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
         bus: needs.bus.clone(),
         clock: Arc::clone(&needs.clock),
         registry,
-        store: Store::new(needs.bus.clone(), &needs.instance),
+        store: Store::new(needs.bus.clone(), Arc::clone(&needs.clock), &needs.instance),
         books: Books::new(&needs.bus, &needs.instance),
         approvals: Approvals::new(&needs.bus),
         bell: Bell::new(needs.bus.clone(), needs.shutdown.clone()),

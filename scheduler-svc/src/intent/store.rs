@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shared::bus::{Bus, Entry, Kv, Outgoing, PublishError, Stored};
-use shared::clock::pause;
+use shared::clock::{SharedClock, pause};
 use shared::model::intent::service::IntentList;
 use shared::model::intent::{Intent, IntentRecord};
 use shared::wire::subject::{intent_audit, token};
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::AUDIT;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use ulid::Ulid;
 
 use super::error::HandleIntentError;
@@ -35,8 +35,13 @@ const TOLD_AGAIN: Duration = Duration::from_secs(2);
 /// Where intents are.
 #[derive(Debug)]
 pub struct Store {
-    bus: Bus,
-    values: Kv<Intent>,
+    pub(super) bus: Bus,
+    pub(super) clock: SharedClock,
+    pub(super) values: Kv<Intent>,
+    /// Values that were behind `AUDIT`, since the process began.
+    pub(super) caught_up: AtomicU64,
+    /// Told of each of them.
+    pub(super) put_back: Notify,
     instance: String,
     writes: AtomicU64,
     telling: Arc<Semaphore>,
@@ -51,10 +56,13 @@ pub fn key(agent: &str, id: Ulid) -> String {
 impl Store {
     /// On `bus`, for the replica `instance`.
     #[must_use]
-    pub fn new(bus: Bus, instance: &str) -> Self {
+    pub fn new(bus: Bus, clock: SharedClock, instance: &str) -> Self {
         Self {
             values: bus.kv(INTENTS),
             bus,
+            clock,
+            caught_up: AtomicU64::new(0),
+            put_back: Notify::new(),
             instance: instance.to_owned(),
             writes: AtomicU64::new(0),
             telling: Arc::new(Semaphore::new(MAX_TELLING)),
@@ -101,7 +109,7 @@ impl Store {
     }
 
     /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
-    async fn tell(&self, value: &Intent) {
+    pub(super) async fn tell(&self, value: &Intent) {
         let Ok(slot) = Arc::clone(&self.telling).try_acquire_owned() else {
             told(&self.bus, value).await;
             return;
@@ -169,13 +177,34 @@ impl Store {
     /// Makes sure that the records of `value` are in `AUDIT`, once each; answers the sequence of the last.
     ///
     /// # Errors
-    /// [`HandleIntentError::Conflict`] where `AUDIT` knows of later ones: `value` is not what stands there any more.
+    /// As [`Store::check`]; [`HandleIntentError`] if `AUDIT` takes no record.
     pub async fn audit(&self, value: &Intent) -> Result<u64, HandleIntentError> {
-        let subject = intent_audit(&value.intent.id.to_string());
-        let found = self.bus.last_on_subject(AUDIT, &subject).await?;
         // Nothing there, whatever `value` says: it was emptied, or put back to an older state.
+        let found = self.newest(value).await?;
         let known = found.map_or((0, 0), |found| (number(&found), found.sequence));
         append(&self.bus, value, known).await
+    }
+
+    /// Checks that `AUDIT` has no later records than those of `value`.
+    ///
+    /// # Errors
+    /// [`HandleIntentError::Conflict`] if it has. Then `value` is not what stands there any more: if nobody else has written,
+    /// KV was put back to an older state, and the value is brought up to `AUDIT` before.
+    pub async fn check(&self, value: &Intent) -> Result<(), HandleIntentError> {
+        self.newest(value).await.map(drop)
+    }
+
+    /// The newest record of `value`'s intent in `AUDIT`, which is none of a later value.
+    async fn newest(&self, value: &Intent) -> Result<Option<Stored>, HandleIntentError> {
+        let id = value.intent.id;
+        let found = self.bus.last_on_subject(AUDIT, &intent_audit(&id.to_string())).await?;
+        match found {
+            Some(last) if number(&last) > value.n => {
+                self.catch_up(value, last).await?;
+                Err(HandleIntentError::Conflict(id))
+            }
+            found => Ok(found),
+        }
     }
 
     /// The transitions of intent `id` in order, out of `AUDIT`.
@@ -279,6 +308,7 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
     Ok(last)
 }
 
-fn number(stored: &Stored) -> u32 {
+/// Which transition `stored`, a message of `AUDIT`, tells of; 0 if it cannot be read.
+pub(super) fn number(stored: &Stored) -> u32 {
     stored.decode::<IntentRecord>().map_or(0, |record| record.n)
 }

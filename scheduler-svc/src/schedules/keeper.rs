@@ -25,7 +25,7 @@ use super::decide::{Decision, Plan, UnderWay, decide, fresh_last, gives_up_waiti
 use super::event;
 use super::under_way::{find_out, tell_unknown};
 use crate::fired::OnFire;
-use crate::timer::{TimerPlace, Timers};
+use crate::timer::{TimerOutcome, TimerPlace, Timers};
 
 /// Number of times that one check is repeated while other replicas write the record.
 const TRIES: u32 = 32;
@@ -274,7 +274,13 @@ impl Keeper {
     async fn complete(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
         if record.timer_due().is_some() {
             let set: Option<ScheduleTimer> = self.timers.get(&TimerPlace::of_schedule(&record.spec.id)).await?;
-            if set.is_some_and(|set| set.generation >= record.generation) {
+            let stands = match set {
+                Some(set) if set.generation > record.generation => !self.is_put_back(record).await?,
+                Some(set) => set.generation == record.generation,
+                None => false,
+            };
+
+            if stands {
                 return Ok(());
             }
         }
@@ -308,25 +314,52 @@ impl Keeper {
         self.set_timer(record).await
     }
 
+    /// Sets, or withdraws, the timer of `record`, unless that of a later record stands.
     async fn set_timer(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
+        if self.try_timer(record, None).await? == TimerOutcome::Done {
+            return Ok(());
+        }
+
+        let place = TimerPlace::of_schedule(&record.spec.id);
+        let set: Option<ScheduleTimer> = self.timers.get(&place).await?;
+        let Some(set) = set.filter(|set| set.generation > record.generation) else {
+            return self.try_timer(record, None).await.map(drop);
+        };
+
+        if self.is_put_back(record).await? {
+            tracing::warn!(
+                schedule = %record.spec.id, generation = record.generation, set = set.generation,
+                "KV schedules was put back to an older state: the timer of the lost record is replaced"
+            );
+            self.try_timer(record, Some(set.generation)).await?;
+        }
+
+        Ok(())
+    }
+
+    /// Whether `record`, which a timer is ahead of, is what KV has: whoever set that timer had written its record before, so
+    /// that record is lost. To be asked after the timer was read.
+    async fn is_put_back(&self, record: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
+        let standing = self.book.get(&record.spec.id).await?;
+        Ok(standing.is_some_and(|standing| standing.value == *record))
+    }
+
+    /// Sets, or withdraws, the timer of `record` in place of an earlier one, or of the one of generation `lost`.
+    async fn try_timer(&self, record: &ScheduleRecord, lost: Option<u64>) -> Result<TimerOutcome, KeepScheduleError> {
         let place = TimerPlace::of_schedule(&record.spec.id);
         let generation = record.generation;
-        let yields = |set: &ScheduleTimer| set.generation <= generation;
-        match record.timer_due() {
+        let yields = |set: &ScheduleTimer| set.generation <= generation || Some(set.generation) == lost;
+        Ok(match record.timer_due() {
             Some(due) => {
                 let timer = ScheduleTimer {
                     id: record.spec.id.clone(),
                     nominal: record.next.map_or(due, |next| next.nominal),
                     generation,
                 };
-                self.timers.put(&place, due, &timer, yields).await?;
+                self.timers.put(&place, due, &timer, yields).await?
             }
-            None => {
-                self.timers.cancel(&place, yields).await?;
-            }
-        }
-
-        Ok(())
+            None => self.timers.cancel(&place, yields).await?,
+        })
     }
 
     async fn publish(&self, record: &ScheduleRecord, nominal: UnixMillis) -> Result<(), KeepScheduleError> {

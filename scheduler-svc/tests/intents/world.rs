@@ -12,7 +12,7 @@ use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
-use shared::model::intent::{IntentRecord, IntentStatus};
+use shared::model::intent::{Intent, IntentRecord, IntentStatus};
 use shared::model::invocation::{EventInvocations, HookInvocation};
 use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
 use shared::model::order::SessionOrder;
@@ -133,6 +133,12 @@ impl World {
             .expect("it is there")
             .value
             .status
+    }
+
+    /// What KV has of intent `number`.
+    pub(crate) async fn value(&self, number: u128) -> Intent {
+        let found = self.desks[0].clerk.store.find(None, ulid(number)).await;
+        found.expect("it is there").value
     }
 
     pub(crate) async fn dispatches(&self) -> Vec<(u64, Dispatch)> {

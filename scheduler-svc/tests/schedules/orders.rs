@@ -9,7 +9,7 @@ use scheduler_svc::schedules::keeper::Keeper;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::model::schedule::{NextFiring, ScheduleRecord, ScheduleTimer};
+use shared::model::schedule::{NextFiring, Overlap, ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::schedule::book::ScheduleBook;
@@ -246,6 +246,41 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
 
     waited.await.expect("the timer in time");
     assert_eq!(world.fired().await[id], [now.0]);
+
+    replica.stop().await;
+}
+
+/// KV `schedules` has an older record; `SCHEDULES` has the timer of one that is lost, which would ring in years.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_timer_of_a_record_that_is_lost_holds_nothing_back() {
+    let world = World::start().await;
+    let book = ScheduleBook::new(&world.bus);
+    let replica = Replica::start(&world).await;
+    let now = SystemClock.now();
+    let id = "hook:f:0";
+    let mut often = spec(id, "every 1s");
+    // Nobody answers whether the one before is over.
+    often.policies.overlap = Overlap::Allow;
+    book.replace("hook:f:", &[often], now).await.expect("written");
+    world.until_record(id, |record| record.fired > 0).await;
+    replica.stop().await;
+
+    let older = book.get(id).await.expect("the bucket is read").expect("a record").value;
+    let lost = ScheduleTimer {
+        id: id.to_owned(),
+        nominal: now.plus(1_000 * 86_400_000),
+        generation: older.generation + 1_000,
+    };
+    let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
+    let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
+    let set = timers.put(&place, lost.nominal, &lost, |_: &ScheduleTimer| true).await;
+    set.expect("it is set");
+
+    let replica = Replica::start(&world).await;
+    let fired = older.fired;
+    world.until_record(id, |record| record.fired > fired + 2).await;
+    let set = timers.get::<ScheduleTimer>(&place).await.expect("it is read");
+    assert!(set.is_none_or(|set| set.generation < lost.generation));
 
     replica.stop().await;
 }

@@ -162,6 +162,12 @@ pub fn invocation(partition: u16, event: &EventId) -> String {
     join("nexus.invocation", &[&partition.to_string(), event.as_str()])
 }
 
+/// Where the record of an event's invocations is, whatever its partition.
+#[must_use]
+pub fn invocation_anywhere(event: &EventId) -> String {
+    join("nexus.invocation.*", &[event.as_str()])
+}
+
 /// Where the records of all events of `partition` are.
 #[must_use]
 pub fn invocations_of(partition: u16) -> String {

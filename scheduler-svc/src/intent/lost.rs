@@ -1,0 +1,164 @@
+//! Firings whose message is gone: their queue was put back to an older state, emptied or made anew.
+//!
+//! No record of another service names what an intent publishes itself, so the intent's own value is what it is made again
+//! from, with the same ids. Whoever takes it looks whether an earlier copy was handled.
+
+use shared::bus::{Bus, ReadStreamError, Stored};
+use shared::clock::SharedClock;
+use shared::model::dispatch::{DeliveryContext, Dispatch};
+use shared::model::event::Event;
+use shared::model::intent::{Firing, Intent};
+use shared::model::reply::Reply;
+use shared::model::time::UnixMillis;
+use shared::wire::headers::EVENT;
+use shared::wire::held::{HeldKind, held_key};
+use shared::wire::subject;
+use shared::wire::topology::streams::{DELIVERIES, DISPATCHES, EVENTS, PARKED};
+use ulid::Ulid;
+
+use super::error::HandleIntentError;
+use super::firing;
+
+/// A firing of which nobody knows anything for so long is looked for in its queue, milliseconds: the server would refuse a
+/// copy of it for 120 s.
+pub(super) const LOST_AFTER_MS: i64 = 150_000;
+/// How much earlier than by the clocks a message may have been stored, milliseconds.
+const SKEW_MS: i64 = 600_000;
+/// Messages read at once.
+const PAGE: usize = 256;
+
+/// Where messages are looked for.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    stream: &'a str,
+    subject: &'a str,
+    /// Those that were stored since then; none = all.
+    since: Option<UnixMillis>,
+}
+
+/// Whether nothing of `running`, the firing of `intent` under way, waits anywhere.
+///
+/// # Errors
+/// [`HandleIntentError`] if the streams cannot be read.
+pub async fn is_lost(
+    bus: &Bus,
+    clock: &SharedClock,
+    intent: &Intent,
+    running: &Firing,
+) -> Result<bool, HandleIntentError> {
+    if let Some(dispatch) = running.dispatch {
+        let place = Place {
+            stream: DISPATCHES,
+            subject: &subject::dispatch(&intent.target()),
+            since: Some(stored_since(bus, clock, running.at).await?),
+        };
+
+        let waits = first(bus, place, |stored| has_dispatch(stored, dispatch))
+            .await?
+            .is_some();
+        return Ok(!waits && !is_held(bus, HeldKind::Dispatch, dispatch).await?);
+    }
+
+    if let Some(reply) = firing::reply(intent, running.nominal)? {
+        return Ok(!waits_to_be_sent(bus, &reply).await? && !is_held(bus, HeldKind::Delivery, reply.id).await?);
+    }
+
+    let event = firing::event(intent, running.nominal, running.at)?;
+    Ok(stored_event(bus, clock, &event).await?.is_none())
+}
+
+/// The sequence of `event`, the event of a firing, if `EVENTS` has it.
+///
+/// # Errors
+/// [`ReadStreamError`] if the stream cannot be read.
+pub async fn stored_event(bus: &Bus, clock: &SharedClock, event: &Event) -> Result<Option<u64>, ReadStreamError> {
+    let place = Place {
+        stream: EVENTS,
+        subject: &subject::conversation(&event.channel, event.account(), &event.peer.id),
+        // Not before its time.
+        since: Some(stored_since(bus, clock, event.timestamp).await?),
+    };
+
+    let is_it = |stored: &Stored| stored.headers.get(EVENT) == Some(event.id.as_str());
+    Ok(first(bus, place, is_it).await?.map(|stored| stored.sequence))
+}
+
+/// The earliest time at which the server, by its own clock, stored what was published at `at` or later.
+async fn stored_since(bus: &Bus, clock: &SharedClock, at: UnixMillis) -> Result<UnixMillis, ReadStreamError> {
+    let server = bus.server_clock(clock.as_ref()).await?;
+    Ok(at.plus(server.ahead_ms).plus(-SKEW_MS))
+}
+
+fn has_dispatch(stored: &Stored, id: Ulid) -> bool {
+    stored.decode::<Dispatch>().is_ok_and(|dispatch| dispatch.id == id)
+}
+
+/// Whether `reply` is in the queue, or parked behind a destination that fails.
+async fn waits_to_be_sent(bus: &Bus, reply: &Reply) -> Result<bool, ReadStreamError> {
+    for (stream, root) in [(DELIVERIES, "nexus.dl"), (PARKED, "nexus.parked")] {
+        let place = Place {
+            stream,
+            subject: &stored_delivery(root, &reply.delivery_context),
+            since: None,
+        };
+
+        let is_it = |stored: &Stored| stored.decode::<Reply>().is_ok_and(|waiting| waiting.id == reply.id);
+        if first(bus, place, is_it).await?.is_some() {
+            return Ok(true);
+        }
+    }
+
+    Ok(false)
+}
+
+/// Where deliveries to `to` are stored below `root`, whatever their partition.
+fn stored_delivery(root: &str, to: &DeliveryContext) -> String {
+    subject::delivery(to).replacen("nexus.delivery", &format!("{root}.*"), 1)
+}
+
+async fn is_held(bus: &Bus, kind: HeldKind, id: Ulid) -> Result<bool, ReadStreamError> {
+    Ok(bus.held().find(&held_key(kind, id)).await?.0.is_some())
+}
+
+/// The first message at `place` that `is_it`. A replica that lags may lack it: then it is published once more, and known
+/// again by its id.
+async fn first(
+    bus: &Bus,
+    place: Place<'_>,
+    is_it: impl Fn(&Stored) -> bool,
+) -> Result<Option<Stored>, ReadStreamError> {
+    let Place { stream, subject, since } = place;
+    let mut page = match since {
+        Some(since) => bus.history_since(stream, subject, since, PAGE).await?,
+        None => bus.history(stream, subject, 1, PAGE).await?,
+    };
+
+    while let Some(through) = page.last().map(|stored| stored.sequence) {
+        if let Some(found) = page.into_iter().find(&is_it) {
+            return Ok(Some(found));
+        }
+        page = bus.history(stream, subject, through + 1, PAGE).await?;
+    }
+
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_looked_for_in_every_partition() {
+        let to = DeliveryContext {
+            channel: "telegram".to_owned(),
+            peer_id: Some("5".to_owned()),
+            ..DeliveryContext::default()
+        };
+        let stored = stored_delivery("nexus.parked", &to);
+        let published = subject::delivery(&to);
+        assert_eq!(
+            stored.strip_prefix("nexus.parked.*"),
+            published.strip_prefix("nexus.delivery")
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! The value of an intent, brought up to the records that `AUDIT` has behind it. *Pure.*
+//!
+//! The records tell each step that was taken, so the value that the last of them was written with can be made again. Two
+//! things they do not tell: from which event on a condition counts, which follows from the time of the step
+//! ([`Refolded::counts_from`]), and whether a turn withdrew its own intent; then its turn is spared.
+
+use shared::model::event::ParseEventIdError;
+use shared::model::intent::{Firing, Intent, IntentCode, IntentRecord, IntentStatus, Lineage, MAX_LINEAGE, Withdrawn};
+use shared::model::time::UnixMillis;
+
+use super::clerk::occurrence_after;
+use super::machine::{self, Cause, TakeStepError};
+use super::{firing, plan};
+
+/// The records cannot be folded into the value.
+#[derive(Debug, thiserror::Error)]
+pub enum RefoldError {
+    /// A firing whose ids cannot be.
+    #[error(transparent)]
+    Id(#[from] ParseEventIdError),
+    /// A step that the lifecycle does not have.
+    #[error(transparent)]
+    Step(#[from] TakeStepError),
+}
+
+/// A value that is where its records are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refolded {
+    /// The value. Its own records are the last one that was folded in and, where that one stood between two states, the
+    /// one that ends the step.
+    pub value: Intent,
+    /// The records gave it a condition: only events that were stored after this time count for it.
+    pub counts_from: Option<UnixMillis>,
+}
+
+/// The value after `value`, with `records` folded in: those that it lacks, ascending. `upon` is the sequence in `AUDIT` of
+/// the record before the last of them; 0 = there is none.
+///
+/// # Errors
+/// [`RefoldError`] if the records are not those of an intent.
+pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Refolded, RefoldError> {
+    let mut next = machine::fresh(value);
+    let mut counts_from = None;
+    for record in records {
+        take_in(&mut next, record)?;
+        if matches!(record.code, IntentCode::Admitted | IntentCode::Rearmed) {
+            set_deadline(&mut next, record.at);
+            counts_from = next.deadline.map(|_| record.at);
+        }
+    }
+
+    next.records.extend(records.last().cloned());
+    next.audited = upon;
+
+    // The writer's second record of that step is not in `AUDIT`: its value was lost, or the copy was cut between the two.
+    if let (IntentStatus::Rescheduled, Some(last)) = (next.status, records.last()) {
+        make_pending(&mut next, last)?;
+        counts_from = next.deadline.map(|_| last.at);
+    }
+
+    Ok(Refolded {
+        value: next,
+        counts_from,
+    })
+}
+
+/// Takes the step that `record` tells of.
+fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventIdError> {
+    value.n = record.n;
+    value.status = record.to;
+    value.due = record.due.filter(|_| !record.to.is_final());
+
+    if let Some(rejection) = &record.rejection {
+        value.rejection = Some(rejection.clone());
+    }
+
+    if let Some(lineage) = record.lineage.as_deref() {
+        note_lineage(value, lineage);
+    }
+
+    match record.to {
+        IntentStatus::Running => {
+            let nominal = record.due.unwrap_or(record.at);
+            value.fired = value.fired.saturating_add(1);
+            value.running = Some(Firing {
+                nominal,
+                at: record.at,
+                dispatch: firing::dispatch_of(value, nominal)?,
+            });
+        }
+        IntentStatus::Canceled => {
+            let firing = value.running.take();
+            value.withdrawn = firing.and_then(|firing| {
+                Some(Withdrawn {
+                    nominal: firing.nominal,
+                    dispatch: firing.dispatch?,
+                    spares_turn: true,
+                })
+            });
+        }
+        IntentStatus::Proposed
+        | IntentStatus::Pending
+        | IntentStatus::Rescheduled
+        | IntentStatus::Completed
+        | IntentStatus::Failed
+        | IntentStatus::Rejected => value.running = None,
+    }
+
+    Ok(())
+}
+
+fn note_lineage(value: &mut Intent, lineage: &Lineage) {
+    value.lineage.push(lineage.clone());
+    if value.lineage.len() > MAX_LINEAGE {
+        value.lineage.remove(0);
+    }
+    value.intent.schedule = lineage.new.clone();
+}
+
+/// The deadline of the schedule that `value` got at `at`.
+fn set_deadline(value: &mut Intent, at: UnixMillis) {
+    let planned = plan::plan(&value.intent.schedule, at).ok();
+    value.deadline = planned.and_then(|planned| planned.deadline);
+}
+
+/// Ends the step of `value` whose first half `last` is: by its new schedule, or with its next occurrence.
+fn make_pending(value: &mut Intent, last: &IntentRecord) -> Result<(), TakeStepError> {
+    let (due, code) = if last.lineage.is_some() {
+        let planned = plan::plan(&value.intent.schedule, last.at).ok();
+        set_deadline(value, last.at);
+        (planned.and_then(|planned| planned.due), IntentCode::Rearmed)
+    } else {
+        let after = last.due.map_or(last.at, |due| due.max(last.at));
+        (occurrence_after(value, after), IntentCode::NextOccurrence)
+    };
+
+    // Without any time it would wait for ever.
+    value.due = due.or_else(|| last.due.filter(|_| value.deadline.is_none()));
+    let cause = Cause {
+        by: &last.by,
+        why: &last.why,
+        at: last.at,
+    };
+
+    machine::rearm(value, code, cause)
+}
+
+#[cfg(test)]
+mod tests;
