@@ -18,16 +18,6 @@ pub struct Position {
 
 /// Which message of a stream that a queue drains: its sequence alone names none, for a queue that is put back to an older
 /// state, or made anew, gives sequences out again. Written `{sequence}@{nanoseconds}`.
-///
-/// ```
-/// use shared::model::position::Place;
-///
-/// let place = Place { sequence: 20, stored_at_ns: 1_700 };
-/// assert_eq!(place.to_string(), "20@1700");
-/// assert_eq!(Place::parse("20@1700"), Some(place));
-/// // The same sequence in a restored stream is another message.
-/// assert_ne!(Place::parse("20@1800"), Some(place));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// Its sequence.

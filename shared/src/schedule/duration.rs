@@ -13,11 +13,6 @@ pub struct ParseDurationError {
 
 /// Milliseconds of `text`: numbers with `w`, `d`, `h`, `m`, `s` or `ms`, at least one millisecond together.
 ///
-/// ```
-/// assert_eq!(shared::schedule::duration::parse("1h30m"), Ok(5_400_000));
-/// assert!(shared::schedule::duration::parse("soon").is_err());
-/// ```
-///
 /// # Errors
 /// [`ParseDurationError`] where it is no such text.
 pub fn parse(text: &str) -> Result<i64, ParseDurationError> {

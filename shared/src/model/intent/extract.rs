@@ -82,14 +82,6 @@ pub struct Extracted {
 }
 
 /// Takes the elements out of `answer`. An answer without any comes back as it was.
-///
-/// ```
-/// use shared::model::intent::extract::extract;
-///
-/// let plain = extract("See you tomorrow.");
-/// assert_eq!(plain.text, "See you tomorrow.");
-/// assert!(plain.proposals.is_empty() && plain.refusals.is_empty());
-/// ```
 #[must_use]
 pub fn extract(answer: &str) -> Extracted {
     if !answer.contains(NAME) && !answer.contains(CLOSING) {
