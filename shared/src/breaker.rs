@@ -168,6 +168,7 @@ impl Breaker {
     #[must_use]
     pub fn counted(&self, operations: u32, now: UnixMillis) -> Self {
         let former = self.recent.filter(|recent| !recent.is_over(now));
+        // A new hour starts with this failure alone, because earlier operations were not counted.
         let recent = former.map_or(
             Recent {
                 since: now,
@@ -234,6 +235,7 @@ impl Breaker {
                 is_half || failures >= policy.failures_to_open.max(1)
             }
             Circuit::HalfOpen { by, .. } if by == me => true,
+            // The operation was admitted before the breaker opened.
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
         };
 

@@ -160,6 +160,7 @@ pub fn next_after(schedule: &Schedule, after: UnixMillis) -> Option<UnixMillis> 
     let zone = &schedule.zone;
     match &schedule.timing {
         Timing::Every { period_ms, anchor_ms } => {
+            // Rounded down, so that instants before the anchor are on the grid as well.
             let passed = after.0.checked_sub(*anchor_ms)?.div_euclid(*period_ms);
             let next = passed.checked_add(1)?.checked_mul(*period_ms)?;
             anchor_ms.checked_add(next).map(UnixMillis)
@@ -197,6 +198,7 @@ fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Times
         let found = cron.at_or_after(offset.to_datetime(from));
         let found = found.and_then(|time| offset.to_timestamp(time).ok());
 
+        // A time at or after the change must be computed with the new offset.
         match (found, change) {
             (Some(found), Some(change)) if found >= change => from = change,
             (None, Some(change)) => from = change,

@@ -23,7 +23,7 @@ pub enum ApprovalStatus {
     Rejected,
     /// Not decided in time.
     Expired,
-    /// Canceled by the turn or an operator.
+    /// Withdrawn: the turn no longer waits for it.
     Cancelled,
     /// Replaced by a new request, because the arguments changed.
     Superseded,
@@ -62,7 +62,7 @@ pub struct ApprovalRequest {
     pub arguments_hash: String,
     /// Name of the policy that asks.
     pub policy: String,
-    /// Ids of the approvers.
+    /// Description of the parties that may decide, for people.
     pub approvers: Vec<String>,
     /// Time at which the approval expires.
     pub expires_at: UnixMillis,
@@ -146,7 +146,7 @@ pub struct AskedIn {
 /// creates it, never an agent. The client that shows the card renders it as buttons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
-    /// Always [`CARD`].
+    /// Kind of the interactive part: always [`CARD`].
     pub kind: String,
     /// Id of the approval.
     pub approval: String,
@@ -190,7 +190,7 @@ pub struct ApprovalDecision {
     pub id: String,
     /// New state of the approval.
     pub status: ApprovalStatus,
-    /// Party that decided.
+    /// Party that made the decision; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     /// Arguments as the approver edited them.
@@ -215,7 +215,7 @@ pub struct Confirmation {
     /// Time of the decision or expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_at: Option<UnixMillis>,
-    /// Party that decided.
+    /// Party that made the decision; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     /// Comment of the approver.
@@ -313,7 +313,7 @@ pub struct Vote {
 /// Arguments as an approver edited them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Edited {
-    /// The edited arguments.
+    /// Arguments as the approver wrote them.
     pub arguments: Value,
     /// SHA-256 of their canonical form, in hex.
     pub hash: String,

@@ -42,7 +42,7 @@ pub struct DecideApproval {
     pub id: String,
     /// Whether to approve; `false` denies.
     pub approve: bool,
-    /// Party that decides.
+    /// Party that makes the decision.
     pub by: Party,
     /// Way the decision arrived: `cli`, `http`, `link`, `chat`, ….
     pub via: String,

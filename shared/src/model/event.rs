@@ -195,7 +195,7 @@ pub enum PeerKind {
     /// A direct conversation of two parties.
     #[default]
     Dm,
-    /// A group with a fixed membership.
+    /// A conversation of several parties.
     Group,
     /// A room that anyone may enter.
     Channel,
@@ -242,7 +242,7 @@ pub struct Attachment {
     /// MIME type of the file.
     #[serde(default, alias = "mimeType", skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     #[serde(default, alias = "sizeBytes", skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// `image`, `audio`, `video`, `document`, … (open set).

@@ -41,7 +41,7 @@ impl Default for Heartbeat {
     }
 }
 
-/// The value of `metadata.heartbeat` in a heartbeat's event: the session it is for and where the reply goes.
+/// The value of `metadata.heartbeat` in a heartbeat's event: its session, and the destination of the reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatMark {
     /// Key of the persona's session.

@@ -217,7 +217,7 @@ pub enum HookStatus {
     Paused,
     /// A required channel is not configured. Lists show this state; it is not stored.
     Waiting,
-    /// An operator, its author or the hook itself disabled it.
+    /// The hook is disabled and sees no events.
     Disabled,
     /// The hook's file does not parse.
     Errored,
@@ -279,7 +279,7 @@ const fn is_zero(number: &u64) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StoredAnswer {
-    /// The hook fired.
+    /// The hook fired with this result.
     Fired {
         /// Id of the hook.
         hook_id: String,

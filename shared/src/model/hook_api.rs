@@ -178,7 +178,7 @@ pub struct HookView {
 pub struct HookDetails {
     /// The hook, as in a list.
     pub hook: HookView,
-    /// Source that runs.
+    /// Source of the hook that runs at present.
     pub source: String,
     /// Last invocations with an outcome other than a pass, newest first.
     pub invocations: Vec<InvocationRow>,

@@ -180,6 +180,7 @@ impl Identities {
             PeerKind::Dm => self.resolve(event, peer),
             PeerKind::Group | PeerKind::Channel => None,
         };
+        // A stranger's id that equals a person's id must not get the person's session.
         let is_taken = event.peer.kind == PeerKind::Dm && self.persons.iter().any(|known| known.id == peer);
         match person {
             Some(person) => PeerName::Person(proven_name(&person.id)),

@@ -50,9 +50,9 @@ pub enum IntentStatus {
     Pending,
     /// Fired; its turn or hook is running.
     Running,
-    /// Its turn or hook ended. Final.
+    /// The turn or hook of its firing ended. Final.
     Completed,
-    /// Its turn or hook failed. Final.
+    /// The turn or hook of its firing failed. Final.
     Failed,
     /// Canceled before it completed. Final.
     Canceled,
@@ -254,7 +254,7 @@ pub struct Withdrawn {
 /// The next write happens only after these records are in `AUDIT`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// The requested intent.
+    /// The intent as it was requested.
     pub intent: HookIntent,
     /// State of the intent.
     pub status: IntentStatus,

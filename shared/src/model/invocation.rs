@@ -15,7 +15,7 @@ use super::time::UnixMillis;
 pub enum HookOutcome {
     /// The hook returned `fire: false`.
     Passed,
-    /// The hook fired.
+    /// The hook fired and a dispatch was published.
     Fired {
         /// Id of the dispatch that was published.
         dispatch: Ulid,
@@ -140,7 +140,7 @@ impl EventInvocations {
 pub struct HookPasses {
     /// Id of the hook.
     pub hook_id: String,
-    /// Number of passes.
+    /// Number of passes since the last report.
     pub count: u32,
     /// Durations of the latest passes, in microseconds: at most [`MAX_TOLD_LATENCIES`], oldest first.
     pub latencies_us: Vec<u32>,

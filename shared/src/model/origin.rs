@@ -71,7 +71,7 @@ pub enum Origin {
     },
     /// A Nexus service: a timer, an agent, or a part of a reply that was sent.
     System,
-    /// Unknown: nothing proves who brought the event.
+    /// Unknown: the party that brought the event is not proven.
     #[default]
     Open,
 }

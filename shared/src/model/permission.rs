@@ -109,6 +109,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
                 p += 1;
                 t += 1;
             }
+            // The last `*` matches one character more, and the rest of the pattern is tried again.
             Some(_) | None => match star {
                 Some((at, from)) => {
                     star = Some((at, from + 1));

@@ -174,6 +174,7 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
         return Standing::Void("the stream was created again or restored");
     }
 
+    // The message was dropped by age, so it cannot be compared any more.
     if position.sequence < found.first {
         return Standing::Holds;
     }

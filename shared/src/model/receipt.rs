@@ -93,6 +93,6 @@ pub struct Receipt {
     pub causation: Causation,
     /// Time of the step.
     pub at: UnixMillis,
-    /// Step that happened.
+    /// Step of the delivery that happened.
     pub step: ReceiptStep,
 }

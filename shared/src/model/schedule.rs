@@ -17,7 +17,7 @@ pub const ONE_SHOT_WINDOW_MS: u64 = 86_400_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "id", rename_all = "snake_case")]
 pub enum ScheduleTarget {
-    /// The hook with this id. It receives the event whatever its `@match` says.
+    /// The hook with this id. It receives the event even if its `@match` does not match.
     Hook(String),
     /// The heartbeat of the persona with this id.
     Persona(String),
@@ -128,15 +128,15 @@ pub struct ScheduleSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
-    /// Note of the operator who paused it.
+    /// Note of the operator, for people.
     pub note: String,
-    /// Name of the operator who paused it.
+    /// Name of the operator that paused it.
     pub by: String,
     /// Time of the pause.
     pub at: UnixMillis,
 }
 
-/// A coming firing.
+/// A firing in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NextFiring {
@@ -146,7 +146,7 @@ pub struct NextFiring {
     pub due: UnixMillis,
 }
 
-/// A past firing.
+/// A firing that was decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastFiring {

@@ -72,7 +72,7 @@ pub struct PauseSchedule {
     /// Reason for the pause, for people.
     #[serde(default)]
     pub note: String,
-    /// Name of the operator who pauses it.
+    /// Name of the operator that pauses it.
     #[serde(default)]
     pub by: String,
 }

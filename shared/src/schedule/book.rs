@@ -46,7 +46,7 @@ impl ScheduleBook {
         }
     }
 
-    /// Returns the bucket.
+    /// Returns the bucket of the records.
     #[must_use]
     pub const fn kv(&self) -> &Kv<ScheduleRecord> {
         &self.kv

@@ -133,6 +133,7 @@ impl Cron {
         let last_year = from.year().saturating_add(HORIZON_YEARS);
         let mut date = from.date();
 
+        // `None` = no whole second is left on the first day.
         let mut earliest = ceil_second(from.time());
         while date.year() <= last_year {
             if !contains(self.months, u32::from(date.month().unsigned_abs())) {
@@ -168,6 +169,7 @@ impl Cron {
 
         let in_hour = |hour, minute, second| -> Option<(u32, u32, u32)> {
             if let Some(found) = at_or_after(self.minutes, minute) {
+                // A later minute starts again at its first second.
                 if found > minute {
                     return Some((hour, found, first(self.seconds)?));
                 }
@@ -187,6 +189,7 @@ impl Cron {
         let found = contains(self.hours, hour)
             .then(|| in_hour(hour, minute, second))
             .flatten();
+        // A later hour starts again at its first minute and second.
         let (hour, minute, second) = match found {
             Some(found) => found,
             None => (

@@ -160,6 +160,7 @@ impl Rule {
             | Freq::Secondly => {}
         }
 
+        // Finer rules take these from each slot instead.
         if self.freq.elapsed_seconds().is_none() {
             let or = |list: &mut Vec<i16>, value: i8| {
                 if list.is_empty() {

@@ -17,9 +17,9 @@ use super::envelope::Wire;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The person, or an event that is not a message.
+    /// The person, or any other cause of the turn.
     User,
-    /// The agent itself.
+    /// The agent of the session.
     Assistant,
 }
 
@@ -72,7 +72,7 @@ pub struct AgentRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AgentReply {
-    /// The agent failed.
+    /// The agent failed to make a reply.
     Error {
         /// Reason for the failure, for people.
         error: String,
@@ -85,7 +85,7 @@ pub enum AgentReply {
         /// Id of the approval, which the gate of the turn reported.
         waiting: String,
     },
-    /// The agent replied.
+    /// The agent replied to the turn.
     Answer {
         /// Text of the reply.
         content: String,

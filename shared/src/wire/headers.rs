@@ -15,9 +15,9 @@ pub const SCHEMA: &str = "Nexus-Schema";
 pub const SEAL: &str = "Nexus-Seal";
 /// Id of the event in the message, for log lines about unreadable messages. No decision depends on it.
 pub const EVENT: &str = "Nexus-Event";
-/// W3C trace context.
+/// W3C trace context: trace, parent span and flags.
 pub const TRACEPARENT: &str = "traceparent";
-/// W3C trace state.
+/// W3C trace state: data of tracing vendors.
 pub const TRACESTATE: &str = "tracestate";
 /// Number of hops in the causal chain.
 pub const HOPS: &str = "Nexus-Hops";

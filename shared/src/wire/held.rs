@@ -39,7 +39,7 @@ impl HeldKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldUntil {
-    /// No decision yet.
+    /// No operator has decided yet.
     Decided,
     /// The work is done again, even if it may have been done before.
     Redo,
@@ -113,6 +113,7 @@ impl Held {
             payload: letter.payload,
             why: letter.detail,
             at: letter.at,
+            // A decision is stored in the bucket alone, and is lost with it.
             wanted: HeldUntil::Decided,
         })
     }

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 #[must_use]
 pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
     let mut members: Vec<&str> = members.iter().map(String::as_str).collect();
+    // Every replica must use the same order, without duplicates.
     members.sort_unstable();
     members.dedup();
 

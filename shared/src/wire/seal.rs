@@ -4,7 +4,7 @@
 //! publisher that has a key therefore seals its events: the header `Nexus-Seal` is an HMAC over id, content and
 //! origin, under the cluster's key (the services) or the edge's own (`[edges.<name>]`). A reader derives the origin
 //! again from the stored subject and the seal ([`Trust::admit`]), for evaluation and for the read model alike.
-//! Without a valid seal the origin is [`Origin::Open`], whatever the event claims.
+//! Without a valid seal the origin is [`Origin::Open`], even if the event claims another one.
 //!
 //! The message id is an HMAC as well: all messages of a stream share one space for duplicate detection, and only a
 //! holder of the key can use the id of a genuine message. Source: `docs/design/trust.md` §1; `docs/security.md`
@@ -283,6 +283,7 @@ impl Trust {
         stored_at: UnixMillis,
     ) -> Result<Event, ReadEventError> {
         let mut event = self.read(subject, headers, content)?;
+        // Only Nexus's own services are trusted to set the time.
         let is_stamped = match event.origin {
             Origin::Verified { .. } | Origin::Token { .. } | Origin::System => event.received_at.0 > 0,
             Origin::Edge { .. } | Origin::Open => false,

@@ -194,8 +194,8 @@ impl PartitionFloors {
     }
 }
 
-/// A mark that a replica is copying the read model (KV `attempts`, key `copy.hook`). Until it expires, no other
-/// starts.
+/// A mark that a replica has started to copy the read model (KV `attempts`, key `copy.hook`). For some time after it,
+/// no other replica starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyMark {
     /// Time the copy was started.

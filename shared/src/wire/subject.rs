@@ -42,6 +42,7 @@ pub fn token(id: &str) -> String {
         return encoded;
     }
 
+    // The encoding is ASCII, so the cut is between characters.
     encoded.truncate(KEPT_BYTES);
     encoded.push('~');
     encoded.push_str(&data_encoding::BASE32_NOPAD.encode(&Sha256::digest(id.as_bytes())));
@@ -71,6 +72,7 @@ pub fn untoken(text: &str) -> Option<String> {
     }
 
     let id = String::from_utf8(bytes).ok()?;
+    // Another spelling of an id, such as `=41` for `A`, is not a token.
     (token(&id) == text).then_some(id)
 }
 

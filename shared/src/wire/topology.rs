@@ -53,13 +53,13 @@ pub mod streams {
     pub const DELIVERIES: &str = "DELIVERIES";
     /// Replies of destinations that failed at first, kept in order so that their partition goes on.
     pub const PARKED: &str = "PARKED";
-    /// Outcomes of deliveries.
+    /// Receipts: the outcomes of deliveries.
     pub const RECEIPTS: &str = "RECEIPTS";
     /// Outcomes of every hook for every event.
     pub const INVOCATIONS: &str = "INVOCATIONS";
     /// Timers of schedules, intents and approvals.
     pub const SCHEDULES: &str = "SCHEDULES";
-    /// Records of decisions and of changes by people.
+    /// Audit records: decisions and changes, with their author.
     pub const AUDIT: &str = "AUDIT";
     /// Dead letters: messages that were given up.
     pub const DLQ: &str = "DLQ";
@@ -73,7 +73,7 @@ pub mod buckets {
     pub const MEMBERS: &str = "members";
     /// Tries of the message that may have crashed its handler, per partition.
     pub const ATTEMPTS: &str = "attempts";
-    /// The hook registry.
+    /// The hook registry: sources and metadata.
     pub const HOOKS: &str = "hooks";
     /// Run-time state of hooks.
     pub const HOOK_STATE: &str = "hook_state";
@@ -83,13 +83,13 @@ pub mod buckets {
     pub const HOOK_RESULTS: &str = "hook_results";
     /// Counts of rate limits within turns, by hook, tool and user.
     pub const HOOK_LIMITS: &str = "hook_limits";
-    /// Accounts of delivery-svc.
+    /// Accounts that delivery-svc is configured with.
     pub const CHANNELS: &str = "channels";
     /// Circuit breakers of hooks.
     pub const BREAKERS: &str = "breakers";
     /// Approvals and their state.
     pub const APPROVALS: &str = "approvals";
-    /// Intents of agents.
+    /// Intents of agents, their marks and budget books.
     pub const INTENTS: &str = "intents";
     /// Schedules with their progress.
     pub const SCHEDULES: &str = "schedules";
@@ -168,7 +168,7 @@ pub struct StreamSpec {
     pub allow_schedules: bool,
     /// Transform from the published to the stored subject, as source and destination.
     pub transform: Option<(String, String)>,
-    /// Number of replicas.
+    /// Number of copies on the servers.
     pub replicas: usize,
 }
 
@@ -179,7 +179,7 @@ pub struct ConsumerSpec {
     pub stream: &'static str,
     /// Name of the consumer.
     pub name: String,
-    /// Filter for subjects.
+    /// Filter for the subjects it receives.
     pub filter: String,
     /// Time after which an unacknowledged message is delivered again.
     pub ack_wait: Duration,
@@ -198,12 +198,12 @@ pub struct RetiredConsumers {
     pub group: &'static str,
 }
 
-/// The whole topology.
+/// The whole topology of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// All streams, including those of KV buckets.
     pub streams: Vec<StreamSpec>,
-    /// All durable consumers.
+    /// All durable consumers that are used.
     pub consumers: Vec<ConsumerSpec>,
     /// Durable consumers that must be deleted.
     pub retired: Vec<RetiredConsumers>,
@@ -270,6 +270,7 @@ fn ledgers(replicas: usize) -> Vec<StreamSpec> {
             max_per_subject: 1,
             max_message_bytes: MAX_STORED_BYTES,
             discard_new: true,
+            // A second claim of a session is refused while the first one waits.
             discard_new_per_subject: true,
             ..stream(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
         },
@@ -353,6 +354,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::RESTORE,
     ];
 
+    // Entries of these buckets may have a time to live.
     let fleeting = [
         buckets::APPROVALS,
         buckets::LEASES,

@@ -87,7 +87,8 @@ impl AgentBook {
         charge
     }
 
-    /// Returns the highest charge of any day from `today`. An intent that may fire on any day must fit beside it.
+    /// Returns the highest charge of any day from `today`, each figure by itself. An intent that may fire on any day must
+    /// fit beside it.
     #[must_use]
     pub fn heaviest(&self, today: i64) -> Charge {
         let days = self.bookings.values().filter_map(|booking| booking.due.map(day_of));
@@ -110,6 +111,7 @@ impl AgentBook {
         let Some(booking) = self.bookings.get(&id).copied() else {
             return false;
         };
+        // Kept until its day is over, on which `charge_of` still counts it.
         if fired && booking.due.is_some_and(|due| due <= now) {
             return false;
         }

@@ -151,6 +151,7 @@ fn blocks(text: &str) -> Vec<&str> {
 
         blank = is_blank;
         let last = |what: &str| line.rfind(what);
+        // The last tag of the line decides whether an element is still open.
         open = match (last(NAME), last(CLOSING)) {
             (Some(opened), Some(closed)) => opened > closed,
             (Some(_), None) => true,
@@ -217,6 +218,7 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
 
     let value = serde_json::from_str::<Strict>(text).map_err(|error| {
         let why = error.to_string();
+        // serde passes the visitor's error on as text only.
         let code = if why.contains(TWICE) {
             RefusalCode::DuplicateField
         } else if why.starts_with("trailing characters") {
@@ -238,6 +240,7 @@ fn without_elements(block: &str) -> String {
     let mut kept = String::new();
     while let Some(from) = rest.find(NAME) {
         kept.push_str(&rest[..from]);
+        // An element without an end takes the rest of the block with it.
         rest = rest[from..]
             .find(CLOSING)
             .map_or("", |to| &rest[from + to + CLOSING.len()..]);

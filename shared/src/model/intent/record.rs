@@ -17,39 +17,39 @@ pub enum IntentCode {
     Admitted,
     /// The intent was refused; the record has the reason.
     Refused,
-    /// An approver denied it.
+    /// An approver denied the intent.
     Declined,
     /// No approver decided in time.
     ApprovalExpired,
-    /// Its time came.
+    /// The intent's time came.
     Due,
-    /// Its condition became true.
+    /// The intent's condition became true.
     ConditionMet,
-    /// Its condition did not become true before the deadline.
+    /// The condition did not become true before the deadline.
     DeadlinePassed,
-    /// It expired before its time came.
+    /// The intent expired before its time came.
     Expired,
-    /// A user's message canceled it.
+    /// A user's message canceled the intent.
     UserTurn,
-    /// Its agent or an operator canceled it.
+    /// The agent or an operator canceled it.
     Withdrawn,
-    /// A newer intent replaced it.
+    /// A newer intent replaced this one.
     Superseded,
-    /// It got another schedule.
+    /// The intent got another schedule.
     Rescheduled,
-    /// It is pending again with its new schedule.
+    /// The intent is pending again with its new schedule.
     Rearmed,
-    /// It is pending again for its next occurrence.
+    /// The intent is pending again for its next occurrence.
     NextOccurrence,
-    /// Its turn or hook ended.
+    /// The turn or hook ended.
     Done,
-    /// Its turn or hook failed.
+    /// The turn or hook failed.
     TurnFailed,
-    /// Its turn was interrupted.
+    /// The turn was interrupted.
     TurnInterrupted,
-    /// The session dropped its dispatch.
+    /// The session dropped the dispatch.
     DispatchDropped,
-    /// The outcome of its turn was unknown for a day.
+    /// The outcome of the turn was unknown for a day.
     NoOutcome,
 }
 

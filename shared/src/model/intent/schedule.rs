@@ -184,6 +184,7 @@ impl EventMatch {
             content.contains(&wanted.to_ascii_lowercase())
         });
 
+        // Only an origin that speaks for the conversation proves its peer or sender.
         let names_somebody = self.peer.is_some() || self.from.is_some();
         !ours
             && !self.is_empty()

@@ -24,7 +24,7 @@ pub struct ProposeIntent {
     /// id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Ulid>,
-    /// The requested intent.
+    /// The intent that the agent requests.
     pub wish: IntentWish,
     /// Persona that requests it.
     pub agent: String,

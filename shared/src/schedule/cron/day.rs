@@ -73,6 +73,7 @@ impl Days {
             }
         }
 
+        // Both 0 and 7 are Sunday.
         if contains(found.week, 7) {
             found.week |= 1;
         }

@@ -51,6 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
     }
 
     let rule = rule.ok_or_else(|| wrong("rule", text, "missing"))?;
+    // Counted from the fixed start, the rule would already be over.
     if start.is_none() && rule.count.is_some() {
         return Err(wrong("COUNT", text, "needs a DTSTART to count from"));
     }
@@ -90,6 +91,7 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
         Some(text) => (text, true),
         None => (text, false),
     };
+    // The fields below are cut out by byte offsets.
     if !text.is_ascii() {
         return None;
     }

@@ -37,6 +37,7 @@ pub(super) fn next_after(
 ) -> Option<Timestamp> {
     let start = zone.to_timestamp(start).ok()?;
     let local = zone.to_datetime(start);
+    // Slots start at whole hours or minutes, even if the rule starts within one.
     let into_slot = match rule.freq {
         Freq::Hourly => i64::from(local.minute()) * 60 + i64::from(local.second()),
         Freq::Minutely => i64::from(local.second()),
