@@ -104,6 +104,7 @@ pub async fn post(
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+    // The unverified body selects the keys: a wrong channel only selects keys that do not match the signature.
     standard::verify(&callbacks.of(&body), &parts.headers, &body, gateway.clock.now())?;
     let said = read(&id, &body)?;
 
@@ -152,6 +153,7 @@ pub async fn look(
         .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
     let asked: Result<Confirmation, RequestError> = asked.await;
 
+    // The stamp proves to `tap` that the form came from this page, and not from another site.
     let at = now.0.div_euclid(1_000);
     let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
 
@@ -200,6 +202,7 @@ pub async fn tap(
         },
         via: LINK.to_owned(),
         arguments: None,
+        // Nothing is decided if other arguments are in force than the card showed.
         arguments_hash: Some(tap.hash),
         response: None,
     };

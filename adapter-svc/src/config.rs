@@ -35,7 +35,7 @@ pub enum Accept {
     Stream,
 }
 
-/// The section `[adapter]`.
+/// The configuration section `[adapter]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdapterConfig {
@@ -71,11 +71,11 @@ pub struct AdapterConfig {
     pub header_timeout_ms: u64,
     /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
-    /// Settings of `/v1/events`.
+    /// Settings of the path `/v1/events`.
     pub http: HttpConfig,
     /// Settings of the chat page.
     pub webchat: WebchatConfig,
-    /// Settings of `/approvals/{id}`.
+    /// Settings of the paths below `/approvals/{id}`.
     pub approvals: ApprovalsConfig,
 }
 
@@ -104,7 +104,7 @@ impl Default for AdapterConfig {
     }
 }
 
-/// The section `[adapter.approvals]`.
+/// The configuration section `[adapter.approvals]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApprovalsConfig {
@@ -123,7 +123,7 @@ pub struct ApprovalsConfig {
     pub link_secret: Option<Secret>,
 }
 
-/// The section `[adapter.approvals.channels.<name>]`.
+/// The configuration section `[adapter.approvals.channels.<name>]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallbackSecrets {
@@ -185,7 +185,7 @@ const fn default_tolerance() -> u32 {
     300
 }
 
-/// The section `[adapter.webchat]`.
+/// The configuration section `[adapter.webchat]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebchatConfig {
@@ -286,7 +286,7 @@ impl AdapterConfig {
             .map_err(|text| format!("trusted_proxies: `{text}` is neither an address nor a CIDR block"))
     }
 
-    /// Returns the tokens that may post events.
+    /// Returns the access rules of `/v1/events`.
     ///
     /// # Errors
     /// Returns every error, each as `key: expected value`.

@@ -218,6 +218,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
+        // The header counts whole seconds, so the wait is rounded up.
         let wait_s = if let Self::TooFast(wait) = &self {
             u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX)
         } else {

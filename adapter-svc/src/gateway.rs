@@ -52,7 +52,7 @@ pub struct Parts {
     pub ids: Ids,
     /// Webhook sources by name.
     pub webhooks: HashMap<String, Endpoint>,
-    /// Tokens that may post events.
+    /// Access rules of `/v1/events`.
     pub access: Access,
     /// Keys that check callbacks of approvals; `None` = callbacks are refused.
     pub approvals: Option<Callbacks>,

@@ -1,4 +1,4 @@
-//! The intake: every source passes its events to it, and `adapter.accept` decides where they go.
+//! The intake: every source passes its events to it, and `adapter.accept` selects their destination.
 
 use shared::bus::Bus;
 use shared::model::event::Event;

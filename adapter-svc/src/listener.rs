@@ -1,6 +1,6 @@
 //! The listener: it accepts connections within limits, and ends them in order.
 //!
-//! It replaces `axum::serve`, which limits neither the time and size of a request's head nor the number of
+//! This module replaces `axum::serve`, which limits neither the time and size of a request's head nor the number of
 //! connections. The limits apply to every protocol, from the moment a connection is accepted.
 
 pub mod connections;

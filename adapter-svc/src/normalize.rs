@@ -109,6 +109,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         .as_ref()
         .and_then(|pick| pick.value(headers, payload))
         .and_then(|v| instant(&v));
+    // Without a time in the body, the signed time is closer to the event than the time of reception.
     let at = said
         .or_else(|| verified.timestamp.map(UnixMillis::from_seconds))
         .unwrap_or(now);
@@ -131,6 +132,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         .replace('\0', "\u{fffd}");
     event.metadata = webhook_metadata(endpoint, delivery, event_type);
 
+    // Any client may post to an unsigned source, so nothing proves the origin.
     event.origin = if endpoint.scheme == Scheme::Unsigned {
         Origin::Open
     } else {
@@ -158,6 +160,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
         .into_iter()
         .chain(endpoint.headers.iter().map(String::as_str))
     {
+        // Also if they are configured: hooks and agents can read metadata.
         let secret = SECRET_HEADERS.contains(&name) || name.contains("signature");
         if let Some(Ok(text)) = delivery.headers.get(name).map(|value| value.to_str())
             && !secret
@@ -173,6 +176,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
         }
     }
 
+    // After the mapping, which must not replace these fields.
     metadata.insert("is_group".to_owned(), json!(false));
     metadata.insert("source".to_owned(), json!(endpoint.name));
     metadata.insert("webhook_source".to_owned(), json!(endpoint.name));

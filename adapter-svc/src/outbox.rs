@@ -71,6 +71,8 @@ impl Shelf {
         for entry in self.refused.range::<Key, _>(..) {
             match entry {
                 Ok((key, parcel)) => {
+                    // Inserted before it is removed: after a crash in between it is in both trees, and published again
+                    // to no effect.
                     self.entries.insert(&key, &parcel)?;
                     self.refused.remove(&key)?;
                     again += 1;
@@ -176,6 +178,7 @@ impl Outbox {
         }
 
         let weight: u64 = parcels.iter().map(Parcel::weight).sum();
+        // Counted before the check, so that concurrent writers cannot exceed the limit together.
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
 
         let held = self.bytes();
@@ -373,6 +376,7 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
 
 /// Opens the store again, until that succeeds.
 async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
+    // From here on writers are refused, and readers find no entries.
     shared.replace(None);
 
     loop {

@@ -28,7 +28,7 @@ pub struct Parcel {
     pub seal: String,
     /// Value of `Nexus-Schema`.
     pub schema: String,
-    /// Event in CBOR.
+    /// Encoded event, in CBOR.
     pub payload: Bytes,
     /// Value of `traceparent`, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,6 +56,7 @@ impl Parcel {
         } = Outgoing::event(event, trust);
 
         let header = |name| headers.get(name).unwrap_or_default().to_owned();
+        // Consumers read at most this much, even if the server accepts more.
         let max = max_payload.min(MAX_PAYLOAD_BYTES);
         if payload.len() > max {
             return Err(AcceptEventsError::TooLarge {

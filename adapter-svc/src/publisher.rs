@@ -80,6 +80,7 @@ impl Publisher {
             answers.push((id, answer));
         }
 
+        // All parcels are sent before the first outcome is awaited, so that they are published side by side.
         for (id, answer) in answers {
             let outcome = answer.await.map_err(|_| AcceptEventsError::Busy)?;
             outcome.map_err(|source| AcceptEventsError::NotStored { id, source })?;
@@ -153,6 +154,7 @@ async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) 
     let mut open = true;
     while open || lanes.held() > 0 {
         tokio::select! {
+            // Waiting items count too, so that a slow conversation cannot fill the memory.
             job = jobs.recv(), if open && lanes.held() < in_flight => match job {
                 None => open = false,
                 Some(job) => {
@@ -203,6 +205,7 @@ impl Desk {
                     outbox.forget(key, parcel);
                     return;
                 }
+                // The process is stopping; the entry stays in the spool.
                 Err(PublishError::Closed { .. }) => return,
                 Err(error) if error.may_pass() => {
                     tracing::warn!(error = chain(&error), event_id = %parcel.id, "event stays in the spool");

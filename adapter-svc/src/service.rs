@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Share of `adapter.spool_max_bytes` from which a warning is logged, in percent.
 const WARN_AT_PERCENT: u64 = 80;
 
-/// The service adapter-svc.
+/// The adapter service, which accepts outside events.
 #[derive(Debug)]
 pub struct AdapterService;
 
@@ -96,7 +96,7 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-/// The running service.
+/// The running service with its tasks.
 #[derive(Debug)]
 pub struct Running {
     /// Address at which HTTP is served.
@@ -146,6 +146,7 @@ impl Running {
             Accept::Stream => Intake::stream(around.bus.clone(), publisher),
         };
 
+        // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
@@ -169,6 +170,7 @@ impl Running {
                 answer: Duration::from_millis(config.request_timeout_ms),
             },
             trusted: config.networks().map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
+            // The other half is for publishing, after the last request has ended.
             drain: around.drain / 2,
         };
 

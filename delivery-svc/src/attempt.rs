@@ -57,7 +57,7 @@ pub enum Verdict {
         /// Whether an open page was connected.
         live: Option<bool>,
     },
-    /// Make another attempt.
+    /// Make another attempt after a wait.
     Retry {
         /// Minimum wait before the next attempt.
         after: Duration,

@@ -23,7 +23,7 @@ use crate::plan::Part;
 pub struct Shipment<'a> {
     /// Whole reply to which the part belongs.
     pub reply: &'a Reply,
-    /// Part to send.
+    /// Part of the reply to send.
     pub part: &'a Part,
     /// Number of parts of the reply.
     pub parts: u32,
@@ -31,7 +31,7 @@ pub struct Shipment<'a> {
     pub event_id: &'a EventId,
     /// Trace to which the delivery belongs.
     pub carrier: &'a Carrier,
-    /// Time of sending.
+    /// Time at which the part is sent.
     pub now: UnixMillis,
     /// Lease of the partition. Nothing may be sent after it has ended.
     pub lease: &'a Lease,

@@ -38,8 +38,8 @@ pub struct Limit {
     pub unit: Unit,
 }
 
-/// A better place is chosen only if the piece is at least this share (1 / n) of what would fit, so that an early
-/// paragraph does not make a tiny piece.
+/// A better place is chosen only if the piece is at least this share (1 / n) of the longest possible one, so that an
+/// early paragraph does not make a tiny piece.
 const LEAST_SHARE: usize = 4;
 
 /// Returns the pieces of `text` in order, each within `limit`, except for a single character that alone is larger. No

@@ -198,6 +198,7 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
 
 async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, DeliverError> {
     let reply = &effects.job.reply;
+    // Checked at every attempt, because the policy may have changed since the last one.
     if let Some(rule) = effects.outfit.policy.denies(reply) {
         metrics::counter!("nexus_delivery_denied_total").increment(1);
         let written = effects
@@ -225,6 +226,7 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
         return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
     };
 
+    // A crash may have come between the receipt of this part and its event.
     if let Some(sent) = remaining.event_due {
         effects.event(sent).await?;
     }
@@ -339,6 +341,7 @@ async fn call(
     id: CallId,
     begun: Option<Begun>,
 ) -> Result<Made, DeliverError> {
+    // This process may have made the call before it lost the partition and got it back.
     if let Some(call) = effects.outfit.calls.outcome(id).await {
         return Ok(Made::Call(call));
     }
@@ -371,12 +374,14 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
         patience: outfit.patience,
     };
 
+    // A call of this instance that is not in the book was made before a restart: no process has its outcome.
     let by = begun.by.filter(|by| *by != outfit.instance);
     let call = match &by {
         Some(by) => former.outcome(by, id).await,
         None => None,
     };
 
+    // The wait may have outlasted the lease.
     if !lease.is_live() {
         return Err(DeliverError::Lost);
     }

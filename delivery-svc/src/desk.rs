@@ -82,6 +82,7 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
         desk.run(owned, bounds.in_flight).await;
     }
 
+    // Running works end at their next wait, and no other starts.
     stop.trigger();
     desk.finish(bounds.drain).await;
 }
@@ -285,6 +286,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                     dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery is begun again"
                 );
+                // The failed attempt may have made the call.
                 untried = false;
                 wait(REPAIR_PAUSE, stop).await;
             }

@@ -21,7 +21,7 @@ const SENT_ROOT: &str = "nexus.ev";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     partition: u16,
-    /// Encoded tokens `{channel}.{account}.{peer}`.
+    /// Encoded tokens of channel, account and peer: `{channel}.{account}.{peer}`.
     tokens: Arc<str>,
 }
 

@@ -38,6 +38,7 @@ pub(crate) enum ListParkedError {
 pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Destination>, ListParkedError> {
     let filter = parked_of(partition);
     let mut found = HashSet::new();
+    // An ordered reader of an empty subject would wait for a message that never arrives.
     let Some(first) = bus.next_on_subject(streams::PARKED, &filter, 1).await? else {
         return Ok(found);
     };
@@ -149,6 +150,7 @@ async fn bring_on(
         let Ok(slot) = slots.acquire().await else { return Ok(()) };
         let standing = deliverer.standing(job, false).await?;
         let progress = deliverer.advance(job, standing).await?;
+        // The wait for the next attempt must not hold a slot.
         drop(slot);
 
         match progress {

@@ -30,7 +30,7 @@ use crate::resume::SentPart;
 pub struct Outfit {
     /// Bus for all reads and writes.
     pub bus: Bus,
-    /// Channels by name.
+    /// Channels that this process serves, by name.
     pub channels: Channels,
     /// Calls that this process has made.
     pub calls: Calls,

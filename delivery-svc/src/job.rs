@@ -27,7 +27,7 @@ pub struct Job {
     pub destination: Destination,
     /// Place in `DELIVERIES`, which orders the deliveries of a destination.
     pub place: Place,
-    /// Reply to deliver.
+    /// Reply that has to be delivered.
     pub reply: Reply,
     headers: Headers,
     payload: Bytes,

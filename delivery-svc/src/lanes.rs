@@ -166,6 +166,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
                 })
             }
             None => {
+                // A parked lane is kept, because its drain has not reported yet.
                 if lane.parked.is_none() {
                     self.lanes.remove(key);
                 }

@@ -89,6 +89,7 @@ impl LostReplies {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
+            // Read before the check, so that one more check runs after the request to stop.
             let stops = stop.is_requested();
 
             match self.look(known.as_ref()).await {
@@ -255,6 +256,7 @@ impl LostReplies {
             }
         }
 
+        // A held reply has left its queue, and is not lost.
         for (_, held) in self.outfit.bus.held().entries().await? {
             if held.value.kind == HeldKind::Delivery {
                 ids.insert(held.value.id);

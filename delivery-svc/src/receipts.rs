@@ -140,6 +140,7 @@ impl Receipts {
         now: UnixMillis,
     ) -> Result<Standing, ReadStreamError> {
         let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
+        // A new delivery has no receipt yet, so the cached last one of its destination suffices.
         if untried && !suspect {
             match self.known(&job.destination) {
                 Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
@@ -178,6 +179,7 @@ impl Receipts {
     async fn unknown(&self, job: &Job, parts: u32, is_fresh: bool) -> Result<Standing, ReadStreamError> {
         let doubt = self.doubt_until().await?;
         let is_in_doubt = doubt.is_some_and(|until| job.made_at() <= until);
+        // No process has started it, and no receipt of its time is lost.
         if is_fresh && !is_in_doubt {
             return Ok(Standing::Open(Remaining::ALL));
         }
@@ -212,6 +214,7 @@ impl Receipts {
     /// Returns the newest receipt that names the delivery of `job`, up to the sequence `newest`.
     async fn newest_of(&self, job: &Job, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
         let since = job.made_at().plus(-SKEW_MS);
+        // Taken out for the read, so that the lock is not held across it.
         let known = self.lock_walks().remove(&job.destination);
         let mut walk = known
             .filter(|walk| walk.since <= since)
@@ -320,6 +323,7 @@ impl Receipts {
         let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
 
         let mut last = stored.as_ref().map(last_receipt).transpose()?.flatten();
+        // The last message is not a readable receipt; an earlier one may have the state.
         if last.is_none() && sequence > 0 {
             last = self.last_readable(&subject, job, sequence).await?;
         }

@@ -81,7 +81,7 @@ pub enum Standing {
     },
     /// The send policy denied the delivery.
     Denied,
-    /// Some work remains.
+    /// Some work of the delivery remains.
     Open(Remaining),
     /// The state is unknown, because the receipts are older than the delivery.
     Unknown,

@@ -62,6 +62,7 @@ impl SentEvents {
     ) -> Result<u32, ReadStreamError> {
         let subject = destination.sent_subject();
         let last = self.bus.last_on_subject(streams::EVENTS, &subject).await?;
+        // Without a newer event no part was sent, and nothing has to be read.
         let Some(last) = last.filter(|last| last.published_at >= since) else {
             return Ok(0);
         };

@@ -12,7 +12,7 @@ use crate::source::webhook::generic::HmacConfig;
 use crate::source::webhook::mapping::{Mapping, Pick};
 use crate::source::webhook::signature::{Checks, Key};
 
-/// The section `[adapter.webhook.<source>]`.
+/// The configuration section `[adapter.webhook.<source>]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {

@@ -81,6 +81,7 @@ impl Bodies {
         };
 
         let mut given_up = Vec::new();
+        // Only an address that uses at least as much as this one would may lose a body.
         while self.bytes.saturating_add(more) > self.max_bytes {
             let wanted = self.of.get(&own).copied().unwrap_or(0).saturating_add(more);
             let Some(victim) = self.victim(id, own, wanted) else {

@@ -65,7 +65,7 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
 
 impl Client {
     /// Returns the client of a request of `peer` with `headers`. A peer that is not trusted is the client itself,
-    /// whatever its headers contain. Behind trusted proxies the client is the last address in `X-Forwarded-For` that
+    /// and its headers are ignored. Behind trusted proxies the client is the last address in `X-Forwarded-For` that
     /// is not a trusted proxy: the client itself wrote those before it.
     #[must_use]
     pub fn of(peer: Peer, headers: &HeaderMap, trusted: &Networks) -> Self {
@@ -73,6 +73,7 @@ impl Client {
             return Self(peer.address);
         }
 
+        // Each proxy appends its client, so the header is read from its end.
         let mut client = peer.address;
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
         let hops = lines.flat_map(|line| line.to_str().unwrap_or("?").rsplit(','));

@@ -41,6 +41,7 @@ impl Pace {
     pub fn admit(&mut self, from: IpAddr, now: Instant) -> Result<(), Duration> {
         let mut from = block(from);
         if self.full_at.len() >= MAX_ADDRESSES && !self.full_at.contains_key(&from) {
+            // A full bucket equals one that does not exist.
             self.full_at.retain(|_, full_at| *full_at > now);
             if self.full_at.len() >= MAX_ADDRESSES {
                 from = OTHERS;
@@ -49,6 +50,7 @@ impl Pace {
 
         let full_at = self.full_at.entry(from).or_insert(now);
         let after = (*full_at).max(now) + self.each;
+        // The time until the bucket is full again is its used part.
         let lacks = after.saturating_duration_since(now).saturating_sub(self.holds);
         if !lacks.is_zero() {
             return Err(lacks);

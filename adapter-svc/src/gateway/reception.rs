@@ -94,6 +94,7 @@ impl Reception {
 
         let bytes = read(&parts.headers, body, max, &room).await?;
         room.arrived();
+        // From here on the connection is not ended under pressure.
         drop(receiving);
 
         Ok(Received {

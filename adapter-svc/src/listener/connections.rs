@@ -55,7 +55,7 @@ pub enum Admission {
     Full,
 }
 
-/// The open connections.
+/// The table of open connections.
 #[derive(Debug)]
 pub struct Connections {
     limits: Limits,
@@ -149,6 +149,7 @@ impl Connections {
         let block = (!trusted).then(|| block(from));
         let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
 
+        // An address at its own limit loses one of its own connections, not another address's.
         let victim = if held >= self.limits.per_address {
             let Some(victim) = self.victim(block) else {
                 return Admission::Full;

@@ -106,6 +106,7 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
     let kind = content_type(headers);
     let is_json = kind == "application/json" || kind.ends_with("+json");
 
+    // In binary mode this header is the attribute `datacontenttype`.
     if !kind.is_empty() {
         let said = content_type_as_said(headers);
         attributes.insert("datacontenttype".to_owned(), Value::String(said));
@@ -263,6 +264,7 @@ fn percent_decoded(text: &str) -> Option<String> {
                 rest = &tail[2..];
             }
             None => {
+                // A `%` without two digits is kept as it is.
                 bytes.push(*first);
                 rest = tail;
             }

@@ -26,6 +26,7 @@ pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Re
         .get(header::AUTHORIZATION)
         .map(|value| value.to_str().unwrap_or_default());
 
+    // The token is checked before the body is read, so that strangers cannot use up the memory.
     let scope = gateway.access.scope(authorization).ok_or(Refusal::Unauthorized)?;
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
     let events = read(&parts.headers, &body, scope, gateway.clock.now())?;

@@ -49,9 +49,11 @@ pub async fn post(
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
 
     let now = gateway.clock.now();
+    // The signature covers the raw bytes, so it is checked before they are parsed.
     let verified = endpoint.verify(&parts.headers, &body, now)?;
 
     let payload = payload::read(&parts.headers, &body)?;
+    // Slack signs the check of a subscription like an event, although it is not one.
     if endpoint.scheme == Scheme::Slack
         && let Some(challenge) = slack::challenge(&payload)
     {

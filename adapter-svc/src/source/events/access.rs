@@ -12,7 +12,7 @@ use crate::source::webhook::signature::sha256;
 /// Minimum length of the local token, in bytes.
 const MIN_LOCAL_BYTES: usize = 32;
 
-/// The section `[adapter.http]`.
+/// The configuration section `[adapter.http]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {

@@ -102,6 +102,7 @@ impl PostedEvent {
 
         if self.peer.id.is_empty() {
             self.peer.kind = self.peer_kind.unwrap_or(self.peer.kind);
+            // The default kind is `dm` too, so only an explicit one makes the sender the conversation.
             let with_sender = self.peer_kind == Some(PeerKind::Dm);
             let named = self
                 .peer_id

@@ -74,6 +74,7 @@ impl Scope {
     pub fn event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
         let posted = posted.nested();
         let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
+        // `Event::new` has already set it to the part after the prefix.
         if !posted.source_id.is_empty() {
             event.source_id = posted.source_id;
         }
@@ -160,7 +161,7 @@ impl Scope {
                 token: self.token.clone().unwrap_or_default(),
                 channel: channel.chars().take(MAX_NAME_BYTES).collect(),
             }),
-            // A chat page speaks only for its own visitor, and a webhook's hooks trust its signature.
+            // On the channel of chat pages the caller is a stranger; a webhook's hooks trust its signature.
             None if is_reserved(channel) || channel.eq_ignore_ascii_case("webhook") => {
                 Err(RefuseEventError::Reserved(channel.to_owned()))
             }

@@ -23,15 +23,15 @@ pub enum Scheme {
     /// Standard Webhooks, including Svix.
     #[serde(alias = "standard-webhooks", alias = "standard_webhooks")]
     Standard,
-    /// Stripe's signature header.
+    /// Stripe: a timestamp and signatures in one header.
     Stripe,
-    /// GitHub's signature header.
+    /// GitHub: a signature of the body.
     Github,
-    /// Slack's signed requests.
+    /// Slack: a signature of timestamp and body.
     Slack,
-    /// Telegram's secret token.
+    /// Telegram: a secret token in a header, no signature.
     Telegram,
-    /// Meta's signature header.
+    /// Meta: a signature of the body, as GitHub's.
     Meta,
     /// A keyed hash as configured.
     #[serde(alias = "generic")]
@@ -115,7 +115,7 @@ pub struct Delivery<'a> {
     pub payload: &'a Value,
     /// Data that the signature proves.
     pub verified: &'a Verified,
-    /// Time of reception.
+    /// Time the request was received.
     pub now: UnixMillis,
     /// A new id, for a delivery that has no other identity.
     pub fresh: Ulid,
@@ -130,7 +130,7 @@ pub struct Endpoint {
     pub scheme: Scheme,
     /// Keys and tolerance of the source.
     pub checks: Checks,
-    /// Signature of [`Scheme::Hmac`].
+    /// Parameters of the signature if the scheme is [`Scheme::Hmac`].
     pub hmac: HmacConfig,
     /// Token that Meta's subscription must name.
     pub verify_token: Option<Key>,

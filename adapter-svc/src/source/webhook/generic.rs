@@ -146,6 +146,7 @@ pub fn verify(
             .replace("{id}", id.unwrap_or_default())
     };
 
+    // The body is hashed as a part of its own, so that its bytes need not be UTF-8.
     let (before, after) = config
         .template()
         .split_once("{body}")

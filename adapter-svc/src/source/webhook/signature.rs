@@ -148,6 +148,7 @@ impl Checks {
         parts: &[&[u8]],
         given: &[Vec<u8>],
     ) -> Result<(), SignatureError> {
+        // No early exit: the time must not depend on the key or signature that matches.
         let mut found = Choice::from(0);
         for key in &self.keys {
             let expected = code(algorithm, key, parts);

@@ -38,6 +38,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
     let timestamp = seconds(timestamp, written)?;
     let given: Vec<Vec<u8>> = header(headers, signature)?
         .split(' ')
+        // Other versions, such as `v1a` with public keys, are ignored.
         .filter_map(|one| one.strip_prefix("v1,"))
         .filter_map(|one| STANDARD.decode(one).ok())
         .collect();
