@@ -419,7 +419,7 @@ mod tests {
         page.into_iter().map(|(_, parcel)| parcel.id.to_string()).collect()
     }
 
-    /// Opens the outbox of `path` once the one before has let go of it.
+    /// Opens the outbox of `path` once the previous holder has released it.
     async fn open(path: &Path) -> Outbox {
         loop {
             match Outbox::open(path, 1 << 20).await {

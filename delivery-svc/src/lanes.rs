@@ -248,7 +248,8 @@ mod tests {
         assert!(lanes.lanes.is_empty());
     }
 
-    /// A world that runs the works: what is stored, what is being done, and what was settled in which order.
+    /// A simulation that runs the works: it records the stored messages, the running works, and the order of
+    /// settling.
     #[derive(Default)]
     struct World {
         lanes: Lanes<u8, u32>,

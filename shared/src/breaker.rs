@@ -304,7 +304,7 @@ mod tests {
     const CLAIM_MS: u64 = 20;
 
     /// Runs a script of steps by two parties `a` and `b`: `a+` success, `a-` failure, `a?` admission with the claim
-    /// taken where it is to be had, `>n` time moves on by n ms. Answers what the admissions were.
+    /// taken if it can be had, `>n` time moves on by n ms. Returns the admissions.
     fn check(script: &str, expected: &[Admission]) {
         let (mut breaker, mut now, mut answers) = (Breaker::of("h", "1"), UnixMillis(0), Vec::new());
         for step in script.split(' ') {
@@ -384,7 +384,7 @@ mod tests {
         );
     }
 
-    /// A hook upon which so many events come, of which every `nth` fails; what it is after them, one a second.
+    /// Returns the breaker of a hook after this many events, one per second, of which every `nth` fails.
     fn after(events: i64, nth: i64) -> Breaker {
         let mut breaker = Breaker::of("h", "1");
         let mut untold = 0;

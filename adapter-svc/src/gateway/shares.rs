@@ -200,7 +200,7 @@ mod tests {
 
         assert_eq!(left, [6], "it said nothing");
 
-        // Nine more come: from then on nobody has so many more than another that one would have to leave.
+        // Nine more arrive: from then on no address has enough more than another that one would have to leave.
         let others: Vec<_> = (10..30).filter_map(|last| shares.take(address(last), later)).collect();
         assert_eq!(shares.taken().places.len(), 12);
         assert!(shares.take(address(40), later).is_none(), "each has one");

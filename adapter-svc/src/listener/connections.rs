@@ -314,7 +314,7 @@ mod tests {
         answer: Duration::from_secs(30),
     };
 
-    /// A table, and the times at which things happen in it.
+    /// A table with the clock of its test.
     struct Table {
         connections: Connections,
         begun: Instant,
@@ -453,7 +453,7 @@ mod tests {
         );
     }
 
-    /// Who ends first, found by looking at all of them.
+    /// Returns the connection that ends first, by a search through all of them.
     fn by_looking(connections: &Connections) -> Option<ConnectionId> {
         let held = |block: Option<IpAddr>| block.map_or(1, |_| connections.addresses[&block].count);
         let turns = connections.open.iter().filter_map(|(id, of)| {

@@ -197,7 +197,7 @@ mod tests {
     use super::super::time::UnixMillis;
     use super::*;
 
-    /// The owner, whose address is `me` under `key`.
+    /// Returns identities with an owner whose address is `me` under `key`.
     fn identities(key: &str) -> Identities {
         let owner = Person {
             id: "owner".to_owned(),
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// A direct message from `me` on `channel`, which `origin` brought.
+    /// Returns a direct message from `me` on `channel`, which `origin` brought.
     fn event(channel: &str, origin: &str) -> Event {
         let mut event = Event::new(EventId::parse("x:1").unwrap(), channel, "me", UnixMillis(1));
         event.from.id = "me".to_owned();
@@ -220,7 +220,7 @@ mod tests {
         event
     }
 
-    /// Level and session's name of a direct message from `me`, where `me` is the owner's address under `key`.
+    /// Returns level and session name of a direct message from `me`, if `me` is the owner's address under `key`.
     fn check(key: &str, channel: &str, origin: &str) -> (Level, String) {
         let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
@@ -260,7 +260,7 @@ mod tests {
         for (channel, origin) in [
             ("telegram", "token:crm"),
             ("telegram", "edge:roof"),
-            // A mail's `From`, forged or not: the account that fetched it proves none.
+            // A mail's `From`, forged or not: the account that fetched the mail does not prove it.
             ("email", "verified:email/default"),
             ("gmail", "verified:gmail/default"),
         ] {
@@ -306,7 +306,7 @@ mod tests {
             let mut event = event("telegram", origin);
             event.peer.id = peer.to_owned();
             let name = identities.canonical_peer(&event).as_str().to_owned();
-            // A token of the channel stands for its conversations, as the platform's account does.
+            // A token of the channel may speak on its conversations, like the platform's account.
             let is_shared = origin == "token:a" && peer != "me";
             assert_eq!(seen.insert(name.clone()), !is_shared, "{origin} {peer}: {name}");
         }

@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(key("shop", DmScope::PerPeer, &mom), "dm:mom");
     }
 
-    /// Every mixture of the words that keys are made of, as ids that strangers and operators may choose.
+    /// Returns every mixture of the words of keys, as ids that strangers and operators may choose.
     #[test]
     fn no_two_conversations_have_one_key() {
         let words = ["", "x", "dm", "group", "thread", "~thread", "~dm"];

@@ -110,7 +110,7 @@ mod tests {
 
         assert_eq!(verified.delivery_id.as_deref(), Some(MESSAGE));
 
-        // The two sets are never mixed: what is not signed under its own name names nothing.
+        // The two sets are never mixed: a header that is not signed under its own name has no effect.
         let mixed = [
             (ID, "msg_2"),
             (SVIX[0], MESSAGE),

@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Which of some tools all of `sets` together allow.
+    /// Returns the tools, of a sample, that all of `sets` together allow.
     fn check(sets: &[PermissionSet], expected: &[&str]) {
         let presets = PermissionPresets::default();
         let sets: Vec<&PermissionSet> = sets.iter().collect();
