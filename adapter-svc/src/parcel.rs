@@ -104,6 +104,7 @@ impl Parcel {
             service: service.to_owned(),
             subject: self.subject.clone(),
             redrive_subject: self.subject.clone(),
+            // The event was never stored in a stream.
             stream: String::new(),
             sequence: 0,
             headers: self

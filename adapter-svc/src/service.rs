@@ -157,6 +157,7 @@ impl Running {
             tracing::warn!("adapter.{warning}");
         }
 
+        // Bound last, so that no request arrives before the spool is open.
         let listener = listener::bind(config.listen)
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
@@ -191,6 +192,7 @@ impl Running {
     /// Returns an error if a task of the service panicked.
     pub async fn finished(self) -> anyhow::Result<()> {
         self.serving.await.context("the listener died")?;
+        // No request can add an event any more.
         self.ending.trigger();
         let aborts: Vec<_> = self.publishing.iter().map(JoinHandle::abort_handle).collect();
 

@@ -352,6 +352,7 @@ async fn call(
         return Ok(Made::Call(call));
     }
 
+    // Durable before the call, because the next owner must know that it may have been made.
     if channel.lasts() {
         let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
         let started = ReceiptStep::AttemptStarted { attempt, part, by };

@@ -121,6 +121,7 @@ impl Schedule {
                 Ok(Self { timing, zone })
             }
             "cron" => {
+                // A zone in the expression takes precedence.
                 let (expression, own) = zone_prefix(rest);
                 Ok(Self {
                     timing: Timing::Cron(Cron::parse_with(expression, days)?),

@@ -91,6 +91,7 @@ impl Channel for NatsChannel {
         shipment.carrier.write(&mut headers);
         let to = subject::out(self.account.unwrap_or(shipment.account()), shipment.peer());
         let body = payload(&part, Format::Json);
+        // The lease is checked again after the wait for the connection.
         let sent = self
             .bus
             .core_publish_if(&to, &headers, body, || shipment.lease.is_live());

@@ -143,6 +143,7 @@ impl<'a> Body<'a> {
 
         Self {
             kind: "nexus.reply",
+            // Derived from the id, so that every attempt has the same body.
             timestamp: reply.id.timestamp_ms(),
             data,
         }

@@ -115,6 +115,7 @@ impl Origin {
     /// # Errors
     /// Returns [`ParseOriginError`] if `text` is not exactly one of the five forms.
     pub fn parse(text: &str) -> Result<Self, ParseOriginError> {
+        // An error repeats only the beginning of a text from outside.
         let short = || text.chars().take(64).collect::<String>();
         let name = |name: &str| {
             let fits = !name.is_empty() && name.len() <= MAX_ORIGIN_NAME_BYTES && !name.contains(char::is_control);

@@ -110,6 +110,7 @@ impl ScheduleBook {
             let standing = self.kv.get(&key).await?;
             let written = match &standing {
                 None => self.kv.create(&key, &ScheduleRecord::new(spec.clone(), now)).await,
+                // Unchanged: the scheduler's data in the record is kept.
                 Some(entry) if entry.value.spec == *spec => return Ok(()),
                 Some(entry) => {
                     self.kv

@@ -142,6 +142,7 @@ impl Rule {
             nth: None,
         };
         match self.freq {
+            // With BYWEEKNO, the start provides the weekday and not the date.
             Freq::Yearly if is_open && !self.weeks.is_empty() => self.week_days.push(weekday),
             Freq::Yearly if is_open => {
                 if self.months.is_empty() {
@@ -181,6 +182,7 @@ impl Rule {
 
         let at = |position: i16| {
             let index = usize::from(position.unsigned_abs()).checked_sub(1)?;
+            // Negative positions count from the end.
             let index = if position > 0 {
                 index
             } else {

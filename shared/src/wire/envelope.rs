@@ -242,6 +242,7 @@ pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, Decode
             let mut rest = payload;
             let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
                 .map_err(|error| malformed::<T>("cbor", &error))?;
+            // ciborium leaves trailing bytes; serde_json refuses them by itself.
             if !rest.is_empty() {
                 return Err(malformed::<T>(
                     "cbor",

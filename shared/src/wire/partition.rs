@@ -32,6 +32,7 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
                 .into_iter()
                 .map(|(_, member)| member)
                 .find(|member| load.get(member).copied().unwrap_or(0) < share)
+                // Never used: the shares together cover all partitions.
                 .unwrap_or(members[0]);
 
             *load.entry(owner).or_default() += 1;

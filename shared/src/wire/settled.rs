@@ -125,6 +125,7 @@ impl PartitionFloor {
         };
 
         let at = later(&self.at, &other.at);
+        // `read` is never before `at`.
         let read = later(&later(&self.read, &other.read), &at);
         let settled = self
             .settled

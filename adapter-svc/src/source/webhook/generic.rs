@@ -131,6 +131,7 @@ pub fn verify(
             let written = header(headers, name)?;
             let timestamp = seconds(name, written)?;
             checks.fresh(timestamp, now)?;
+            // The signature covers the text as written, not the parsed number.
             (written, Some(timestamp))
         }
         None => ("", None),

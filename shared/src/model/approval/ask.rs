@@ -106,6 +106,7 @@ impl Scope {
             Self::Named { names: _ } => None,
             Self::Quorum { n, of } => {
                 let mut persons: Vec<&str> = of.iter().map(String::as_str).collect();
+                // A person who is listed twice counts once.
                 persons.sort_unstable();
                 persons.dedup();
                 let enough = *n >= 1 && usize::try_from(*n).is_ok_and(|n| n <= persons.len());
@@ -163,6 +164,7 @@ impl Ask {
         Self {
             policy: joined(&self.policy, &other.policy, ", "),
             scope: self.scope.and(&other.scope),
+            // An absent time is the default one, which takes part in the minimum too.
             expires_ms: self
                 .expires_ms
                 .or(other.expires_ms)

@@ -79,6 +79,7 @@ fn lower(one: Level, other: Level) -> Level {
 pub fn narrows(turn: &PermissionSet, message: &PermissionSet, presets: &PermissionPresets) -> bool {
     let (wide, narrow) = (explicit(message, presets), explicit(turn, presets));
     let covered = |by: &[String], patterns: &[String]| patterns.iter().all(|p| by.iter().any(|wider| covers(wider, p)));
+    // Every tool that the turn may use must be allowed to the message too.
     let allowed = covered(
         wide.allow.as_deref().unwrap_or_default(),
         narrow.allow.as_deref().unwrap_or_default(),

@@ -154,6 +154,7 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
         }));
     }
 
+    // A plain value, which the field itself parses.
     if !is_nearest {
         return Ok(None);
     }

@@ -133,6 +133,7 @@ fn parts(text: &str) -> Result<Rule, ParseRruleError> {
         let (name, value) = part
             .split_once('=')
             .ok_or_else(|| wrong("rule", part, "expected NAME=VALUE"))?;
+        // RFC 5545 allows each part only once.
         if seen.contains(&name) {
             return Err(wrong(name, value, "given twice"));
         }

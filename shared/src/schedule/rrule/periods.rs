@@ -80,6 +80,7 @@ impl Iterator for Periods<'_> {
         let all: Vec<DateTime> = held
             .flat_map(|date| self.times.iter().map(move |time| date.to_datetime(*time)))
             .collect();
+        // BYSETPOS counts within the whole period, including the times before the start.
         let chosen = self.rule.choose(all);
 
         Some(chosen.into_iter().filter(|at| *at >= self.start).collect())

@@ -112,6 +112,7 @@ impl Line<'_> {
 
             let begins_at = Timestamp::from_second(begins).ok()?;
             if let Some(skip_to) = self.shut_until(begins_at) {
+                // At least one slot, so that the search ends.
                 slot += ((skip_to.as_second() - begins + self.step - 1) / self.step).max(1);
                 continue;
             }
@@ -188,6 +189,7 @@ impl Line<'_> {
             return Vec::new();
         };
         let local = self.zone.to_datetime(begins_at);
+        // Zone offsets need not be whole hours, so the wall clock may show any minute at a slot's start.
         let behind = |wanted: i16, shown: i8| (i64::from(wanted) - i64::from(shown)).rem_euclid(60);
 
         let seconds: Vec<i64> = if self.rule.freq == Freq::Secondly {
