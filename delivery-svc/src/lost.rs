@@ -56,7 +56,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns whether `later` is certainly the same queue, not restored since.
+    /// Returns whether `later` is the same queue, as far as its identity and last sequence show.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last
