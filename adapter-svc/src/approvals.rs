@@ -1,9 +1,9 @@
-//! A human's word on an approval over HTTP: a platform's signed callback, and the link of a card. Source:
+//! Decisions about approvals over HTTP: a platform's signed callback, and the link of a card. Source:
 //! `docs/design/sessions.md` §8.
 //!
-//! `POST /approvals/{id}` with the headers of Standard Webhooks: signed over id, timestamp and body, within five minutes,
-//! and bound by its body to approval, channel and the hash of the arguments that were shown. The same again is answered
-//! as it was; whether the person may decide, broker-svc says.
+//! `POST /approvals/{id}` has the headers of Standard Webhooks: a signature over id, timestamp and body, at most five
+//! minutes old. Its body names the approval, the channel and the hash of the arguments that were shown. A repeated
+//! callback gets the same response. broker-svc decides whether the person may decide.
 
 pub mod link;
 pub mod page;
@@ -32,22 +32,22 @@ use crate::source::webhook::signature::Checks;
 use crate::source::webhook::standard;
 use link::{Link, Tap};
 
-/// Largest body, bytes.
+/// Maximum size of a body, in bytes.
 const MAX_BODY_BYTES: usize = 128 * 1024;
-/// How long broker-svc's answer is awaited.
+/// Maximum wait for the response of broker-svc.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What callbacks are checked against.
+/// The checks of callbacks.
 #[derive(Debug, Clone)]
 pub enum Callbacks {
-    /// Whoever signs speaks for every platform's channel.
+    /// One set of keys, which may sign for every platform's channel.
     Any(Checks),
-    /// Whoever signs speaks for one.
+    /// Keys by channel, which may sign for their own channel only.
     Own(BTreeMap<String, Checks>),
 }
 
 impl Callbacks {
-    /// What `body` is checked against, by the channel that it speaks for; nothing passes where that is unknown.
+    /// Returns the checks for the channel in `body`; checks that always fail if the channel is unknown.
     fn of(&self, body: &[u8]) -> Cow<'_, Checks> {
         #[derive(Deserialize)]
         struct Speaks {
@@ -65,32 +65,33 @@ impl Callbacks {
     }
 }
 
-/// What a platform says.
+/// The body of a platform's callback.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Callback {
-    /// The approval, as in the path.
+    /// Id of the approval, as in the path.
     approval: String,
-    /// The channel on which somebody decided.
+    /// Channel on which the decision was made.
     channel: String,
-    /// Their id there.
+    /// Id of the party on the channel.
     by: String,
-    /// Yes or no.
+    /// Whether to approve; `false` denies.
     approve: bool,
-    /// Hash of the arguments that they were shown.
+    /// SHA-256 in hex of the arguments that the party saw.
     arguments_hash: String,
-    /// The arguments as they want them; absent = as they are.
+    /// Arguments as the party edited them; absent = unchanged.
     #[serde(default)]
     arguments: Option<Value>,
-    /// What they wrote.
+    /// Comment of the party.
     #[serde(default)]
     response: Option<String>,
 }
 
-/// `POST /approvals/{id}`: 200 once it is decided, or was decided so before.
+/// Handles `POST /approvals/{id}`: 200 once the decision is recorded, or if the same one was recorded before.
 ///
 /// # Errors
-/// [`Refusal`], as JSON with a status: 401 not signed so, or too old; 400 not bound to this approval.
+/// Returns [`Refusal`], as JSON with a status: 401 if the signature is invalid or too old; 400 if the body is not for
+/// this approval.
 pub async fn post(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
@@ -103,6 +104,7 @@ pub async fn post(
     let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+    // The unverified body selects the keys: a wrong channel only selects keys that do not match the signature.
     standard::verify(&callbacks.of(&body), &parts.headers, &body, gateway.clock.now())?;
     let said = read(&id, &body)?;
 
@@ -127,10 +129,10 @@ pub async fn post(
     Ok(answer(asked.await))
 }
 
-/// `GET /approvals/{id}`: the page of a card's link. It decides nothing.
+/// Handles `GET /approvals/{id}`: the page of a card's link. It decides nothing.
 ///
 /// # Errors
-/// [`Refusal`], as JSON with a status: 401 where the link is not ours, not for this approval, or over.
+/// Returns [`Refusal`], as JSON with a status: 401 if the link is invalid, for another approval, or expired.
 pub async fn look(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
@@ -151,6 +153,7 @@ pub async fn look(
         .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
     let asked: Result<Confirmation, RequestError> = asked.await;
 
+    // The stamp proves to `tap` that the form came from this page, and not from another site.
     let at = now.0.div_euclid(1_000);
     let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
 
@@ -163,10 +166,11 @@ pub async fn look(
     })
 }
 
-/// `POST /approvals/{id}/decide`: the form of that page.
+/// Handles `POST /approvals/{id}/decide`: the form of that page.
 ///
 /// # Errors
-/// [`Refusal`], as JSON with a status: 401 where page or link is not ours, or the page older than five minutes.
+/// Returns [`Refusal`], as JSON with a status: 401 if page or link is invalid, or the page is older than five
+/// minutes.
 pub async fn tap(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
@@ -198,6 +202,7 @@ pub async fn tap(
         },
         via: LINK.to_owned(),
         arguments: None,
+        // Nothing is decided if other arguments are in force than the card showed.
         arguments_hash: Some(tap.hash),
         response: None,
     };
@@ -219,7 +224,7 @@ pub async fn tap(
     })
 }
 
-/// A page that no other may frame, keep or be told of.
+/// Returns a page that no other page may frame, and that is neither cached nor named in a `Referer`.
 fn html(status: StatusCode, text: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -235,7 +240,7 @@ fn html(status: StatusCode, text: String) -> Response {
     (status, headers, text).into_response()
 }
 
-/// The callback that `body` is, where it is one about `id`.
+/// Parses `body` as a callback about `id`.
 fn read(id: &str, body: &[u8]) -> Result<Callback, Refusal> {
     let said: Callback = serde_json::from_slice(body).map_err(|error| malformed(error.to_string(), "body"))?;
     if said.approval != id {

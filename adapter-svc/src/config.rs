@@ -1,4 +1,4 @@
-//! `[adapter]` of `nexus.toml`: what it says, its defaults, and how it becomes sources.
+//! The section `[adapter]` of `nexus.toml`: its keys, their defaults, and their conversion to sources.
 
 mod beside;
 mod webhook;
@@ -21,61 +21,61 @@ use crate::source::webhook::standard;
 
 pub use webhook::WebhookConfig;
 
-/// Smallest spool that is of use, in bytes.
+/// Minimum size of a useful spool, in bytes.
 const MIN_SPOOL_BYTES: u64 = 64 * 1024;
 
-/// When an HTTP request is answered.
+/// The time at which an HTTP request gets its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accept {
     /// After the event is on this host's disk; it is published afterwards.
     #[default]
     Spool,
-    /// After JetStream has it.
+    /// After JetStream has the event.
     Stream,
 }
 
-/// `[adapter]`.
+/// The configuration section `[adapter]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdapterConfig {
-    /// Where HTTP is served; port 0 = any free one.
+    /// Address at which HTTP is served; port 0 = any free port.
     pub listen: SocketAddr,
-    /// Further host names by which it may be called where `listen` is a loopback address, without port.
+    /// Further host names, without port, that are allowed if `listen` is a loopback address.
     pub hosts: Vec<String>,
     /// Directory of the spool; it belongs to one process.
     pub data_dir: PathBuf,
-    /// When a request is answered.
+    /// Time at which a request gets its response.
     pub accept: Accept,
-    /// Largest spool, in bytes; beyond it input is refused with 503.
+    /// Maximum size of the spool, in bytes; beyond it, requests are refused with 503.
     pub spool_max_bytes: u64,
-    /// How many events are in hand of the publisher at once.
+    /// Maximum number of events that are being published at once.
     pub publish_in_flight: usize,
-    /// How many connections are open at once; beyond that, one without a request in work is ended for each new one.
+    /// Maximum number of open connections; beyond it, one without a request in progress is ended for each new one.
     pub max_connections: usize,
-    /// How many of them one address may have (IPv6: one /64).
+    /// Maximum number of connections per address (IPv6: per /64).
     pub max_connections_per_address: usize,
-    /// Proxies in front, as CIDR blocks: their connections are not bounded by address, and the last address in
-    /// `X-Forwarded-For` that is not one of theirs is the client's.
+    /// Proxies in front of the service, as CIDR blocks. Their connections have no limit per address, and the last
+    /// address in `X-Forwarded-For` that is not in these blocks is the client's.
     pub trusted_proxies: Vec<String>,
-    /// How many requests are worked on at once; more are refused with 503.
+    /// Maximum number of requests in progress; further ones are refused with 503.
     pub max_concurrent: usize,
-    /// How many requests an address may make in a second; more are refused with 429. Absent: any number.
+    /// Maximum number of requests per second and address; further ones are refused with 429. Absent = unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_address_per_second: Option<u32>,
-    /// How many of these an address that was quiet may make at once.
+    /// Maximum number of requests that an address may make at once after a pause.
     pub per_address_burst: u32,
-    /// How long a request may take, in milliseconds.
+    /// Maximum time of a request, in milliseconds.
     pub request_timeout_ms: u64,
-    /// How long a request's head may take to arrive, in milliseconds.
+    /// Maximum time for a request's head to arrive, in milliseconds.
     pub header_timeout_ms: u64,
-    /// Sources at `/hooks/{name}`.
+    /// Webhook sources at `/hooks/{name}`.
     pub webhook: BTreeMap<String, WebhookConfig>,
-    /// `/v1/events`.
+    /// Settings of the path `/v1/events`.
     pub http: HttpConfig,
-    /// The chat page.
+    /// Settings of the chat page.
     pub webchat: WebchatConfig,
-    /// `/approvals/{id}`.
+    /// Settings of the paths below `/approvals/{id}`.
     pub approvals: ApprovalsConfig,
 }
 
@@ -104,37 +104,38 @@ impl Default for AdapterConfig {
     }
 }
 
-/// `[adapter.approvals]`.
+/// The configuration section `[adapter.approvals]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApprovalsConfig {
-    /// What signs the callbacks of platforms, base64 with or without `whsec_`; without it none is taken.
+    /// Secret that signs platforms' callbacks, base64 with or without `whsec_`; absent = callbacks are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
-    /// Further ones, while they are rotated.
+    /// Further secrets, during a rotation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
-    /// What signs the callbacks that speak for a channel, by its name; where one is listed, none speaks for another.
+    /// Secrets that sign callbacks of a channel, by its name. If there are any, each may sign only for its own
+    /// channel.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub channels: BTreeMap<String, CallbackSecrets>,
-    /// What signs the links of cards, as `broker.approvals.link.secret`; without it no link is followed.
+    /// Secret that signs links of cards, equal to `broker.approvals.link.secret`; absent = links are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_secret: Option<Secret>,
 }
 
-/// `[adapter.approvals.channels.<name>]`.
+/// The configuration section `[adapter.approvals.channels.<name>]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallbackSecrets {
-    /// What signs its callbacks, base64 with or without `whsec_`.
+    /// Secret that signs its callbacks, base64 with or without `whsec_`.
     pub secret: Secret,
-    /// Further ones, while they are rotated.
+    /// Further secrets, during a rotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
 }
 
 impl ApprovalsConfig {
-    /// What links are checked against; none where there is no secret.
+    /// Returns the checks of links; `None` if there is no secret.
     #[must_use]
     pub fn links(&self) -> Option<Checks> {
         let secret = self.link_secret.as_ref()?;
@@ -144,10 +145,10 @@ impl ApprovalsConfig {
         })
     }
 
-    /// What callbacks are checked against; none where there is no secret.
+    /// Returns the checks of callbacks; `None` if there is no secret.
     ///
     /// # Errors
-    /// `key: what is expected`.
+    /// Returns `key: expected value`.
     pub fn callbacks(&self) -> Result<Option<Callbacks>, String> {
         let any = checks("approvals.secret", self.secret.iter().chain(&self.secrets))?;
         let mut channels = BTreeMap::new();
@@ -166,7 +167,7 @@ impl ApprovalsConfig {
     }
 }
 
-/// What the `secrets` at `name` check; none if there are none.
+/// Returns the checks with the `secrets` at `name`; `None` if there are none.
 fn checks<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
     let keys: Result<Vec<Key>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
     match keys {
@@ -179,22 +180,22 @@ fn checks<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<O
     }
 }
 
-/// Five minutes, as every scheme proposes.
+/// Returns five minutes in seconds, the tolerance that every scheme proposes.
 const fn default_tolerance() -> u32 {
     300
 }
 
-/// `[adapter.webchat]`.
+/// The configuration section `[adapter.webchat]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebchatConfig {
     /// Whether the page is served.
     pub enabled: bool,
-    /// Its account.
+    /// Account of the page.
     pub account: String,
-    /// How many pages may be connected at once.
+    /// Maximum number of connected pages.
     pub max_sockets: usize,
-    /// How many of them from one address (IPv6: one /64).
+    /// Maximum number of connected pages per address (IPv6: per /64).
     pub max_sockets_per_address: usize,
 }
 
@@ -210,7 +211,7 @@ impl Default for WebchatConfig {
 }
 
 impl AdapterConfig {
-    /// Every fault, as `key: what is expected`.
+    /// Returns every error in the configuration, as `key: expected value`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -276,24 +277,24 @@ impl AdapterConfig {
         faults
     }
 
-    /// Returns the proxies that are trusted.
+    /// Returns the trusted proxies.
     ///
     /// # Errors
-    /// `key: what is expected`.
+    /// Returns `key: expected value`.
     pub fn networks(&self) -> Result<Networks, String> {
         Networks::parse(&self.trusted_proxies)
             .map_err(|text| format!("trusted_proxies: `{text}` is neither an address nor a CIDR block"))
     }
 
-    /// Who may post events.
+    /// Returns the access rules of `/v1/events`.
     ///
     /// # Errors
-    /// Every fault, each as `key: what is expected`.
+    /// Returns every error, each as `key: expected value`.
     pub fn access(&self) -> Result<Access, Vec<String>> {
         Access::new(&self.http)
     }
 
-    /// Why `/v1/events` may not be open here.
+    /// Returns the error if `/v1/events` must not be open with this configuration.
     fn open_fault(&self) -> Option<String> {
         if !self.http.open {
             return None;
@@ -312,7 +313,7 @@ impl AdapterConfig {
         ))
     }
 
-    /// Settings that are sound and weaker than they should be, each as `key: why`.
+    /// Returns warnings about valid settings that are weaker than recommended, each as `key: reason`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -347,7 +348,7 @@ impl AdapterConfig {
         warnings
     }
 
-    /// The webhook sources, parsed. Sources with faults are left out; [`AdapterConfig::faults`] names them.
+    /// Returns the parsed webhook sources, without those that have errors; [`AdapterConfig::faults`] reports them.
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         self.webhook

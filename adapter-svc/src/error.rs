@@ -1,4 +1,4 @@
-//! Why a caller's input is refused: a status, and `{"error": {"code", "message", "where"}}`.
+//! Refusals of a caller's request: a status, and `{"error": {"code", "message", "where"}}`.
 
 use std::time::Duration;
 
@@ -15,124 +15,124 @@ use crate::source::webchat::owner::ClaimOwnerError;
 use crate::source::webhook::payload::ReadPayloadError;
 use crate::source::webhook::signature::SignatureError;
 
-/// `Retry-After` of a caller that was refused because there was no room, in seconds.
+/// `Retry-After` of a refusal because of a full limit, in seconds.
 const RETRY_AFTER_S: u64 = 1;
 
-/// Why events were not accepted. None of them is lost by us: the caller still has it.
+/// The reason why events were not accepted. No event is lost, because the caller still has them.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptEventsError {
-    /// The spool holds as much as it may.
+    /// The spool has reached its maximum size.
     #[error("the spool is full: it holds {held} bytes of at most {max}")]
     SpoolFull {
-        /// Bytes it holds.
+        /// Size of the spool, in bytes.
         held: u64,
-        /// `adapter.spool_max_bytes`.
+        /// Maximum size, `adapter.spool_max_bytes`.
         max: u64,
     },
-    /// The spool's disk failed; it is opened again.
+    /// The spool's disk failed; the spool is being opened again.
     #[error("the spool cannot be written: {0}")]
     SpoolFailed(String),
     /// The queue is full, or the service is shutting down.
     #[error("too many events are being accepted at once, or the service is shutting down")]
     Busy,
-    /// An event is larger than a message may be.
+    /// An event is larger than the maximum message size.
     #[error("event {id}: {size} bytes encoded, at most {max} are taken")]
     TooLarge {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// Its size, bytes.
+        /// Encoded size of the event, in bytes.
         size: usize,
-        /// What the server takes.
+        /// Maximum size, in bytes.
         max: usize,
     },
-    /// An event breaks a bound between its fields.
+    /// An event violates a bound between its fields.
     #[error("event {id}: {detail}")]
     Invalid {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// The field and what is wrong with it.
+        /// Field and error, for people.
         detail: String,
     },
-    /// JetStream refused it.
+    /// JetStream refused an event.
     #[error("event {id} was not stored")]
     NotStored {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// Why.
+        /// Error of the publish.
         #[source]
         source: PublishError,
     },
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// No such source.
+    /// The webhook source does not exist.
     #[error("no webhook source `{0}` is configured")]
     UnknownSource(String),
-    /// No such page.
+    /// The path does not exist.
     #[error("nothing is served here")]
     UnknownPath,
     /// The signature is missing or wrong.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// No bearer token, or an unknown one.
+    /// The bearer token is missing or unknown.
     #[error("expected `authorization: Bearer TOKEN` with a token of [[adapter.http.tokens]] or this machine's own")]
     Unauthorized,
-    /// A page of another site.
+    /// The request comes from a page of another site.
     #[error("a page of origin `{0}` may not connect here")]
     ForeignOrigin(String),
-    /// A host name that is not allowed: a site may have pointed its own name at this machine.
+    /// The host name is not allowed: a site may have pointed its own name at this machine.
     #[error("host `{0}` is not allowed; add it to adapter.hosts")]
     ForeignHost(String),
     /// The body is too large.
     #[error("the body is larger than {max} bytes")]
     TooLarge {
-        /// Bytes that are read.
+        /// Maximum size of the body, in bytes.
         max: usize,
     },
-    /// The body broke off.
+    /// The body ended early.
     #[error("the body broke off: {0}")]
     BrokenBody(String),
-    /// It took too long.
+    /// The request took too long; the value is the limit in milliseconds.
     #[error("the request took longer than {0} ms")]
     Timeout(u64),
-    /// Its body comes too slowly.
+    /// The body arrives too slowly.
     #[error("the body arrives too slowly: at least {MIN_BYTES_PER_SECOND} bytes a second are expected")]
     SlowBody,
-    /// Too many at once.
+    /// Too many requests are in progress.
     #[error("too many requests at once")]
     Overloaded,
-    /// Too many of one address.
+    /// The address makes too many requests; the value is the time to wait.
     #[error("too many requests from this address; there is room in {} ms", .0.as_millis())]
     TooFast(Duration),
-    /// A webhook's body cannot be read.
+    /// The body of a webhook cannot be parsed.
     #[error(transparent)]
     Payload(#[from] ReadPayloadError),
-    /// Events cannot be read.
+    /// The events of a request cannot be parsed.
     #[error(transparent)]
     Events(#[from] ReadEventsError),
     /// Another part of the request is malformed.
     #[error("{detail}")]
     Malformed {
-        /// What is expected.
+        /// Expected value, for people.
         detail: String,
-        /// Where.
+        /// Place in the request.
         place: &'static str,
     },
-    /// The request does not become an event.
+    /// The request cannot become an event.
     #[error(transparent)]
     Event(#[from] RefuseEventError),
-    /// A page did not become the owner's.
+    /// A page could not become the owner's.
     #[error(transparent)]
     OwnerLink(#[from] ClaimOwnerError),
-    /// The events were read and could not be accepted.
+    /// The events were parsed, but could not be accepted.
     #[error(transparent)]
     Accept(#[from] AcceptEventsError),
 }
 
 impl Refusal {
-    /// The status and the code that programs match.
+    /// Returns the status, and the code for programs.
     #[must_use]
     pub const fn kind(&self) -> (StatusCode, &'static str) {
         match self {
@@ -164,7 +164,7 @@ impl Refusal {
         }
     }
 
-    /// The place in the request; empty if there is none.
+    /// Returns the place in the request; empty if there is none.
     #[must_use]
     pub fn place(&self) -> &str {
         match self {
@@ -182,7 +182,7 @@ impl Refusal {
         }
     }
 
-    /// The `error` object of the answer.
+    /// Returns the `error` object of the response.
     #[must_use]
     pub fn describe(&self) -> serde_json::Value {
         json!({ "code": self.kind().1, "message": chain(self), "where": self.place() })
@@ -200,7 +200,7 @@ const fn accept_kind(error: &AcceptEventsError) -> (StatusCode, &'static str) {
     }
 }
 
-/// `error` and its causes in one line.
+/// Returns `error` and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -218,6 +218,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
+        // The header counts whole seconds, so the wait is rounded up.
         let wait_s = if let Self::TooFast(wait) = &self {
             u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX)
         } else {

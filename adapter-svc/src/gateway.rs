@@ -1,4 +1,4 @@
-//! The gateway: which path leads to which source, and the bounds that hold for all of them.
+//! The gateway: the routes from paths to sources, and the limits that apply to all of them.
 
 pub mod bodies;
 pub mod client;
@@ -35,46 +35,46 @@ use pace::Pace;
 use reception::Reception;
 use shares::Shares;
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Clone, Debug)]
 pub struct Gateway(Arc<Parts>);
 
-/// See [`Gateway`].
+/// The parts of a [`Gateway`].
 #[derive(Debug)]
 pub struct Parts {
-    /// Where events go.
+    /// Destination of accepted events.
     pub intake: Intake,
-    /// For the chat's answers and history.
+    /// Bus for the chat's replies and history.
     pub bus: Bus,
-    /// The clock.
+    /// Clock of the process.
     pub clock: Clock,
-    /// Ids for events that nothing identifies.
+    /// Source of ids for events that have no other identity.
     pub ids: Ids,
     /// Webhook sources by name.
     pub webhooks: HashMap<String, Endpoint>,
-    /// Who may post events.
+    /// Access rules of `/v1/events`.
     pub access: Access,
-    /// The keys that check callbacks of approvals; `None` if none are taken.
+    /// Keys that check callbacks of approvals; `None` = callbacks are refused.
     pub approvals: Option<Callbacks>,
-    /// The keys that check links of cards; `None` if there are no links.
+    /// Keys that check links of cards; `None` = there are no links.
     pub links: Option<Checks>,
-    /// The chat page's account; `None` if it is not served.
+    /// Account of the chat page; `None` = the page is not served.
     pub webchat: Option<String>,
-    /// Room for open chat pages.
+    /// Limits for open chat pages.
     pub sockets: Shares,
-    /// Asked to stop.
+    /// Request to stop the service.
     pub shutdown: Shutdown,
-    /// Reads bodies, and has the places of requests that are worked on.
+    /// Reader of bodies, with the permits of requests in progress.
     pub reception: Reception,
     timeout_ms: u64,
     hosts: Hosts,
-    /// How fast an address may ask; `None` if that is not bounded.
+    /// Rate limit per address; `None` = unlimited.
     pace: Option<Mutex<Pace>>,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     trusted: Networks,
 }
 
-/// A [`SharedClock`] that can be shown.
+/// A [`SharedClock`] that implements `Debug`.
 #[derive(Clone)]
 pub struct Clock(SharedClock);
 
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Clock {
     }
 }
 
-/// A [`SharedIds`] that can be shown.
+/// A [`SharedIds`] that implements `Debug`.
 #[derive(Clone)]
 pub struct Ids(SharedIds);
 
@@ -116,10 +116,10 @@ impl std::ops::Deref for Gateway {
 }
 
 impl Gateway {
-    /// The gateway of `config`.
+    /// Creates the gateway of `config`.
     ///
     /// # Errors
-    /// `key: what is expected`, if the configuration was not checked before.
+    /// Returns `key: expected value` if the configuration is invalid and was not checked before.
     pub fn new(
         config: &AdapterConfig,
         intake: Intake,
@@ -156,7 +156,7 @@ impl Gateway {
         })))
     }
 
-    /// The routes.
+    /// Returns the routes of the gateway.
     pub fn router(&self) -> Router {
         let mut router = Router::new()
             .route("/hooks/{source}", post(webhook::post).get(webhook::get))
@@ -184,7 +184,7 @@ impl Parts {
     /// Counts a request, or a message of a chat page, of `client`.
     ///
     /// # Errors
-    /// [`Refusal::TooFast`] if the client has asked as often as it may.
+    /// Returns [`Refusal::TooFast`] if the client has reached its rate limit.
     pub fn paced(&self, client: Client) -> Result<(), Refusal> {
         let Some(pace) = &self.pace else {
             return Ok(());
@@ -195,8 +195,8 @@ impl Parts {
     }
 }
 
-/// Bounds every request: its client's pace, the number of requests at once, the host name, the time, and the headers of its
-/// answer.
+/// Applies the limits to every request: its client's rate, the number of requests at once, the host name, the time,
+/// and the headers of its response.
 async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
     if let Some(peer) = request.extensions().get::<Peer>() {
         let client = Client::of(*peer, request.headers(), &gateway.trusted);
@@ -206,7 +206,7 @@ async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Nex
         }
     }
 
-    // A request with a body has its place once the body has come: see `Reception::receive`.
+    // A request with a body takes its permit after the body has arrived: see `Reception::receive`.
     let place = match *request.method() {
         Method::GET | Method::HEAD => gateway.reception.place().map(Some),
         _ => Ok(None),

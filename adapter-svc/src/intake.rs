@@ -1,4 +1,4 @@
-//! The intake: what every source does with its events, by `adapter.accept`.
+//! The intake: every source passes its events to it, and `adapter.accept` selects their destination.
 
 use shared::bus::Bus;
 use shared::model::event::Event;
@@ -9,14 +9,14 @@ use crate::outbox::Outbox;
 use crate::parcel::Parcel;
 use crate::publisher::Publisher;
 
-/// Where events go. Clones share it.
+/// The destination of accepted events. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Intake {
     bus: Bus,
     way: Way,
 }
 
-/// `adapter.accept`.
+/// The destination according to `adapter.accept`.
 #[derive(Debug, Clone)]
 enum Way {
     Spool(Outbox),
@@ -24,7 +24,7 @@ enum Way {
 }
 
 impl Intake {
-    /// Events are accepted once they are on this host's disk.
+    /// Returns an intake that accepts events once they are on this host's disk.
     #[must_use]
     pub const fn spool(bus: Bus, outbox: Outbox) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Intake {
         }
     }
 
-    /// Events are accepted once the stream has them.
+    /// Returns an intake that accepts events once the stream has them.
     #[must_use]
     pub const fn stream(bus: Bus, publisher: Publisher) -> Self {
         Self {
@@ -42,10 +42,10 @@ impl Intake {
         }
     }
 
-    /// Returns once `events` are durable, all of them.
+    /// Waits until all of `events` are durable.
     ///
     /// # Errors
-    /// [`AcceptEventsError`]; the caller still has them, and may bring them again.
+    /// Returns [`AcceptEventsError`]. The caller still has the events and may send them again.
     pub async fn accept(
         &self,
         source: &'static str,
@@ -57,7 +57,7 @@ impl Intake {
         }
 
         let max_payload = self.bus.max_payload();
-        // Before the first connection the client knows no limit.
+        // The client knows no limit before its first connection.
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
         let parcels: Vec<Parcel> = events

@@ -1,13 +1,13 @@
-//! Lanes: one item at a time per key, any number of keys side by side. *Pure.*
+//! Lanes: one running item at a time per key, with any number of keys side by side. *Pure.*
 //!
-//! A publish that is retried would otherwise land behind its successor (`docs/design/wire.md` §8.3).
+//! Without them, a retried publish would be stored after its successor (`docs/design/wire.md` §8.3).
 
 use std::collections::{HashMap, VecDeque};
 
-/// Items that wait for the one before them with the same key.
+/// The items that wait for an item with the same key.
 #[derive(Debug)]
 pub struct Lanes<T> {
-    /// A lane is there while its first item is under way; behind it, those that wait.
+    /// Waiting items by key. A lane exists while its first item is running.
     lanes: HashMap<String, VecDeque<T>>,
     held: usize,
 }
@@ -22,7 +22,7 @@ impl<T> Default for Lanes<T> {
 }
 
 impl<T> Lanes<T> {
-    /// Takes `item` of lane `key` in; hands it back where it may begin now.
+    /// Adds `item` to the lane `key`. Returns it if it may start now.
     pub fn enter(&mut self, key: &str, item: T) -> Option<T> {
         self.held += 1;
         if let Some(waiting) = self.lanes.get_mut(key) {
@@ -33,7 +33,7 @@ impl<T> Lanes<T> {
         Some(item)
     }
 
-    /// Says that the item under way on `key` is done; hands out the next one.
+    /// Reports that the running item of `key` is done. Returns the next one.
     pub fn leave(&mut self, key: &str) -> Option<T> {
         let waiting = self.lanes.get_mut(key)?;
         self.held -= 1;
@@ -44,7 +44,7 @@ impl<T> Lanes<T> {
         next
     }
 
-    /// How many are under way or wait.
+    /// Returns the number of running and waiting items.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.held

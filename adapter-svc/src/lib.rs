@@ -1,9 +1,9 @@
-//! adapter-svc: sources. Whatever happens outside becomes a normalised Event on the stream.
+//! adapter-svc: sources, which turn everything that happens outside into normalized Events on the stream.
 //!
 //! `source` (webhook, http, webchat) →[`normalize`]→ Event →[`parcel`]→ [`outbox`] →[`publisher`]→ `EVENTS`.
 //!
-//! [`service`] wires it, top-down as the data goes; [`gateway`] and [`listener`] are the HTTP side of it; [`approvals`] takes
-//! platforms' callbacks of humans' decisions.
+//! [`service`] connects the parts in the order of the data flow. [`gateway`] and [`listener`] are its HTTP side, and
+//! [`approvals`] receives platforms' callbacks with approvers' decisions.
 
 pub mod approvals;
 pub mod config;

@@ -1,7 +1,7 @@
-//! The listener: connections within bounds, ended in order.
+//! The listener: it accepts connections within limits, and ends them in order.
 //!
-//! It stands in for `axum::serve`, which bounds neither how long a request's head may take nor its size, nor how
-//! many connections there are. The bounds hold for every protocol, from the moment in which a connection is accepted.
+//! This module replaces `axum::serve`, which limits neither the time and size of a request's head nor the number of
+//! connections. The limits apply to every protocol, from the moment a connection is accepted.
 
 pub mod connections;
 pub mod line;
@@ -28,52 +28,52 @@ use crate::gateway::client::{Networks, Peer};
 use connections::Limits;
 use line::{InHand, Line, Lines, Requests};
 
-/// Largest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// How much of a connection's HTTP/2 bodies may be on its way to a handler, in bytes.
+/// Maximum amount of a connection's HTTP/2 bodies that may be in transit to a handler, in bytes.
 const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
-/// How many requests an HTTP/2 connection may have open at once.
+/// Maximum number of open requests on an HTTP/2 connection.
 const HTTP2_REQUESTS: u32 = 64;
-/// How much of an answer may wait in memory for an HTTP/2 client, in bytes.
+/// Maximum amount of a response that may wait in memory for an HTTP/2 client, in bytes.
 const HTTP2_SEND_BYTES: usize = 64 * 1024;
-/// Connections that may wait in the system until they are accepted.
+/// Maximum number of connections that wait in the system until they are accepted.
 const BACKLOG: u32 = 4_096;
-/// Wait after the system refused a connection and none could be ended for it.
+/// Wait after the system refused a connection and no other could be ended for it.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// How long a connection that is asked to end may take, where no request is in hand.
+/// Maximum time for a connection to end after it was asked to, if it has no request in progress.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// How many connections there may be, and how patient the listener is.
+/// The limits of the listener.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The bounds of the table of connections.
+    /// Limits of the table of connections.
     pub limits: Limits,
-    /// Proxies, whose connections are not bounded by address.
+    /// Proxies, whose connections have no limit per address.
     pub trusted: Networks,
-    /// For the connections to end after `shutdown`.
+    /// Maximum time for connections to end after `shutdown`.
     pub drain: Duration,
 }
 
-/// Binds `address`.
+/// Binds a listener to `address`.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Returns the system's error if the address cannot be bound.
 pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
         TcpSocket::new_v6()?
     };
-    // A service that restarts takes its port although old connections are not forgotten yet.
+    // Without it, a restarted service could not bind its port while old connections are in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves `router` on `listener` until `shutdown`, then lets open requests end within `bounds.drain`.
+/// Serves `router` on `listener` until `shutdown`, then waits for open requests, at most for `bounds.drain`.
 pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdown: Shutdown) {
     let lines = Lines::new(bounds.limits);
-    // Every connection holds a sender: the receiver ends with the last of them.
+    // Every connection holds a sender, so the receiver ends with the last one.
     let (alive, mut all_ended) = mpsc::channel::<Infallible>(1);
     loop {
         let accepted = tokio::select! {
@@ -83,7 +83,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Most likely there is no file handle left: whoever says nothing gives one back.
+                // Most likely there is no file handle left: an idle connection is ended to free one.
                 if !lines.evict() {
                     tracing::warn!(%error, "cannot accept a connection");
                 }
@@ -119,14 +119,14 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
 
 /// Serves one connection, HTTP/1 or HTTP/2, with upgrades, until it ends or must end.
 async fn converse(stream: TcpStream, line: Line, router: Router, peer: Peer, shutdown: Shutdown) {
-    // Answers are small; waiting to fill a packet would only delay them.
+    // Responses are small; waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
     let requests = line.requests();
     let service = service_fn(move |request| answer(router.clone(), requests.clone(), peer, request));
     let builder = builder();
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
 
-    // The connection was asked to end: by the shutdown, or because it was late.
+    // Whether the connection was asked to end, by the shutdown or because it was late.
     let mut ending = false;
     loop {
         let left = line.deadline().map_or(END_WITHIN, |deadline| {
@@ -160,13 +160,13 @@ async fn converse(stream: TcpStream, line: Line, router: Router, peer: Peer, shu
     }
 }
 
-/// Returns the bounds of each protocol.
+/// Returns a builder with the limits of each protocol.
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The table of connections knows the deadline, for every protocol alike.
+        // The table of connections has the deadline, which is the same for every protocol.
         .header_read_timeout(None)
         .max_buf_size(MAX_HEAD_BYTES);
 
@@ -182,7 +182,7 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-/// Answers one request; the table of connections follows how far it is.
+/// Handles one request, and reports its progress to the table of connections.
 async fn answer(
     router: Router,
     requests: Requests,

@@ -1,4 +1,4 @@
-//! The process: see [`adapter_svc`].
+//! The process `adapter-svc`; see [`adapter_svc`].
 
 #[global_allocator]
 static ALLOCATOR: shared::process::Allocator = shared::process::Allocator;

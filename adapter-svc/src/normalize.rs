@@ -1,4 +1,4 @@
-//! From what a source says to an [`Event`]. *Pure.*
+//! Conversion of a source's data to an [`Event`]. *Pure.*
 //!
 //! Source: `docs/design/wire.md` §1.1 (ids, fields), `docs/design/channels.md` §1.
 
@@ -12,7 +12,7 @@ use crate::source::webhook::mapping::{Pick, instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::sha256_hex;
 
-/// Longest short text that is made of a webhook, in bytes; the whole body is in `metadata.payload`.
+/// Maximum length of the summary of a webhook, in bytes; the whole body is in `metadata.payload`.
 const MAX_SUMMARY_BYTES: usize = 512;
 
 /// Headers that describe a delivery; none of them proves anything.
@@ -28,7 +28,7 @@ const KEPT_HEADERS: [&str; 9] = [
     "x-slack-retry-num",
 ];
 
-/// Headers that are never kept, even if configured: they carry proofs and credentials.
+/// Headers that are never kept, even if they are configured: they contain signatures and credentials.
 const SECRET_HEADERS: [&str; 7] = [
     "authorization",
     "cookie",
@@ -39,42 +39,43 @@ const SECRET_HEADERS: [&str; 7] = [
     "x-telegram-bot-api-secret-token",
 ];
 
-/// Why something from outside cannot be an event of ours.
+/// The reason why data from outside is refused as an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefuseEventError {
-    /// The text is not an event id.
+    /// The id is not a valid event id.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
-    /// Its channel belongs to one of our services.
+    /// The channel belongs to one of Nexus's own services.
     #[error("`{0}` belongs to one of the system's own services")]
     Reserved(String),
-    /// Its channel is not one of the token's.
+    /// The channel is not one of the token's.
     #[error(
         "token `{token}` may not post on channel `{channel}`; add it to the token's `channels` in [[adapter.http.tokens]]"
     )]
     Channel {
         /// Name of the token.
         token: String,
-        /// The channel.
+        /// Name of the channel.
         channel: String,
     },
-    /// Outside its bounds.
+    /// A field is outside its bounds.
     #[error("{0}")]
     Bounds(String),
 }
 
-/// The events of a webhook: one, or of Meta's deliveries one an entry. Ids come from what the scheme's signature covers
-/// ([`Endpoint::item_id`]), fields from the endpoint's mapping, the body is in `metadata.payload`.
+/// Returns the events of a webhook: one, or one for each entry of Meta's deliveries. Ids come from the part of the
+/// request that the scheme's signature covers ([`Endpoint::item_id`]), fields from the endpoint's mapping, and the
+/// body is in `metadata.payload`.
 ///
 /// # Errors
-/// [`RefuseEventError`] if the delivery's id cannot be part of an event's.
+/// Returns [`RefuseEventError`] if the delivery's id cannot be part of an event id.
 pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event>, RefuseEventError> {
     let Some(entries) = endpoint.entries(delivery.payload) else {
         return Ok(vec![webhook_event(endpoint, delivery)?]);
     };
 
     let one = |payload: &Value| {
-        // The entry stands for the body: the platform may send it again in another batch.
+        // The entry takes the place of the body, because the platform may send it again in another batch.
         let body = serde_json::to_vec(payload).unwrap_or_default();
         let delivery = Delivery {
             body: &body,
@@ -108,6 +109,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         .as_ref()
         .and_then(|pick| pick.value(headers, payload))
         .and_then(|v| instant(&v));
+    // Without a time in the body, the signed time is closer to the event than the time of reception.
     let at = said
         .or_else(|| verified.timestamp.map(UnixMillis::from_seconds))
         .unwrap_or(now);
@@ -130,6 +132,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         .replace('\0', "\u{fffd}");
     event.metadata = webhook_metadata(endpoint, delivery, event_type);
 
+    // Any client may post to an unsigned source, so nothing proves the origin.
     event.origin = if endpoint.scheme == Scheme::Unsigned {
         Origin::Open
     } else {
@@ -143,7 +146,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
     Ok(event)
 }
 
-/// `prefix` and `own` as an event id; if that is too long or holds control characters, `own` is hashed.
+/// Returns `prefix` and `own` as an event id. If that is too long or contains control characters, `own` is hashed.
 pub(crate) fn bounded_id(prefix: &str, own: &str) -> Result<EventId, ParseEventIdError> {
     if prefix.len() + own.len() <= MAX_EVENT_ID_BYTES && !own.contains(char::is_control) {
         return EventId::parse(format!("{prefix}{own}"));
@@ -157,6 +160,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
         .into_iter()
         .chain(endpoint.headers.iter().map(String::as_str))
     {
+        // Also if they are configured: hooks and agents can read metadata.
         let secret = SECRET_HEADERS.contains(&name) || name.contains("signature");
         if let Some(Ok(text)) = delivery.headers.get(name).map(|value| value.to_str())
             && !secret
@@ -172,6 +176,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
         }
     }
 
+    // After the mapping, which must not replace these fields.
     metadata.insert("is_group".to_owned(), json!(false));
     metadata.insert("source".to_owned(), json!(endpoint.name));
     metadata.insert("webhook_source".to_owned(), json!(endpoint.name));
@@ -190,7 +195,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
     metadata
 }
 
-/// A line for people: what happened, at which source.
+/// Returns a line for people: the kind of change, and its source.
 fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
     let text = match payload {
         Value::String(text) => text.clone(),
@@ -205,10 +210,10 @@ fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
     text[..text.floor_char_boundary(MAX_SUMMARY_BYTES)].to_owned()
 }
 
-/// The event of a chat message that a visitor of the page wrote.
+/// Returns the event of a chat message that a visitor of the page wrote.
 ///
 /// # Errors
-/// [`RefuseEventError`] if visitor and message cannot be part of an id.
+/// Returns [`RefuseEventError`] if visitor and message cannot be part of an event id.
 pub fn chat_message(
     account: &str,
     visitor: &str,
@@ -238,12 +243,12 @@ pub fn chat_message(
     Ok(event)
 }
 
-/// Checks the bounds of an event that a client wrote whole, and stamps it with the time of receipt.
+/// Checks the bounds of an event that a client wrote, and sets its time of reception.
 ///
-/// `hops` stays as the client wrote it: it can only shorten its own chain.
+/// `hops` is kept as the client wrote it, because the client can only shorten its own chain.
 ///
 /// # Errors
-/// [`RefuseEventError`] names the field.
+/// Returns [`RefuseEventError`] with the field.
 pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
     if event.timestamp.0 < 0 {
         return Err(RefuseEventError::Bounds(

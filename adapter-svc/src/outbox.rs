@@ -1,13 +1,13 @@
 //! The outbox: events on this host's disk until JetStream has them.
 //!
-//! An entry's life is: written, synced, answered, published, forgotten. A crash between any two of these loses
-//! nothing: before the sync nobody was answered; after it the entry is found at the next start and published with
-//! the same message id, which makes a second publish nothing. Its key is the number of this opening and a count
-//! within it, so keys rise for ever, whatever was forgotten before a restart.
+//! An entry is written, synced, acknowledged to the caller, published, and removed. A crash between any two of these
+//! steps loses nothing: before the sync no caller got an acknowledgment; after it the entry is found at the next
+//! start and published with the same message id, so a second publish has no effect. Its key consists of the number of
+//! this opening and a count within it, so keys always increase, even if entries were removed before a restart.
 //!
-//! Writers hand their entries to one keeper, which writes all that came while it was syncing and syncs once for all
-//! of them (group commit). A disk that fails makes the keeper answer with the failure and open the store again until
-//! it works; what was in it is then published again from the start.
+//! Writers pass their entries to one keeper, which writes all entries that arrived during a sync and syncs them
+//! together (group commit). If the disk fails, the keeper returns the error to the writers and opens the store again
+//! until it works; its entries are then published again from the start.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,26 +21,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::error::{AcceptEventsError, chain};
 use crate::parcel::Parcel;
 
-/// Requests that wait for the keeper.
+/// Maximum number of requests that wait for the keeper.
 const WAITING_REQUESTS: usize = 1_024;
-/// Most bytes that one sync covers; a longer group would let its first member wait too long.
+/// Maximum size of a group, in bytes: a longer group would delay its first member too much.
 const MAX_GROUP_BYTES: u64 = 8 * 1024 * 1024;
 /// Wait before a failed store is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// Key of an entry: the opening it was written in, and its number there.
+/// Key of an entry: the number of the opening in which it was written, and its number there.
 pub type Key = [u8; 16];
 
-/// What is durable: entries up to `through` of the store's `generation`, which rises when it is opened again.
+/// The durable entries: those up to `through` in the store's `generation`, which increases when it is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durable {
-    /// How often the store was opened in this process.
+    /// Number of times that the store was opened in this process.
     pub generation: u64,
-    /// The last durable key.
+    /// Key of the last durable entry.
     pub through: Key,
 }
 
-/// The store while it works.
+/// The store while it is open.
 struct Shelf {
     store: Store,
     entries: Tree<Parcel>,
@@ -64,13 +64,15 @@ impl Shelf {
         })
     }
 
-    /// Puts back the entries that were put aside: the reason may be gone (a full disk, a limit). An entry that is refused
-    /// again is put aside again.
+    /// Restores the entries that were set aside, because the reason may be gone (a full disk, a limit). An entry that
+    /// is refused again is set aside again.
     fn offer_again(&self) -> Result<(), StoreError> {
         let mut again = 0_u64;
         for entry in self.refused.range::<Key, _>(..) {
             match entry {
                 Ok((key, parcel)) => {
+                    // Inserted before it is removed: after a crash in between it is in both trees, and published again
+                    // to no effect.
                     self.entries.insert(&key, &parcel)?;
                     self.refused.remove(&key)?;
                     again += 1;
@@ -90,7 +92,7 @@ impl Shelf {
     }
 }
 
-/// Entries of one request, and who waits for them.
+/// The entries of one request, with the writer that waits for them.
 struct Batch {
     parcels: Vec<Parcel>,
     weight: u64,
@@ -100,9 +102,10 @@ struct Batch {
 struct Shared {
     path: PathBuf,
     max_bytes: u64,
-    /// Bytes handed to the keeper and not written yet.
+    /// Size of the entries passed to the keeper and not yet written, in bytes.
     waiting: AtomicU64,
-    /// None while the store is being opened again. Held only to take a handle, never while the disk works.
+    /// Open store; `None` while it is being opened again. The lock is held only to clone the handle, never during
+    /// I/O.
     shelf: Mutex<Option<Arc<Shelf>>>,
 }
 
@@ -133,11 +136,11 @@ impl std::fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    /// Opens the outbox in `path`, which may hold at most `max_bytes`, and starts its keeper. Entries of an earlier
-    /// process count as durable at once.
+    /// Opens the outbox in `path`, with a maximum size of `max_bytes`, and starts its keeper. Entries of an earlier
+    /// process are durable at once.
     ///
     /// # Errors
-    /// [`StoreError`]: the directory is in use by another process, or cannot be read.
+    /// Returns [`StoreError`] if the directory is in use by another process, or cannot be read.
     pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
         let shelf = Shelf::open(path).await?;
         shelf.offer_again()?;
@@ -164,16 +167,18 @@ impl Outbox {
         })
     }
 
-    /// Returns once `parcels` are on the disk, all of them.
+    /// Waits until all of `parcels` are on the disk.
     ///
     /// # Errors
-    /// [`AcceptEventsError`]: full, failed or busy. Nothing is promised of them then.
+    /// Returns [`AcceptEventsError`] if the outbox is full, failed or busy. The parcels may or may not be stored
+    /// then.
     pub async fn put(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
         if !self.works() {
             return Err(AcceptEventsError::SpoolFailed("it is being opened again".to_owned()));
         }
 
         let weight: u64 = parcels.iter().map(Parcel::weight).sum();
+        // Counted before the check, so that concurrent writers cannot exceed the limit together.
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
 
         let held = self.bytes();
@@ -198,17 +203,17 @@ impl Outbox {
         }
     }
 
-    /// What is durable, and its changes.
+    /// Returns a receiver for the durable position and its changes.
     #[must_use]
     pub fn durable(&self) -> watch::Receiver<Durable> {
         self.durable.clone()
     }
 
-    /// At most `limit` entries after `after` that are durable, in order. A value that cannot be read any more is
-    /// left where it is and said in the log.
+    /// Returns at most `limit` durable entries after `after`, in order. An entry that cannot be decoded is left in
+    /// the store and reported in the log.
     ///
     /// # Errors
-    /// [`StoreError`] if the disk fails.
+    /// Returns [`StoreError`] if the disk fails.
     pub fn page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -235,7 +240,7 @@ impl Outbox {
         Ok(page)
     }
 
-    /// Forgets an entry that JetStream has. If that fails it is published once more, to no effect.
+    /// Removes an entry that JetStream has. If that fails, the entry is published again, which has no effect.
     pub fn forget(&self, key: &Key, parcel: &Parcel) {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf.entries.remove(key)
@@ -244,8 +249,8 @@ impl Outbox {
         }
     }
 
-    /// Puts an entry aside that neither the stream nor the dead letters take; it stays on this host's disk, and is
-    /// tried once more at the next start.
+    /// Sets an entry aside that neither the stream nor the dead letters accept. It stays on this host's disk, and is
+    /// tried again at the next start.
     pub fn set_aside(&self, key: &Key, parcel: &Parcel) {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf
@@ -257,19 +262,19 @@ impl Outbox {
         }
     }
 
-    /// How many entries there are; none while the store is being opened again.
+    /// Returns the number of entries; 0 while the store is being opened again.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.shared.shelf().map_or(0, |shelf| shelf.entries.len())
     }
 
-    /// Whether everything is published.
+    /// Returns whether no entry is left to publish.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of everything held, what was put aside included.
+    /// Returns the size of all entries, including those set aside, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shared
@@ -277,7 +282,7 @@ impl Outbox {
             .map_or(0, |shelf| shelf.entries.bytes() + shelf.refused.bytes())
     }
 
-    /// Whether the disk takes what it is given.
+    /// Returns whether the store is open and its disk works.
     #[must_use]
     pub fn works(&self) -> bool {
         self.shared.shelf().is_some()
@@ -291,7 +296,7 @@ fn key(opening: u64, number: u64) -> Key {
     key
 }
 
-/// Writes and syncs what comes, group by group, until every [`Outbox`] is gone.
+/// Writes and syncs the batches, group by group, until every [`Outbox`] is dropped.
 async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<Durable>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {
@@ -315,7 +320,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         metrics::histogram!("nexus_adapter_spool_group_entries").record(entries as f64);
 
         for answer in answers {
-            // The caller may be gone; its events are durable all the same.
+            // The caller may be gone; its events are durable anyway.
             let _ = answer.send(outcome.clone());
         }
 
@@ -327,7 +332,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
     }
 }
 
-/// `first` and what waits behind it, up to [`MAX_GROUP_BYTES`].
+/// Returns `first` and the batches that wait behind it, up to [`MAX_GROUP_BYTES`].
 fn gather(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
     let mut weight = first.weight;
     let mut group = vec![first];
@@ -369,8 +374,9 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
     Ok(through)
 }
 
-/// Opens the store again until that works.
+/// Opens the store again, until that succeeds.
 async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
+    // From here on writers are refused, and readers find no entries.
     shared.replace(None);
 
     loop {
@@ -413,7 +419,7 @@ mod tests {
         page.into_iter().map(|(_, parcel)| parcel.id.to_string()).collect()
     }
 
-    /// Opens the outbox of `path` once the one before has let go of it.
+    /// Opens the outbox of `path` once the previous holder has released it.
     async fn open(path: &Path) -> Outbox {
         loop {
             match Outbox::open(path, 1 << 20).await {

@@ -1,4 +1,4 @@
-//! A parcel: one event, encoded once, on its way from the caller to the stream. *Pure.*
+//! Parcels: one event, encoded once, on its way from the caller to the stream. *Pure.*
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,37 +12,37 @@ use shared::wire::seal::Trust;
 
 use crate::error::AcceptEventsError;
 
-/// What an entry of the spool takes beside its strings and its payload, in bytes: key, field names, lengths.
+/// Estimated size of a spool entry without its strings and payload, in bytes: key, field names, lengths.
 const OVERHEAD_BYTES: usize = 160;
 
-/// An event as it is published: the same bytes however often.
+/// An event in the form in which it is published: every attempt has the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parcel {
-    /// The event's id.
+    /// Id of the event.
     pub id: EventId,
-    /// `Nats-Msg-Id`.
+    /// Value of `Nats-Msg-Id`.
     pub message_id: String,
-    /// The subject; it names the conversation, so it is the ordering key as well.
+    /// Subject of the message. It names the conversation, so it is also the key for the order.
     pub subject: String,
-    /// `Nexus-Seal`.
+    /// Value of `Nexus-Seal`; empty without a key.
     pub seal: String,
-    /// `Nexus-Schema`.
+    /// Value of `Nexus-Schema`.
     pub schema: String,
-    /// The event in CBOR.
+    /// Encoded event, in CBOR.
     pub payload: Bytes,
-    /// `traceparent`.
+    /// Value of `traceparent`, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// `tracestate`.
+    /// Value of `tracestate`, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
 }
 
 impl Parcel {
-    /// Encodes `event` and seals it as `trust` does; `max_payload` is what the server takes, in bytes.
+    /// Encodes `event` and seals it with the keys of `trust`. `max_payload` is the server's limit, in bytes.
     ///
     /// # Errors
-    /// [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`], naming the event.
+    /// Returns [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`] with the event's id.
     pub fn of(event: &Event, trust: &Trust, carrier: &Carrier, max_payload: usize) -> Result<Self, AcceptEventsError> {
         event.check().map_err(|detail| AcceptEventsError::Invalid {
             id: event.id.clone(),
@@ -56,6 +56,7 @@ impl Parcel {
         } = Outgoing::event(event, trust);
 
         let header = |name| headers.get(name).unwrap_or_default().to_owned();
+        // Consumers read at most this much, even if the server accepts more.
         let max = max_payload.min(MAX_PAYLOAD_BYTES);
         if payload.len() > max {
             return Err(AcceptEventsError::TooLarge {
@@ -77,7 +78,7 @@ impl Parcel {
         })
     }
 
-    /// The message to publish.
+    /// Returns the message to publish.
     #[must_use]
     pub fn outgoing(&self) -> Outgoing {
         let carrier = Carrier {
@@ -87,7 +88,7 @@ impl Parcel {
         Outgoing::raw(self.subject.clone(), self.headers(), self.payload.clone()).carrier(&carrier)
     }
 
-    /// About how many bytes it takes in the spool.
+    /// Returns the estimated size in the spool, in bytes.
     #[must_use]
     pub fn weight(&self) -> u64 {
         let ids = self.id.as_str().len() + self.message_id.len() + self.seal.len();
@@ -96,13 +97,14 @@ impl Parcel {
         u64::try_from(strings + trace + self.payload.len() + OVERHEAD_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// The letter that says that the server refused it for good.
+    /// Returns the dead letter of an event that the server refused for good.
     #[must_use]
     pub fn dead_letter(&self, service: &str, detail: String, at: UnixMillis) -> DeadLetter {
         DeadLetter {
             service: service.to_owned(),
             subject: self.subject.clone(),
             redrive_subject: self.subject.clone(),
+            // The event was never stored in a stream.
             stream: String::new(),
             sequence: 0,
             headers: self

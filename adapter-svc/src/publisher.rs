@@ -1,4 +1,4 @@
-//! The publisher: parcels to JetStream, one at a time per conversation, many conversations at once.
+//! The publisher: it sends parcels to JetStream, one at a time per conversation, many conversations at once.
 
 use std::sync::Arc;
 
@@ -16,28 +16,28 @@ use crate::lanes::Lanes;
 use crate::outbox::{Durable, Key, Outbox};
 use crate::parcel::Parcel;
 
-/// This service's name on dead letters.
+/// Name of this service in dead letters.
 const SERVICE: &str = "adapter-svc";
-/// Entries that are read from the spool at once.
+/// Number of spool entries read at once.
 const PAGE_ENTRIES: usize = 128;
-/// Wait before a stream that is not there, or a disk that fails, is tried again.
+/// Wait before a missing stream or a failing disk is tried again.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Who hears how a publish ended.
+/// The recipient of a publish's outcome.
 enum Waiting {
-    /// The spool, which forgets the entry.
+    /// The spool, which removes the published entry.
     Spool(Outbox, Key),
-    /// A caller.
+    /// A caller that waits for the outcome.
     Caller(oneshot::Sender<Result<(), PublishError>>),
 }
 
-/// A parcel and who waits for it.
+/// A parcel with the recipient of its outcome.
 struct Job {
     parcel: Parcel,
     waiting: Waiting,
 }
 
-/// Hands parcels to the task that publishes them. Clones share it.
+/// A handle to the task that publishes parcels. Clones share it.
 #[derive(Clone)]
 pub struct Publisher {
     jobs: mpsc::Sender<Job>,
@@ -52,8 +52,8 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Starts publishing on `bus`, with at most `in_flight` parcels in hand. The task ends once every [`Publisher`]
-    /// is gone and everything in hand is published.
+    /// Starts publishing on `bus`, with at most `in_flight` parcels at once. The task ends once every [`Publisher`]
+    /// is dropped and all parcels are published.
     #[must_use]
     pub fn start(bus: Bus, clock: SharedClock, in_flight: usize) -> (Self, tokio::task::JoinHandle<()>) {
         let (jobs, waiting) = mpsc::channel(in_flight);
@@ -61,10 +61,11 @@ impl Publisher {
         (Self { jobs }, tokio::spawn(work(desk, waiting, in_flight)))
     }
 
-    /// Publishes `parcels` and returns once the stream has all of them.
+    /// Publishes `parcels` and waits until the stream has all of them.
     ///
     /// # Errors
-    /// [`AcceptEventsError`] of the first that failed; those before it are stored, and again is no harm.
+    /// Returns the [`AcceptEventsError`] of the first parcel that failed. Those before it are stored, and may be sent
+    /// again.
     pub async fn publish_all(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
         let mut answers = Vec::with_capacity(parcels.len());
         for parcel in parcels {
@@ -79,6 +80,7 @@ impl Publisher {
             answers.push((id, answer));
         }
 
+        // All parcels are sent before the first outcome is awaited, so that they are published side by side.
         for (id, answer) in answers {
             let outcome = answer.await.map_err(|_| AcceptEventsError::Busy)?;
             outcome.map_err(|source| AcceptEventsError::NotStored { id, source })?;
@@ -87,7 +89,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Publishes what the outbox holds, in order, now and as it comes; after `shutdown`, until it is empty.
+    /// Publishes the entries of the outbox in order, as they arrive; after `shutdown`, until the outbox is empty.
     pub async fn drain(self, outbox: Outbox, shutdown: Shutdown) {
         let mut durable = outbox.durable();
         let mut at = Durable {
@@ -99,14 +101,15 @@ impl Publisher {
         loop {
             let known = *durable.borrow_and_update();
             if known.generation != at.generation {
-                // Opened (again): what is there may have been forgotten and come back; publishing it again is no harm.
+                // The store was opened (again): its entries may include removed ones, and publishing those again has
+                // no effect.
                 after = None;
             }
 
             at = known;
 
             let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
-                // The keeper finds the same fault at its next write and opens the store again.
+                // The keeper meets the same error at its next write and opens the store again.
                 tracing::error!(error = chain(&error), "spool cannot be read");
                 Vec::new()
             });
@@ -138,7 +141,7 @@ impl Publisher {
     }
 }
 
-/// What publishing needs.
+/// The context of publishing.
 struct Desk {
     bus: Bus,
     clock: SharedClock,
@@ -151,6 +154,7 @@ async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) 
     let mut open = true;
     while open || lanes.held() > 0 {
         tokio::select! {
+            // Waiting items count too, so that a slow conversation cannot fill the memory.
             job = jobs.recv(), if open && lanes.held() < in_flight => match job {
                 None => open = false,
                 Some(job) => {
@@ -172,7 +176,7 @@ async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) 
 }
 
 impl Desk {
-    /// Publishes one parcel and tells its waiter. Returns the lane that is free then.
+    /// Publishes one parcel and reports the outcome. Returns the lane that is free afterwards.
     async fn handle(self: Arc<Self>, job: Job) -> String {
         let Job { parcel, waiting } = job;
         match waiting {
@@ -192,7 +196,7 @@ impl Desk {
         parcel.subject
     }
 
-    /// Publishes an entry of the spool until the stream has it, or gives it up if the server refuses it for good.
+    /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.
     async fn deliver(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
         loop {
             match self.bus.publish(parcel.outgoing()).await {
@@ -201,6 +205,7 @@ impl Desk {
                     outbox.forget(key, parcel);
                     return;
                 }
+                // The process is stopping; the entry stays in the spool.
                 Err(PublishError::Closed { .. }) => return,
                 Err(error) if error.may_pass() => {
                     tracing::warn!(error = chain(&error), event_id = %parcel.id, "event stays in the spool");

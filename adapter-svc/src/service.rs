@@ -1,4 +1,4 @@
-//! The wiring, in the order in which an event passes: listener, gateway, intake, outbox, publisher, stream.
+//! The connection of the parts in the order of an event: listener, gateway, intake, outbox, publisher, stream.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use crate::listener::{self, Bounds};
 use crate::outbox::Outbox;
 use crate::publisher::Publisher;
 
-/// How often the spool is looked at for `/readyz` and the metrics.
+/// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// From this share of `adapter.spool_max_bytes` on the spool's filling is warned of, in percent.
+/// Share of `adapter.spool_max_bytes` from which a warning is logged, in percent.
 const WARN_AT_PERCENT: u64 = 80;
 
-/// adapter-svc.
+/// The adapter service, which accepts outside events.
 #[derive(Debug)]
 pub struct AdapterService;
 
@@ -45,7 +45,7 @@ impl Service for AdapterService {
         config.warnings()
     }
 
-    /// An edge host that starts without its network takes events into the spool.
+    /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
     fn begins_alone(config: &AdapterConfig) -> bool {
         match config.accept {
             Accept::Spool => true,
@@ -71,20 +71,20 @@ impl Service for AdapterService {
     }
 }
 
-/// What the service needs of the process around it.
+/// The parts of the process that the service uses.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// The bus.
+    /// Bus for publishing and requests.
     pub bus: Bus,
-    /// When it is.
+    /// Clock of the process.
     pub clock: SharedClock,
-    /// Ids for what nothing identifies.
+    /// Source of ids for events that have no other identity.
     pub ids: SharedIds,
-    /// What `/readyz` says.
+    /// State reported by `/readyz`.
     pub health: Health,
-    /// Asked to stop.
+    /// Request to stop the service.
     pub shutdown: Shutdown,
-    /// How long stopping may take.
+    /// Maximum time for stopping.
     pub drain: Duration,
 }
 
@@ -96,24 +96,26 @@ impl std::fmt::Debug for Surroundings {
     }
 }
 
-/// The service at work.
+/// The running service with its tasks.
 #[derive(Debug)]
 pub struct Running {
-    /// Where HTTP is served.
+    /// Address at which HTTP is served.
     pub address: SocketAddr,
     drain: Duration,
     serving: JoinHandle<()>,
-    /// Asks the spool's reader to stop once the spool is empty; no request is open any more then.
+    /// Request to the spool's reader to stop once the spool is empty. It is triggered after the last request has
+    /// ended.
     ending: Shutdown,
-    /// The tasks that publish what is accepted, in the order in which they end.
+    /// Tasks that publish accepted events, in the order in which they end.
     publishing: Vec<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Opens what there is to open and begins to serve.
+    /// Opens the spool and the listener, and starts to serve.
     ///
     /// # Errors
-    /// The directory of the spool is in use, the address is taken, or the configuration was not checked.
+    /// Returns an error if the spool's directory is in use, the address is taken, or the configuration was not
+    /// checked.
     pub async fn start(config: &AdapterConfig, around: Surroundings) -> anyhow::Result<Self> {
         let (publisher, work) = Publisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
         let ending = Shutdown::default();
@@ -144,6 +146,7 @@ impl Running {
             Accept::Stream => Intake::stream(around.bus.clone(), publisher),
         };
 
+        // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
@@ -154,6 +157,7 @@ impl Running {
             tracing::warn!("adapter.{warning}");
         }
 
+        // Bound last, so that no request arrives before the spool is open.
         let listener = listener::bind(config.listen)
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
@@ -167,6 +171,7 @@ impl Running {
                 answer: Duration::from_millis(config.request_timeout_ms),
             },
             trusted: config.networks().map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
+            // The other half is for publishing, after the last request has ended.
             drain: around.drain / 2,
         };
 
@@ -180,13 +185,14 @@ impl Running {
         })
     }
 
-    /// Returns once the service was asked to stop and has: no request is open, and what is in hand is published. What
-    /// is in the spool beyond that is published at the next start.
+    /// Waits until the service was asked to stop and has stopped: all requests have ended, and the events in progress
+    /// are published. Events that remain in the spool are published at the next start.
     ///
     /// # Errors
-    /// A part of it died.
+    /// Returns an error if a task of the service panicked.
     pub async fn finished(self) -> anyhow::Result<()> {
         self.serving.await.context("the listener died")?;
+        // No request can add an event any more.
         self.ending.trigger();
         let aborts: Vec<_> = self.publishing.iter().map(JoinHandle::abort_handle).collect();
 
@@ -208,7 +214,7 @@ impl Running {
     }
 }
 
-/// Tells `/readyz` and the metrics how the spool is.
+/// Reports the state of the spool to `/readyz` and the metrics.
 async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdown) {
     let mut warned = false;
     while !shutdown.is_requested() {

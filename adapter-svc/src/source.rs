@@ -1,4 +1,4 @@
-//! Sources: what happens outside, as it reaches us.
+//! Sources: the ways in which outside events reach Nexus.
 
 pub mod cloudevents;
 pub mod events;

@@ -1,14 +1,14 @@
-//! Where a trace begins: at the request, or at the `traceparent` that it brings.
+//! The start of a trace: at the request, or at the `traceparent` that it has.
 
 use axum::http::HeaderMap;
 use shared::process::trace::{carrier_of, consumer_span, root_span};
 use shared::wire::headers::{Carrier, TRACEPARENT, TRACESTATE};
 use tracing::Span;
 
-/// Longest `tracestate` that is carried on, in bytes (W3C Trace Context §3.3.1.5).
+/// Maximum length of a `tracestate` that is passed on, in bytes (W3C Trace Context §3.3.1.5).
 const MAX_STATE_BYTES: usize = 512;
 
-/// The span of an accepted request, and what its messages carry.
+/// Returns the span of an accepted request, and the trace context for its messages.
 #[must_use]
 pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
     const NAME: &str = "event.accept";
@@ -22,7 +22,7 @@ pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
     (span, carrier)
 }
 
-/// The trace context of a request; nothing where it is not well formed.
+/// Returns the trace context of a request; empty if it is malformed.
 fn incoming(headers: &HeaderMap) -> Carrier {
     let text = |name: &str| {
         headers
@@ -40,7 +40,7 @@ fn incoming(headers: &HeaderMap) -> Carrier {
     }
 }
 
-/// Whether `text` is `00-{32 hex}-{16 hex}-{2 hex}` with ids that are not zero.
+/// Returns whether `text` is `00-{32 hex}-{16 hex}-{2 hex}` with nonzero ids.
 fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let lower_hex = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));

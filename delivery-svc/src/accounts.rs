@@ -1,4 +1,4 @@
-//! `channels.yaml`: our accounts on each channel.
+//! `channels.yaml`: the installation's accounts on each channel.
 //!
 //! ```yaml
 //! webhook:
@@ -10,9 +10,9 @@
 //!       work: { url: "https://bridge.example.com/whatsapp", secret: "env:BRIDGE_SECRET" }
 //! ```
 //!
-//! A bridged channel may have any name but those of our own (`webchat`, `nats`, …, which need no account): its replies
-//! go to the account's URL as those of `webhook` do, to a program there that speaks for the platform. Source:
-//! `docs/design/channels.md` §2; `docs/design/operations.md` §1.
+//! A bridged channel may have any name except those of Nexus's own channels (`webchat`, `nats`, …, which need no
+//! account). Its replies are sent to the account's URL like those of `webhook`, to a program there that serves the
+//! platform. Source: `docs/design/channels.md` §2; `docs/design/operations.md` §1.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,10 +26,10 @@ use crate::channel::signature::SigningKey;
 use crate::channel::webhook::{self, Endpoint};
 use crate::chunk::{Limit, Unit};
 
-/// The endpoints of all accounts, by channel and by account.
+/// The endpoints of all accounts, by channel and account.
 pub type Accounts = BTreeMap<String, HashMap<String, Endpoint>>;
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct ChannelsFile {
@@ -48,22 +48,22 @@ struct Section {
 struct WebhookAccount {
     url: String,
     secret: Secret,
-    /// Characters.
+    /// Maximum length of a part, in characters.
     #[serde(default)]
     text_limit: Option<usize>,
 }
 
-/// The accounts of `channels.yaml` cannot be used; every fault is named, one per line.
+/// The errors in `channels.yaml`, one per line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct ReadAccountsError(pub Vec<String>);
 
-/// The endpoints in `text`, the content of `channels.yaml`. An empty text has none.
+/// Parses the endpoints in `text`, the content of `channels.yaml`. An empty text has none.
 ///
 /// # Errors
-/// [`ReadAccountsError`] names each key at fault and what is expected there.
+/// Returns [`ReadAccountsError`] with each invalid key and the value that is expected there.
 pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
-    // A text of nothing but comments is no map.
+    // A text with only comments is not a map.
     let file: Option<ChannelsFile> =
         serde_yaml_ng::from_str(text).map_err(|error| ReadAccountsError(vec![error.to_string()]))?;
     let ChannelsFile { webhook, bridges } = file.unwrap_or_default();
@@ -91,7 +91,7 @@ pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
     }
 }
 
-/// Why no channel of this name is bridged.
+/// Returns the error in the name of a bridged channel.
 fn fault_of(channel: &str) -> Option<String> {
     let mut own = [nats::NAME].into_iter().chain(nats::LOCAL);
     if is_sealed_channel(channel) || own.any(|own| own.eq_ignore_ascii_case(channel)) {

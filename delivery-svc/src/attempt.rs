@@ -1,76 +1,78 @@
-//! What a call's outcome means: done, retry after, or give up. *Pure.*
+//! The verdict on a call's outcome: done, retry after a wait, or give up. *Pure.*
 //!
-//! `Retry-After` is honoured exactly: the wait is what the platform asked for, never less and never jittered. Without
-//! it the caller's schedule decides. Permanent errors give up at once. Source: `docs/design/channels.md` §3.
+//! `Retry-After` is followed exactly: the wait is never shorter than the platform asks for, and has no jitter.
+//! Without the header the caller's schedule decides. Permanent errors give up at once. Source:
+//! `docs/design/channels.md` §3.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
-/// Longest wait that a platform may ask for; beyond it the delivery is given up.
+/// Maximum wait that a platform may ask for; the delivery is given up if it asks for more.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// How a call to a platform ended. In JSON it is what one replica tells another of its own calls (`former`).
+/// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it
+/// (`former`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ended")]
 pub enum Call {
-    /// The platform has it.
+    /// The platform accepted the part.
     Accepted {
-        /// Its ids of what was sent.
+        /// Platform's ids of the sent messages.
         platform_ids: Vec<String>,
-        /// On channels with an open page: somebody was looking.
+        /// On channels with open pages: whether a page was connected.
         live: Option<bool>,
     },
-    /// It answered with an HTTP status, success or not.
+    /// The platform responded with an HTTP status, of success or failure.
     Status {
-        /// The status.
+        /// HTTP status of the response.
         code: u16,
-        /// The answer's `Retry-After`, as sent.
+        /// Value of the `Retry-After` header, as sent.
         retry_after: Option<String>,
-        /// The beginning of what it said.
+        /// Beginning of the response's body.
         body: String,
     },
-    /// No answer: refused connection, reset, time-out.
+    /// The platform did not respond: connection refused, reset, or timed out.
     Unreachable {
-        /// What happened.
+        /// Description of the failure.
         reason: String,
     },
-    /// It was not made: the partition was lost before anything left.
+    /// The call was not made: the partition was lost before any byte was sent.
     Withheld,
-    /// It can never be sent: no such account, unusable address.
+    /// The part can never be sent: the account does not exist, or the address is invalid.
     Impossible {
-        /// Why.
+        /// Description of the failure.
         reason: String,
     },
 }
 
-/// What to do after a call.
+/// The next step after a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The part is with the platform.
+    /// The platform has the part.
     Done {
-        /// The platform's ids.
+        /// Platform's ids of the sent messages.
         platform_ids: Vec<String>,
-        /// Somebody was looking.
+        /// Whether an open page was connected.
         live: Option<bool>,
     },
-    /// Try again.
+    /// Make another attempt after a wait.
     Retry {
-        /// After this wait, not sooner.
+        /// Minimum wait before the next attempt.
         after: Duration,
-        /// Why.
+        /// Reason for the retry, for people.
         reason: String,
     },
-    /// To the dead letters.
+    /// Give the delivery up; it becomes a dead letter.
     GiveUp {
-        /// Why.
+        /// Reason for giving up, for people.
         reason: String,
     },
 }
 
-/// What `call` means. `scheduled` is the wait that the schedule has for this attempt, none when it was the last one;
-/// `now` is what a `Retry-After` date is compared with.
+/// Returns the verdict on `call`. `scheduled` is the schedule's wait for this attempt, `None` if it was the last one.
+/// A `Retry-After` date is compared with `now`.
 #[must_use]
 pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
     match call {
@@ -103,7 +105,7 @@ pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdic
     }
 }
 
-/// Statuses that may be different the next time.
+/// Returns whether the status may be different at the next attempt.
 const fn is_passing(code: u16) -> bool {
     matches!(code, 408 | 425 | 429 | 500..=599)
 }
@@ -124,7 +126,7 @@ fn again(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -
     }
 }
 
-/// The wait that a `Retry-After` header asks for: seconds, or an HTTP date (in the past = no wait); none = neither.
+/// Parses a `Retry-After` header: seconds, or an HTTP date (in the past = no wait). Returns `None` for other values.
 /// Source: RFC 9110 §10.2.3.
 #[must_use]
 pub fn parse_retry_after(value: &str, now: UnixMillis) -> Option<Duration> {

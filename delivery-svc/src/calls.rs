@@ -1,8 +1,9 @@
-//! Calls to platforms, apart from whoever waits for them.
+//! Calls to platforms, which run independently of the code that waits for them.
 //!
-//! The platform may have a call although its replica was stopped and lost the partition meanwhile, and the answer may lie in
-//! a socket of that process. So a call runs by itself, and how it ended is kept until a receipt says so: for this replica, if
-//! the partition comes back to it, and for the next owner, who asks (`former`).
+//! A platform may have received a call although the replica was stopped and lost the partition in the meantime, and
+//! the response may be in a socket of that process. A call therefore runs in its own task, and its outcome is kept
+//! until a receipt records it: for this replica, if it gets the partition back, and for the next owner, which asks
+//! (`former`).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,22 +21,22 @@ use ulid::Ulid;
 use crate::attempt::Call;
 use crate::job::Place;
 
-/// How often it is looked for ends of calls that nobody takes.
+/// Interval of the search for outcomes that no receipt recorded.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
-/// For how many looks an end is kept: for longer than any next owner waits for it. Looks are counted and no time, as a process
-/// that was stopped for long has the ends in hand that others ask for.
+/// Number of searches for which an outcome is kept, longer than any next owner waits for it. Searches are counted and
+/// not time, because a process that was stopped for long still has the outcomes that others ask for.
 const KEPT_FOR: u32 = 15;
 
-/// Which call.
+/// The identity of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallId {
-    /// The delivery.
+    /// Id of the delivery.
     pub delivery: Ulid,
-    /// Where it stands in `DELIVERIES`: what was given up and comes again is another one.
+    /// Place of the delivery in `DELIVERIES`: a delivery that was given up and published again is another copy.
     pub copy: Place,
-    /// First part = 0.
+    /// Index of the part, from 0.
     pub part: u32,
-    /// First attempt = 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
@@ -45,24 +46,24 @@ impl CallId {
     }
 }
 
-/// How far a call is.
+/// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Stage {
-    /// It is under way.
+    /// The call is running.
     UnderWay,
-    /// It has ended.
+    /// The call has ended.
     Ended {
-        /// How.
+        /// Outcome of the call.
         call: Call,
     },
 }
 
-/// A call, until a receipt tells its end.
+/// A call until a receipt records its outcome.
 #[derive(Debug)]
 struct Kept {
     id: CallId,
-    /// How often it was looked at.
+    /// Number of searches since the call was made.
     looks: u32,
     outcome: watch::Receiver<Option<Call>>,
 }
@@ -75,7 +76,7 @@ impl Kept {
 
 #[derive(Debug)]
 struct Book {
-    /// By delivery and copy.
+    /// Calls by delivery and copy.
     kept: HashMap<(Ulid, Place), Vec<Kept>>,
     looked_at: Instant,
 }
@@ -99,7 +100,7 @@ impl std::fmt::Debug for Calls {
 }
 
 impl Calls {
-    /// None yet.
+    /// Creates an empty book of calls.
     #[must_use]
     pub fn new(clock: SharedClock) -> Self {
         let looked_at = clock.monotonic();
@@ -114,13 +115,13 @@ impl Calls {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes `call`, and waits for its end, which is kept. A channel that panics has not answered: that is an attempt, as
-    /// the platform may have the call. None = the process is about to end.
+    /// Makes `call` and waits for its outcome, which is kept. A panic of the channel counts as an attempt without a
+    /// response, because the platform may have received the call. Returns `None` if the process is about to end.
     pub async fn make(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
         let (told, outcome) = watch::channel(None);
         self.keep(id, outcome.clone());
 
-        // By itself: whoever waits here may be gone when the answer comes.
+        // A separate task, because the caller may be gone when the response arrives.
         let guarded = AssertUnwindSafe(call).catch_unwind();
         let told = async move { told.send_replace(Some(guarded.await.unwrap_or_else(|panic| broke_off(&*panic)))) };
         tokio::spawn(told.in_current_span());
@@ -158,13 +159,13 @@ impl Calls {
         }
     }
 
-    /// How the call `id` ended, if this process made it; waits where it is under way.
+    /// Returns the outcome of the call `id` if this process made it. Waits if the call is running.
     pub async fn outcome(&self, id: CallId) -> Option<Call> {
         let kept = self.book().get(id).map(|kept| kept.outcome.clone());
         ended(kept?).await.filter(|call| *call != Call::Withheld)
     }
 
-    /// How far the call `id` is, if this process made it.
+    /// Returns the progress of the call `id` if this process made it.
     #[must_use]
     pub fn stage(&self, id: CallId) -> Option<Stage> {
         let book = self.book();
@@ -177,13 +178,13 @@ impl Calls {
         }
     }
 
-    /// Forgets the calls of a delivery: receipts say how they ended.
+    /// Removes the calls of a delivery, whose outcomes are recorded by receipts.
     pub fn forget(&self, delivery: Ulid, copy: Place) {
         self.book().kept.remove(&(delivery, copy));
     }
 }
 
-/// The end of a call whose channel panicked.
+/// Returns the outcome of a call whose channel panicked.
 fn broke_off(panic: &(dyn Any + Send)) -> Call {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

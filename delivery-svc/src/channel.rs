@@ -1,4 +1,4 @@
-//! The channel port: how a part reaches a platform. Its adapters are below; each is one platform.
+//! The channel port, through which parts are sent to a platform. Its adapters below serve one platform each.
 
 pub mod nats;
 pub mod signature;
@@ -18,27 +18,27 @@ use crate::attempt::Call;
 use crate::chunk::Limit;
 use crate::plan::Part;
 
-/// One part on its way to the platform.
+/// One part to send to a platform.
 #[derive(Debug)]
 pub struct Shipment<'a> {
-    /// The whole reply.
+    /// Whole reply to which the part belongs.
     pub reply: &'a Reply,
-    /// The part.
+    /// Part of the reply to send.
     pub part: &'a Part,
-    /// How many parts the reply has.
+    /// Number of parts of the reply.
     pub parts: u32,
-    /// The id that the part's event will have: the same for the same part for ever.
+    /// Id of the part's sent event; the same part always has the same id.
     pub event_id: &'a EventId,
-    /// The trace that it belongs to.
+    /// Trace to which the delivery belongs.
     pub carrier: &'a Carrier,
-    /// When it is sent.
+    /// Time at which the part is sent.
     pub now: UnixMillis,
-    /// Without it nothing may leave.
+    /// Lease of the partition. Nothing may be sent after it has ended.
     pub lease: &'a Lease,
 }
 
 impl Shipment<'_> {
-    /// Our account on the channel.
+    /// Returns the name of the installation's account on the channel.
     #[must_use]
     pub fn account(&self) -> &str {
         self.reply
@@ -48,24 +48,24 @@ impl Shipment<'_> {
             .unwrap_or(DEFAULT_ACCOUNT)
     }
 
-    /// The conversation's id; empty where there is none.
+    /// Returns the id of the conversation; empty if there is none.
     #[must_use]
     pub fn peer(&self) -> &str {
         self.reply.delivery_context.peer_id.as_deref().unwrap_or_default()
     }
 }
 
-/// A platform.
+/// A platform to which parts are sent.
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
-    /// The largest part that `account` takes; none = any size.
+    /// Returns the maximum size of a part for `account`; `None` = unlimited.
     fn limit(&self, account: &str) -> Option<Limit>;
 
-    /// Whether a call waits for an answer from elsewhere, so that it may be under way when its process is stopped: then a
-    /// receipt says that it was begun, and by whom, before it is made.
+    /// Returns whether calls wait for a remote response, so that the process may be stopped during one. A receipt
+    /// then records the start of the call, and the replica that makes it, before the call is made.
     fn lasts(&self) -> bool;
 
-    /// Sends one part; bounded in time.
+    /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &Shipment<'_>) -> Call;
 }
 
@@ -80,14 +80,14 @@ impl std::fmt::Debug for Channels {
 }
 
 impl Channels {
-    /// With `channel` under `name`.
+    /// Adds `channel` under `name`.
     #[must_use]
     pub fn with(mut self, name: &str, channel: impl Channel) -> Self {
         self.0.insert(name.to_owned(), Box::new(channel));
         self
     }
 
-    /// The channel of that name.
+    /// Returns the channel `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&dyn Channel> {
         self.0.get(name).map(AsRef::as_ref)

@@ -1,12 +1,12 @@
-//! Cuts a text into pieces of a bounded size at paragraph > line > word > grapheme. *Pure.*
+//! Splitting of a text into pieces of a bounded size, at paragraph > line > word > grapheme. *Pure.*
 //!
-//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. A grapheme (and with it a surrogate pair)
-//! is cut only where it alone is larger than the limit, and then between its characters. Source:
+//! The pieces, joined, are the text: nothing is trimmed, so nothing is lost. A grapheme (and with it a surrogate
+//! pair) is split only if it alone is larger than the limit, and then between its characters. Source:
 //! `docs/design/channels.md` §2.2.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// What a limit counts.
+/// The unit of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// UTF-8 bytes.
@@ -18,7 +18,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How many of this unit `text` has.
+    /// Returns the length of `text` in this unit.
     #[must_use]
     pub fn count(self, text: &str) -> usize {
         match self {
@@ -29,21 +29,21 @@ impl Unit {
     }
 }
 
-/// The largest piece a channel takes.
+/// The maximum size of a piece on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// At most so many; 0 counts as 1.
+    /// Maximum length of a piece; 0 counts as 1.
     pub max: usize,
-    /// Of these.
+    /// Unit of the length.
     pub unit: Unit,
 }
 
-/// A better cut is taken only where it leaves at least this share of what would fit (1 / n): otherwise one early
-/// paragraph would make a crumb of a piece.
+/// A better place is chosen only if the piece is at least this share (1 / n) of the longest possible one, so that an
+/// early paragraph does not make a tiny piece.
 const LEAST_SHARE: usize = 4;
 
-/// The pieces of `text`, in order, each within `limit` (save a single character that alone is larger); no piece is
-/// empty, and an empty text has one empty piece.
+/// Returns the pieces of `text` in order, each within `limit`, except for a single character that alone is larger. No
+/// piece is empty, except that an empty text has one empty piece.
 #[must_use]
 pub fn split(text: &str, limit: Limit) -> Vec<&str> {
     let mut pieces = Vec::new();
@@ -61,10 +61,10 @@ pub fn split(text: &str, limit: Limit) -> Vec<&str> {
     pieces
 }
 
-/// Where to cut `text`, in bytes; none = it fits whole.
+/// Returns the byte offset at which to split `text`; `None` if it fits whole.
 fn cut(text: &str, limit: Limit) -> Option<usize> {
     let max = limit.max.max(1);
-    // No unit counts more than bytes: what is short enough in bytes need not be looked at.
+    // No unit counts more than bytes, so a text that is short enough in bytes fits.
     if text.len() <= max {
         return None;
     }
@@ -107,7 +107,7 @@ fn cut(text: &str, limit: Limit) -> Option<usize> {
     None
 }
 
-/// Where to cut a grapheme that is larger than a piece: after the characters that fit, at least one.
+/// Returns the offset at which to split a grapheme that is too large: after the characters that fit, at least one.
 fn cut_grapheme(grapheme: &str, max: usize, unit: Unit) -> usize {
     let mut used = 0;
     for (start, character) in grapheme.char_indices() {

@@ -1,4 +1,4 @@
-//! Section `[delivery]`.
+//! The configuration section `[delivery]`.
 
 use std::time::Duration;
 
@@ -7,33 +7,34 @@ use shared::retry::Schedule;
 
 use crate::policy::SendPolicy;
 
-/// Longest configurable time-out of a call, milliseconds: the consumer's ack wait is twice as long.
+/// Maximum configurable timeout of a call, in milliseconds: the consumer's ack wait is twice as long.
 const MAX_CALL_TIMEOUT_MS: u64 = 30_000;
 
-/// Longest configurable wait for a replica that does not answer, milliseconds: the ends of its calls are kept for longer.
+/// Maximum configurable wait for a replica that does not respond, in milliseconds: outcomes of its calls are kept
+/// longer.
 const MAX_MUTE_MS: u64 = 600_000;
 
-/// Section `[delivery]`; times in milliseconds.
+/// The section `[delivery]`; times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryConfig {
-    /// Deliveries under way at once in one partition, each to another destination.
+    /// Maximum number of deliveries that run at once in one partition, each to another destination.
     pub max_in_flight: usize,
-    /// Attempts at parked replies under way at once in the process.
+    /// Maximum number of attempts at parked replies that run at once in the process.
     pub max_parked_in_flight: usize,
-    /// How long a platform may take to accept a connection.
+    /// Maximum time for a platform to accept a connection.
     pub connect_timeout_ms: u64,
-    /// How long a call to a platform may take.
+    /// Maximum time of a call to a platform.
     pub call_timeout_ms: u64,
-    /// How long an open web chat page may take to answer before the part counts as not seen live.
+    /// Maximum time for an open web chat page to respond before the part counts as not seen live.
     pub webchat_answer_ms: u64,
-    /// How long a replica is waited for that began a call, did not say how it ended, and does not answer: it may be
-    /// stopped, with the answer in its socket. Then the call is made again. 0 = at once.
+    /// Maximum wait for a replica that started a call, did not record its outcome, and does not respond: the replica
+    /// may be stopped, with the response in its socket. The call is made again after that. 0 = no wait.
     pub mute_owner_wait_ms: u64,
-    /// When a failed call is tried again, where the platform does not say. By default 8 attempts over about 1 h with
-    /// full jitter.
+    /// Waits between attempts, if the platform does not set one. The default is 8 attempts over about 1 h with full
+    /// jitter.
     pub retry: Schedule,
-    /// Which replies may leave.
+    /// Policy that decides which replies may be sent.
     pub send_policy: SendPolicy,
 }
 
@@ -59,7 +60,7 @@ impl Default for DeliveryConfig {
 }
 
 impl DeliveryConfig {
-    /// What no type can say, as `key: expectation`.
+    /// Returns the errors that types cannot express, as `key: expectation`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -101,7 +102,7 @@ impl DeliveryConfig {
         faults
     }
 
-    /// How long a call may take.
+    /// Returns the maximum time of a call.
     #[must_use]
     pub const fn call_timeout(&self) -> Duration {
         Duration::from_millis(self.call_timeout_ms)

@@ -1,7 +1,7 @@
-//! One attempt at one delivery: call → receipt → sent event, each durable before the next.
+//! One attempt at a delivery: call → receipt → sent event, each durable before the next.
 //!
-//! Crashed between any two steps, the delivery is taken up again where its last receipt says (`resume`): a call is
-//! repeated only where its outcome is not written down, an event only under its own id.
+//! After a crash between any two steps, the delivery continues at its last receipt (`resume`): a call is repeated
+//! only if its outcome is not recorded, and an event only under its own id.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ use crate::plan::Part;
 use crate::receipts::{Receipts, WriteReceiptError, Written};
 use crate::resume::{Begun, Remaining, SentPart, Standing};
 
-/// How often another owner may overtake us within one delivery.
+/// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
-/// When a delivery that waits for the operator is looked at again, in milliseconds.
+/// Time after which a delivery that waits for the operator is checked again, in milliseconds.
 const HELD_AGAIN_MS: i64 = 2_000;
 
-/// A delivery could not be brought on; it is as its last receipt says.
+/// The reason why a delivery could not be advanced; its state is that of its last receipt.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliverError {
     /// A receipt could not be written.
@@ -44,33 +44,33 @@ pub enum DeliverError {
     /// An event, a dead letter or a parked copy could not be stored.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// Another replica has the partition.
+    /// Another replica owns the partition.
     #[error("the partition is held no more")]
     Lost,
-    /// What nobody can tell to be delivered could not be held.
+    /// A delivery with an unknown outcome could not be held.
     #[error(transparent)]
     Hold(#[from] HoldError),
-    /// An id that cannot be: never for ids made of a ULID and a number.
+    /// An id is invalid, which never happens for ids made of a ULID and a number.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
-    /// Others settle it again and again.
+    /// Other owners settled the delivery at every step.
     #[error("deliver {delivery}: overtaken {MAX_OVERTAKEN} times")]
     Overtaken {
-        /// The delivery.
+        /// Id of the delivery.
         delivery: String,
     },
 }
 
-/// How far an attempt brought a delivery.
+/// The progress of a delivery after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It is settled, and everything that follows from that is stored.
+    /// The delivery is settled, and all its consequences are stored.
     Settled,
-    /// It failed, and is to be tried again, not sooner than this.
+    /// The attempt failed; the next one must not start before this time.
     Later(UnixMillis),
 }
 
-/// How one step ended: the delivery's progress, or word from another owner.
+/// The end of one step: the delivery's progress, or the state that another owner recorded.
 enum Step {
     Progress(Progress),
     Superseded(Standing),
@@ -79,7 +79,7 @@ enum Step {
 impl Step {
     const SETTLED: Self = Self::Progress(Progress::Settled);
 
-    /// `progress` where the receipt that says so is stored.
+    /// Returns `progress` if its receipt is stored.
     fn once(written: Written, progress: Progress) -> Self {
         match written {
             Written::Stored => Self::Progress(progress),
@@ -88,7 +88,7 @@ impl Step {
     }
 }
 
-/// Delivers for one partition.
+/// Makes the deliveries of one partition.
 #[derive(Debug)]
 pub struct Deliverer<'a> {
     outfit: &'a Arc<Outfit>,
@@ -97,7 +97,7 @@ pub struct Deliverer<'a> {
 }
 
 impl<'a> Deliverer<'a> {
-    /// With the process's outfit, for the partition of `lease`, knowing no receipt yet.
+    /// Creates a deliverer for the partition of `lease`, with an empty receipt cache.
     #[must_use]
     pub fn new(outfit: &'a Arc<Outfit>, lease: Lease) -> Self {
         Self {
@@ -107,31 +107,31 @@ impl<'a> Deliverer<'a> {
         }
     }
 
-    /// The bus.
+    /// Returns the bus.
     #[must_use]
     pub fn bus(&self) -> &Bus {
         &self.outfit.bus
     }
 
-    /// What time it is.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> UnixMillis {
         self.outfit.clock.now()
     }
 
-    /// Where `job` stands; `untried`: nobody can have begun it.
+    /// Returns the state of `job`. `untried` means that no process can have started it.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub async fn standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
         let parts = count(&self.outfit.parts(&job.reply));
         self.receipts.standing(job, parts, untried, self.now()).await
     }
 
-    /// Brings `job` on from where it stands, by at most one failed call.
+    /// Advances `job` from its state `standing`, up to the first failed call.
     ///
     /// # Errors
-    /// [`DeliverError`]: it is as its last receipt says.
+    /// Returns [`DeliverError`]; the state is then that of the last receipt.
     pub async fn advance(&self, job: &Job, mut standing: Standing) -> Result<Progress, DeliverError> {
         let incoming = job.carrier();
         let span = consumer_span("delivery.attempt", &incoming);
@@ -189,7 +189,7 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
         }
         Standing::Open(remaining) => open(effects, remaining).await,
         Standing::Unknown => match effects.hold().await? {
-            // It stands in the bucket whole, and stays there until an operator has decided.
+            // The whole message is in the bucket, and stays there until an operator decides.
             HeldUntil::Decided | HeldUntil::Skip => Ok(Step::SETTLED),
             HeldUntil::Redo => open(effects, Remaining::ALL).await,
         },
@@ -198,6 +198,7 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
 
 async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, DeliverError> {
     let reply = &effects.job.reply;
+    // Checked at every attempt, because the policy may have changed since the last one.
     if let Some(rule) = effects.outfit.policy.denies(reply) {
         metrics::counter!("nexus_delivery_denied_total").increment(1);
         let written = effects
@@ -225,6 +226,7 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
         return give_up(effects, format!("no channel `{name}`"), remaining.attempt).await;
     };
 
+    // A crash may have come between the receipt of this part and its event.
     if let Some(sent) = remaining.event_due {
         effects.event(sent).await?;
     }
@@ -236,7 +238,7 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
     send_parts(effects, channel, remaining).await
 }
 
-/// What becomes of the delivery if a restore has left it to be decided.
+/// Returns the outcome of a restore's hold for the delivery.
 async fn restored(effects: &Effects<'_>) -> Result<HeldDelivery, DeliverError> {
     match &effects.outfit.restored {
         Some(gate) => Ok(gate.decision(effects.job).await?),
@@ -277,7 +279,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
             Verdict::Done { platform_ids, live } => (platform_ids, live),
             Verdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             Verdict::Retry { after, reason } => {
-                // Rounded up: what a platform asked for is never cut short.
+                // Rounded up, so that the wait is never shorter than the platform asked for.
                 let after_ms = u64::try_from(after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
                 let outcome = AttemptOutcome::Retry { after_ms, reason };
                 let failed = ReceiptStep::AttemptFinished {
@@ -294,6 +296,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         platform_ids.extend(ids);
         seen = live.or(seen);
 
+        // The last part needs no receipt of its own: `Delivered` records it.
         if index + 1 < count {
             let (at, ids) = (effects.now(), platform_ids.clone());
             let outcome = AttemptOutcome::Done;
@@ -322,15 +325,15 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
     finish(effects, delivered, count).await
 }
 
-/// What came of the will to make a call.
+/// The result of the decision to make a call.
 enum Made {
-    /// It ended so, here or where it was begun before.
+    /// Outcome of the call, made now or started before.
     Call(Call),
-    /// Word from another owner.
+    /// State that another owner recorded.
     Superseded(Standing),
 }
 
-/// How the call `id` ends: it is made, unless it was `begun` before and somebody can tell how that ended.
+/// Returns the outcome of the call `id`. It is made, unless it was `begun` before and its outcome can be learned.
 async fn call(
     effects: &Effects<'_>,
     channel: &dyn Channel,
@@ -338,6 +341,7 @@ async fn call(
     id: CallId,
     begun: Option<Begun>,
 ) -> Result<Made, DeliverError> {
+    // This process may have made the call before it lost the partition and got it back.
     if let Some(call) = effects.outfit.calls.outcome(id).await {
         return Ok(Made::Call(call));
     }
@@ -348,6 +352,7 @@ async fn call(
         return Ok(Made::Call(call));
     }
 
+    // Durable before the call, because the next owner must know that it may have been made.
     if channel.lasts() {
         let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
@@ -359,7 +364,8 @@ async fn call(
     make(effects, part, id).await.map(Made::Call)
 }
 
-/// How the call `id` ended, as whoever began it says; none where nobody can tell, and it is made again.
+/// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
+/// again.
 async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<Call>, DeliverError> {
     let Effects { outfit, job, lease, .. } = effects;
     let former = Former {
@@ -369,12 +375,14 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
         patience: outfit.patience,
     };
 
+    // A call of this instance that is not in the book was made before a restart: no process has its outcome.
     let by = begun.by.filter(|by| *by != outfit.instance);
     let call = match &by {
         Some(by) => former.outcome(by, id).await,
         None => None,
     };
 
+    // The wait may have outlasted the lease.
     if !lease.is_live() {
         return Err(DeliverError::Lost);
     }
@@ -405,8 +413,8 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
     let parts = count(effects.parts);
 
     let call = async move {
-        // Last before anything leaves: a process that was stopped finds here that others have taken over. They find the call
-        // in the book, or it is never made.
+        // The last check before any byte is sent: a process that was stopped notices here that another replica has
+        // taken over, which either finds the call in the book, or the call is never made.
         let channel = outfit.channels.get(&job.reply.delivery_context.channel);
         let Some(channel) = channel.filter(|_| lease.is_live()) else {
             return Call::Withheld;
@@ -431,7 +439,7 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
     }
 }
 
-/// A number in 0..1 out of a fresh id's randomness.
+/// Returns a number in 0..1 from the randomness of a new id.
 fn jitter(ids: &dyn IdSource) -> f64 {
     let low = ids.ulid().random() & u128::from(u32::MAX);
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))

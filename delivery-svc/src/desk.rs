@@ -1,7 +1,7 @@
-//! The desk of one partition: messages come in, works run side by side, lanes say what is next.
+//! The worker of one partition: it receives messages, runs works side by side, and follows the order of the lanes.
 //!
-//! All works of a partition run in one task, so that one busy account costs no more than one core and no locks. What
-//! is pulled is bounded twice: by works under way and by messages held unacknowledged.
+//! All works of a partition run in one task, so that one busy account uses at most one core and no locks. Two limits
+//! bound the messages that are pulled: the works that run, and the unacknowledged messages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,43 +27,43 @@ use crate::effects::Outfit;
 use crate::job::{Job, SERVICE};
 use crate::lanes::{Lanes, Work};
 
-/// Messages held unacknowledged per partition: what the server gives out at most.
+/// Maximum number of unacknowledged messages per partition, which is the server's limit.
 const MAX_HELD: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
 
-/// How often the server is told that waiting messages are still wanted; well below the consumer's ack wait.
+/// Interval of progress acks for waiting messages; well below the consumer's ack wait.
 const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
-/// Wait after an error of the bus before the same work is begun again.
+/// Wait after an error of the bus before the same work is started again.
 pub(crate) const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How much a desk may do at once.
+/// The limits of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Deliveries under way in one partition.
+    /// Maximum number of deliveries that run at once in one partition.
     pub in_flight: usize,
-    /// How long works under way may take to end when the partition is given up.
+    /// Maximum time for running works to end when the partition is given up.
     pub drain: Duration,
 }
 
-/// A message and the delivery that stands in it.
+/// A message with its decoded delivery.
 struct Message {
     incoming: Incoming,
     job: Job,
-    /// Nobody can have begun it before.
+    /// Whether no process can have started the delivery before.
     untried: bool,
 }
 
-/// How a work ended.
+/// The end of a work.
 enum Ended {
     Delivered(Destination, u64),
     Failed(Destination, Arc<Message>),
     Stored(Destination, u64),
     Drained(Destination),
-    /// The partition is given up; the message stays as it is.
+    /// The partition is given up; the message is unchanged.
     Interrupted,
 }
 
-/// Works one partition off until it is taken away or the process stops.
+/// Works on one partition until it is taken away or the process stops.
 pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
     let deliverer = Deliverer::new(&outfit, owned.lease());
     let stop = Shutdown::default();
@@ -82,6 +82,7 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
         desk.run(owned, bounds.in_flight).await;
     }
 
+    // Running works end at their next wait, and no other starts.
     stop.trigger();
     desk.finish(bounds.drain).await;
 }
@@ -99,7 +100,8 @@ struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// Begins a drain for every destination that a former owner left parked; false = the partition was lost meanwhile.
+    /// Starts a drain for every destination that a former owner left parked. Returns `false` if the partition was
+    /// lost.
     async fn find_parked(&mut self, owned: &Owned) -> bool {
         let partition = owned.partition;
         while owned.is_live() {
@@ -136,7 +138,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Lets the works under way end, within `deadline`; begins no others.
+    /// Waits for the running works to end, at most for `deadline`. Starts no others.
     async fn finish(&mut self, deadline: Duration) {
         let Self { works, drains, .. } = self;
         let all = futures_util::future::join(async { while works.next().await.is_some() {} }, async {
@@ -153,7 +155,8 @@ impl<'a> Desk<'a> {
 
     async fn arrived(&mut self, incoming: Incoming) {
         if self.held.contains(&incoming.sequence) {
-            // The server lost patience and sent a copy; the first one is still at work and will be acknowledged.
+            // The ack wait passed and the server sent a copy. The first one is still running and will be
+            // acknowledged.
             return incoming.progress().await;
         }
 
@@ -179,7 +182,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// To the dead letters with it. What cannot be stored there either stays unacknowledged and comes again.
+    /// Stores the message as a dead letter. If that fails, it stays unacknowledged and is delivered again.
     async fn refuse(&mut self, incoming: &Incoming, verdict: &Verdict) {
         match self
             .deliverer
@@ -260,7 +263,7 @@ fn unreadable(error: &DecodeError) -> Verdict {
     Verdict::new(error.reason(), error.to_string())
 }
 
-/// Delivers `message`, or finds that it must be parked; tries again what fails because of the bus.
+/// Delivers `message`, or returns that it must be parked. Retries after errors of the bus.
 async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
     let mut untried = message.untried;
@@ -283,6 +286,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
                     dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery is begun again"
                 );
+                // The failed attempt may have made the call.
                 untried = false;
                 wait(REPAIR_PAUSE, stop).await;
             }
@@ -315,7 +319,7 @@ async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown)
     Ended::Interrupted
 }
 
-/// Waits, or less when the partition is given up.
+/// Waits for `duration`, or until the partition is given up.
 pub(crate) async fn wait(duration: Duration, stop: &Shutdown) {
     tokio::select! {
         () = pause(duration) => {}

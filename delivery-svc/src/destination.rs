@@ -1,31 +1,32 @@
-//! A destination: what order is kept for, and its subjects in three streams. *Pure.* Source: `docs/design/wire.md` §2.
+//! Destinations: the unit within which deliveries are ordered, and its subjects. *Pure.* Source:
+//! `docs/design/wire.md` §2.
 
 use std::sync::Arc;
 
 use shared::wire::subject::parse_delivery;
 
-/// Where deliveries come in.
+/// Prefix of the subjects to which deliveries are published.
 const PUBLISHED_ROOT: &str = "nexus.delivery";
-/// Where deliveries are stored.
+/// Prefix of the subjects under which deliveries are stored.
 const DELIVERY_ROOT: &str = "nexus.dl";
-/// Where a partition's parked replies are, by destination.
+/// Prefix of the subjects of parked replies, by partition and destination.
 const PARKED_ROOT: &str = "nexus.parked";
-/// Where a destination's receipts are.
+/// Prefix of the subjects of receipts.
 const RECEIPT_ROOT: &str = "nexus.receipt";
 
-/// Where events are stored.
+/// Prefix of the subjects of stored events.
 const SENT_ROOT: &str = "nexus.ev";
 
-/// One (channel, account, peer): its deliveries are made strictly in order. Cheap to clone.
+/// A channel, account and peer, to which deliveries are made strictly in order. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     partition: u16,
-    /// `{channel}.{account}.{peer}`, encoded.
+    /// Encoded tokens of channel, account and peer: `{channel}.{account}.{peer}`.
     tokens: Arc<str>,
 }
 
 impl Destination {
-    /// The destination of a stored delivery (`nexus.dl.<partition>.<channel>.<account>.<peer>`).
+    /// Returns the destination of a stored delivery (`nexus.dl.<partition>.<channel>.<account>.<peer>`).
     #[must_use]
     pub fn of_delivery(subject: &str) -> Option<Self> {
         let stored = parse_delivery(subject)?;
@@ -36,7 +37,7 @@ impl Destination {
         })
     }
 
-    /// The destination of a parked reply (see [`Self::parked_subject`]).
+    /// Returns the destination of a parked reply (see [`Self::parked_subject`]).
     #[must_use]
     pub fn of_parked(subject: &str) -> Option<Self> {
         let rest = subject.strip_prefix(PARKED_ROOT)?.strip_prefix('.')?;
@@ -49,44 +50,44 @@ impl Destination {
         })
     }
 
-    /// Where its deliveries come in.
+    /// Returns the subject to which its deliveries are published.
     #[must_use]
     pub fn published_subject(&self) -> String {
         format!("{PUBLISHED_ROOT}.{}", self.tokens)
     }
 
-    /// Where its deliveries are stored.
+    /// Returns the subject under which its deliveries are stored.
     #[must_use]
     pub fn delivery_subject(&self) -> String {
         format!("{DELIVERY_ROOT}.{}.{}", self.partition, self.tokens)
     }
 
-    /// Where its receipts are.
+    /// Returns the subject of its receipts.
     #[must_use]
     pub fn receipt_subject(&self) -> String {
         format!("{RECEIPT_ROOT}.{}", self.tokens)
     }
 
-    /// Where the events of what was sent to it are stored, in any partition.
+    /// Returns the subject of the events of its sent parts, in any partition.
     #[must_use]
     pub fn sent_subject(&self) -> String {
         format!("{SENT_ROOT}.*.{}", self.tokens)
     }
 
-    /// Where its replies are parked.
+    /// Returns the subject of its parked replies.
     #[must_use]
     pub fn parked_subject(&self) -> String {
         format!("{PARKED_ROOT}.{}.{}", self.partition, self.tokens)
     }
 
-    /// Its three tokens, for logs.
+    /// Returns its three tokens, for logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.tokens
     }
 }
 
-/// Where all parked replies of `partition` are.
+/// Returns the subject of all parked replies in `partition`.
 #[must_use]
 pub fn parked_of(partition: u16) -> String {
     format!("{PARKED_ROOT}.{partition}.>")

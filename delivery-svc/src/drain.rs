@@ -1,4 +1,4 @@
-//! Working off one destination's parked replies, from the head, each when it is due.
+//! The drain of one destination's parked replies: from the head, each when it is due.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,28 +16,29 @@ use crate::desk::{REPAIR_PAUSE, wait};
 use crate::destination::{Destination, parked_of};
 use crate::job::{Job, SERVICE, delivery_copy};
 
-/// Longest wait before the clock is looked at again: it may have jumped.
+/// Maximum wait before the clock, which may jump, is read again.
 const MAX_NAP: Duration = Duration::from_secs(30);
 
-/// How long the next parked reply may take to come while they are listed.
+/// Maximum wait for the next parked reply in a listing.
 const LIST_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The listing of parked replies did not come to its end.
+/// The reason why the listing of parked replies did not complete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListParkedError {
     #[error(transparent)]
     Read(#[from] ReadStreamError),
     #[error(transparent)]
     Consume(#[from] ConsumeError),
-    /// What was there is gone: a former owner settled it meanwhile.
+    /// The remaining replies are gone, because a former owner settled them in the meantime.
     #[error("nothing more came within {} s", LIST_PATIENCE.as_secs())]
     Stalled,
 }
 
-/// The destinations that have something parked in `partition`.
+/// Returns the destinations with parked replies in `partition`.
 pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Destination>, ListParkedError> {
     let filter = parked_of(partition);
     let mut found = HashSet::new();
+    // An ordered reader of an empty subject would wait for a message that never arrives.
     let Some(first) = bus.next_on_subject(streams::PARKED, &filter, 1).await? else {
         return Ok(found);
     };
@@ -55,8 +56,8 @@ pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Des
     }
 }
 
-/// Adds what the leader has at and after `from`: the reader may be served by a replica that lags behind, and a
-/// destination overlooked would be overtaken by its own later replies.
+/// Adds the leader's destinations at and after `from`. The reader may have used a replica that lags behind, and later
+/// replies would overtake those of a destination that is missed.
 async fn listed_by_the_leader(
     bus: &Bus,
     filter: &str,
@@ -71,8 +72,8 @@ async fn listed_by_the_leader(
     Ok(found)
 }
 
-/// Works off what is parked for `destination` until nothing is left (true) or `stop` is requested (false). At most as
-/// many attempts as `slots` has permits run at once in the process.
+/// Drains the parked replies of `destination` until none is left (`true`) or `stop` is requested (`false`). The
+/// permits of `slots` limit the number of attempts that run at once in the process.
 pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: &Semaphore, stop: &Shutdown) -> bool {
     let subject = destination.parked_subject();
     while !stop.is_requested() {
@@ -93,7 +94,8 @@ pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: 
     false
 }
 
-/// Brings the head on until it is settled and gone, or `stop` is requested; false = it has to be taken up again.
+/// Advances the head until it is settled and deleted, or `stop` is requested. Returns `false` if it must be tried
+/// again.
 async fn settle(
     deliverer: &Deliverer<'_>,
     destination: &Destination,
@@ -148,6 +150,7 @@ async fn bring_on(
         let Ok(slot) = slots.acquire().await else { return Ok(()) };
         let standing = deliverer.standing(job, false).await?;
         let progress = deliverer.advance(job, standing).await?;
+        // The wait for the next attempt must not hold a slot.
         drop(slot);
 
         match progress {
@@ -177,7 +180,7 @@ async fn forget(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStre
         .map(|_| ())
 }
 
-/// The delivery that is parked there, or the letter that its bytes become.
+/// Returns the parked delivery, or the dead letter for a message that is not one.
 fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>> {
     let letter = |reason: &str, detail: String| {
         Box::new(DeadLetter {

@@ -1,5 +1,5 @@
-//! The durable effects of a delivery: receipts, sent events, dead letters. Each may be repeated: receipts are fenced by
-//! their predecessor, events and letters carry deterministic ids.
+//! The durable effects of a delivery: receipts, sent events, dead letters. Each may be repeated: receipts are fenced
+//! by their predecessor, and events and dead letters have deterministic ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,34 +26,34 @@ use crate::receipts::{Receipts, Written};
 use crate::restored::RestoreGate;
 use crate::resume::SentPart;
 
-/// What all deliveries of this process share.
+/// The context that all deliveries of this process share.
 pub struct Outfit {
-    /// The bus.
+    /// Bus for all reads and writes.
     pub bus: Bus,
-    /// The platforms.
+    /// Channels that this process serves, by name.
     pub channels: Channels,
-    /// The calls of this process.
+    /// Calls that this process has made.
     pub calls: Calls,
-    /// This replica's name.
+    /// Instance name of this replica.
     pub instance: String,
-    /// How long a replica is waited for that began a call and does not answer.
+    /// Maximum wait for a replica that started a call and does not respond.
     pub patience: Duration,
-    /// What may leave.
+    /// Policy that decides which replies may be sent.
     pub policy: SendPolicy,
-    /// How far the receipts had come.
+    /// Witness of the receipts' last known position.
     pub witness: Witness,
-    /// What waits behind a restore; none = nothing does.
+    /// Gate for deliveries after a restore; `None` = no restore left any to be decided.
     pub restored: Option<RestoreGate>,
-    /// When a failed call is tried again.
+    /// Waits between the attempts of a call.
     pub schedule: Schedule,
-    /// The time.
+    /// Clock of the process.
     pub clock: SharedClock,
-    /// Where jitter comes from.
+    /// Source of the jitter's randomness.
     pub ids: SharedIds,
 }
 
 impl Outfit {
-    /// The parts of `reply`, as its channel takes them.
+    /// Returns the parts of `reply` within its channel's size limit.
     #[must_use]
     pub fn parts(&self, reply: &Reply) -> Vec<Part> {
         let target = &reply.delivery_context;
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Outfit {
     }
 }
 
-/// One delivery's effects.
+/// The effects of one delivery.
 #[derive(Debug)]
 pub(crate) struct Effects<'a> {
     pub(crate) outfit: &'a Arc<Outfit>,
@@ -86,12 +86,12 @@ pub(crate) struct Effects<'a> {
 }
 
 impl Effects<'_> {
-    /// What time it is.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> UnixMillis {
         self.outfit.clock.now()
     }
 
-    /// Writes that `step` happened at `at`.
+    /// Writes a receipt that `step` happened at `at`.
     pub(crate) async fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<Written, DeliverError> {
         Ok(self
             .receipts
@@ -99,12 +99,12 @@ impl Effects<'_> {
             .await?)
     }
 
-    /// Holds the delivery, of which nobody can tell whether it was made; answers what an operator has said of it.
+    /// Holds the delivery, because its outcome is unknown. Returns the operator's decision so far.
     pub(crate) async fn hold(&self) -> Result<HeldUntil, DeliverError> {
         Ok(self.outfit.bus.hold(&self.job.held(self.now())).await?)
     }
 
-    /// Publishes the event that a sent part is.
+    /// Publishes the event of a sent part.
     pub(crate) async fn event(&self, sent: SentPart) -> Result<(), DeliverError> {
         let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
             return Ok(());
@@ -123,8 +123,8 @@ impl Effects<'_> {
         self.tolerate_size(self.outfit.bus.dead_letter_record(letter).await)
     }
 
-    /// What is larger than the server takes never will be stored: said aloud, and left behind, so that the destination
-    /// does not stand still for ever.
+    /// Ignores the error of a message that is too large for the server, after logging it. Such a message can never be
+    /// stored, and must not block the destination for ever.
     fn tolerate_size(&self, stored: Result<(), PublishError>) -> Result<(), DeliverError> {
         match stored {
             Err(error @ PublishError::TooLarge { .. }) => {

@@ -1,4 +1,4 @@
-//! Values that the tests of this crate share.
+//! Sample values for the tests of this crate.
 
 use shared::model::dispatch::{Causation, DeliveryContext};
 use shared::model::event::EventId;
@@ -6,7 +6,7 @@ use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
-/// A reply of turn 7 to `webchat:42`, on its way to channel `nats`, account `demo`, peer `ann`.
+/// Returns a reply of turn 7 to `webchat:42`, to be sent to the channel `nats`, account `demo`, peer `ann`.
 pub(crate) fn reply(content: &str) -> Reply {
     Reply {
         id: Ulid::from_parts(1_700_000_000_000, 7),

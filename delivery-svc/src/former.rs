@@ -1,9 +1,10 @@
-//! Asking a former owner how a call ended that it began.
+//! Requests to a former owner for the outcome of a call that it started.
 //!
-//! A receipt says that a call was begun, and by which replica; where none says how it ended, that replica is asked. One that
-//! died has no subscription, and the server says so: after some seconds its call is made again. One that is stopped has a subscription
-//! and does not answer: it is waited for, as the answer of the platform may lie in its socket. Nobody can tell a replica that
-//! is stopped for ever from one whose host is gone, so the wait has a bound.
+//! A receipt records the start of a call and the replica that made it. If no receipt has its outcome, that replica is
+//! asked. A replica that died has no subscription, which the server reports; after some seconds its call is made
+//! again. A stopped replica has a subscription and does not respond; the new owner waits, because the platform's
+//! response may be in the replica's socket. A replica that is stopped for ever cannot be distinguished from one whose
+//! host is gone, so the wait is bounded.
 
 use std::time::Duration;
 
@@ -17,27 +18,27 @@ use shared::wire::subject::token;
 use crate::attempt::Call;
 use crate::calls::{CallId, Calls, Stage};
 
-/// How long an answer may take; beyond it the replica is mute for the moment.
+/// Maximum wait for a response, after which the replica counts as mute for now.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// For how long a replica must have no subscription before it counts as gone: one that was stopped closes its connection and opens
-/// another when it goes on.
+/// Minimum time without a subscription after which a replica counts as gone: a stopped replica closes its connection
+/// and opens another one when it continues.
 const GONE_AFTER: Duration = Duration::from_secs(3);
 /// Wait before a replica is asked again.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// What is answered.
+/// The response to a request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
-    /// How far the call is; none = this process has not made it.
+    /// Progress of the call; absent = this process has not made it.
     stage: Option<Stage>,
 }
 
-/// Where replica `instance` is asked.
+/// Returns the subject on which the replica `instance` is asked.
 fn subject_of(instance: &str) -> String {
     format!("nexus.svc.delivery-call.{}", token(instance))
 }
 
-/// Answers over `bus` for the calls of this process, which is `instance`, for ever: also while it drains.
+/// Responds over `bus` for the calls of this process, which is `instance`, for ever, even while it drains.
 pub async fn tell(bus: &Bus, instance: &str, calls: &Calls) {
     let subject = subject_of(instance);
     loop {
@@ -65,13 +66,13 @@ pub(crate) struct Former<'a> {
     pub(crate) bus: &'a Bus,
     pub(crate) clock: &'a SharedClock,
     pub(crate) lease: &'a Lease,
-    /// How long a replica is waited for that does not answer.
+    /// Maximum wait for a replica that does not respond.
     pub(crate) patience: Duration,
 }
 
 impl Former<'_> {
-    /// How the call `id` ended that replica `instance` began. None = it has not made it, is gone, or was mute for too long:
-    /// nobody will ever say.
+    /// Returns the outcome of the call `id` that replica `instance` started. Returns `None` if the replica has not
+    /// made it, is gone, or was mute for too long, so that the outcome will never be known.
     pub(crate) async fn outcome(&self, instance: &str, id: CallId) -> Option<Call> {
         let subject = subject_of(instance);
         let mut was_mute = false;
@@ -85,7 +86,7 @@ impl Former<'_> {
                 Ok(Told {
                     stage: Some(Stage::Ended { call }),
                 }) => return Some(call),
-                // Bounded by the call's own time-out.
+                // The call's own timeout bounds this wait.
                 Ok(Told {
                     stage: Some(Stage::UnderWay),
                 }) => {}
@@ -95,7 +96,7 @@ impl Former<'_> {
                     }
                     absent += AGAIN;
                 }
-                // The server may have closed the connection of one that is stopped.
+                // The server may have closed the connection of a stopped replica.
                 Err(
                     RequestError::NoResponder { .. }
                     | RequestError::Timeout { .. }
@@ -111,7 +112,7 @@ impl Former<'_> {
                         );
                     }
 
-                    // A gap in which this process stood still as well is no time that it waited.
+                    // Time for which this process was stopped as well does not count as waiting.
                     let waited = self.clock.monotonic().saturating_duration_since(asked_at);
                     left = left.saturating_sub(waited.min(ANSWER_WITHIN) + AGAIN);
 

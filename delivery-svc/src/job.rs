@@ -1,4 +1,4 @@
-//! A delivery to be made: a reply, its destination, and its place in the destination's order.
+//! Jobs: a reply to deliver, with its destination and its place in the destination's order.
 
 use bytes::Bytes;
 use shared::bus::Outgoing;
@@ -14,30 +14,30 @@ use shared::wire::topology::streams;
 
 use crate::destination::Destination;
 
-/// The service's name in dead letters.
+/// Name of the service in dead letters.
 pub const SERVICE: &str = "delivery-svc";
 
-/// On receipts and parked replies: the [`Place`] of the copy of the delivery that they belong to.
+/// Header of receipts and parked replies: the [`Place`] of the copy of the delivery to which they belong.
 pub const DELIVERY_COPY: &str = "Nexus-Delivery-Copy";
 
 /// A delivery to be made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Where it goes.
+    /// Destination of the reply.
     pub destination: Destination,
-    /// Where it stands in `DELIVERIES`: its place in the destination's order.
+    /// Place in `DELIVERIES`, which orders the deliveries of a destination.
     pub place: Place,
-    /// What is delivered.
+    /// Reply that has to be delivered.
     pub reply: Reply,
     headers: Headers,
     payload: Bytes,
 }
 
 impl Job {
-    /// The delivery that stands in a message of `DELIVERIES`, or in a parked copy of one.
+    /// Decodes the delivery in a message of `DELIVERIES`, or in a parked copy of one.
     ///
     /// # Errors
-    /// [`DecodeError`] where the payload is no reply.
+    /// Returns [`DecodeError`] if the payload is not a reply.
     pub fn read(
         destination: Destination,
         place: Place,
@@ -54,31 +54,31 @@ impl Job {
         })
     }
 
-    /// When its turn's first dispatch was made: no receipt of it is older.
+    /// Returns the time of the turn's first dispatch. No receipt of the delivery is older.
     #[must_use]
     pub fn made_at(&self) -> UnixMillis {
         UnixMillis(i64::try_from(self.reply.id.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
-    /// Whether its publisher says that it may have published it before.
+    /// Returns whether its publisher may have published it before, according to its headers.
     #[must_use]
     pub fn is_repeated(&self) -> bool {
         self.headers.get(REPEATED).is_some()
     }
 
-    /// The dispatch that it answers, where the broker said so.
+    /// Returns the dispatch to which it replies, if the broker recorded it.
     #[must_use]
     pub fn dispatch_id(&self) -> Option<&str> {
         self.headers.get(DISPATCH)
     }
 
-    /// The trace that it belongs to.
+    /// Returns the trace to which it belongs.
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         Carrier::read(&self.headers)
     }
 
-    /// Its copy on the destination's parked subject: the same bytes, under an id of its own.
+    /// Returns its copy for the destination's parked subject: the same bytes with an id of its own.
     #[must_use]
     pub fn parked(&self) -> Outgoing {
         let mut headers = self.headers.clone();
@@ -87,7 +87,7 @@ impl Job {
         Outgoing::raw(self.destination.parked_subject(), headers, self.payload.clone())
     }
 
-    /// A receipt of it.
+    /// Returns a receipt of the delivery.
     #[must_use]
     pub fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Receipt {
         Receipt {
@@ -100,7 +100,7 @@ impl Job {
         }
     }
 
-    /// It, to be held: nobody can tell whether it was made.
+    /// Returns the held message for a delivery with an unknown outcome.
     #[must_use]
     pub fn held(&self, at: UnixMillis) -> Held {
         Held {
@@ -124,7 +124,7 @@ impl Job {
         }
     }
 
-    /// Its dead letter: the whole payload, to be redriven as the delivery that it was.
+    /// Returns its dead letter with the whole payload, which can be published again as the same delivery.
     #[must_use]
     pub fn dead_letter(&self, detail: String, attempts: u32, at: UnixMillis) -> DeadLetter {
         DeadLetter {
@@ -147,7 +147,7 @@ impl Job {
     }
 }
 
-/// The copy of the delivery that a receipt or a parked reply belongs to, told by its headers.
+/// Returns the copy of the delivery to which a receipt or a parked reply belongs, from its headers.
 #[must_use]
 pub fn delivery_copy(headers: &Headers) -> Option<Place> {
     Place::parse(headers.get(DELIVERY_COPY)?)

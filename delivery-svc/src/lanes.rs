@@ -1,48 +1,49 @@
-//! Order per destination, and none between destinations. *Pure.*
+//! Ordering within each destination, and none between destinations. *Pure.*
 //!
-//! A destination is a lane. While all goes well its messages are delivered one after the other. The first failure, or too
-//! many that wait, parks it: the failed message and everything behind it is stored on the destination's own subject, in order, and
-//! acknowledged, so that its retries never hold up the partition; a drain works that subject off from its head. Once a
-//! drain found it empty, and nothing was stored meanwhile, the lane is open again.
+//! Each destination is a lane, whose messages are delivered one after the other while all succeed. The first failure,
+//! or too many waiting messages, parks the lane: the failed message and all messages behind it are stored on the
+//! destination's own subject, in order, and acknowledged, so that retries never hold up the partition. A drain
+//! processes that subject from its head. The lane is open again once a drain finds the subject empty and nothing was
+//! stored in the meantime.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Messages of one destination that wait behind the one being delivered, at most: with more its lane is parked, so that a
-/// slow destination does not take all the room of its partition.
+/// Maximum number of messages that wait behind the running one. With more, the lane is parked, so that a slow
+/// destination does not use up its partition's limits.
 pub const MAX_WAITING: usize = 128;
 
-/// What is to be begun for a destination; its end is told by [`Lanes::delivered`] and its sisters.
+/// The next work for a destination. The caller reports its end with [`Lanes::delivered`] and the methods after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work<M> {
     /// Deliver this message.
     Deliver(M),
     /// Store this message on the destination's parked subject.
     Park(M),
-    /// Work off the destination's parked subject until it is empty.
+    /// Process the destination's parked subject until it is empty.
     Drain,
 }
 
 #[derive(Debug)]
 struct Lane<M> {
     queue: VecDeque<M>,
-    /// A message of it is being delivered or parked.
+    /// Whether one of its messages is being delivered or parked.
     busy: bool,
-    /// None = open; else whether and how it is being drained.
+    /// State of the drain; `None` = the lane is open.
     parked: Option<Drain>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Drain {
-    /// Nothing is known to be stored yet.
+    /// No drain runs; nothing is known to be stored yet.
     Waiting,
-    /// Running, and nothing was stored since it began.
+    /// A drain runs, and nothing was stored since it started.
     Running,
-    /// Running, and something was stored since it began, which it may or may not have seen.
+    /// A drain runs, and something was stored since it started, which it may have missed.
     Behind,
 }
 
-/// All destinations that have something to do.
+/// All destinations with work.
 #[derive(Debug)]
 pub struct Lanes<K, M> {
     lanes: HashMap<K, Lane<M>>,
@@ -59,24 +60,24 @@ impl<K: Eq + Hash + Clone, M> Default for Lanes<K, M> {
 }
 
 impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
-    /// How many messages wait for one before them.
+    /// Returns the number of messages that wait for one before them.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// How many destinations are parked.
+    /// Returns the number of parked destinations.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.lanes.values().filter(|lane| lane.parked.is_some()).count()
     }
 
-    /// The messages that wait.
+    /// Returns the waiting messages.
     pub fn queued(&self) -> impl Iterator<Item = &M> {
         self.lanes.values().flat_map(|lane| &lane.queue)
     }
 
-    /// `message` came for `key`.
+    /// Adds `message` for the destination `key`. Returns the next work.
     pub fn arrived(&mut self, key: &K, message: M) -> Option<Work<M>> {
         self.waiting += 1;
         let lane = self.lane(key);
@@ -87,19 +88,19 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         self.next(key)
     }
 
-    /// The destination was found to have parked messages: before its first message arrived here.
+    /// Marks a destination that already has parked messages, before its first message arrives.
     pub fn found_parked(&mut self, key: &K) -> Work<M> {
         self.lane(key).parked = Some(Drain::Running);
         Work::Drain
     }
 
-    /// The message that was being delivered is settled.
+    /// Reports that the running message is settled. Returns the next work.
     pub fn delivered(&mut self, key: &K) -> Option<Work<M>> {
         self.lane(key).busy = false;
         self.next(key)
     }
 
-    /// The message that was being delivered failed, and is given back to be parked.
+    /// Reports that the running message failed, and returns the work of parking it.
     pub fn failed(&mut self, key: &K, message: M) -> Work<M> {
         let lane = self.lane(key);
         lane.busy = true;
@@ -107,7 +108,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         Work::Park(message)
     }
 
-    /// The message that was being parked is stored. Gives a drain, or the next message to park, or both.
+    /// Reports that a message was parked. Returns a drain, or the next message to park, or both.
     pub fn stored(&mut self, key: &K) -> [Option<Work<M>>; 2] {
         let lane = self.lane(key);
         lane.busy = false;
@@ -125,7 +126,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         [drain, self.next(key)]
     }
 
-    /// The drain found the parked subject empty.
+    /// Reports that the drain found the parked subject empty. Returns the next work.
     pub fn drained(&mut self, key: &K) -> Option<Work<M>> {
         let lane = self.lane(key);
         match lane.parked {
@@ -165,6 +166,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
                 })
             }
             None => {
+                // A parked lane is kept, because its drain has not reported yet.
                 if lane.parked.is_none() {
                     self.lanes.remove(key);
                 }
@@ -246,7 +248,8 @@ mod tests {
         assert!(lanes.lanes.is_empty());
     }
 
-    /// A world that runs the works: what is stored, what is being done, and what was settled in which order.
+    /// A simulation that runs the works: it records the stored messages, the running works, and the order of
+    /// settling.
     #[derive(Default)]
     struct World {
         lanes: Lanes<u8, u32>,

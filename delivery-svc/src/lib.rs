@@ -1,8 +1,8 @@
-//! Channels: replies leave through them, and come back as events.
+//! Delivery of replies: replies leave through channels, and the sent parts return as events.
 //!
-//! `DELIVERIES` → [`desk`] (one per owned partition) → [`lanes`] (order per destination) → [`deliverer`] (one attempt)
-//! → [`channel`] (one platform). What decides is pure: [`plan`], [`chunk`], [`attempt`], [`resume`], [`outbound`],
-//! [`policy`], [`lanes`].
+//! `DELIVERIES` → [`desk`] (one per owned partition) → [`lanes`] (order per destination) → [`deliverer`] (one
+//! attempt) → [`channel`] (one platform). The deciding code is pure: [`plan`], [`chunk`], [`attempt`], [`resume`],
+//! [`outbound`], [`policy`], [`lanes`].
 #![warn(missing_docs)]
 
 pub mod accounts;

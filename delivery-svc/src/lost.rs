@@ -1,9 +1,11 @@
-//! Replies that their queue has lost: `DELIVERIES` put back to an older state, emptied or made anew.
+//! Search for replies that their queue has lost: `DELIVERIES` was restored to an older state, emptied or created
+//! again.
 //!
-//! The ledger has every reply whole, and the receipts say which of them are settled. What is in neither the queue nor the
-//! receipts is published again, under its own id: were the receipts older too, their witness would have it held. The queue
-//! is looked through wherever it may be another one: when this process begins, when a connection stands anew, and when the
-//! stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV `positions`).
+//! The ledger has every reply, and the receipts record the settled ones. A reply that is in neither the queue nor the
+//! receipts is published again under its own id. If the receipts were older too, their witness would cause it to be
+//! held. The queue is checked whenever it may be another one: when this process starts, after a new connection, and
+//! if the stream is not the one seen before. The time back to which the search must look is recorded every few
+//! seconds (KV `positions`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,21 +32,21 @@ use crate::effects::Outfit;
 use crate::job::{Job, Place};
 use crate::receipts::{self, Receipts};
 
-/// How often it is noted since when something waits.
+/// Interval in which the age of the oldest waiting reply is recorded.
 const EVERY: Duration = Duration::from_secs(2);
-/// How much further back is noted, milliseconds: a reply is in the ledger before it is in the queue.
+/// Additional margin of the recorded time, in milliseconds: a reply is in the ledger before it is in the queue.
 const MARGIN_MS: i64 = 10_000;
-/// Messages read at once.
+/// Number of messages read at once.
 const PAGE: usize = 500;
 
-/// The queue of replies, compared with what should be in it.
+/// The search for replies that are missing from the queue.
 #[derive(Debug)]
 pub struct LostReplies {
     outfit: Arc<Outfit>,
     noted: Kv<Waiting>,
 }
 
-/// Which queue was looked through, and how far it had come.
+/// The identity and progress of the queue at a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -54,14 +56,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether `later` may be another queue, or the same one put back.
+    /// Returns whether `later` is the same queue, as far as its identity and last sequence show.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last
     }
 }
 
-/// The queue cannot be compared.
+/// The reason why the queue cannot be checked.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
     #[error(transparent)]
@@ -73,7 +75,7 @@ enum LookError {
 }
 
 impl LostReplies {
-    /// That of `outfit`'s bus.
+    /// Creates the search on the bus of `outfit`.
     #[must_use]
     pub fn new(outfit: Arc<Outfit>) -> Self {
         Self {
@@ -82,11 +84,12 @@ impl LostReplies {
         }
     }
 
-    /// Looks after the queue until `stop`.
+    /// Checks the queue repeatedly until `stop` is requested.
     pub async fn keep(self, stop: Shutdown) {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
+            // Read before the check, so that one more check runs after the request to stop.
             let stops = stop.is_requested();
 
             match self.look(known.as_ref()).await {
@@ -107,7 +110,7 @@ impl LostReplies {
     }
 
     async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
-        // One that ends meanwhile is another one for whoever looks next.
+        // A connection that ends in the meantime has another number at the next check.
         let connection = self.outfit.bus.connection_number();
         let info = self.outfit.bus.stream_info(streams::DELIVERIES).await?;
         let seen = Seen {
@@ -125,7 +128,7 @@ impl LostReplies {
         Ok(seen)
     }
 
-    /// Notes since when something waits.
+    /// Records the time since which a reply waits.
     async fn note(&self, info: &StreamInfo) -> Result<(), LookError> {
         let first = match info.state.messages {
             0 => None,
@@ -150,13 +153,14 @@ impl LostReplies {
         Ok(self.outfit.clock.now().plus(server.ahead_ms))
     }
 
-    /// Publishes again what should wait and does not; the queue has come to `last`.
+    /// Publishes the replies again that are missing from the queue. `last` is the queue's last sequence.
     async fn find(&self, last: u64) -> Result<(), LookError> {
         let Some(since) = self.since().await? else {
             return Ok(());
         };
 
-        // In this order: a reply that leaves the queue meanwhile has a receipt, and one that comes to it is in the ledger.
+        // The order matters: a reply that leaves the queue now has a receipt, and one that enters it is in the
+        // ledger.
         let waiting = self.waiting().await?;
         let mut settled = self.settled(since).await?;
         settled.extend(waiting);
@@ -172,7 +176,8 @@ impl LostReplies {
         while let Some(through) = page.last().map(|stored| stored.sequence) {
             for reply in page.iter().flat_map(replies) {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
-                    // The server may still remember the id of the copy that is gone. Another copy costs a look.
+                    // The server may still remember the id of the lost copy, so the copy has another id. A duplicate
+                    // costs one lookup.
                     let copy = Outgoing::reply(&reply).msg_id(format!("lost:{last}:{}", reply.id));
                     self.outfit.bus.publish(copy.repeated()).await?;
                     count += 1;
@@ -194,8 +199,8 @@ impl LostReplies {
         Ok(())
     }
 
-    /// Whether `reply` was settled before, by an older receipt or by the events of its parts: a turn that is done again
-    /// after a restore ends with the same reply.
+    /// Returns whether `reply` was settled before, by an older receipt or by the events of its parts. A turn that is
+    /// run again after a restore ends with the same reply.
     async fn is_settled(&self, receipts: &Receipts, reply: &Reply) -> Result<bool, ReadStreamError> {
         let (payload, headers) = encode(reply, Format::Cbor);
         let subject = subject::delivery(&reply.delivery_context);
@@ -207,7 +212,7 @@ impl LostReplies {
 
         let job = Destination::of_delivery(&stored).map(|to| Job::read(to, nowhere, &headers, &payload));
         let Some(Ok(job)) = job else {
-            // The queue's readers say what is wrong with it.
+            // The readers of the queue report the error.
             return Ok(false);
         };
 
@@ -217,19 +222,19 @@ impl LostReplies {
         Ok(receipts::is_settled(&standing))
     }
 
-    /// From when on replies may have been lost; none = there was never one. Receipts that are gone by age say nothing of what
-    /// is older.
+    /// Returns the time since which replies may have been lost; `None` = there was never one. Receipts that were
+    /// deleted by age prove nothing about older replies.
     async fn since(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
         let since = match self.noted.get(streams::DELIVERIES).await? {
             Some(noted) => Some(noted.value.since),
-            // Nobody has noted it, or the bucket is gone: whoever wrote the last receipt knew the queue.
+            // The bucket is new or lost: the writer of the last receipt knew the queue.
             None => {
                 let last = self.outfit.bus.last_on_subject(streams::RECEIPTS, ">").await?;
                 last.map(|last| last.published_at.plus(-MARGIN_MS))
             }
         };
 
-        // The queue was copied after the receipts: a reply in neither was made while the backup ran, and is not lost.
+        // The queue was copied after the receipts: a reply in neither was made during the backup, and is not lost.
         let holds = self.outfit.bus.kv::<RestoreHold>(buckets::RESTORE);
         let restored = holds.get(HOLD_KEY).await?.and_then(|hold| hold.value.at);
         let kept = i64::try_from(RECEIPTS_KEPT.as_millis()).unwrap_or(i64::MAX);
@@ -239,7 +244,7 @@ impl LostReplies {
         Ok(since.map(|since| since.max(oldest)))
     }
 
-    /// The replies that wait: in the queue, for their time, or for an operator; and those of which an operator has decided.
+    /// Returns the replies in the queue, parked ones, and held ones with or without an operator's decision.
     async fn waiting(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         for stream in [streams::DELIVERIES, streams::PARKED] {
@@ -251,6 +256,7 @@ impl LostReplies {
             }
         }
 
+        // A held reply has left its queue, and is not lost.
         for (_, held) in self.outfit.bus.held().entries().await? {
             if held.value.kind == HeldKind::Delivery {
                 ids.insert(held.value.id);
@@ -260,7 +266,7 @@ impl LostReplies {
         Ok(ids)
     }
 
-    /// The deliveries that were settled since then.
+    /// Returns the deliveries that were settled since then.
     async fn settled(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         let mut page = self.page(streams::RECEIPTS, since, None).await?;
@@ -286,7 +292,7 @@ impl LostReplies {
     }
 }
 
-/// Whether nothing follows a receipt that says `step`, but what an operator asks for.
+/// Returns whether a receipt with `step` is the last one of a delivery, unless an operator repeats it.
 const fn is_last(step: &ReceiptStep) -> bool {
     match step {
         ReceiptStep::Delivered { .. } | ReceiptStep::GaveUp { .. } | ReceiptStep::DeniedByPolicy { .. } => true,
@@ -294,7 +300,7 @@ const fn is_last(step: &ReceiptStep) -> bool {
     }
 }
 
-/// The replies that a record of the ledger holds.
+/// Returns the replies in a record of the ledger.
 fn replies(stored: &Stored) -> Vec<Reply> {
     let Ok(record) = stored.decode::<LedgerRecord>() else {
         return Vec::new();

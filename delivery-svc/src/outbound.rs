@@ -1,6 +1,7 @@
-//! Sent part → outbound Event. *Pure.* Source: seed 003 §3; `docs/design/channels.md` §7.
+//! Conversion of a sent part to an outbound Event. *Pure.* Source: seed 003 §3; `docs/design/channels.md` §7.
 //!
-//! The event is a function of the reply, the part and the receipt's time: made again after a crash it is the same.
+//! The event depends only on the reply, the part and the receipt's time, so it is the same when made again after a
+//! crash.
 
 use serde_json::{Map, Value, json};
 use shared::model::approval::{CARD, Card};
@@ -13,23 +14,24 @@ use shared::model::time::UnixMillis;
 
 use crate::plan::Part;
 
-/// The adapter's name in front of the id of everything that was sent.
+/// Adapter name in the ids of sent events.
 pub const SENT_ADAPTER: &str = "out";
 
-/// The id of the event that part `index` of `reply` becomes: `out:{delivery}/{part}`.
+/// Returns the event id of part `index` of `reply`: `out:{delivery}/{part}`.
 ///
 /// # Errors
-/// Never for an id made of a ULID and a number; the type of the id demands the check.
+/// Never fails for an id made of a ULID and a number; the id's type requires the check.
 pub fn sent_event_id(reply: &Reply, index: u32) -> Result<EventId, ParseEventIdError> {
     EventId::parse(format!("{SENT_ADAPTER}:{}/{index}", reply.id))
 }
 
-/// The event that `part` of `reply`, sent at `at`, becomes.
+/// Returns the event of `part` of `reply`, sent at `at`.
 ///
-/// `hops` is one more than the causing event's, at most [`MAX_HOPS`]: an event that deep makes no dispatch any more.
+/// `hops` is one more than the causing event's, at most [`MAX_HOPS`]: an event with this many makes no more
+/// dispatches.
 ///
 /// # Errors
-/// As [`sent_event_id`].
+/// Returns the errors of [`sent_event_id`].
 pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
@@ -55,7 +57,7 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
             .unwrap_or_else(|| reply.causation.event.to_string()),
     );
 
-    // The event is for everybody: hooks, searches and agents read it, and none of them learns how a human decides.
+    // Hooks, searches and agents read the event, and none of them may learn the code or link of an approval.
     let card = Card::of(reply.interactive.as_ref());
     event.content = card
         .as_ref()

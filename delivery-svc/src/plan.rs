@@ -1,4 +1,4 @@
-//! Reply → parts. *Pure.* Source: `docs/design/channels.md` §2.2.
+//! Splitting of replies into parts. *Pure.* Source: `docs/design/channels.md` §2.2.
 
 use shared::model::reply::Reply;
 
@@ -7,13 +7,13 @@ use crate::chunk::{Limit, split};
 /// One message on the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// First part = 0.
+    /// Index of the part, from 0.
     pub index: u32,
-    /// Its text.
+    /// Text of the part.
     pub content: String,
 }
 
-/// The parts of `reply`, in order, at least one: one, or as many as `limit` asks for.
+/// Returns the parts of `reply` in order: one, or as many as `limit` requires.
 #[must_use]
 pub fn plan(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
     let pieces = match limit {

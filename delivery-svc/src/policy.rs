@@ -1,57 +1,58 @@
-//! The send policy: which replies may leave. *Pure.* Source: `docs/design/channels.md` §6 (send policy).
+//! The send policy, which decides which replies may be sent. *Pure.* Source: `docs/design/channels.md` §6 (send
+//! policy).
 
 use serde::{Deserialize, Serialize};
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::heartbeat::{EVENT_PREFIX, QUIET};
 use shared::model::reply::Reply;
 
-/// The channel of timers: nobody is there.
+/// Channel of timers, which has no recipient.
 const TIMER_CHANNEL: &str = "timer";
 
-/// What a rule says.
+/// The decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It leaves.
+    /// The reply is sent.
     #[default]
     Allow,
-    /// It does not; a receipt says so.
+    /// The reply is not sent; a receipt records it.
     Deny,
 }
 
-/// One rule; every field that is given must match, and a rule without any matches everything.
+/// One rule. Every field that is present must match; a rule without fields matches every reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rule {
-    /// The channel.
+    /// Name of the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Our account there.
+    /// Name of the installation's account on the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// The conversation's id.
+    /// Id of the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// What the session's key begins with.
+    /// Prefix of the session's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_prefix: Option<String>,
-    /// What happens then.
+    /// Decision if the rule matches.
     pub action: Action,
 }
 
-/// All rules; the first that matches decides, else the default.
+/// The rules of the policy. The first that matches decides, otherwise the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SendPolicy {
-    /// Where no rule matches.
+    /// Decision if no rule matches.
     pub default: Action,
-    /// In order.
+    /// Rules in order of evaluation.
     pub rules: Vec<Rule>,
 }
 
 impl SendPolicy {
-    /// None = `reply` may leave; otherwise the name of the rule that keeps it: `rule {index from 1}`, `default`, or one that
-    /// always holds: `quiet heartbeat`, `nobody to deliver to`.
+    /// Returns the name of the rule that denies `reply`, or `None` if it may be sent. The name is `rule {index from
+    /// 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `nobody to deliver to`.
     #[must_use]
     pub fn denies(&self, reply: &Reply) -> Option<String> {
         if let Some(always) = always_denied(reply) {
@@ -70,7 +71,7 @@ impl SendPolicy {
     }
 }
 
-/// A heartbeat that says nothing, and what answers a timer with nowhere to go.
+/// Denies a heartbeat's reply with nothing to report, and a reply to a timer without a destination.
 fn always_denied(reply: &Reply) -> Option<&'static str> {
     if reply.causation.event.as_str().starts_with(EVENT_PREFIX) && reply.content.trim() == QUIET {
         return Some("quiet heartbeat");

@@ -1,8 +1,9 @@
-//! Receipts: read from and written to `RECEIPTS`, each under its predecessor's sequence.
+//! Reading and writing of `RECEIPTS`; each receipt requires its predecessor's sequence.
 //!
-//! The expectation is what keeps two owners apart: a former one that wakes up late finds the subject moved on, reads
-//! what the new one wrote, and goes by that. Receipts carry no message id: three replicas would answer `duplicate` to
-//! the loser instead of refusing (`docs/contribute/nats-facts.md` "Publishing and storing").
+//! The required sequence separates two owners: a former owner that resumes late finds that the subject has moved on,
+//! reads the new owner's receipts, and follows them. Receipts have no message id, because three replicas would report
+//! a `duplicate` to the losing writer instead of refusing it (`docs/contribute/nats-facts.md` "Publishing and
+//! storing").
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,52 +22,51 @@ use crate::job::{DELIVERY_COPY, Job, delivery_copy};
 use crate::resume::{LastReceipt, Remaining, Standing, standing};
 use crate::sent::SentEvents;
 
-/// Destinations whose last receipt's sequence is remembered, per partition; beyond it all are forgotten and read anew.
+/// Maximum number of destinations per partition whose last receipt is cached; beyond it the cache is cleared.
 const MAX_KNOWN: usize = 16_384;
 
-/// How often a receipt is written again because somebody else wrote one meanwhile.
+/// Maximum number of attempts to write a receipt while others write to the same subject.
 const MAX_CONFLICTS: u32 = 8;
 
-/// Age from which a delivery may be a copy that the server's duplicate window (2 min) no longer recognises, milliseconds.
+/// Minimum age of a delivery that may be a copy outside the server's duplicate window (2 min), in milliseconds.
 const COPY_AGE_MS: i64 = 60_000;
 
-/// How far the clocks of brokers and of deliverers may be apart, milliseconds.
+/// Maximum difference between the clocks of brokers and deliverers, in milliseconds.
 const SKEW_MS: i64 = 60_000;
 
-/// Receipts kept of what was looked through, per partition; a queue of replies to one destination asks for them again and
-/// again.
+/// Maximum number of receipts kept per partition. A queue of replies to one destination asks for them repeatedly.
 const MAX_WALKED: usize = 10_000;
 
-/// Receipts read at once.
+/// Number of receipts read at once.
 const PAGE: usize = 500;
 
-/// A receipt could not be written.
+/// The reason why a receipt could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteReceiptError {
     /// The destination's last receipt cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The server refuses it.
+    /// The server refuses the receipt.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// Others write as fast as we do.
+    /// Other writers wrote a receipt at every attempt.
     #[error("write receipt to {subject}: {MAX_CONFLICTS} times somebody else was first")]
     Contended {
-        /// The destination's subject.
+        /// Subject of the destination's receipts.
         subject: String,
     },
 }
 
-/// How writing a receipt ended.
+/// The result of writing a receipt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It is stored.
+    /// The receipt is stored.
     Stored,
-    /// Another owner settled the delivery, or a later one: this is how it stands.
+    /// Another owner settled the delivery in the meantime; the value is its state.
     Superseded(Standing),
 }
 
-/// The receipts of one partition's destinations.
+/// The receipts of the destinations in one partition.
 #[derive(Debug)]
 pub struct Receipts {
     bus: Bus,
@@ -74,22 +74,22 @@ pub struct Receipts {
     clock: SharedClock,
     sent: SentEvents,
     known: Mutex<HashMap<Destination, Known>>,
-    /// Receipts of destinations that were looked through, [`MAX_WALKED`] at most.
+    /// Receipts read so far by destination, at most [`MAX_WALKED`] in all.
     walks: Mutex<HashMap<Destination, Walk>>,
 }
 
-/// The witness of the receipts.
+/// Returns the witness of the receipts.
 #[must_use]
 pub fn witness(bus: &Bus) -> Witness {
     Witness::new(bus, Marked::Deliveries)
 }
 
-/// The receipts of a destination that were looked through: the newest of each delivery.
+/// The receipts of a destination that were read so far: the newest one of each delivery.
 #[derive(Debug)]
 struct Walk {
-    /// From this time on.
+    /// Time from which receipts were read.
     since: UnixMillis,
-    /// Up to this sequence; 0 = nothing yet.
+    /// Sequence up to which receipts were read; 0 = none yet.
     through: u64,
     found: HashMap<Ulid, LastReceipt>,
 }
@@ -104,17 +104,17 @@ impl Walk {
     }
 }
 
-/// What is known of a destination's last receipt.
+/// The cached part of a destination's last receipt.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Its sequence; 0 = there is none.
+    /// Sequence of the receipt; 0 = there is none.
     sequence: u64,
-    /// The delivery that it says was made.
+    /// Delivery that the receipt records as completed.
     made: Option<Ulid>,
 }
 
 impl Receipts {
-    /// Knowing nothing yet.
+    /// Creates an empty cache on `bus`.
     #[must_use]
     pub fn new(bus: Bus, witness: Witness, clock: SharedClock) -> Self {
         Self {
@@ -127,11 +127,11 @@ impl Receipts {
         }
     }
 
-    /// Where `job` of `parts` parts stands at `now`. Read from the leader, unless nobody can have begun it (`untried`), it is
-    /// young, and the destination's last receipt is known.
+    /// Returns the state of `job`, which has `parts` parts, at `now`. The state is read from the leader, unless no
+    /// process can have started the job (`untried`), it is recent, and the destination's last receipt is cached.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub async fn standing(
         &self,
         job: &Job,
@@ -140,6 +140,7 @@ impl Receipts {
         now: UnixMillis,
     ) -> Result<Standing, ReadStreamError> {
         let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
+        // A new delivery has no receipt yet, so the cached last one of its destination suffices.
         if untried && !suspect {
             match self.known(&job.destination) {
                 Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
@@ -154,9 +155,10 @@ impl Receipts {
         }
     }
 
-    /// Where `job` stands by the receipts that name it. The destination's last one often does; where it is of another
-    /// delivery and not older than `job`, the others are looked through: a broker that recovers publishes a reply again, and
-    /// a queue that was put back to an older state gives it again, long after others were made. None = no receipt names it.
+    /// Returns the state of `job` according to the receipts that name it; `None` if there is none. The destination's
+    /// last receipt often suffices. If it is of another delivery and not older than `job`, the earlier ones are
+    /// searched: a broker that recovers publishes a reply again, and so does a queue that was restored to an older
+    /// state, long after later deliveries.
     async fn read(&self, job: &Job) -> Result<Option<Standing>, ReadStreamError> {
         let last = self.last(job).await?;
         let found = match last {
@@ -171,12 +173,13 @@ impl Receipts {
         Ok(found.map(|found| standing(job.reply.id, job.place, Some(found))))
     }
 
-    /// Where `job` of `parts` parts stands, of which no receipt tells. Where somebody may have begun it, or the receipts are
-    /// older than it is, the events of its parts are asked: what was sent is not sent again, whatever the receipts have lost.
-    /// Where receipts are known to be lost and no event is there either, nobody can tell.
+    /// Returns the state of `job`, which has `parts` parts and no receipt. If a process may have started it, or the
+    /// receipts are older than it, the events of its parts are searched, so that a sent part is not sent again even
+    /// if its receipt is lost. If receipts are known to be lost and there is no event either, the state is unknown.
     async fn unknown(&self, job: &Job, parts: u32, is_fresh: bool) -> Result<Standing, ReadStreamError> {
         let doubt = self.doubt_until().await?;
         let is_in_doubt = doubt.is_some_and(|until| job.made_at() <= until);
+        // No process has started it, and no receipt of its time is lost.
         if is_fresh && !is_in_doubt {
             return Ok(Standing::Open(Remaining::ALL));
         }
@@ -199,7 +202,7 @@ impl Receipts {
         })
     }
 
-    /// Until when deliveries may have been made of which no receipt tells.
+    /// Returns the time up to which deliveries may have been made without a receipt.
     async fn doubt_until(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
         let until = self.witness.doubt_until(self.clock.now()).await;
         until.map_err(|error| ReadStreamError::Unavailable {
@@ -208,9 +211,10 @@ impl Receipts {
         })
     }
 
-    /// The newest receipt that names `job`'s delivery, among those up to `newest`.
+    /// Returns the newest receipt that names the delivery of `job`, up to the sequence `newest`.
     async fn newest_of(&self, job: &Job, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
         let since = job.made_at().plus(-SKEW_MS);
+        // Taken out for the read, so that the lock is not held across it.
         let known = self.lock_walks().remove(&job.destination);
         let mut walk = known
             .filter(|walk| walk.since <= since)
@@ -231,7 +235,7 @@ impl Receipts {
         Ok(found)
     }
 
-    /// Walks on to `newest`. The bulk is read directly; what that does not show yet comes from the leader.
+    /// Reads on to `newest`. Most receipts are read directly from any replica; the rest comes from the leader.
     async fn walk_on(&self, destination: &Destination, walk: &mut Walk, newest: u64) -> Result<(), ReadStreamError> {
         let subject = destination.receipt_subject();
         while walk.through < newest {
@@ -270,10 +274,10 @@ impl Receipts {
         self.walks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what happened to `job`.
+    /// Writes a receipt for `job`.
     ///
     /// # Errors
-    /// [`WriteReceiptError`]; whether it is stored is then unknown.
+    /// Returns [`WriteReceiptError`]; it is then unknown whether the receipt is stored.
     pub async fn write(&self, job: &Job, receipt: &Receipt, carrier: &Carrier) -> Result<Written, WriteReceiptError> {
         let subject = job.destination.receipt_subject();
         let out = Outgoing::new(subject.clone(), receipt)
@@ -281,7 +285,7 @@ impl Receipts {
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
-                // Somebody else has written meanwhile: it counts where it says that this delivery is settled.
+                // Another process has written in the meantime, which matters only if the delivery is settled by it.
                 if let Some(found) = self.read(job).await?.filter(is_settled) {
                     return Ok(Written::Superseded(found));
                 }
@@ -308,17 +312,18 @@ impl Receipts {
         Err(WriteReceiptError::Contended { subject })
     }
 
-    /// The last receipt of `job`'s destination that can be read.
+    /// Returns the last readable receipt of the destination of `job`.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked, or a newer version has written what is last: only that one
-    /// knows how the delivery stands.
+    /// Returns [`ReadStreamError`] if the stream cannot be read, or if a newer version wrote the last receipt, so
+    /// that only that version can tell the delivery's state.
     async fn last(&self, job: &Job) -> Result<Option<LastReceipt>, ReadStreamError> {
         let subject = job.destination.receipt_subject();
         let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
         let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
 
         let mut last = stored.as_ref().map(last_receipt).transpose()?.flatten();
+        // The last message is not a readable receipt; an earlier one may have the state.
         if last.is_none() && sequence > 0 {
             last = self.last_readable(&subject, job, sequence).await?;
         }
@@ -334,7 +339,7 @@ impl Receipts {
         Ok(last)
     }
 
-    /// What stands before the message `newest` of `subject`, which is no receipt: as far back as it can tell of `job`.
+    /// Returns the last receipt before the message `newest`, which is not one, from the time of `job` on.
     async fn last_readable(
         &self,
         subject: &str,
@@ -347,7 +352,7 @@ impl Receipts {
         let (mut last, mut from) = (None, 1);
         loop {
             if page.is_empty() {
-                // Direct reads may be of a replica that lags behind: the leader knows what comes next.
+                // Direct reads may use a replica that lags behind; the leader has the next message.
                 page.extend(self.bus.next_on_subject(streams::RECEIPTS, subject, from).await?);
             }
 
@@ -388,7 +393,7 @@ impl Receipts {
     }
 }
 
-/// The delivery that `receipt` says was made.
+/// Returns the delivery that `receipt` records as completed.
 const fn made(receipt: &Receipt) -> Option<Ulid> {
     match receipt.step {
         ReceiptStep::Delivered { .. } => Some(receipt.delivery),
@@ -399,7 +404,7 @@ const fn made(receipt: &Receipt) -> Option<Ulid> {
     }
 }
 
-/// A stored receipt that says which delivery it belongs to; none where it is no receipt, and tells nothing about ours.
+/// Decodes a stored receipt with the copy of its delivery. Returns `None` for other messages, which have no effect.
 fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError> {
     let Some(copy) = delivery_copy(&stored.headers) else {
         return Ok(None);
@@ -418,7 +423,7 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
     }
 }
 
-/// Whether nothing is left to be sent.
+/// Returns whether nothing is left to be sent.
 pub(crate) const fn is_settled(standing: &Standing) -> bool {
     match standing {
         Standing::Past | Standing::Delivered(_) | Standing::GaveUp { .. } | Standing::Denied => true,

@@ -1,4 +1,4 @@
-//! The gate behind a restore: what may have been delivered before waits until the operator has decided.
+//! The gate after a restore: deliveries that may have been made before wait until the operator decides.
 
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::model::restore::{HOLD_KEY, HeldDelivery, HoldDecision, RestoreHold};
@@ -7,7 +7,7 @@ use shared::wire::topology::{buckets, streams};
 
 use crate::job::Job;
 
-/// The hold that was in force when this process began; a restore needs the services to be stopped, so none comes later.
+/// The hold that was in force when this process started. A restore requires stopped services, so none appears later.
 #[derive(Debug)]
 pub struct RestoreGate {
     holds: Kv<RestoreHold>,
@@ -15,10 +15,10 @@ pub struct RestoreGate {
 }
 
 impl RestoreGate {
-    /// The gate, if something was restored; `now` is what holds until where the record of that is gone.
+    /// Returns the gate, if there was a restore. If its record is lost, deliveries up to `now` are held.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked.
+    /// Returns [`ReadStreamError`] if the leader cannot be reached.
     pub async fn open(bus: &Bus, now: UnixMillis) -> Result<Option<Self>, ReadStreamError> {
         let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
         let hold = match holds.get(HOLD_KEY).await? {
@@ -47,16 +47,16 @@ impl RestoreGate {
         Ok(Some(Self { holds, hold }))
     }
 
-    /// What becomes of `job`, which is not settled.
+    /// Returns the outcome of the hold for `job`, which is not settled.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the leader cannot be asked whether the operator has decided.
+    /// Returns [`ReadStreamError`] if the leader cannot be reached to read the operator's decision.
     pub async fn decision(&self, job: &Job) -> Result<HeldDelivery, ReadStreamError> {
         if !self.hold.concerns(job.made_at()) {
             return Ok(HeldDelivery::Leaves);
         }
 
-        // The operator may have decided since. A record that is gone is no decision.
+        // The operator may have decided in the meantime. A lost record is not a decision.
         let hold = match self.holds.get(HOLD_KEY).await? {
             Some(entry) => entry.value,
             None => {
@@ -69,10 +69,10 @@ impl RestoreGate {
     }
 }
 
-/// What stands for the name of a backup that nobody knows any more.
+/// Name of a backup whose record is lost.
 const LOST: &str = "unknown: its record in KV restore is gone";
 
-/// Whether a stream that says what was made and delivered comes from a backup: restored ones name their former lives.
+/// Returns whether a stream with replies or receipts comes from a backup: restored streams have former lives.
 async fn is_restored(bus: &Bus) -> Result<bool, ReadStreamError> {
     for stream in [streams::RECEIPTS, streams::LEDGER, streams::DELIVERIES] {
         if !bus.stream_info(stream).await?.lineage.is_empty() {
@@ -82,14 +82,14 @@ async fn is_restored(bus: &Bus) -> Result<bool, ReadStreamError> {
     Ok(false)
 }
 
-/// Writes `hold` where there is none any more, so that the operator can decide.
+/// Writes `hold` again if it is gone, so that the operator can decide.
 async fn hold_again(holds: &Kv<RestoreHold>, hold: &RestoreHold) {
     tracing::error!(
         backup = hold.backup,
         "the record of a restore is gone from KV restore; what may have been delivered before waits again"
     );
     match holds.create(HOLD_KEY, hold).await {
-        // Another replica was faster.
+        // Another replica has already written it.
         Ok(_) | Err(CasError::Conflict { .. }) => {}
         Err(error) => tracing::warn!(%error, "the record of the restore is not written again yet"),
     }

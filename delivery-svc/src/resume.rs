@@ -1,9 +1,9 @@
-//! Where a delivery stands, told by the receipts that name it. *Pure.*
+//! The progress of a delivery, derived from the receipts that name it. *Pure.*
 //!
-//! A receipt belongs to the delivery whose id it carries, and the newest of a delivery's receipts says how far it came.
-//! Nothing is told by comparing sequences of `DELIVERIES`: a work queue that is put back to an older state gives them out
-//! again. A place, sequence and time, only tells two copies of one delivery apart: one that was given up comes again on
-//! purpose, perhaps at the sequence that the first copy had.
+//! A receipt belongs to the delivery whose id it has, and the newest of a delivery's receipts has its progress.
+//! Sequences of `DELIVERIES` are never compared, because a work queue that is restored to an older state reuses them.
+//! A place (sequence and time) only distinguishes two copies of one delivery: a delivery that was given up is
+//! published again on purpose, perhaps with the sequence of the first copy.
 
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
@@ -11,50 +11,50 @@ use ulid::Ulid;
 
 use crate::job::Place;
 
-/// A receipt, and of which copy of the delivery it is.
+/// A receipt with the copy of the delivery to which it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastReceipt {
-    /// Where the copy that it belongs to stood in `DELIVERIES`.
+    /// Place of the copy in `DELIVERIES`.
     pub copy: Place,
-    /// What it says.
+    /// Content of the receipt.
     pub receipt: Receipt,
 }
 
-/// A part that is with the platform while its event may not be stored yet.
+/// A part that the platform has, but whose event may not be stored yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentPart {
-    /// First part = 0.
+    /// Index of the part, from 0.
     pub index: u32,
-    /// When it was sent: the receipt's time.
+    /// Time it was sent, which is the receipt's time.
     pub at: UnixMillis,
 }
 
-/// What is still to be done.
+/// The remaining work of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remaining {
-    /// Number of the next attempt, first = 1.
+    /// Number of the next attempt, from 1.
     pub attempt: u32,
-    /// The part it begins with, first = 0.
+    /// Index of the first part to send, from 0.
     pub part: u32,
-    /// The platform's ids of the parts before it.
+    /// Platform's ids of the parts before it.
     pub platform_ids: Vec<String>,
-    /// Not sooner than this.
+    /// Earliest time of the next attempt.
     pub not_before: UnixMillis,
-    /// The part before it, whose event must be published (again) first.
+    /// Part before it, whose event must be published (again) first.
     pub event_due: Option<SentPart>,
-    /// The call that comes next was begun before, and no receipt says how it ended.
+    /// The next call, if it was started before and no receipt has its outcome.
     pub begun: Option<Begun>,
 }
 
-/// A call without an outcome.
+/// A call that was started and has no known outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// The replica that made it; none = an older version, which did not say.
+    /// Instance name of the replica that made it; `None` = an older version, which did not record it.
     pub by: Option<String>,
 }
 
 impl Remaining {
-    /// Everything.
+    /// The work of a delivery that was not started.
     pub const ALL: Self = Self {
         attempt: 1,
         part: 0,
@@ -65,34 +65,35 @@ impl Remaining {
     };
 }
 
-/// Where a delivery stands.
+/// The state of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It was made before: nothing is left to do but to acknowledge.
+    /// The delivery was completed before; its message must only be acknowledged.
     Past,
-    /// All parts are with the platform; the last part's event may be missing.
+    /// The platform has all parts; the event of the last part may be missing.
     Delivered(SentPart),
-    /// Given up; the dead letter may be missing.
+    /// The delivery was given up; its dead letter may be missing.
     GaveUp {
-        /// After how many attempts.
+        /// Number of attempts that were made.
         attempts: u32,
-        /// Why.
+        /// Reason for giving up.
         reason: String,
     },
-    /// The policy denied it.
+    /// The send policy denied the delivery.
     Denied,
-    /// Something is left to do.
+    /// Some work of the delivery remains.
     Open(Remaining),
-    /// Nobody can tell: the receipts are older than the delivery.
+    /// The state is unknown, because the receipts are older than the delivery.
     Unknown,
 }
 
-/// Where `delivery`, whose copy at `place` it is about, stands, if `last` is the newest receipt that names it.
+/// Returns the state of the copy of `delivery` at `place`, if `last` is the newest receipt that names the delivery.
 #[must_use]
 pub fn standing(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Standing {
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return Standing::Open(Remaining::ALL);
     };
+    // Another copy was published again on purpose, so a final failure of a former copy does not apply to it.
     let is_this_copy = last.copy == place;
 
     let at = last.receipt.at;

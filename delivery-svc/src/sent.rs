@@ -1,7 +1,7 @@
-//! What `EVENTS` knows to be sent: the evidence where no receipt tells of a delivery that may have been begun before.
+//! Sent parts in `EVENTS`: the evidence for a delivery that may have been started before and has no receipt.
 //!
-//! Receipts can be lost without a trace: a power cut takes the last moments of a stream, and its witness had seen no more
-//! than what is left. Each sent part is an event as well, in another stream.
+//! Receipts can be lost without a trace: a power failure removes the end of a stream, and the stream's witness may
+//! not have seen more than the rest. Each sent part is also an event, in another stream.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,31 +15,32 @@ use shared::wire::topology::streams;
 use crate::destination::Destination;
 use crate::outbound::sent_event_id;
 
-/// Ids kept of what was looked through, per partition.
+/// Maximum number of event ids kept per partition.
 const MAX_WALKED: usize = 10_000;
-/// Events read at once.
+/// Number of events read at once.
 const PAGE: usize = 500;
 
-/// The sent events of one partition's destinations.
+/// The sent events of the destinations in one partition.
 #[derive(Debug)]
 pub struct SentEvents {
     bus: Bus,
-    /// Of destinations that were looked through, [`MAX_WALKED`] ids at most: a queue of replies to one asks again and again.
+    /// Events read so far by destination, at most [`MAX_WALKED`] ids, because a queue of replies to one destination
+    /// asks repeatedly.
     walks: Mutex<HashMap<Destination, Walk>>,
 }
 
-/// The events of a destination that were looked through.
+/// The events of a destination that were read so far.
 #[derive(Debug)]
 struct Walk {
-    /// From this time on.
+    /// Time from which events were read.
     since: UnixMillis,
-    /// Up to this sequence; 0 = nothing yet.
+    /// Sequence up to which events were read; 0 = none yet.
     through: u64,
     ids: HashSet<EventId>,
 }
 
 impl SentEvents {
-    /// Knowing nothing yet.
+    /// Creates an empty cache on `bus`.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
         Self {
@@ -48,10 +49,11 @@ impl SentEvents {
         }
     }
 
-    /// How many parts of `reply` were sent to `destination` since `since`, from the first on and without a gap.
+    /// Returns the number of parts of `reply` sent to `destination` since `since`, counted from the first without a
+    /// gap.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub async fn parts(
         &self,
         destination: &Destination,
@@ -60,6 +62,7 @@ impl SentEvents {
     ) -> Result<u32, ReadStreamError> {
         let subject = destination.sent_subject();
         let last = self.bus.last_on_subject(streams::EVENTS, &subject).await?;
+        // Without a newer event no part was sent, and nothing has to be read.
         let Some(last) = last.filter(|last| last.published_at >= since) else {
             return Ok(0);
         };
@@ -78,7 +81,7 @@ impl SentEvents {
         Ok(sent)
     }
 
-    /// Walks on to `newest`. The bulk is read directly; what that does not show yet comes from the leader.
+    /// Reads on to `newest`. Most events are read directly from any replica; the rest comes from the leader.
     async fn walk_on(&self, subject: &str, walk: &mut Walk, newest: u64) -> Result<(), ReadStreamError> {
         while walk.through < newest {
             let mut page = match walk.through {
@@ -123,7 +126,7 @@ impl SentEvents {
     }
 }
 
-/// How many parts of `reply` are among `ids`, from the first on and without a gap.
+/// Returns the number of parts of `reply` with an event in `ids`, counted from the first without a gap.
 fn sent_parts(reply: &Reply, ids: &HashSet<EventId>) -> u32 {
     let is_sent = |index: &u32| sent_event_id(reply, *index).is_ok_and(|id| ids.contains(&id));
     (0..).take_while(is_sent).last().map_or(0, |last| last + 1)

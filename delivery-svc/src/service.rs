@@ -1,4 +1,4 @@
-//! DELIVERIES → partition → lane → channel → receipt → sent event → ack.
+//! The service: DELIVERIES → partition → lane → channel → receipt → sent event → ack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::receipts::witness;
 use crate::restored::RestoreGate;
 use crate::tell;
 
-/// Messages asked for at once, per partition.
+/// Number of messages requested at once, per partition.
 const PULL_BATCH: usize = 500;
 
-/// The channel of messages between agents.
+/// Channel of messages between agents.
 const AGENTS: &str = "agent";
 
-/// How long what was stored last may take to be noted when the service ends.
+/// Maximum time to record the streams' last positions when the service ends.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// The deliverer: replies leave through it, and come back as events.
+/// The delivery service: replies leave through it, and the sent parts return as events.
 #[derive(Debug)]
 pub struct DeliveryService;
 
@@ -59,7 +59,7 @@ impl Service for DeliveryService {
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
         let witness = witness(&shell.bus);
 
-        // Before anything is judged by the receipts. Where nobody can be asked, whoever judges asks again.
+        // Before any receipt is used for a decision. If the leader cannot be reached, later decisions check again.
         if let Err(error) = witness.check(shell.clock.now()).await {
             tracing::warn!(%error, "nobody can tell yet whether the receipts are whole");
         }
@@ -92,7 +92,7 @@ impl Service for DeliveryService {
             clock: Arc::clone(&shell.clock),
         };
 
-        // Before any call is made: the next owner of a partition may ask about it.
+        // Before any call is made, because the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
         let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
         let told = tokio::spawn(tell::keep(shell.bus.clone(), configured, shell.shutdown.clone()));
@@ -102,7 +102,7 @@ impl Service for DeliveryService {
         let witnessing = tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
 
-        // What the last of them saw is what a loss is noticed by.
+        // A loss is detected by comparison with the last position that these tasks recorded.
         let last = tokio::time::timeout(LAST_LOOK, async { tokio::join!(witnessing, finding) });
         if last.await.is_err() {
             tracing::debug!("how far the streams had come was not noted at the end");
@@ -115,7 +115,7 @@ impl Service for DeliveryService {
     }
 }
 
-/// What `channels.yaml` says.
+/// Reads the accounts in `channels.yaml`.
 fn accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
@@ -139,11 +139,11 @@ fn channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Re
     });
     let own = local
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
-        // What an agent answers to another one that wrote to it: whoever waits listens.
+        // Replies of an agent to another agent that wrote to it; the other agent's client subscribes to them.
         .with(AGENTS, NatsChannel::new(shell.bus.clone()))
         .with(webchat::NAME, WebchatChannel::new(shell.bus.clone(), answer_within));
 
-    // Without accounts too, so that a dead letter says that the account is missing.
+    // The channel exists even without accounts, so that a dead letter reports the missing account.
     accounts.entry(webhook::NAME.to_owned()).or_default();
     let called = |endpoints| WebhookChannel::new(endpoints, timeouts).context("set up the http client");
     let all = accounts.into_iter().try_fold(own, |channels, (name, endpoints)| {

@@ -1,7 +1,7 @@
-//! Telling which accounts there are, in KV `channels`: hooks that need one wait for it.
+//! Publication of the configured accounts in KV `channels`, for hooks that wait for one.
 //!
-//! The replica that started last is believed, as the server orders their first words. Whoever finds an entry older than
-//! their own (the bucket was put back, or made anew) says theirs again.
+//! The replica that started last is authoritative, by the server's order of the replicas' first writes. A replica
+//! that finds an entry older than its own (the bucket was restored or created again) writes its own again.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use shared::wire::topology::buckets::CHANNELS;
 
 use crate::accounts::Accounts;
 
-/// How long after a failure it is tried again.
+/// Wait after a failure before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often the entry is looked at.
+/// Interval in which the entry is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What `accounts` are for those who need one.
+/// Returns the published form of `accounts`.
 #[must_use]
 pub fn configured(accounts: &Accounts) -> ConfiguredChannels {
     let named = accounts.iter().filter(|(_, endpoints)| !endpoints.is_empty());
@@ -29,7 +29,8 @@ pub fn configured(accounts: &Accounts) -> ConfiguredChannels {
     }
 }
 
-/// Keeps the entry on `bus` at `ours`, unless a replica that started later says otherwise, until `stop`.
+/// Keeps the entry on `bus` equal to `ours` until `stop` is requested, unless a replica that started later wrote
+/// another.
 pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
     let kv: Kv<ConfiguredChannels> = bus.kv(CHANNELS);
     let mut said = None;
@@ -52,7 +53,8 @@ pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
     }
 }
 
-/// Says `ours` where it was not `said` yet or is not in the bucket any more; answers the revision at which it was said.
+/// Writes `ours` if it was not written yet (`said`), or is not in the bucket any more. Returns the revision of the
+/// write.
 async fn say(kv: &Kv<ConfiguredChannels>, ours: &ConfiguredChannels, said: Option<u64>) -> Result<u64, CasError> {
     let Some(before) = said else {
         return kv.put(DELIVERED, ours).await;
@@ -61,6 +63,6 @@ async fn say(kv: &Kv<ConfiguredChannels>, ours: &ConfiguredChannels, said: Optio
     if revision >= before {
         return Ok(before);
     }
-    // Somebody who starts at this moment is not overwritten.
+    // A replica that starts at this moment is not overwritten.
     kv.update(DELIVERED, ours, revision).await
 }

@@ -1,13 +1,13 @@
-//! A hook's circuit breaker as a value, shared by all replicas in the KV bucket `breakers`. *Pure.*
+//! Circuit breakers of hooks, as values that all replicas share in the KV bucket `breakers`. *Pure.*
 //!
-//! Closed, everything passes; after enough failures in a row, or where half of the last hour's operations failed, it opens
-//! and refuses; after a cool-down exactly one probe
-//! passes, which somebody claims: its success closes the breaker, its failure opens it again for as long. A claim whose
-//! outcome never comes (its process died) expires, and another may claim. Outcomes of operations that were admitted
-//! before the breaker opened change nothing while it is open.
+//! A closed breaker admits every operation. It opens after enough failures in a row, or if half of the last hour's
+//! operations failed, and then refuses all operations. After a cool-down, one caller may claim a probe: its success
+//! closes the breaker, and its failure opens it again for the same time. A claim without an outcome (its process
+//! died) expires, and another caller may claim the probe. Outcomes of operations that were admitted before the
+//! breaker opened change nothing while it is open.
 //!
-//! Every change is a new value, to be stored by compare-and-set; `None` means that nothing is to be written. A claim
-//! names its holder, so that equal bytes in the bucket mean the same writer.
+//! Every change is a new value, which the caller stores by compare-and-set; `None` means that nothing has to be
+//! written. A claim names its holder, so that equal bytes in the bucket mean the same writer.
 //!
 //! Source: seed 003 §8.5; `docs/design/hooks.md` §7.1.
 
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::model::time::UnixMillis;
 use crate::wire::subject::token;
 
-/// What the names of breakers of hooks inside turns begin with; those of hooks upon events have no prefix.
+/// Prefix of the names of breakers of in-turn hooks; breakers of event hooks have no prefix.
 pub const TURN_PREFIX: &str = "turn:";
 
-/// The key in KV `breakers` of the breaker that people name `hook_id`.
+/// Returns the key in KV `breakers` of the breaker with the display name `hook_id`.
 #[must_use]
 pub fn key_of(hook_id: &str) -> String {
     match hook_id.strip_prefix(TURN_PREFIX) {
@@ -28,13 +28,14 @@ pub fn key_of(hook_id: &str) -> String {
     }
 }
 
-/// When a breaker opens, and for how long. By default five failures and five minutes, as the seed says.
+/// The conditions under which a breaker opens, and its cool-down. The defaults are the seed's five failures and five
+/// minutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerPolicy {
-    /// Failures in a row that open it; at least 1.
+    /// Number of failures in a row that open it; at least 1.
     pub failures_to_open: u32,
-    /// How long it stays open before a probe, in milliseconds.
+    /// Cool-down before a probe, in milliseconds.
     pub cool_down_ms: u64,
 }
 
@@ -47,58 +48,58 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// Where a breaker stands.
+/// The state of a breaker's circuit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Circuit {
-    /// Everything passes.
+    /// Every operation is admitted.
     #[default]
     Closed,
-    /// Nothing passes before `until`.
+    /// No operation is admitted before `until`.
     Open {
-        /// When a probe may be claimed.
+        /// Time from which a probe may be claimed.
         until: UnixMillis,
     },
-    /// One probe is under way.
+    /// One probe is running.
     HalfOpen {
-        /// Who claimed it.
+        /// Holder of the probe.
         by: String,
-        /// When another may claim it.
+        /// Time from which another caller may claim the probe.
         until: UnixMillis,
     },
 }
 
-/// What a breaker says to one operation.
+/// The decision of a breaker about one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// Go ahead.
+    /// The operation may run.
     Pass,
-    /// Nobody holds the probe: claim it first.
+    /// No caller holds the probe: it must be claimed first.
     Claim,
-    /// The probe is yours already.
+    /// The caller already holds the probe.
     Probe,
-    /// Do not try before this instant.
+    /// The operation is refused.
     Refuse {
-        /// When a probe may be claimed at the earliest.
+        /// Earliest time at which a probe may be claimed.
         until: UnixMillis,
     },
 }
 
-/// How long operations are counted together, in milliseconds.
+/// Length of the period in which operations are counted, in milliseconds.
 const COUNTED_MS: u64 = 3_600_000;
 
-/// Fewer operations say nothing about how many fail.
+/// Minimum number of operations for which the rate of failures has a meaning.
 const FEWEST: u32 = 20;
 
-/// How many operations failed, from a failure on and for an hour. Those before it are not known: whoever never fails is
-/// not counted.
+/// The operations and failures of the hour after a failure. Earlier operations are not known: a hook that never fails
+/// is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
-    /// The failure with which the hour began.
+    /// Time of the failure that started the hour.
     pub since: UnixMillis,
-    /// Operations of the hour, as far as they were told: with the next failure at the latest.
+    /// Number of reported operations in the hour. They are reported with the next failure at the latest.
     pub operations: u32,
-    /// How many of them failed.
+    /// Number of failed operations.
     pub failed: u32,
 }
 
@@ -107,7 +108,7 @@ impl Recent {
         now.0.saturating_sub(self.since.0) >= COUNTED_MS.cast_signed()
     }
 
-    /// Whether one of `parts` operations failed, or more.
+    /// Returns whether at least one of `parts` operations failed.
     const fn fails_one_of(&self, parts: u32) -> bool {
         self.operations >= FEWEST && self.failed.saturating_mul(parts) >= self.operations
     }
@@ -116,25 +117,25 @@ impl Recent {
 /// The breaker of one hook: a value of KV `breakers`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Breaker {
-    /// Which hook; its key may be shortened.
+    /// Id of the hook; the key may be a shortened form.
     pub hook_id: String,
-    /// The source that failed, by its SHA-256: a changed source begins anew.
+    /// SHA-256 of the source that failed. A changed source starts with a new breaker.
     pub content_hash: String,
-    /// Failures since the last success.
+    /// Number of failures since the last success.
     pub failures: u32,
-    /// Where it stands.
+    /// State of the circuit.
     #[serde(default)]
     pub circuit: Circuit,
-    /// The last failure that counted.
+    /// Time of the last failure that counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<UnixMillis>,
-    /// How many operations failed of late, where anybody counts them.
+    /// Operations and failures of the current hour, if they are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recent: Option<Recent>,
 }
 
 impl Breaker {
-    /// The breaker of a hook that never failed.
+    /// Returns the breaker of a hook that never failed.
     #[must_use]
     pub fn of(hook_id: &str, content_hash: &str) -> Self {
         Self {
@@ -144,29 +145,30 @@ impl Breaker {
         }
     }
 
-    /// Whether nothing of it matters: closed, and no failure since the last success.
+    /// Returns whether the breaker is closed without a failure since the last success.
     #[must_use]
     pub const fn is_at_rest(&self) -> bool {
         self.failures == 0 && self.is_closed()
     }
 
-    /// Whether operations pass.
+    /// Returns whether operations are admitted.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         matches!(self.circuit, Circuit::Closed)
     }
 
-    /// Whether a quarter of what was tried in the last hour failed, though operations pass.
+    /// Returns whether operations are admitted although a quarter of those in the last hour failed.
     #[must_use]
     pub fn is_degraded(&self, now: UnixMillis) -> bool {
         let recent = self.recent.filter(|recent| !recent.is_over(now));
         self.is_closed() && recent.is_some_and(|recent| recent.fails_one_of(4))
     }
 
-    /// This breaker, told of `operations` at `now`, the last of which failed.
+    /// Returns this breaker with `operations` more at `now`, of which the last one failed.
     #[must_use]
     pub fn counted(&self, operations: u32, now: UnixMillis) -> Self {
         let former = self.recent.filter(|recent| !recent.is_over(now));
+        // A new hour starts with this failure alone, because earlier operations were not counted.
         let recent = former.map_or(
             Recent {
                 since: now,
@@ -186,7 +188,7 @@ impl Breaker {
         }
     }
 
-    /// This breaker without the hour that is over at `now`; `None` where none is.
+    /// Returns this breaker without an hour that is over at `now`; `None` if there is none.
     #[must_use]
     pub fn recovered(&self, now: UnixMillis) -> Option<Self> {
         let is_over = self.recent.is_some_and(|recent| recent.is_over(now));
@@ -196,12 +198,12 @@ impl Breaker {
         })
     }
 
-    /// Whether `me` may run an operation at `now`.
+    /// Decides whether `me` may run an operation at `now`.
     #[must_use]
     pub fn admit(&self, me: &str, now: UnixMillis) -> Admission {
         match &self.circuit {
             Circuit::Closed => Admission::Pass,
-            // Whose claim has run out may have lost its probe, with the turn or the process that made it.
+            // The holder of an expired claim may have lost its probe, with the turn or process that made it.
             Circuit::HalfOpen { by, until } if by == me && now < *until => Admission::Probe,
             Circuit::Open { until } | Circuit::HalfOpen { until, .. } if now < *until => {
                 Admission::Refuse { until: *until }
@@ -210,7 +212,8 @@ impl Breaker {
         }
     }
 
-    /// The breaker once `me` holds the probe until `now` plus `claim_ms`; `None` where it is not to be had.
+    /// Returns the breaker with the probe claimed by `me` until `now` plus `claim_ms`; `None` if it cannot be
+    /// claimed.
     #[must_use]
     pub fn claimed(&self, me: &str, claim_ms: u64, now: UnixMillis) -> Option<Self> {
         (self.admit(me, now) == Admission::Claim).then(|| Self {
@@ -222,7 +225,7 @@ impl Breaker {
         })
     }
 
-    /// The breaker once an operation of `me` failed at `now`; `None` where that changes nothing.
+    /// Returns the breaker after a failed operation of `me` at `now`; `None` if this changes nothing.
     #[must_use]
     pub fn failed(&self, policy: &BreakerPolicy, me: &str, now: UnixMillis) -> Option<Self> {
         let failures = self.failures.saturating_add(1);
@@ -232,6 +235,7 @@ impl Breaker {
                 is_half || failures >= policy.failures_to_open.max(1)
             }
             Circuit::HalfOpen { by, .. } if by == me => true,
+            // The operation was admitted before the breaker opened.
             Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
         };
 
@@ -251,7 +255,7 @@ impl Breaker {
         })
     }
 
-    /// The breaker once an operation of `me` succeeded; `None` where that changes nothing.
+    /// Returns the breaker after a successful operation of `me`; `None` if this changes nothing.
     #[must_use]
     pub fn succeeded(&self, me: &str) -> Option<Self> {
         let counts = match &self.circuit {
@@ -261,19 +265,19 @@ impl Breaker {
         };
 
         counts.then(|| Self {
-            // A probe that succeeds is a new beginning.
+            // A successful probe starts a new count.
             recent: self.recent.filter(|_| self.is_closed()),
             ..self.reset()
         })
     }
 
-    /// This breaker where it is at rest: to be written in the place of one of another source.
+    /// Returns this breaker if it is at rest, to replace one of another source.
     #[must_use]
     pub fn at_rest(&self) -> Option<Self> {
         self.is_at_rest().then(|| self.clone())
     }
 
-    /// The breaker closed, its failures forgotten.
+    /// Returns the closed breaker without its failures.
     #[must_use]
     pub fn reset(&self) -> Self {
         Self {
@@ -300,7 +304,7 @@ mod tests {
     const CLAIM_MS: u64 = 20;
 
     /// Runs a script of steps by two parties `a` and `b`: `a+` success, `a-` failure, `a?` admission with the claim
-    /// taken where it is to be had, `>n` time moves on by n ms. Answers what the admissions were.
+    /// taken if it can be had, `>n` time moves on by n ms. Returns the admissions.
     fn check(script: &str, expected: &[Admission]) {
         let (mut breaker, mut now, mut answers) = (Breaker::of("h", "1"), UnixMillis(0), Vec::new());
         for step in script.split(' ') {
@@ -380,7 +384,7 @@ mod tests {
         );
     }
 
-    /// A hook upon which so many events come, of which every `nth` fails; what it is after them, one a second.
+    /// Returns the breaker of a hook after this many events, one per second, of which every `nth` fails.
     fn after(events: i64, nth: i64) -> Breaker {
         let mut breaker = Breaker::of("h", "1");
         let mut untold = 0;

@@ -1,8 +1,8 @@
-//! The one place that reads time, waits, or mints random ids.
+//! The only code that reads time, waits, or creates random ids.
 //!
-//! Everything that decides takes an instant or an id as an argument; the shells around it hold a
-//! [`SharedClock`] and a [`SharedIds`]. Tests put `testing::ManualClock` and `testing::SeededIds` there; a process that a
-//! test starts takes its time from a file ([`TEST_CLOCK`]).
+//! Code that decides takes an instant or an id as an argument; the code around it holds a [`SharedClock`] and a
+//! [`SharedIds`]. Tests pass `testing::ManualClock` and `testing::SeededIds`, and a process that a test starts reads
+//! its time from a file ([`TEST_CLOCK`]).
 
 #[cfg(all(feature = "testing", debug_assertions))]
 mod rehearsed;
@@ -14,26 +14,28 @@ use ulid::Ulid;
 
 use crate::model::time::UnixMillis;
 
-/// Where a service learns what time it is.
+/// A source of time for a service.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall clock: what is written into messages and compared with instants from outside. It may jump.
+    /// Returns the wall-clock time, which is written into messages and compared with instants from outside. It may
+    /// jump.
     fn now(&self) -> UnixMillis;
 
-    /// The boot-time clock: deadlines and leases are measured with it. It never goes back, and it counts the time for
-    /// which the process was stopped or the host was suspended.
+    /// Returns the boot-time instant, with which deadlines and leases are measured. It never goes back, and it
+    /// includes the time for which the process was stopped or the host was suspended.
     fn monotonic(&self) -> Instant;
 }
 
-/// Environment variable with the offsets of a process's clocks, or the path of a file that holds them, for tests:
-/// `wall=+86400s boot=+86400s`. The file is read again while the process runs; `{path}.{instance}` goes before `{path}`.
+/// Environment variable for tests with the offsets of a process's clocks, or the path of a file that contains them:
+/// `wall=+86400s boot=+86400s`. The file is read again while the process runs; `{path}.{instance}` takes precedence
+/// over `{path}`.
 ///
-/// Only builds with the feature `testing` and debug assertions read it; a release build has no code for it.
+/// Only builds with the feature `testing` and debug assertions read it. A release build has no code for it.
 pub const TEST_CLOCK: &str = "NEXUS_TEST_CLOCK";
 
-/// A clock as services hand it around.
+/// A clock that is passed between the parts of a service.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The operating system's clocks.
+/// The clocks of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -51,7 +53,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// An instant of this process, and the time since boot when it was read.
+/// An instant of this process, and the time since boot at which it was read.
 static ORIGIN: OnceLock<(Instant, Duration)> = OnceLock::new();
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -59,21 +61,21 @@ fn process_time() -> Instant {
     Instant::now()
 }
 
-/// Time since the host started, time in suspension included; `Instant` leaves that out on Linux.
+/// Returns the time since the host started, including suspension, which `Instant` leaves out on Linux.
 #[cfg(target_os = "linux")]
 fn since_boot() -> Duration {
     let read = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::try_from(read).unwrap_or_default()
 }
 
-/// Time since the first reading: the clock behind `Instant` counts suspension on other systems.
+/// Returns the time since the first reading. On other systems the clock behind `Instant` includes suspension.
 #[cfg(not(target_os = "linux"))]
 fn since_boot() -> Duration {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     process_time().saturating_duration_since(*FIRST.get_or_init(process_time))
 }
 
-/// How far this process's clocks are ahead of the host's.
+/// The offsets of this process's clocks from the host's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Offsets {
     wall_ms: i64,
@@ -93,7 +95,7 @@ const fn offsets() -> Offsets {
     }
 }
 
-/// Whether a test sets this process's clock ([`TEST_CLOCK`]); false in release builds.
+/// Returns whether a test sets this process's clock ([`TEST_CLOCK`]); always `false` in release builds.
 #[must_use]
 pub fn is_rehearsed() -> bool {
     #[cfg(all(feature = "testing", debug_assertions))]
@@ -103,14 +105,14 @@ pub fn is_rehearsed() -> bool {
     set
 }
 
-/// A wall clock ahead of another by a fixed time, to rehearse what a time to come brings.
+/// A wall clock that is ahead of another by a fixed time, to rehearse future dates.
 pub struct OffsetClock {
     inner: SharedClock,
     ahead_ms: i64,
 }
 
 impl OffsetClock {
-    /// `inner`, `ahead_ms` ahead; `inner` itself where that is nothing.
+    /// Returns a clock `ahead_ms` ahead of `inner`, or `inner` itself if `ahead_ms` is 0.
     #[must_use]
     pub fn over(inner: SharedClock, ahead_ms: i64) -> SharedClock {
         if ahead_ms == 0 {
@@ -131,16 +133,16 @@ impl Clock for OffsetClock {
     }
 }
 
-/// Where a service takes ids from that name something new (deterministic ids are computed, not minted).
+/// A source of ids for new things; deterministic ids are computed from their cause instead.
 pub trait IdSource: Send + Sync + 'static {
-    /// A fresh ULID.
+    /// Returns a new ULID.
     fn ulid(&self) -> Ulid;
 }
 
-/// An id source as services hand it around.
+/// An id source that is passed between the parts of a service.
 pub type SharedIds = Arc<dyn IdSource>;
 
-/// Random ULIDs stamped with [`SystemClock`].
+/// Random ULIDs with the time of [`SystemClock`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemIds;
 
@@ -152,11 +154,11 @@ impl IdSource for SystemIds {
     }
 }
 
-/// Waits for `duration`: the one wrapper over the runtime's timer for a service's own waits.
+/// Waits for `duration`. This is the only wrapper of the runtime's timer for a service's own waits.
 ///
-/// A wait that should end at shutdown is raced against `Shutdown::requested`.
+/// A wait that must end at shutdown is raced against `Shutdown::requested`.
 ///
-/// Under [`TEST_CLOCK`] it ends within 20 ms after the boot time has been set past its end.
+/// Under [`TEST_CLOCK`] the wait ends within 20 ms after the boot time has passed its end.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub async fn pause(duration: Duration) {
     if !is_rehearsed() {
@@ -173,19 +175,20 @@ pub async fn pause(duration: Duration) {
     }
 }
 
-/// Keeps this thread, which is none of the runtime's, waiting for `duration`.
+/// Blocks this thread for `duration`. The thread must not be one of the runtime's.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 pub fn rest_thread(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// A step of [`run_for`].
+/// Length of one step of [`run_for`].
 const STEP: Duration = Duration::from_millis(250);
-/// A step that takes so long was no step: the process did not run.
+/// Minimum length of a step during which the process was stopped.
 const STOPPED: Duration = Duration::from_secs(1);
 
-/// Waits until this process has run for `duration`. Unlike [`pause`], the time for which it was stopped does not count, and
-/// whatever came meanwhile has a step's time to be seen: a call that was under way is not lost for the stop alone.
+/// Waits until this process has run for `duration`. Unlike [`pause`], time for which the process was stopped does not
+/// count, and input that arrived in the meantime has one step's time to be handled, so that a call in progress does
+/// not time out only because of the stop.
 pub async fn run_for(duration: Duration) {
     let mut left = duration;
     while !left.is_zero() {

@@ -1,4 +1,4 @@
-//! What the five processes share: vocabulary, wire, bus, process shell, read model.
+//! The code that the five services share: model, wire format, bus, process shell, read model.
 #![warn(missing_docs)]
 
 pub mod breaker;

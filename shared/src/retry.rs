@@ -1,8 +1,8 @@
 //! Bounded retry schedules.
 //!
-//! [`Schedule::delay`] is the pure form, for state machines that decide when to try again and for waits that the
-//! server keeps for us (a negative ack with delay). [`retry`] is the acting form: it runs an operation until it
-//! succeeds, is refused, is exhausted or the process is asked to stop. Both give the same delays.
+//! [`Schedule::delay`] is the pure form, for state machines that decide the time of the next attempt and for waits
+//! that the server keeps (a negative ack with delay). [`retry`] is the acting form: it runs an operation until it
+//! succeeds, is refused or exhausted, or the process is asked to stop. Both use the same delays.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 use crate::clock::pause;
 use crate::process::lifecycle::Shutdown;
 
-/// What an operation answers when it fails: refused for good, or to be tried again (perhaps not before a given time).
+/// The error of a failed operation: permanent, or transient with an optional minimum wait.
 ///
-/// `Failure::permanent(e)`, `Failure::transient(e)` and `Failure::retry_after(e, duration)` build it.
+/// `Failure::permanent(e)`, `Failure::transient(e)` and `Failure::retry_after(e, duration)` create it.
 pub use backoff::Error as Failure;
 
-/// How long to wait between the attempts of one operation, and how often to try.
+/// The waits between the attempts of one operation, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
     /// Wait after the first failed attempt, in milliseconds.
     pub initial_ms: u64,
-    /// The longest wait before jitter, in milliseconds.
+    /// Maximum wait before jitter, in milliseconds.
     pub max_ms: u64,
-    /// What each wait is multiplied with to give the next; at least 1.
+    /// Factor by which each wait grows to the next; at least 1.
     pub factor: f64,
-    /// Attempts in all, the first included; 0 means until the process stops.
+    /// Maximum number of attempts, including the first; 0 = until the process stops.
     pub max_attempts: u32,
-    /// How far a wait may deviate, as a fraction of itself: 0 exact, 0.5 between half and one and a half times.
+    /// Maximum deviation of a wait, as a fraction of itself: 0 = exact, 0.5 = between half and one and a half times.
     pub jitter: f64,
 }
 
@@ -48,7 +48,7 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// This schedule with no bound on the number of attempts: only shutdown ends it.
+    /// Returns this schedule without a limit on attempts: only shutdown ends it.
     #[must_use]
     pub const fn unbounded(self) -> Self {
         Self {
@@ -57,9 +57,9 @@ impl Schedule {
         }
     }
 
-    /// The wait after failed attempt number `attempt` (the first is 1); none when no attempt is left.
+    /// Returns the wait after the failed attempt number `attempt` (the first is 1); `None` if no attempt is left.
     ///
-    /// `jitter` is a random number in 0..1 of the caller's; 0.5 gives the wait without deviation. Pure.
+    /// `jitter` is a random number in 0..1 from the caller; 0.5 gives the wait without deviation. Pure.
     #[must_use]
     pub fn delay(&self, attempt: u32, jitter: f64) -> Option<Duration> {
         if self.max_attempts != 0 && attempt >= self.max_attempts {
@@ -100,24 +100,24 @@ impl Schedule {
     }
 }
 
-/// Why [`retry`] gave up.
+/// The reason why [`retry`] gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum RetryError<E: std::error::Error + 'static> {
-    /// The operation said that trying again is useless.
+    /// The operation failed permanently.
     #[error("refused at attempt {attempt}")]
     Refused {
-        /// Which attempt it was; the first is 1.
+        /// Number of the attempt; the first is 1.
         attempt: u32,
-        /// What the operation said.
+        /// Error of the operation.
         #[source]
         source: E,
     },
     /// The schedule allows no further attempt.
     #[error("gave up after {attempts} attempts")]
     Exhausted {
-        /// Attempts made.
+        /// Number of attempts that were made.
         attempts: u32,
-        /// What the last one said.
+        /// Error of the last attempt.
         #[source]
         source: E,
     },
@@ -128,8 +128,8 @@ pub enum RetryError<E: std::error::Error + 'static> {
 
 /// Runs `operation` until it succeeds, with the waits of `schedule` between attempts.
 ///
-/// `operation` is given the number of the attempt, the first being 1. A wait ends at once when `shutdown` is
-/// requested; a running attempt is dropped then, so it must be safe to cancel.
+/// `operation` receives the number of the attempt, starting with 1. A wait ends at once when `shutdown` is requested,
+/// and a running attempt is then dropped, so it must be safe to cancel.
 pub async fn retry<T, E, F, A>(schedule: &Schedule, shutdown: &Shutdown, mut operation: F) -> Result<T, RetryError<E>>
 where
     E: std::error::Error + 'static,
@@ -157,6 +157,7 @@ where
             });
         }
 
+        // The failure's own minimum wait can lengthen the scheduled one, but not shorten it.
         let scheduled = waits.next_backoff().unwrap_or(Duration::from_millis(schedule.max_ms));
         let wait = asked.map_or(scheduled, |asked| asked.max(scheduled));
         tokio::select! {

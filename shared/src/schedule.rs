@@ -1,11 +1,12 @@
-//! When a schedule fires: `every`, `cron`, `rrule`, `at`.
+//! Timing of schedules: `every`, `cron`, `rrule`, `at`.
 //!
-//! What is stored is the text and an IANA zone, never an offset; an instant is computed when it is needed, with the
-//! zone data of that moment. Civil time: a skipped time fires at the same distance after the gap begins (02:30 →
-//! 03:30), a doubled one once, the first time; hourly and finer recurrences walk elapsed time; instants are strictly
-//! increasing. Case by case in `docs/schedules-dst.md`. Source: `docs/design/schedules.md` §2.
+//! The stored form is the text and an IANA zone, never an offset; an instant is computed when it is needed, with the
+//! zone data of that moment. Rules for civil time: a skipped time fires at the same distance after the gap begins
+//! (02:30 → 03:30); a repeated time fires once, at its first occurrence; hourly and finer recurrences use elapsed
+//! time; instants are strictly increasing. All cases are in `docs/schedules-dst.md`. Source:
+//! `docs/design/schedules.md` §2.
 //!
-//! Pure but for the lookup of a zone's data by its name.
+//! Pure except for the lookup of a zone's data by its name.
 
 pub mod admission;
 pub mod book;
@@ -23,84 +24,86 @@ use civil::{first_after, search_start};
 use cron::{Cron, DayRule, ParseCronError};
 use rrule::{ParseRruleError, Rrule};
 
-/// Longest text of a schedule, in bytes.
+/// Maximum length of a schedule's text, in bytes.
 pub const MAX_SCHEDULE_BYTES: usize = 2_048;
-/// How many changes of a zone's offset are passed in the search for a next instant: a century of two a year.
+/// Maximum number of offset changes of a zone in one search for a next instant: a century with two per year.
 const MAX_CHANGES: usize = 256;
 
-/// Why a text is not a schedule.
+/// The reason why a text is not a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseScheduleError {
-    /// Neither `every`, `cron`, `rrule` nor `at`.
+    /// The text starts with none of `every`, `cron`, `rrule` and `at`.
     #[error("`{text}`: expected `every …`, `cron …`, `rrule …` or `at …`")]
     Kind {
-        /// Its beginning.
+        /// Beginning of the text.
         text: String,
     },
-    /// No zone of this name is known.
+    /// The time zone is unknown.
     #[error("time zone `{zone}` is not known")]
     Zone {
-        /// The name.
+        /// Name of the zone.
         zone: String,
     },
-    /// The period of `every` cannot be read.
+    /// The period or anchor of `every` is invalid.
     #[error("every: {why}")]
     Every {
-        /// What is wrong.
+        /// Error in the text, for people.
         why: String,
     },
-    /// The instant of `at` cannot be read.
+    /// The instant of `at` is invalid.
     #[error("at: `{text}`: expected a local time such as 2026-11-22T09:00, or an instant with an offset")]
     At {
-        /// What stands there.
+        /// Text of the instant.
         text: String,
     },
-    /// The cron expression is wrong.
+    /// The cron expression is invalid.
     #[error("cron: {0}")]
     Cron(#[from] ParseCronError),
-    /// The rule is wrong.
+    /// The recurrence rule is invalid.
     #[error("rrule: {0}")]
     Rrule(#[from] ParseRruleError),
 }
 
-/// A schedule, read: it can be asked when it fires.
+/// A parsed schedule, from which firings can be computed.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     timing: Timing,
     zone: TimeZone,
 }
 
-/// What kind of schedule it is.
+/// The kind of a schedule, with its parameters.
 #[derive(Debug, Clone)]
 enum Timing {
-    /// A grid: `anchor` and every `period_ms` from there, before and after.
+    /// A grid: `anchor` plus any multiple of `period_ms`, before and after it.
     Every { period_ms: i64, anchor_ms: i64 },
-    /// A cron expression.
+    /// The times of a cron expression.
     Cron(Cron),
-    /// A recurrence rule.
+    /// The times of a recurrence rule.
     Rrule(Box<Rrule>),
-    /// One instant.
+    /// A single instant.
     At(UnixMillis),
 }
 
 impl Schedule {
-    /// Reads `text`, with wall-clock times in `zone` (IANA):
+    /// Parses `text`, with wall-clock times in `zone` (IANA):
     ///
-    /// - `every 30m`, `every 1h30m from 2026-01-01T09:00`: a grid that is anchored at the epoch, or there;
-    /// - `cron 0 9 * * MON-FRI`: five fields, or six with seconds in front; `TZ=Europe/Berlin` in front names the zone;
+    /// - `every 30m`, `every 1h30m from 2026-01-01T09:00`: a grid with its anchor at the epoch, or at the given time;
+    /// - `cron 0 9 * * MON-FRI`: five fields, or six that start with seconds; a leading `TZ=Europe/Berlin` names the
+    ///   zone;
     /// - `rrule FREQ=DAILY;BYHOUR=9`, `rrule DTSTART;TZID=Europe/Berlin:20260101T090000 RRULE:FREQ=WEEKLY`;
     /// - `at 2026-11-22T09:00`, `at 2026-11-22T09:00:00Z`.
     ///
     /// # Errors
-    /// [`ParseScheduleError`] names the place.
+    /// Returns [`ParseScheduleError`] with the part that is invalid.
     pub fn parse(text: &str, zone: &str) -> Result<Self, ParseScheduleError> {
         Self::parse_with(text, zone, DayRule::Either)
     }
 
-    /// As [`Schedule::parse`], with `days` where both day fields of a cron expression restrict.
+    /// Parses a schedule like [`Schedule::parse`], with `days` for a cron expression in which both day fields
+    /// restrict.
     ///
     /// # Errors
-    /// [`ParseScheduleError`] names the place.
+    /// Returns [`ParseScheduleError`] with the part that is invalid.
     pub fn parse_with(text: &str, zone: &str, days: DayRule) -> Result<Self, ParseScheduleError> {
         let kind_error = || ParseScheduleError::Kind {
             text: text.chars().take(80).collect(),
@@ -118,6 +121,7 @@ impl Schedule {
                 Ok(Self { timing, zone })
             }
             "cron" => {
+                // A zone in the expression takes precedence.
                 let (expression, own) = zone_prefix(rest);
                 Ok(Self {
                     timing: Timing::Cron(Cron::parse_with(expression, days)?),
@@ -140,7 +144,7 @@ impl Schedule {
         }
     }
 
-    /// Whether it may fire more than once.
+    /// Returns whether the schedule may fire more than once.
     #[must_use]
     pub const fn is_recurring(&self) -> bool {
         match self.timing {
@@ -150,12 +154,14 @@ impl Schedule {
     }
 }
 
-/// The first instant after `after` at which `schedule` fires; none where it is over, or silent for a hundred years.
+/// Returns the first firing of `schedule` after `after`; `None` if it is over, or has no firing within a hundred
+/// years.
 #[must_use]
 pub fn next_after(schedule: &Schedule, after: UnixMillis) -> Option<UnixMillis> {
     let zone = &schedule.zone;
     match &schedule.timing {
         Timing::Every { period_ms, anchor_ms } => {
+            // Rounded down, so that instants before the anchor are on the grid as well.
             let passed = after.0.checked_sub(*anchor_ms)?.div_euclid(*period_ms);
             let next = passed.checked_add(1)?.checked_mul(*period_ms)?;
             anchor_ms.checked_add(next).map(UnixMillis)
@@ -175,7 +181,7 @@ pub fn next_after(schedule: &Schedule, after: UnixMillis) -> Option<UnixMillis> 
     }
 }
 
-/// The next `count` instants after `after`, strictly increasing.
+/// Returns the next `count` firings after `after`, strictly increasing.
 #[must_use]
 pub fn preview(schedule: &Schedule, after: UnixMillis, count: usize) -> Vec<UnixMillis> {
     std::iter::successors(next_after(schedule, after), |last| next_after(schedule, *last))
@@ -183,8 +189,8 @@ pub fn preview(schedule: &Schedule, after: UnixMillis, count: usize) -> Vec<Unix
         .collect()
 }
 
-/// The next instant of a cron expression that goes on in every hour: between two changes of the clock its times are as
-/// far apart as they look, and what follows a change is looked for from the change on.
+/// Returns the next instant of a cron expression that matches in every hour. Between two changes of the zone's
+/// offset, the distances of its wall-clock times are real; after a change the search starts again from the change.
 fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let mut from = Timestamp::from_second(after.as_millisecond().div_euclid(1_000) + 1).ok()?;
     for _ in 0..MAX_CHANGES {
@@ -193,6 +199,7 @@ fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Times
         let found = cron.at_or_after(offset.to_datetime(from));
         let found = found.and_then(|time| offset.to_timestamp(time).ok());
 
+        // A time at or after the change must be computed with the new offset.
         match (found, change) {
             (Some(found), Some(change)) if found >= change => from = change,
             (None, Some(change)) => from = change,
@@ -211,17 +218,17 @@ fn millis(at: Timestamp) -> UnixMillis {
     UnixMillis(at.as_millisecond())
 }
 
-/// The zone `name`, with the data of this moment.
+/// Returns the zone `name`, with its current data.
 ///
 /// # Errors
-/// [`ParseScheduleError::Zone`] where there is none of this name.
+/// Returns [`ParseScheduleError::Zone`] if the zone is unknown.
 pub fn zone_named(name: &str) -> Result<TimeZone, ParseScheduleError> {
     TimeZone::get(name).map_err(|_| ParseScheduleError::Zone {
         zone: name.chars().take(80).collect(),
     })
 }
 
-/// `TZ=Europe/Berlin 0 9 * * *` → the expression and its zone.
+/// Splits `TZ=Europe/Berlin 0 9 * * *` into the expression and its zone.
 fn zone_prefix(text: &str) -> (&str, Option<&str>) {
     let named = text.strip_prefix("CRON_TZ=").or_else(|| text.strip_prefix("TZ="));
     match named.and_then(|rest| rest.split_once(char::is_whitespace)) {
@@ -230,7 +237,7 @@ fn zone_prefix(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `30m`, `1h30m from 2026-01-01T09:00`.
+/// Parses the parameters of `every`: `30m`, `1h30m from 2026-01-01T09:00`.
 fn every(text: &str, zone: &TimeZone) -> Result<Timing, ParseScheduleError> {
     let wrong = |why: &str| ParseScheduleError::Every { why: why.to_owned() };
     let (period, anchor) = match text.split_once(" from ") {
@@ -250,7 +257,7 @@ fn every(text: &str, zone: &TimeZone) -> Result<Timing, ParseScheduleError> {
     })
 }
 
-/// A local time in `zone`, or an instant with an offset.
+/// Parses a local time in `zone`, or an instant with an offset.
 fn instant(text: &str, zone: &TimeZone) -> Option<UnixMillis> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Some(millis(at));

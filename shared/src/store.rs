@@ -1,11 +1,11 @@
 //! Typed CBOR trees on the local disk, private to one process.
 //!
-//! A write is visible at once and durable after the next [`Store::flush`] that began after it. Callers that ask for a
-//! flush while one is running share the following one: however many wait, there is one `fsync` at a time, and each
+//! A write is visible at once and durable after the next [`Store::flush`] that starts after it. Callers that request
+//! a flush while one is running share the next one: however many wait, there is one `fsync` at a time, and each
 //! caller waits for at most two (group commit).
 //!
-//! A store whose disk failed (or ran full) refuses everything until it is opened again, which recovers to the last
-//! state that reached the disk whole.
+//! A store whose disk failed or is full refuses all operations until it is opened again, which recovers the last
+//! state that was completely written to the disk.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,29 +19,29 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Memory that pages of a store may take, in bytes.
+/// Maximum memory for cached pages of a store, in bytes.
 const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// How often the disk is synced when nobody asks, in milliseconds: bounds what a power cut undoes of removals.
+/// Interval of the background flush, in milliseconds. It bounds the removals that a power failure can undo.
 const BACKGROUND_FLUSH_MS: u64 = 500;
 
-/// How often a directory that is in use is tried again: a former holder lets go a moment after it was dropped, or
-/// after its process has ended.
+/// Number of further attempts to open a directory that is in use: the last holder releases it a moment after it was
+/// dropped, or after its process ended.
 const BUSY_ATTEMPTS: u32 = 50;
 
-/// The wait before each of these attempts.
+/// Wait before each of these attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a store could not do what it was asked.
+/// The reason why an operation on a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk, or the quota on it, is full. The store must be opened again once there is room.
+    /// The disk or its quota is full. The store must be opened again once there is space.
     #[error("disk full at {path}")]
     DiskFull {
         /// Directory of the store.
         path: PathBuf,
     },
-    /// Another process holds the directory; a store belongs to one process.
+    /// Another process uses the directory; a store belongs to one process.
     #[error("{path} is in use by another process")]
     Busy {
         /// Directory of the store.
@@ -52,39 +52,39 @@ pub enum StoreError {
     Access {
         /// Directory of the store.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The files do not hold what was written.
+    /// The files do not contain the data that was written.
     #[error("corrupt store at {path}: {detail}")]
     Corrupt {
         /// Directory of the store.
         path: PathBuf,
-        /// What was found.
+        /// Description of the corruption, for people.
         detail: String,
     },
-    /// A value could not be expressed in CBOR.
+    /// A value cannot be encoded in CBOR.
     #[error("cannot encode a value of tree {tree}: {detail}")]
     Encode {
         /// Name of the tree.
         tree: String,
-        /// What the encoder said.
+        /// Error of the encoder.
         detail: String,
     },
-    /// A stored value is not of the tree's type (written by another version).
+    /// A stored value is not of the tree's type, because another version wrote it.
     #[error("cannot decode the value at key {key} of tree {tree}: {detail}")]
     Decode {
         /// Name of the tree.
         tree: String,
-        /// The key, with bytes outside printable ASCII escaped.
+        /// Key of the value, with bytes outside printable ASCII escaped.
         key: String,
-        /// What the decoder said.
+        /// Error of the decoder.
         detail: String,
     },
 }
 
-/// One directory of trees. Clones share it.
+/// A directory of trees. Clones share it.
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -95,11 +95,11 @@ struct Shared {
     path: PathBuf,
     sizes: Mutex<HashMap<String, Arc<Size>>>,
     flushes_begun: AtomicU64,
-    /// Number of the latest flush that succeeded; the lock is held by the one that runs.
+    /// Number of the last successful flush; a running flush holds the lock.
     flushed: tokio::sync::Mutex<u64>,
 }
 
-/// What a tree holds, kept beside it because counting would walk every page.
+/// The size of a tree, kept in memory because counting would read every page.
 #[derive(Debug, Default)]
 struct Size {
     entries: AtomicU64,
@@ -127,9 +127,10 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store in directory `path`, creating it when absent.
+    /// Opens the store in the directory `path`, and creates it if it does not exist.
     ///
-    /// Blocks while the log is recovered, and for a second while somebody else holds it; call it before serving.
+    /// Blocks while the log is recovered, and for at most a second while another process holds it. Call it before
+    /// serving.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref().to_path_buf();
         let config = sled::Config::new()
@@ -160,7 +161,8 @@ impl Store {
         })
     }
 
-    /// The tree called `name`, created when absent. Its first opening reads it whole to know its size.
+    /// Opens the tree `name`, and creates it if it does not exist. The first call reads the whole tree to compute its
+    /// size.
     pub fn tree<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Tree<T>, StoreError> {
         let tree = self
             .shared
@@ -190,10 +192,11 @@ impl Store {
         })
     }
 
-    /// Returns once everything written before the call is on the disk.
+    /// Waits until everything written before the call is on the disk.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let asked = self.shared.flushes_begun.load(Ordering::SeqCst);
         let mut flushed = self.shared.flushed.lock().await;
+        // A flush that started after this call covers its writes.
         if *flushed > asked {
             return Ok(());
         }
@@ -208,7 +211,7 @@ impl Store {
         Ok(())
     }
 
-    /// The directory of the store.
+    /// Returns the directory of the store.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shared.path
@@ -253,7 +256,7 @@ impl<T> std::fmt::Debug for Tree<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Tree<T> {
-    /// Puts `value` at `key`, replacing what was there. Durable after [`Store::flush`].
+    /// Stores `value` at `key` in place of a former value. Durable after [`Store::flush`].
     pub fn insert(&self, key: &[u8], value: &T) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         ciborium::into_writer(value, &mut bytes).map_err(|error| StoreError::Encode {
@@ -272,13 +275,13 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
         Ok(())
     }
 
-    /// The value at `key`.
+    /// Returns the value at `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<T>, StoreError> {
         let found = self.tree.get(key).map_err(|error| self.describe(error))?;
         found.map(|bytes| self.decode(key, &bytes)).transpose()
     }
 
-    /// Takes `key` away; says whether it was there. Durable after [`Store::flush`], or half a second later.
+    /// Removes `key`. Returns whether it was present. Durable after [`Store::flush`], or half a second later.
     pub fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
         let removed = self.tree.remove(key).map_err(|error| self.describe(error))?;
         if let Some(old) = &removed {
@@ -287,14 +290,14 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
         Ok(removed.is_some())
     }
 
-    /// The entry with the lowest key.
+    /// Returns the entry with the lowest key.
     pub fn first(&self) -> Result<Option<(Vec<u8>, T)>, StoreError> {
         self.range::<&[u8], _>(..).next().transpose()
     }
 
-    /// The entries whose keys lie in `keys`, lowest first.
+    /// Returns the entries with keys in `keys`, lowest first.
     ///
-    /// Sees each entry as it is when reached; entries written meanwhile may or may not appear.
+    /// Each entry is read when the iterator reaches it; entries written in the meantime may or may not appear.
     pub fn range<K, R>(
         &self,
         keys: R,
@@ -311,25 +314,25 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
         })
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.size.entries.load(Ordering::SeqCst)
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all keys and encoded values.
+    /// Returns the size of all keys and encoded values, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.size.bytes.load(Ordering::SeqCst)
     }
 
-    /// Returns once everything written to the store before the call is on the disk.
+    /// Waits until everything written to the store before the call is on the disk.
     pub async fn flush(&self) -> Result<(), StoreError> {
         self.store.flush().await
     }
@@ -360,7 +363,7 @@ fn describe(path: &Path, error: sled::Error) -> StoreError {
     match error {
         sled::Error::Io(source) => match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::DiskFull { path },
-            // The lock file's refusal comes as `Other` with this text.
+            // The refusal of the lock file has the kind `Other` and this text.
             io::ErrorKind::Other if source.to_string().contains("could not acquire lock") => StoreError::Busy { path },
             _ => StoreError::Access { path, source },
         },

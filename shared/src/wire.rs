@@ -1,6 +1,6 @@
-//! How the vocabulary travels: envelopes, subjects, headers and the whole topology as data. *Pure.*
+//! The wire format of the model: envelopes, subjects, headers and the whole topology as data. *Pure.*
 //!
-//! Source: `docs/design/wire.md`. `shared::bus` carries what is decided here to the server.
+//! Source: `docs/design/wire.md`. `shared::bus` applies these decisions on the server.
 
 pub mod agent;
 pub mod dead_letter;

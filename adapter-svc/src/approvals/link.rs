@@ -1,7 +1,7 @@
-//! The link of a card: what it is signed over, and the tap on its page. *Pure.*
+//! Links of cards: their signature, and the tap on their page. *Pure.*
 //!
-//! A link is good for one person, channel, approval and hash of arguments, until the approval lapses. To look at its
-//! page decides nothing; the page's form carries a stamp of its own that is good for five minutes. Source:
+//! A link is valid for one person, channel, approval and hash of arguments, until the approval expires. Opening its
+//! page decides nothing; the page's form has a stamp of its own that is valid for five minutes. Source:
 //! `docs/design/sessions.md` §8 (signed link).
 
 use serde::Deserialize;
@@ -10,39 +10,39 @@ use shared::model::time::UnixMillis;
 
 use crate::source::webhook::signature::{Algorithm, Checks, Key, SignatureError, code};
 
-/// What stands in a link, behind the approval's id; a form carries the same.
+/// The query of a link, after the approval's id; a form has the same fields.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Link {
-    /// The person.
+    /// Id of the person.
     pub by: String,
-    /// The channel that their card went to.
+    /// Channel to which the person's card was sent.
     pub channel: String,
-    /// Hash of the arguments that were asked for.
+    /// SHA-256 in hex of the requested arguments.
     pub hash: String,
-    /// When the approval lapses, Unix milliseconds.
+    /// Expiry of the approval, in Unix milliseconds.
     pub until: i64,
-    /// The signature, in hex.
+    /// Signature of the link, in hex.
     pub sig: String,
 }
 
-/// A tap on the page.
+/// A tap on a button of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Tap {
-    /// As in [`Link`].
+    /// Id of the person, as in [`Link`].
     pub by: String,
-    /// As in [`Link`].
+    /// Channel of the card, as in [`Link`].
     pub channel: String,
-    /// As in [`Link`].
+    /// Hash of the arguments, as in [`Link`].
     pub hash: String,
-    /// As in [`Link`].
+    /// Expiry of the approval, as in [`Link`].
     pub until: i64,
-    /// As in [`Link`].
+    /// Signature of the link, as in [`Link`].
     pub sig: String,
-    /// When the page was made, Unix seconds.
+    /// Time the page was made, in Unix seconds.
     pub at: i64,
-    /// That it was made here, in hex.
+    /// Stamp of the page, in hex.
     pub stamp: String,
-    /// `approve` or `deny`.
+    /// Decision: `approve` or `deny`.
     pub say: String,
 }
 
@@ -50,7 +50,7 @@ fn bytes(hex: &str) -> Vec<Vec<u8>> {
     hex::decode(hex).into_iter().collect()
 }
 
-/// That a page about link `sig` of approval `id` was made at `at`.
+/// Returns the stamp of a page that was made at `at`, for the link `sig` of the approval `id`.
 #[must_use]
 pub fn stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
     let text = format!("page.{id}.{at}.{sig}");
@@ -58,10 +58,10 @@ pub fn stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
 }
 
 impl Link {
-    /// Whether it was made for the approval `id`, and is good at `now`.
+    /// Checks that the link was made for the approval `id`, and is valid at `now`.
     ///
     /// # Errors
-    /// [`SignatureError`] says why not.
+    /// Returns [`SignatureError`] with the reason if not.
     pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
         let text = link_text(id, &self.by, &self.channel, &self.hash, self.until);
         checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
@@ -76,10 +76,10 @@ impl Link {
 }
 
 impl Tap {
-    /// Whether it came from a page made here for the approval `id`, at most five minutes ago.
+    /// Checks that the tap comes from a page that was made here for the approval `id`, at most five minutes ago.
     ///
     /// # Errors
-    /// [`SignatureError`] says why not.
+    /// Returns [`SignatureError`] with the reason if not.
     pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
         let link = Link {
             by: self.by.clone(),

@@ -1,4 +1,4 @@
-//! The page behind a card's link. *Pure.*
+//! The page of a card's link. *Pure.*
 
 use shared::model::approval::{ApprovalStatus, Confirmation};
 
@@ -8,7 +8,7 @@ const HEAD: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><me
     content=\"width=device-width\"><meta name=\"robots\" content=\"noindex\"><title>Approval</title>\
     <body style=\"font:1rem/1.5 system-ui;max-width:40rem;margin:2rem auto;padding:0 1rem\">";
 
-/// `text` where HTML shows it, or holds it in quotes.
+/// Returns `text` escaped for HTML text and quoted attributes.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -18,13 +18,13 @@ pub fn escaped(text: &str) -> String {
         .replace('\'', "&#39;")
 }
 
-/// A page that says one thing.
+/// Returns a page with one message.
 #[must_use]
 pub fn said(text: &str) -> String {
     format!("{HEAD}<p>{}</p>", escaped(text))
 }
 
-/// The question `confirmation`, with its two buttons where it is open; `at` and `stamp` vouch for the page.
+/// Returns the page of `confirmation`, with two buttons if it is pending. `at` and `stamp` prove the page's origin.
 #[must_use]
 pub fn question(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) -> String {
     let request = &confirmation.request;

@@ -1,12 +1,12 @@
-//! What the adapter's section may not say beside other sections.
+//! Checks of the adapter's section against other sections.
 
 use std::collections::BTreeMap;
 
 use super::AdapterConfig;
 
 impl AdapterConfig {
-    /// Tokens whose source is the channel of one of `edges` (name and channel): ids of both would begin alike, and each could
-    /// take the other's place. Each as `key: what is expected`.
+    /// Returns the tokens whose source is the channel of one of `edges` (name and channel), each as `key: expected
+    /// value`. The ids of both would have the same prefix, so that each could use the other's ids.
     #[must_use]
     pub fn faults_beside(&self, edges: &BTreeMap<String, String>) -> Vec<String> {
         let mut faults = Vec::new();

@@ -4,7 +4,7 @@ fn check(text: &str) -> Vec<String> {
     toml::from_str::<AdapterConfig>(text).expect("it parses").faults()
 }
 
-/// A secret of `text`, as a file that lasts as long as the test.
+/// Returns a secret with the content `text`, as a file that exists as long as the test.
 fn secret(text: &str) -> (tempfile::NamedTempFile, String) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), text).expect("written");

@@ -1,4 +1,4 @@
-//! `[adapter.webhook.<source>]`: one webhook source, its faults, and how it becomes an endpoint.
+//! The section `[adapter.webhook.<source>]`: one webhook source, its checks, and its conversion to an endpoint.
 
 use serde::{Deserialize, Serialize};
 use shared::model::origin::{WEBCHAT, is_reserved};
@@ -12,50 +12,50 @@ use crate::source::webhook::generic::HmacConfig;
 use crate::source::webhook::mapping::{Mapping, Pick};
 use crate::source::webhook::signature::{Checks, Key};
 
-/// `[adapter.webhook.<source>]`.
+/// The configuration section `[adapter.webhook.<source>]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {
-    /// How its requests are known.
+    /// Signature scheme of its requests.
     pub scheme: Scheme,
-    /// The secret shared with the sender.
+    /// Secret that is shared with the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
-    /// Further ones, while they are rotated.
+    /// Further secrets, during a rotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
-    /// How far a signed timestamp may lie from now, in seconds; 0 = any distance (replays are then possible).
+    /// Maximum distance of a signed timestamp from now, in seconds; 0 = any distance (replays are then possible).
     #[serde(default = "default_tolerance")]
     pub tolerance_s: u32,
-    /// What tells deliveries apart where the platform has no id for them.
+    /// Identity of deliveries for which the platform has no id.
     #[serde(default)]
     pub dedupe: Dedupe,
-    /// Header that says the event's type; short for `mapping.type = "header:…"`.
+    /// Header with the event's type; short for `mapping.type = "header:…"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type_header: Option<String>,
     /// Further headers for `metadata.headers`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
-    /// How `scheme = "hmac"` signs.
+    /// Signature of `scheme = "hmac"`.
     #[serde(default)]
     pub hmac: HmacConfig,
-    /// What Meta's subscription must name.
+    /// Token that Meta's subscription must name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify_token: Option<Secret>,
-    /// Where the fields stand.
+    /// Places of the event's fields in the request.
     #[serde(default)]
     pub mapping: Mapping,
-    /// Whether the senders that `mapping.from` names may count as persons of `identities.yaml`: only if the sender of the
-    /// webhook proves them.
+    /// Whether the senders in `mapping.from` may count as persons of `identities.yaml`. This is safe only if the
+    /// sender of the webhook proves them.
     #[serde(default)]
     pub persons: bool,
-    /// Channel of the events, instead of `webhook`; needs `persons`.
+    /// Channel of the events in place of `webhook`; requires `persons`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
 }
 
 impl WebhookConfig {
-    /// Every fault of the source `name`, as `key: what is expected`.
+    /// Returns every error in the source `name`, as `key: expected value`.
     pub(super) fn faults(&self, name: &str) -> Vec<String> {
         let mut faults = Vec::new();
         if !is_plain_name(name) {
@@ -80,7 +80,7 @@ impl WebhookConfig {
         faults
     }
 
-    /// Faults that would let a client speak for others: headers are not signed, and neither is anything of `unsigned`.
+    /// Returns errors that would let a client speak for others. Headers are not signed, and no part of `unsigned` is.
     fn trust_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let is_signed = self.scheme != Scheme::Unsigned;
@@ -135,7 +135,7 @@ impl WebhookConfig {
         }
     }
 
-    /// The source `name`, parsed.
+    /// Returns the parsed source `name`.
     pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint, String> {
         let mut mapping = self.mapping.clone();
         if let Some(header) = &self.event_type_header {

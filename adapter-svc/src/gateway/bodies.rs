@@ -1,7 +1,7 @@
-//! How much memory arriving requests may take together, and how slowly a body may arrive. *Pure.*
+//! Limits for bodies: the memory that they may use together, and their minimum speed. *Pure.*
 //!
-//! If the budget is used up, the address that holds the most of it loses the oldest body that is not there yet; if that
-//! address is the one that wants more, it is refused. So one client cannot take the memory of the others.
+//! If the budget is used up, the oldest arriving body of the address that uses most of it is given up. If that
+//! address is the one that needs more, it is refused. One client therefore cannot use the memory of the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 
 use super::pace::block;
 
-/// How fast a body must arrive on average, in bytes a second.
+/// Minimum average speed of a body, in bytes per second.
 pub const MIN_BYTES_PER_SECOND: u32 = 1_024;
-/// How long nothing of a body may arrive; a client that was fast saves no more than this.
+/// Maximum pause of an arriving body. A client that was fast cannot accumulate more time than this.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The number of a body, counted from the start of the process.
+/// Number of a body, counted from the start of the process.
 pub type BodyId = u64;
 
-/// There is no room for more of this client's bodies.
+/// The error if there is no memory for more of this client's bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// The requests in memory.
+/// The memory used by requests.
 #[derive(Debug)]
 pub struct Bodies {
     max_bytes: usize,
     bytes: usize,
     held: BTreeMap<BodyId, Held>,
-    /// The bytes of each address.
+    /// Number of bytes by address.
     of: HashMap<IpAddr, usize>,
     next: BodyId,
 }
@@ -40,7 +40,7 @@ struct Held {
 }
 
 impl Bodies {
-    /// Returns an empty budget of `max_bytes`.
+    /// Creates an empty budget of `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -52,13 +52,13 @@ impl Bodies {
         }
     }
 
-    /// Returns how many bytes are held.
+    /// Returns the number of bytes in use.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds a request of `from` that holds nothing yet.
+    /// Adds a request of `from` that uses no memory yet.
     pub fn open(&mut self, from: IpAddr) -> BodyId {
         let id = self.next;
         self.next += 1;
@@ -71,16 +71,17 @@ impl Bodies {
         id
     }
 
-    /// Lets `id` hold `more` bytes. Returns the bodies that must be given up for it; what they hold is free already.
+    /// Adds `more` bytes to `id`. Returns the bodies that must be given up for it, whose bytes are already free.
     ///
     /// # Errors
-    /// [`NoRoom`]: nobody else could give way, or `id` had to give way itself.
+    /// Returns [`NoRoom`] if no other address can give up a body, or `id` was given up itself.
     pub fn grow(&mut self, id: BodyId, more: usize) -> Result<Vec<BodyId>, NoRoom> {
         let Some(own) = self.held.get(&id).map(|held| held.block) else {
             return Err(NoRoom);
         };
 
         let mut given_up = Vec::new();
+        // Only an address that uses at least as much as this one would may lose a body.
         while self.bytes.saturating_add(more) > self.max_bytes {
             let wanted = self.of.get(&own).copied().unwrap_or(0).saturating_add(more);
             let Some(victim) = self.victim(id, own, wanted) else {
@@ -99,7 +100,8 @@ impl Bodies {
         Ok(given_up)
     }
 
-    /// Returns the oldest arriving body of the address that holds the most, if that is more than `wanted` by `own`.
+    /// Returns the oldest arriving body of the address that uses most, if that is not `own` and uses at least
+    /// `wanted`.
     fn victim(&self, id: BodyId, own: IpAddr, wanted: usize) -> Option<BodyId> {
         let arriving = self
             .held
@@ -110,14 +112,14 @@ impl Bodies {
         (most.1.block != own && of(&most.1.block) >= wanted).then_some(*most.0)
     }
 
-    /// Notes that the whole body has come: it is not given up any more.
+    /// Marks the body as complete: it is not given up any more.
     pub fn arrived(&mut self, id: BodyId) {
         if let Some(held) = self.held.get_mut(&id) {
             held.arriving = false;
         }
     }
 
-    /// Frees what `id` holds.
+    /// Releases the bytes of `id`.
     pub fn close(&mut self, id: BodyId) {
         let Some(held) = self.held.remove(&id) else {
             return;
@@ -133,25 +135,25 @@ impl Bodies {
     }
 }
 
-/// When the next part of a body must have come.
+/// The deadline for the next part of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival(Instant);
 
 impl Arrival {
-    /// A body that begins to arrive at `now`.
+    /// Returns the deadline of a body that starts to arrive at `now`.
     #[must_use]
     pub fn begin(now: Instant) -> Self {
         Self(now + PATIENCE)
     }
 
-    /// Notes that `bytes` arrived at `now`.
+    /// Extends the deadline for `bytes` that arrived at `now`.
     pub fn arrived(&mut self, bytes: usize, now: Instant) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let earned = Duration::from_secs(1) * bytes / MIN_BYTES_PER_SECOND;
         self.0 = (self.0 + earned).min(now + PATIENCE);
     }
 
-    /// Returns how long the next part may still take.
+    /// Returns the time left for the next part.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         self.0.saturating_duration_since(now)

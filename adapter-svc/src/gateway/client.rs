@@ -1,27 +1,27 @@
-//! The client of a request: the other end of the connection, or, behind a proxy that is trusted, the address that the
-//! proxy names. *Pure.*
+//! The client of a request: the peer of the connection, or, behind a trusted proxy, the address that the proxy names.
+//! *Pure.*
 
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::HeaderMap;
 
-/// The header in which each proxy appends the address that it was asked from.
+/// Header to which each proxy appends the address of its client.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The other end of a request's connection.
+/// The peer of a request's connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the peer.
     pub address: IpAddr,
-    /// Whether it is one of `adapter.trusted_proxies`.
+    /// Whether the address is in `adapter.trusted_proxies`.
     pub trusted: bool,
 }
 
-/// The address of the client that made a request, as far as it can be trusted.
+/// The address of a request's client, as far as it can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client(pub IpAddr);
 
-/// Blocks of addresses, as `adapter.trusted_proxies` lists them.
+/// Networks of addresses, as listed in `adapter.trusted_proxies`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Networks(Vec<(IpAddr, u8)>);
 
@@ -65,14 +65,15 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
 
 impl Client {
     /// Returns the client of a request of `peer` with `headers`. A peer that is not trusted is the client itself,
-    /// whatever its headers say. Behind trusted proxies it is the last address in `X-Forwarded-For` that is not one of
-    /// them: those before it were written by the client.
+    /// and its headers are ignored. Behind trusted proxies the client is the last address in `X-Forwarded-For` that
+    /// is not a trusted proxy: the client itself wrote those before it.
     #[must_use]
     pub fn of(peer: Peer, headers: &HeaderMap, trusted: &Networks) -> Self {
         if !peer.trusted {
             return Self(peer.address);
         }
 
+        // Each proxy appends its client, so the header is read from its end.
         let mut client = peer.address;
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
         let hops = lines.flat_map(|line| line.to_str().unwrap_or("?").rsplit(','));

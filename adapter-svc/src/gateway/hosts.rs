@@ -1,27 +1,27 @@
-//! The host names by which the gateway may be called. *Pure.*
+//! Allowed host names of the gateway. *Pure.*
 //!
-//! A site that points its own name at 127.0.0.1 (DNS rebinding) makes its pages same-origin with what listens there;
-//! only the name in the request tells them apart.
+//! A site that points its own name at 127.0.0.1 (DNS rebinding) makes its pages same-origin with this server. Only
+//! the host name in the request distinguishes such pages.
 
 use std::net::IpAddr;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 
-/// Longest part of a foreign name that an error repeats, in characters.
+/// Maximum length of a foreign name in an error, in characters.
 const MAX_TOLD_CHARS: usize = 128;
 
-/// The names that are answered.
+/// The host names that are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// Any: the gateway is meant to be reached from elsewhere.
+    /// Any name: the gateway must be reachable from elsewhere.
     Any,
-    /// This machine's own, and these in lower case.
+    /// Names of this machine, and these further ones in lower case.
     Local(Vec<String>),
 }
 
 impl Hosts {
-    /// Those of a gateway that listens on `listen` and has `further` names.
+    /// Returns the names of a gateway that listens on `listen` and has `further` names.
     #[must_use]
     pub fn new(listen: IpAddr, further: &[String]) -> Self {
         if listen.is_loopback() {
@@ -31,7 +31,7 @@ impl Hosts {
         }
     }
 
-    /// Checks that the request names this server. A request without a name passes: no browser sends one.
+    /// Checks that the request names this server. A request without a host name passes, because no browser sends one.
     ///
     /// # Errors
     /// Returns the name if it is not allowed.
@@ -40,7 +40,7 @@ impl Hosts {
             return Ok(());
         };
 
-        // HTTP/2 has it in the URI.
+        // In HTTP/2 the name is in the URI.
         let said = match headers.get(header::HOST) {
             Some(value) => String::from_utf8_lossy(value.as_bytes()).into_owned(),
             None => match uri.authority() {
@@ -60,7 +60,8 @@ impl Hosts {
     }
 }
 
-/// Whether `host`, in lower case and without a port, is a name of this machine that no other machine can use.
+/// Returns whether `host`, in lower case and without a port, is a name of this machine that no other machine can
+/// have.
 pub(crate) fn is_local(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

@@ -1,29 +1,29 @@
-//! How fast one address may ask: a bucket each, kept as the time at which it is full again. *Pure.*
+//! Rate limits per address: a bucket for each, stored as the time at which it is full again. *Pure.*
 //!
-//! Where so many addresses ask that no more can be told apart, those that come then share one bucket.
+//! If there are too many addresses for a bucket each, further ones share one bucket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Addresses told apart at once.
+/// Maximum number of addresses with a bucket of their own.
 const MAX_ADDRESSES: usize = 65_536;
-/// Whom all those are counted as that cannot be told apart.
+/// Address of the bucket that further addresses share.
 const OTHERS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// The buckets.
+/// The buckets of all addresses.
 #[derive(Debug)]
 pub struct Pace {
-    /// What one request costs.
+    /// Cost of one request, as time.
     each: Duration,
-    /// What a bucket holds.
+    /// Capacity of a bucket, as time.
     holds: Duration,
-    /// When the bucket of an address is full again; one that is full is forgotten when room is needed.
+    /// Time at which an address's bucket is full again. Full buckets are removed if space is needed.
     full_at: HashMap<IpAddr, Instant>,
 }
 
 impl Pace {
-    /// `per_second` requests a second for each address, and `burst` at once.
+    /// Creates buckets for `per_second` requests per second, and `burst` requests at once, for each address.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
         let each = Duration::from_secs(1) / per_second.max(1);
@@ -37,10 +37,11 @@ impl Pace {
     /// Counts a request of `from` at `now`.
     ///
     /// # Errors
-    /// How long it has to wait until there is room for it.
+    /// Returns the time to wait until the request is allowed.
     pub fn admit(&mut self, from: IpAddr, now: Instant) -> Result<(), Duration> {
         let mut from = block(from);
         if self.full_at.len() >= MAX_ADDRESSES && !self.full_at.contains_key(&from) {
+            // A full bucket equals one that does not exist.
             self.full_at.retain(|_, full_at| *full_at > now);
             if self.full_at.len() >= MAX_ADDRESSES {
                 from = OTHERS;
@@ -49,6 +50,7 @@ impl Pace {
 
         let full_at = self.full_at.entry(from).or_insert(now);
         let after = (*full_at).max(now) + self.each;
+        // The time until the bucket is full again is its used part.
         let lacks = after.saturating_duration_since(now).saturating_sub(self.holds);
         if !lacks.is_zero() {
             return Err(lacks);
@@ -59,7 +61,8 @@ impl Pace {
     }
 }
 
-/// Whom an address counts as: of IPv6, whoever has one has a block of 64 bits of them.
+/// Returns the address for which a client counts. A client with IPv6 usually has a block of 64 bits, which counts as
+/// one.
 pub(crate) fn block(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),

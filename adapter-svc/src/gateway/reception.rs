@@ -1,4 +1,4 @@
-//! Reading the body of a request, within the memory and the time that bodies have.
+//! Reading of request bodies, within the limits for memory and time.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,20 +17,21 @@ use super::client::Client;
 use crate::error::{Refusal, chain};
 use crate::listener::line::InHand;
 
-/// How much memory all requests in hand may take together, in bytes.
+/// Maximum memory of all requests in progress, in bytes.
 const BUDGET_BYTES: usize = 64 * 1024 * 1024;
-/// What a request counts for besides its head's text and its body, in bytes.
+/// Additional memory that is counted for each request beside the text of its head and its body, in bytes.
 const REQUEST_BYTES: usize = 8 * 1024;
-/// How much of a body that is too large is read and thrown away, in bytes, so that its sender gets to read why.
+/// Maximum length of an oversized body that is read and discarded, in bytes, so that its sender can read the
+/// response.
 const MAX_DISCARD_BYTES: usize = 16 * 1024 * 1024;
-/// The first room for a body, in bytes; more comes with what arrives, not with what is announced.
+/// Initial capacity for a body, in bytes. It grows with the data that arrives, not with the announced length.
 const FIRST_BYTES: usize = 16 * 1024;
 
-/// Reads bodies.
+/// The reader of bodies.
 #[derive(Debug, Clone)]
 pub struct Reception {
     table: Arc<Mutex<Table>>,
-    /// The places of requests that are worked on.
+    /// Permits of requests in progress.
     places: Arc<Semaphore>,
 }
 
@@ -41,7 +42,7 @@ struct Table {
     ends: HashMap<BodyId, Arc<Notify>>,
 }
 
-/// A body that has come whole, and the place of its request among those worked on.
+/// A complete body, with its request's permit.
 #[derive(Debug)]
 pub struct Received {
     bytes: Bytes,
@@ -57,7 +58,7 @@ impl std::ops::Deref for Received {
 }
 
 impl Reception {
-    /// Returns a reception with `places` for requests that are worked on.
+    /// Creates a reception with `places` permits for requests in progress.
     #[must_use]
     pub fn new(places: usize) -> Self {
         let table = Table {
@@ -70,20 +71,20 @@ impl Reception {
         }
     }
 
-    /// Takes a place among the requests that are worked on.
+    /// Takes a permit for a request in progress.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] if there is none.
+    /// Returns [`Refusal::Overloaded`] if there is none.
     pub fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| Refusal::Overloaded)
     }
 
-    /// Reads the whole body of a request, of at most `max` bytes, then takes a place for it.
+    /// Reads the whole body of a request, of at most `max` bytes, then takes a permit for it.
     ///
     /// # Errors
-    /// [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], and [`Refusal::Overloaded`] if there is
-    /// no memory for it or no place.
+    /// Returns [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], or [`Refusal::Overloaded`] if
+    /// there is no memory or no permit for it.
     pub async fn receive(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
         let receiving = parts.extensions.get().map(InHand::receiving);
         let client = parts.extensions.get::<Client>();
@@ -93,6 +94,7 @@ impl Reception {
 
         let bytes = read(&parts.headers, body, max, &room).await?;
         room.arrived();
+        // From here on the connection is not ended under pressure.
         drop(receiving);
 
         Ok(Received {
@@ -116,7 +118,7 @@ impl Reception {
     }
 }
 
-/// A request's share of the memory; it is free again when this is dropped.
+/// The memory of one request, which is released on drop.
 #[derive(Debug)]
 struct Room {
     reception: Reception,
@@ -185,6 +187,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
         }
     }
 
+    // The rest of an oversized body was read only so that its sender can read this response.
     if read > max {
         Err(Refusal::TooLarge { max })
     } else {
@@ -192,7 +195,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
     }
 }
 
-/// Returns the length of a head's text.
+/// Returns the length of the text of a request's head, in bytes.
 fn head_bytes(headers: &HeaderMap) -> usize {
     headers
         .iter()

@@ -1,7 +1,7 @@
-//! How many chat pages are open, together and of each address.
+//! Limits for open chat pages: in total and per address.
 //!
-//! Few addresses can take all places between them. Where all are taken, an address that has fewer than another takes one
-//! from whoever has the most: the page there that has said nothing for the longest time leaves, and may come back.
+//! A few addresses can use all places. If none is free, an address with fewer pages than another takes one from the
+//! address with the most pages: the page there that was silent for the longest time is closed, and may connect again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ struct Parts {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// By number, in the order in which they were taken.
+    /// Places by number, which increases in the order of taking.
     places: HashMap<u64, Place>,
     of: HashMap<IpAddr, usize>,
     next: u64,
@@ -34,7 +34,7 @@ struct Taken {
 #[derive(Debug)]
 struct Place {
     block: IpAddr,
-    /// When its page was heard last.
+    /// Time of the last message from its page.
     heard_at: Instant,
     leave: Shutdown,
 }
@@ -51,7 +51,8 @@ impl Taken {
         Some(place)
     }
 
-    /// Makes room for a page of an address that has `held`; false where nobody has so many more that it would be fair.
+    /// Frees a place for an address with `held` pages. Returns `false` if no address has enough more pages to be
+    /// fair.
     fn make_room(&mut self, held: usize) -> bool {
         let most = self.of.values().copied().max().unwrap_or(0);
         if most <= held + 1 {
@@ -77,7 +78,7 @@ impl Taken {
     }
 }
 
-/// A place that is taken; it is free again when this is dropped.
+/// A place that is taken; it is freed on drop.
 #[derive(Debug)]
 pub struct Share {
     of: Shares,
@@ -86,14 +87,14 @@ pub struct Share {
 }
 
 impl Share {
-    /// Notes at `now` that the page said something.
+    /// Records that the page sent a message at `now`.
     pub fn heard(&self, now: Instant) {
         if let Some(place) = self.of.taken().places.get_mut(&self.number) {
             place.heard_at = now;
         }
     }
 
-    /// What is requested once the place is needed by another.
+    /// Returns the signal that is triggered when another page needs the place.
     #[must_use]
     pub const fn leave(&self) -> &Shutdown {
         &self.leave
@@ -101,7 +102,7 @@ impl Share {
 }
 
 impl Shares {
-    /// Returns `total` places, of which an address (IPv6: a /64) may take `per_address`.
+    /// Creates `total` places, of which an address (IPv6: a /64) may take `per_address`.
     #[must_use]
     pub fn new(total: usize, per_address: usize) -> Self {
         Self(Arc::new(Parts {
@@ -143,7 +144,7 @@ impl Shares {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // It may have been given to another.
+        // The place may already have been given to another page.
         self.of.taken().remove(self.number);
     }
 }
@@ -199,7 +200,7 @@ mod tests {
 
         assert_eq!(left, [6], "it said nothing");
 
-        // Nine more come: from then on nobody has so many more than another that one would have to leave.
+        // Nine more arrive: from then on no address has enough more than another that one would have to leave.
         let others: Vec<_> = (10..30).filter_map(|last| shares.take(address(last), later)).collect();
         assert_eq!(shares.taken().places.len(), 12);
         assert!(shares.take(address(40), later).is_none(), "each has one");

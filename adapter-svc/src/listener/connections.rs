@@ -1,9 +1,9 @@
-//! The table of open connections: how many an address may have, and which connection ends first under pressure. *Pure.*
+//! The table of open connections, with the limits per address and the order of ending under pressure. *Pure.*
 //!
-//! A connection without a request that is being worked on costs its client nothing, so it can be ended at any time. If
-//! there is no room, the address with the most connections loses one: the oldest without a whole head, else the oldest
-//! whose request is still arriving or whose answer is not being read. A client that is alone at its address therefore
-//! keeps its connection however many connections others open.
+//! A connection without a request in progress can be ended at any time without a cost for its client. If there is no
+//! place, the address with the most connections loses one: the oldest without a complete head, otherwise the oldest
+//! whose request is still arriving or whose response is not being read. A client that is the only one at its address
+//! therefore keeps its connection, however many connections others open.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,84 +12,85 @@ use std::time::{Duration, Instant};
 
 use crate::gateway::pace::block;
 
-/// The number of a connection, counted from the start of the process.
+/// Number of a connection, counted from the start of the process.
 pub type ConnectionId = u64;
-/// The number of a request, counted from the start of the process.
+/// Number of a request, counted from the start of the process.
 pub type RequestId = u64;
 
-/// The bounds of the table.
+/// The limits of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The most connections open at once.
+    /// Maximum number of open connections.
     pub total: usize,
-    /// The most connections of one address (IPv6: of one /64).
+    /// Maximum number of connections per address (IPv6: per /64).
     pub per_address: usize,
-    /// How long a connection may be without a whole head, from its first moment and between requests.
+    /// Maximum time of a connection without a complete head, from its start and between requests.
     pub head: Duration,
-    /// How long a client may take to read one answer.
+    /// Maximum time for a client to read one response.
     pub answer: Duration,
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Its body is still arriving.
+    /// The body is still arriving.
     Receiving,
-    /// It is being worked on.
+    /// The request is being handled.
     Working,
-    /// Its answer is being sent.
+    /// The response is being sent.
     Answering,
 }
 
-/// The outcome of [`Connections::admit`].
+/// The result of [`Connections::admit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// The connection is in the table; `instead_of` must be ended for it.
     Admitted {
-        /// The new connection.
+        /// Number of the new connection.
         id: ConnectionId,
-        /// The connection that lost its place.
+        /// Connection that lost its place.
         instead_of: Option<ConnectionId>,
     },
-    /// Every connection that might have made room has a request that is being worked on.
+    /// Every connection that could give up its place has a request in progress.
     Full,
 }
 
-/// The open connections.
+/// The table of open connections.
 #[derive(Debug)]
 pub struct Connections {
     limits: Limits,
     open: HashMap<ConnectionId, Connection>,
-    /// By address; those of trusted proxies together, under none.
+    /// Connections by address; those of trusted proxies are together under `None`.
     addresses: HashMap<Option<IpAddr>, Address>,
-    /// The first turn of each address, those with the most connections first: a flood asks for it with every connection.
+    /// First turn of each address, those with the most connections first, so that the address of a flood is found at
+    /// once.
     first: BTreeSet<(Reverse<usize>, Turn, Option<IpAddr>)>,
     next_connection: ConnectionId,
     next_request: RequestId,
 }
 
-/// When the turn of a connection comes to be ended: by its rank, then by its age.
+/// The order in which connections are ended: by rank, then by age.
 type Turn = (Rank, Instant, ConnectionId);
 
 /// The connections of an address.
 #[derive(Debug, Default)]
 struct Address {
     count: usize,
-    /// Those that may be ended.
+    /// Turns of the connections that may be ended.
     turns: BTreeSet<Turn>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// The address that it counts for; `None` for a trusted proxy.
+    /// Address for which it counts; `None` for a trusted proxy.
     block: Option<IpAddr>,
-    /// Since when it is as it is now: accepted, or its last request done.
+    /// Time since which it has no request: it was accepted, or its last request ended.
     idle_since: Instant,
-    /// The requests that have come whole as far as their heads, and since when each is as far as it is.
+    /// Requests with a complete head, each with its progress and the time of the last change.
     requests: BTreeMap<RequestId, (Progress, Instant)>,
 }
 
-/// Which of two connections ends first: the order is that of ending.
+/// The rank of a connection; lower ranks are ended first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     NoHead,
@@ -97,7 +98,7 @@ enum Rank {
 }
 
 impl Connection {
-    /// Its rank and age; `None` if a request is being worked on.
+    /// Returns its rank and age; `None` if a request is in progress.
     fn standing(&self) -> Option<(Rank, Instant)> {
         let mut oldest = None;
         for (progress, since) in self.requests.values() {
@@ -117,7 +118,7 @@ impl Connection {
 }
 
 impl Connections {
-    /// Returns an empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -142,12 +143,13 @@ impl Connections {
         self.open.is_empty()
     }
 
-    /// Adds a connection from `from`, if need be in the place of another one. The connections of a trusted proxy are
-    /// those of many clients: they are bounded by the total alone.
+    /// Adds a connection from `from`, if necessary in place of another one. Connections of a trusted proxy belong to
+    /// many clients, so only the total limits them.
     pub fn admit(&mut self, from: IpAddr, trusted: bool, now: Instant) -> Admission {
         let block = (!trusted).then(|| block(from));
         let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
 
+        // An address at its own limit loses one of its own connections, not another address's.
         let victim = if held >= self.limits.per_address {
             let Some(victim) = self.victim(block) else {
                 return Admission::Full;
@@ -186,14 +188,14 @@ impl Connections {
         Admission::Admitted { id, instead_of: victim }
     }
 
-    /// Removes the connection that ends first under pressure, for example because the system has no file handle left.
+    /// Removes the connection that is first to be ended, for example because the system has no file handle left.
     pub fn evict(&mut self) -> Option<ConnectionId> {
         let victim = self.victim(None)?;
         self.remove(victim);
         Some(victim)
     }
 
-    /// Returns the connection that ends first, of `only` if an address is given.
+    /// Returns the connection that is first to be ended, of the address `only` if it is given.
     fn victim(&self, only: Option<IpAddr>) -> Option<ConnectionId> {
         let (_, _, id) = match only {
             Some(_) => self.addresses.get(&only)?.turns.first()?,
@@ -202,10 +204,10 @@ impl Connections {
         Some(*id)
     }
 
-    /// The place of the address `block` among all of them; `None` if none of its connections may be ended.
+    /// Returns the position of the address `block` among all; `None` if none of its connections may be ended.
     fn place(&self, block: Option<IpAddr>) -> Option<(Reverse<usize>, Turn, Option<IpAddr>)> {
         let address = self.addresses.get(&block)?;
-        // Trusted proxies speak for many clients, each of which has one.
+        // Each connection of a trusted proxy counts as one of a separate client.
         let held = block.map_or(1, |_| address.count);
         Some((Reverse(held), *address.turns.first()?, block))
     }
@@ -220,7 +222,7 @@ impl Connections {
         self.first.extend(self.place(block));
     }
 
-    /// Forgets a connection that ended.
+    /// Removes a connection that ended.
     pub fn remove(&mut self, id: ConnectionId) {
         let Some(connection) = self.open.remove(&id) else {
             return;
@@ -242,7 +244,7 @@ impl Connections {
         self.list(block);
     }
 
-    /// Changes how far the connection `id` is, and its turn with it.
+    /// Changes the state of the connection `id`, and its turn with it.
     fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         let Some(block) = self.open.get(&id).map(|connection| connection.block) else {
             return;
@@ -261,7 +263,7 @@ impl Connections {
         self.list(block);
     }
 
-    /// Notes that the head of a request has come whole.
+    /// Records that the head of a request is complete.
     pub fn begin(&mut self, id: ConnectionId, now: Instant) -> RequestId {
         let request = self.next_request;
         self.next_request += 1;
@@ -269,14 +271,14 @@ impl Connections {
         request
     }
 
-    /// Notes how far a request is.
+    /// Records the progress of a request.
     pub fn advance(&mut self, id: ConnectionId, request: RequestId, progress: Progress, now: Instant) {
         self.change(id, |connection| {
             connection.requests.insert(request, (progress, now));
         });
     }
 
-    /// Notes that the answer to a request has been handed over.
+    /// Records that the response to a request was sent.
     pub fn finish(&mut self, id: ConnectionId, request: RequestId, now: Instant) {
         self.change(id, |connection| {
             connection.requests.remove(&request);
@@ -284,7 +286,7 @@ impl Connections {
         });
     }
 
-    /// Returns when the connection must have gone on; `None` if only its own request can be late.
+    /// Returns the time by which the connection must make progress; `None` if only a request can be late.
     #[must_use]
     pub fn deadline(&self, id: ConnectionId) -> Option<Instant> {
         let connection = self.open.get(&id)?;
@@ -312,7 +314,7 @@ mod tests {
         answer: Duration::from_secs(30),
     };
 
-    /// A table, and the times at which things happen in it.
+    /// A table with the clock of its test.
     struct Table {
         connections: Connections,
         begun: Instant,
@@ -451,7 +453,7 @@ mod tests {
         );
     }
 
-    /// Who ends first, found by looking at all of them.
+    /// Returns the connection that ends first, by a search through all of them.
     fn by_looking(connections: &Connections) -> Option<ConnectionId> {
         let held = |block: Option<IpAddr>| block.map_or(1, |_| connections.addresses[&block].count);
         let turns = connections.open.iter().filter_map(|(id, of)| {

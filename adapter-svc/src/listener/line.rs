@@ -1,4 +1,4 @@
-//! A connection's entry in the table of connections, and what its requests tell the table.
+//! A connection's entry in the table of connections, and the reports of its requests.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::connections::{Admission, ConnectionId, Connections, Limits, Progress, RequestId};
 
-/// The table of connections, shared by all of them. Sockets wait in real time, so the table does too.
+/// The table of connections, shared by all of them. Sockets wait in real time, and so does the table.
 #[derive(Debug, Clone)]
 pub struct Lines(Arc<Mutex<Table>>);
 
@@ -39,7 +39,7 @@ impl Table {
 }
 
 impl Lines {
-    /// Returns an empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Mutex::new(Table {
@@ -52,7 +52,7 @@ impl Lines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection, if need be by ending another one. Returns `None` if there is no room.
+    /// Adds a connection, if necessary by ending another one. Returns `None` if there is no place.
     pub fn admit(&self, from: IpAddr, trusted: bool) -> Option<Line> {
         let mut table = self.table();
         match table.connections.admit(from, trusted, SystemClock.monotonic()) {
@@ -74,7 +74,7 @@ impl Lines {
         }
     }
 
-    /// Ends the connection that ends first under pressure. Returns whether there was one.
+    /// Ends the connection that is first to be ended. Returns whether there was one.
     #[must_use]
     pub fn evict(&self) -> bool {
         let mut table = self.table();
@@ -86,7 +86,7 @@ impl Lines {
     }
 }
 
-/// One connection; it leaves the table when this is dropped.
+/// One connection; it is removed from the table on drop.
 #[derive(Debug)]
 pub struct Line {
     lines: Lines,
@@ -95,12 +95,12 @@ pub struct Line {
 }
 
 impl Line {
-    /// Waits until the connection must make room for another one.
+    /// Waits until the connection must be ended for another one.
     pub async fn ended(&self) {
         self.end.notified().await;
     }
 
-    /// Returns when the connection must have gone on; see [`Connections::deadline`].
+    /// Returns the time by which the connection must make progress; see [`Connections::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.lines.table().connections.deadline(self.id)
@@ -111,7 +111,7 @@ impl Line {
         self.lines.table().end(self.id, "late");
     }
 
-    /// Returns a maker of [`InHand`] for this connection's requests.
+    /// Returns the source of [`InHand`] values for this connection's requests.
     pub fn requests(&self) -> Requests {
         Requests {
             lines: self.lines.clone(),
@@ -137,7 +137,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Notes that the head of a request has come whole.
+    /// Records that the head of a request is complete.
     #[must_use]
     pub fn begin(&self) -> InHand {
         let request = self
@@ -152,7 +152,7 @@ impl Requests {
     }
 }
 
-/// A request from its whole head to the end of its answer; handlers find it among the request's extensions.
+/// A request from its complete head to the end of its response; handlers find it in the request's extensions.
 #[derive(Debug, Clone)]
 pub struct InHand(Arc<Request>);
 
@@ -172,14 +172,14 @@ impl InHand {
             .advance(of.connection, *request, progress, now);
     }
 
-    /// Notes that the body is being received, until the returned value is dropped.
+    /// Records that the body is arriving, until the returned value is dropped.
     #[must_use]
     pub fn receiving(&self) -> Receiving {
         self.advance(Progress::Receiving);
         Receiving(self.clone())
     }
 
-    /// Notes that the answer is being sent, and returns `body` so that its end is noted.
+    /// Records that the response is being sent. Returns `body`, wrapped so that its end is recorded.
     pub fn answering(self, body: Body) -> Body {
         self.advance(Progress::Answering);
         Body::new(Answer { body, _in_hand: self })
@@ -194,7 +194,7 @@ impl Drop for Request {
     }
 }
 
-/// A request whose body is being received.
+/// A request whose body is arriving.
 #[derive(Debug)]
 pub struct Receiving(InHand);
 
@@ -204,7 +204,7 @@ impl Drop for Receiving {
     }
 }
 
-/// The body of an answer; its request ends when the body is dropped.
+/// The body of a response; its request ends when the body is dropped.
 struct Answer {
     body: Body,
     _in_hand: InHand,

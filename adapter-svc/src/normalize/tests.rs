@@ -194,7 +194,7 @@ fn a_mapping_says_where_fields_stand() {
         metadata: [
             ("total".to_owned(), Pick::Body("/order/total".to_owned())),
             ("priority".to_owned(), Pick::Constant("high".to_owned())),
-            // What configuration says does not hide which source it was.
+            // The configured mapping cannot replace the name of the source.
             ("webhook_source".to_owned(), Pick::Constant("another".to_owned())),
         ]
         .into(),

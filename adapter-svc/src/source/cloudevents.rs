@@ -1,4 +1,4 @@
-//! CloudEvents 1.0 to events: structured, binary and batch. *Pure.*
+//! Conversion of CloudEvents 1.0 to events: structured, binary and batch mode. *Pure.*
 //!
 //! Source: <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md>, its HTTP binding and JSON format.
 //!
@@ -25,53 +25,53 @@ use super::events::scope::Scope;
 use super::webhook::payload::{MAX_DEPTH, content_type, content_type_as_said, too_deep};
 use crate::normalize::RefuseEventError;
 
-/// Structured mode's media type.
+/// Media type of structured mode.
 pub const STRUCTURED: &str = "application/cloudevents+json";
-/// Batch mode's media type.
+/// Media type of batch mode.
 pub const BATCH: &str = "application/cloudevents-batch+json";
 
-/// What begins a binary header's name.
+/// Prefix of a binary header's name.
 const PREFIX: &str = "ce-";
 
-/// Why something is not a CloudEvent that we can take.
+/// The reason why a request is refused as a CloudEvent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadCloudEventError {
-    /// Not JSON.
+    /// The bytes are not JSON.
     #[error("malformed JSON: {0}")]
     Json(String),
-    /// An attribute is missing.
+    /// A required attribute is missing.
     #[error("attribute `{0}` is missing")]
     Missing(&'static str),
-    /// An attribute is not what it must be.
+    /// An attribute has an invalid value.
     #[error("attribute `{name}`: {expected} is expected")]
     Attribute {
-        /// Its name.
+        /// Name of the attribute.
         name: String,
-        /// What should stand there.
+        /// Expected value, for people.
         expected: &'static str,
     },
-    /// What it becomes is no event.
+    /// The CloudEvent cannot become an event.
     #[error(transparent)]
     Refused(#[from] RefuseEventError),
 }
 
-/// What carries the content of a CloudEvent.
+/// The content of a CloudEvent.
 enum Data {
     None,
     Json(Value),
     Bytes(Vec<u8>),
 }
 
-/// Whether `headers` carry a CloudEvent in binary mode.
+/// Returns whether `headers` contain a CloudEvent in binary mode.
 #[must_use]
 pub fn is_binary(headers: &HeaderMap) -> bool {
     headers.contains_key("ce-specversion")
 }
 
-/// The event of one JSON object in structured form.
+/// Returns the event of one JSON object in structured mode.
 ///
 /// # Errors
-/// [`ReadCloudEventError`] names the attribute.
+/// Returns [`ReadCloudEventError`] with the attribute.
 pub fn structured(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let Value::Object(mut attributes) = value else {
         return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
@@ -89,10 +89,10 @@ pub fn structured(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event,
     event(attributes, data, scope, now)
 }
 
-/// The event of a request in binary mode: attributes in `ce-` headers, the data as the body.
+/// Returns the event of a request in binary mode: attributes in `ce-` headers, and the data as the body.
 ///
 /// # Errors
-/// [`ReadCloudEventError`] names the attribute.
+/// Returns [`ReadCloudEventError`] with the attribute.
 pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let mut attributes = Map::new();
     for (name, value) in headers {
@@ -106,6 +106,7 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
     let kind = content_type(headers);
     let is_json = kind == "application/json" || kind.ends_with("+json");
 
+    // In binary mode this header is the attribute `datacontenttype`.
     if !kind.is_empty() {
         let said = content_type_as_said(headers);
         attributes.insert("datacontenttype".to_owned(), Value::String(said));
@@ -140,7 +141,7 @@ fn event(
         required(&attributes, "type")?,
     );
 
-    // A URI reference holds none of these.
+    // A URI reference cannot contain any of these.
     if source.contains(|c: char| c == '|' || c.is_whitespace() || c.is_control()) {
         return Err(attribute("source", "a URI reference"));
     }
@@ -183,7 +184,7 @@ fn event(
     Ok(scope.admit(event, now)?)
 }
 
-/// Puts the data on the event.
+/// Adds the data to the event.
 fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     let payload = match data {
         Data::None => return Ok(()),
@@ -211,7 +212,7 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     Ok(())
 }
 
-/// Names are lower-case letters and digits, values are no lists and no objects.
+/// Checks that names are lower-case letters and digits, and that values are neither lists nor objects.
 fn check_names(attributes: &Map<String, Value>) -> Result<(), ReadCloudEventError> {
     for (name, value) in attributes {
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
@@ -246,7 +247,7 @@ fn attribute(name: &str, expected: &'static str) -> ReadCloudEventError {
     }
 }
 
-/// `text` with each `%XX` replaced by its byte; `None` if that is not UTF-8.
+/// Returns `text` with each `%XX` replaced by its byte; `None` if the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -263,6 +264,7 @@ fn percent_decoded(text: &str) -> Option<String> {
                 rest = &tail[2..];
             }
             None => {
+                // A `%` without two digits is kept as it is.
                 bytes.push(*first);
                 rest = tail;
             }

@@ -1,4 +1,4 @@
-//! The body of `POST /v1/events` to events: our JSON or CBOR, one or many, or CloudEvents. *Pure.*
+//! Parsing of the body of `POST /v1/events`: JSON or CBOR, one event or many, or CloudEvents. *Pure.*
 
 pub mod access;
 pub mod posted;
@@ -16,51 +16,51 @@ use crate::normalize::RefuseEventError;
 use posted::PostedEvent;
 use scope::Scope;
 
-/// How many events one request may carry.
+/// Maximum number of events in one request.
 pub const MAX_BATCH: usize = 1_000;
 
-/// Deepest nesting of CBOR that is read, in levels.
+/// Maximum depth of nesting in CBOR, in levels.
 const MAX_CBOR_DEPTH: usize = 120;
 
-/// Why a body is not a list of events. Each says where.
+/// The reason why a body is not a list of events, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadEventsError {
-    /// A content type that says nothing we read.
+    /// The content type is not supported.
     #[error("content type `{0}`: application/json, application/cbor or a CloudEvents type is expected")]
     ContentType(String),
-    /// The bytes are not what the content type says.
+    /// The bytes do not match the content type.
     #[error("malformed {format}: {detail}")]
     Malformed {
-        /// `JSON` or `CBOR`.
+        /// Format: `JSON` or `CBOR`.
         format: &'static str,
-        /// What the parser says.
+        /// Error of the parser.
         detail: String,
-        /// Path to the place.
+        /// Path to the place in the body.
         place: String,
     },
-    /// One of the events cannot be taken.
+    /// One of the events is refused.
     #[error("{detail}")]
     Event {
-        /// What is wrong with it.
+        /// Error in the event, for people.
         detail: String,
-        /// `[index]` in a batch.
+        /// Place of the event: `[index]` in a batch.
         place: String,
     },
     /// An event is on a channel that the caller's token does not have.
     #[error("{detail}")]
     Channel {
-        /// Which token and which channel.
+        /// Token and channel, for people.
         detail: String,
-        /// `[index]` in a batch.
+        /// Place of the event: `[index]` in a batch.
         place: String,
     },
-    /// Too many at once.
+    /// The request has too many events; the value is their number.
     #[error("{0} events, at most {MAX_BATCH} are taken at once")]
     TooMany(usize),
 }
 
 impl ReadEventsError {
-    /// Where in the request it is.
+    /// Returns the place in the request.
     #[must_use]
     pub fn place(&self) -> &str {
         match self {
@@ -71,10 +71,10 @@ impl ReadEventsError {
     }
 }
 
-/// The events of a request within `scope`, in its order.
+/// Returns the events of a request within `scope`, in its order.
 ///
 /// # Errors
-/// [`ReadEventsError`]; if one event cannot be taken, none is.
+/// Returns [`ReadEventsError`]. If one event is refused, all are.
 pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
     let kind = content_type(headers);
     match kind.as_str() {
@@ -96,7 +96,7 @@ pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) ->
             own(if many { json(body)? } else { vec![json(body)?] }, scope, now)
         }
         "application/cbor" => {
-            // Major type 4 (RFC 8949 §3.1): an array.
+            // Major type 4 (RFC 8949 §3.1) is an array.
             let many = body.first().is_some_and(|byte| byte >> 5 == 4);
             own(if many { cbor(body)? } else { vec![cbor(body)?] }, scope, now)
         }

@@ -11,13 +11,14 @@ use crate::error::Refusal;
 use crate::gateway::Gateway;
 use crate::trace::accept_span;
 
-/// Largest body, in bytes: a full batch of ordinary events.
+/// Maximum size of a body, in bytes: a full batch of ordinary events.
 pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// `POST /v1/events`: all of the body's events are taken, or none is. The answer names the ids under which they are stored.
+/// Handles `POST /v1/events`: either all of the body's events are accepted, or none is. The response has the ids
+/// under which they are stored.
 ///
 /// # Errors
-/// [`Refusal`], as JSON with a status.
+/// Returns [`Refusal`], as JSON with a status.
 pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let authorization = parts
@@ -25,6 +26,7 @@ pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Re
         .get(header::AUTHORIZATION)
         .map(|value| value.to_str().unwrap_or_default());
 
+    // The token is checked before the body is read, so that strangers cannot use up the memory.
     let scope = gateway.access.scope(authorization).ok_or(Refusal::Unauthorized)?;
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
     let events = read(&parts.headers, &body, scope, gateway.clock.now())?;

@@ -27,13 +27,13 @@ use crate::normalize;
 use crate::trace::accept_span;
 use endpoint::{Delivery, Scheme};
 
-/// Largest body, in bytes.
+/// Maximum size of a body, in bytes.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// `POST /hooks/{source}`: 200 once the event is durable.
+/// Handles `POST /hooks/{source}`: 200 once the event is durable.
 ///
 /// # Errors
-/// [`Refusal`], as JSON with a status.
+/// Returns [`Refusal`], as JSON with a status.
 pub async fn post(
     State(gateway): State<Gateway>,
     source: Result<Path<String>, PathRejection>,
@@ -49,9 +49,11 @@ pub async fn post(
     let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
 
     let now = gateway.clock.now();
+    // The signature covers the raw bytes, so it is checked before they are parsed.
     let verified = endpoint.verify(&parts.headers, &body, now)?;
 
     let payload = payload::read(&parts.headers, &body)?;
+    // Slack signs the check of a subscription like an event, although it is not one.
     if endpoint.scheme == Scheme::Slack
         && let Some(challenge) = slack::challenge(&payload)
     {
@@ -82,10 +84,10 @@ pub async fn post(
     Ok(axum::Json(json!({ "id": ids[0], "ids": ids })).into_response())
 }
 
-/// `GET /hooks/{source}`: the challenge of Meta's subscription.
+/// Handles `GET /hooks/{source}`: the challenge of Meta's subscription.
 ///
 /// # Errors
-/// [`Refusal`]: no such source, or not the token.
+/// Returns [`Refusal`] if the source does not exist or the token is wrong.
 pub async fn get(
     State(gateway): State<Gateway>,
     source: Result<Path<String>, PathRejection>,
@@ -104,7 +106,7 @@ pub async fn get(
     }
 }
 
-/// The source's name out of the path.
+/// Returns the name of the source from the path.
 fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
     path.map(|Path(name)| name).map_err(|error| Refusal::Malformed {
         detail: error.body_text(),
@@ -112,7 +114,7 @@ fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
     })
 }
 
-/// A name from outside, short enough for an answer and a log line.
+/// Returns a name from outside, shortened for a response and a log line.
 fn short(name: &str) -> String {
     name.chars().take(64).collect()
 }

@@ -1,10 +1,11 @@
-//! Channel `nats`: a part is a JSON message on core subject `nexus.out.<account>.<peer>`.
+//! Channel `nats`: each part is a JSON message on the core subject `nexus.out.<account>.<peer>`.
 //!
-//! Channels `cli` and `http` are the same under an account of their own name: who posted an event with this machine's token
-//! may listen for the answer, and finds it in the trace either way.
+//! The channels `cli` and `http` work in the same way, under an account with their own name: a client that posted an
+//! event with this machine's token may subscribe to the reply, and finds it in the trace in any case.
 //!
-//! Core messages are not stored: who wants them listens. The message leaves on the connection on which the delivery's
-//! receipt follows, so a stored receipt says that the server had the message first.
+//! Core messages are not stored; clients must be subscribed to receive them. The message is sent on the same
+//! connection as the delivery's receipt after it, so a stored receipt proves that the server received the message
+//! first.
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -18,19 +19,19 @@ use super::{Channel, Shipment};
 use crate::attempt::Call;
 use crate::chunk::{Limit, Unit};
 
-/// The channel's name.
+/// Name of the channel.
 pub const NAME: &str = "nats";
 
-/// Channels of what is posted with this machine's token.
+/// Channels of events that are posted with this machine's token.
 pub const LOCAL: [&str; 2] = ["cli", "http"];
 
-/// Largest text of a part, bytes: escaped as JSON six times as long at worst, it stays below the server's 1 MiB.
+/// Maximum text of a part, in bytes: JSON escapes make it at most six times as long, still below the server's 1 MiB.
 pub const MAX_TEXT: Limit = Limit {
     max: 160 * 1024,
     unit: Unit::Bytes,
 };
 
-/// A part as it is published.
+/// The published form of a part.
 #[derive(Debug, Serialize)]
 struct Published<'a> {
     delivery: String,
@@ -40,22 +41,22 @@ struct Published<'a> {
     content: &'a str,
 }
 
-/// See the module.
+/// Channel `nats`, `cli` or `http`; see the module.
 #[derive(Debug)]
 pub struct NatsChannel {
     bus: Bus,
-    /// The account of every part; none = the reply's own.
+    /// Account of every part; `None` = the reply's own account.
     account: Option<&'static str>,
 }
 
 impl NatsChannel {
-    /// On `bus`.
+    /// Creates the channel `nats` on `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {
         Self { bus, account: None }
     }
 
-    /// On `bus`, every part under `account`.
+    /// Creates a channel on `bus` that sends every part under `account`.
     #[must_use]
     pub const fn of_account(bus: Bus, account: &'static str) -> Self {
         Self {
@@ -90,6 +91,7 @@ impl Channel for NatsChannel {
         shipment.carrier.write(&mut headers);
         let to = subject::out(self.account.unwrap_or(shipment.account()), shipment.peer());
         let body = payload(&part, Format::Json);
+        // The lease is checked again after the wait for the connection.
         let sent = self
             .bus
             .core_publish_if(&to, &headers, body, || shipment.lease.is_live());

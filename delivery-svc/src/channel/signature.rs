@@ -1,4 +1,5 @@
-//! Standard Webhooks signatures. *Pure.* Source: <https://github.com/standard-webhooks/standard-webhooks>, "Signature scheme".
+//! Standard Webhooks signatures. *Pure.* Source: <https://github.com/standard-webhooks/standard-webhooks>, "Signature
+//! scheme".
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +7,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use shared::process::key::{WeakKeyError, standard};
 
-/// A key that signs; its bytes are never shown.
+/// A signing key; its bytes are never shown.
 #[derive(Clone)]
 pub struct SigningKey(Hmac<Sha256>);
 
@@ -17,17 +18,17 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// The key in `secret`: base64 of 24 to 64 bytes, with or without `whsec_` before it.
+    /// Parses the key in `secret`: base64 of 24 to 64 bytes, with or without the prefix `whsec_`.
     ///
     /// # Errors
-    /// [`WeakKeyError`] says what is expected.
+    /// Returns [`WeakKeyError`] if `secret` is not such a key.
     pub fn parse(secret: &str) -> Result<Self, WeakKeyError> {
         let bytes = standard(secret)?;
-        // HMAC takes keys of any length (RFC 2104 §2).
+        // HMAC accepts keys of any length (RFC 2104 §2).
         Hmac::new_from_slice(&bytes).map(Self).map_err(|_| WeakKeyError::Empty)
     }
 
-    /// The value of `webhook-signature` for a message `id`, sent at `timestamp` (Unix seconds), with `body`.
+    /// Returns the value of `webhook-signature` for the message `id` with `body`, sent at `timestamp` (Unix seconds).
     #[must_use]
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let mut mac = self.0.clone();

@@ -1,8 +1,8 @@
-//! Channel `webchat`: a part is a JSON request on core subject `nexus.webchat.<account>.<peer>`.
+//! Channel `webchat`: each part is a JSON request on the core subject `nexus.webchat.<account>.<peer>`.
 //!
-//! Every adapter replica hears it; one that holds an open page of the peer forwards it there and answers. An answer
-//! means that somebody was looking (`live`); none within the wait, or nobody listening, means that the page will find
-//! the part in its history when it comes back. Either way it is delivered: a closed page loses nothing. Source:
+//! Every adapter replica receives the request. A replica with an open page of the peer forwards the part to the page
+//! and responds. A response means that a page was connected (`live`). Without one, the page will find the part in its
+//! history when it connects again. The part counts as delivered in both cases: a closed page loses nothing. Source:
 //! `docs/design/channels.md` §2 (webchat).
 
 use std::time::Duration;
@@ -21,10 +21,10 @@ use super::{Channel, Shipment};
 use crate::attempt::Call;
 use crate::chunk::Limit;
 
-/// The channel's name.
+/// Name of the channel.
 pub const NAME: &str = "webchat";
 
-/// A part as it is published.
+/// The published form of a part.
 #[derive(Debug, Serialize)]
 struct Published<'a> {
     delivery: String,
@@ -33,12 +33,12 @@ struct Published<'a> {
     content: &'a str,
     reply_to: &'a str,
     at: UnixMillis,
-    /// What the page makes buttons of.
+    /// Card from which the page makes buttons.
     #[serde(skip_serializing_if = "Option::is_none")]
     approval: Option<Card>,
 }
 
-/// See the module.
+/// Channel `webchat`; see the module.
 #[derive(Debug)]
 pub struct WebchatChannel {
     bus: Bus,
@@ -46,7 +46,7 @@ pub struct WebchatChannel {
 }
 
 impl WebchatChannel {
-    /// On `bus`, waiting so long for an open page.
+    /// Creates the channel on `bus`, which waits for an open page for at most `answer_within`.
     #[must_use]
     pub const fn new(bus: Bus, answer_within: Duration) -> Self {
         Self { bus, answer_within }

@@ -1,8 +1,8 @@
-//! Channel `webhook`, and the bridged ones: a part is a signed `POST` of JSON to the account's URL.
+//! Channel `webhook`, and bridged channels: each part is a signed `POST` of JSON to the account's URL.
 //!
-//! Signed by Standard Webhooks; `webhook-id` is the delivery's id (`{delivery}/{part}` from the second part on), so that
-//! the receiver recognises a repetition. Redirects are followed only to the same origin and only where the method and
-//! the body stay (307, 308): any other answer to a `POST` would be a `GET` of something else.
+//! Calls are signed by Standard Webhooks. `webhook-id` is the delivery's id (`{delivery}/{part}` from the second part
+//! on), so that the receiver can detect a repeated call. A redirect is followed only if it has the same origin and
+//! keeps the method and body (307, 308); any other redirect of a `POST` would become a `GET` of another resource.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,49 +22,49 @@ use super::{Channel, Shipment};
 use crate::attempt::Call;
 use crate::chunk::Limit;
 
-/// The channel's name.
+/// Name of the channel.
 pub const NAME: &str = "webhook";
 
-/// Redirects that are followed for one call.
+/// Maximum number of redirects in one call.
 const MAX_REDIRECTS: usize = 3;
 
-/// How much of an answer is kept as the reason, bytes.
+/// Maximum length of a response that is kept as the reason, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
-/// Where an account's replies go.
+/// The endpoint to which an account's replies are sent.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// `http` or `https`.
+    /// URL with the scheme `http` or `https`.
     pub url: reqwest::Url,
-    /// Signs each call.
+    /// Key that signs each call.
     pub key: SigningKey,
-    /// Largest part; none = any size.
+    /// Maximum size of a part; `None` = unlimited.
     pub limit: Option<Limit>,
 }
 
-/// How long a call may take.
+/// Timeouts of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until the connection stands.
+    /// Maximum time until the connection is established.
     pub connect: Duration,
-    /// Until the answer is there.
+    /// Maximum time until the whole response is read.
     pub whole: Duration,
 }
 
-/// See the module.
+/// Channel `webhook`; see the module.
 #[derive(Debug)]
 pub struct WebhookChannel {
     client: reqwest::Client,
     endpoints: HashMap<String, Endpoint>,
-    /// Until the answer is there.
+    /// Maximum time until the whole response is read.
     whole: Duration,
 }
 
 impl WebhookChannel {
-    /// Calling `endpoints`, by account.
+    /// Creates the channel with `endpoints` by account.
     ///
     /// # Errors
-    /// The client's word where it cannot be set up (no TLS, e.g.).
+    /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
     pub fn new(endpoints: HashMap<String, Endpoint>, timeouts: Timeouts) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
@@ -93,12 +93,12 @@ fn redirect(attempt: Attempt<'_>) -> Action {
     }
 }
 
-/// What is posted.
+/// The body of a call.
 #[derive(Debug, Serialize)]
 struct Body<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    /// When the turn's dispatch was made, Unix milliseconds: the same in every attempt.
+    /// Time of the turn's dispatch, in Unix milliseconds; the same in every attempt.
     timestamp: u64,
     data: Data<'a>,
 }
@@ -143,13 +143,14 @@ impl<'a> Body<'a> {
 
         Self {
             kind: "nexus.reply",
+            // Derived from the id, so that every attempt has the same body.
             timestamp: reply.id.timestamp_ms(),
             data,
         }
     }
 }
 
-/// The receiver's idempotency key.
+/// Returns the receiver's idempotency key.
 fn webhook_id(shipment: &Shipment<'_>) -> String {
     match shipment.part.index {
         0 => shipment.reply.id.to_string(),
@@ -203,7 +204,8 @@ impl Channel for WebhookChannel {
             }
         };
 
-        // The answer first, and time for which this process was stopped does not count: it may lie in the socket.
+        // The response is polled first, and time for which this process was stopped does not count: the response may
+        // already be in the socket.
         tokio::select! {
             biased;
             ended = call => ended,
@@ -221,7 +223,7 @@ async fn read(mut response: reqwest::Response) -> Call {
         .map(str::to_owned);
 
     let mut said = Vec::new();
-    // What fails after the status has come changes nothing: the receiver has decided.
+    // A failure after the status has arrived changes nothing, because the receiver has already decided.
     while let Ok(Some(chunk)) = response.chunk().await {
         let room = MAX_REASON_BYTES.saturating_sub(said.len());
         if room == 0 {
@@ -237,7 +239,7 @@ async fn read(mut response: reqwest::Response) -> Call {
     }
 }
 
-/// The error and what caused it, in one line, without the URL: it may hold a secret.
+/// Returns the error and its causes in one line, without the URL, which may contain a secret.
 fn chain(error: &reqwest::Error) -> String {
     let what = if error.is_timeout() {
         "timed out"

@@ -1,4 +1,5 @@
-//! The clock of a process under test: the host's, moved by what [`TEST_CLOCK`] says. Not part of release builds.
+//! The clock of a process under test: the host's clock with the offsets of [`TEST_CLOCK`]. Not part of release
+//! builds.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -6,30 +7,30 @@ use std::time::{Duration, Instant};
 
 use super::{Offsets, TEST_CLOCK, process_time};
 
-/// How long offsets that were read are used without a look at the file.
+/// Time for which offsets are used before the file is read again.
 const KEPT: Duration = Duration::from_millis(1);
 
-/// Where the offsets come from.
+/// The source of the offsets.
 enum Source {
-    /// From the variable itself.
+    /// Fixed offsets in the variable itself.
     Fixed(Offsets),
-    /// From the first of these files that exists.
+    /// The first of these files that exists.
     Files([PathBuf; 2], Mutex<Known>),
 }
 
-/// Offsets as they were last read.
+/// The offsets as last read, with the time of reading.
 #[derive(Debug, Default)]
 struct Known {
     offsets: Offsets,
     read_at: Option<Instant>,
 }
 
-/// Whether the variable is set.
+/// Returns whether the variable is set.
 pub(super) fn is_set() -> bool {
     source().is_some()
 }
 
-/// The offsets that hold at this moment.
+/// Returns the offsets at this moment.
 pub(super) fn offsets() -> Offsets {
     match source() {
         None => Offsets::default(),
@@ -59,7 +60,7 @@ impl Source {
     }
 }
 
-/// The offsets in the first of `paths`, none where no file is there. The boot time never goes back.
+/// Returns the offsets in the first of `paths` that exists, or zero if none does. The boot time never goes back.
 fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     let now = process_time();
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,7 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     known.offsets
 }
 
-/// Reads `wall=+86400s boot=+500ms`; what is not named is zero.
+/// Parses `wall=+86400s boot=+500ms`. A clock that is not named has the offset zero.
 fn parse(text: &str) -> Result<Offsets, String> {
     let mut offsets = Offsets::default();
     for word in text.split_whitespace() {

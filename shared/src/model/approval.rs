@@ -1,4 +1,4 @@
-//! Approvals: a human's word on a tool call. *Pure.* Source: `docs/design/sessions.md` §8; seed 002.
+//! Approvals of a tool call. *Pure.* Source: `docs/design/sessions.md` §8; seed 002.
 
 mod ask;
 
@@ -11,28 +11,28 @@ use super::session::SessionRef;
 use super::time::UnixMillis;
 pub use ask::{Ask, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Scope};
 
-/// Where an approval stands.
+/// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalStatus {
-    /// Asked.
+    /// Waiting for a decision.
     Pending,
-    /// Yes.
+    /// Approved by its approvers.
     Approved,
-    /// No.
+    /// Denied by an approver.
     Rejected,
-    /// Nobody answered in time.
+    /// Not decided in time.
     Expired,
-    /// Withdrawn.
+    /// Withdrawn: the turn no longer waits for it.
     Cancelled,
-    /// The arguments changed: asked anew.
+    /// Replaced by a new request, because the arguments changed.
     Superseded,
-    /// The approved call has run.
+    /// Used: the approved call has run.
     Consumed,
 }
 
 impl ApprovalStatus {
-    /// As it is written.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,61 +47,61 @@ impl ApprovalStatus {
     }
 }
 
-/// What is asked of a human.
+/// The request of an approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
-    /// The approval's id.
+    /// Id of the approval.
     pub id: String,
-    /// The tool call.
+    /// Id of the tool call.
     pub call: String,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
-    /// Its arguments.
+    /// Arguments of the call.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments, in hex.
     pub arguments_hash: String,
-    /// The rule that asks.
+    /// Name of the policy that asks.
     pub policy: String,
-    /// Who may decide.
+    /// Description of the parties that may decide, for people.
     pub approvers: Vec<String>,
-    /// When it lapses.
+    /// Time at which the approval expires.
     pub expires_at: UnixMillis,
-    /// The turn that is suspended on it; none where no turn is.
+    /// The turn that is suspended on the approval; absent = no turn waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_in: Option<Box<AskedIn>>,
 }
 
-/// Somebody on a channel: who wrote a message, or who decides. Persons have many of them (`identities.yaml`).
+/// A party on a channel: the sender of a message, or an approver. A person may have many of them (`identities.yaml`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Party {
-    /// The channel; `cli` and `operator` for those who act on the installation itself.
+    /// Name of the channel; `cli` and `operator` for callers that act on the installation itself.
     pub channel: String,
-    /// Their id there.
+    /// Id of the party on the channel.
     pub id: String,
-    /// Who says that they are who they are.
+    /// The proof of the party's identity.
     #[serde(default, skip_serializing_if = "Proof::is_vouched")]
     pub proof: Proof,
-    /// Id of the person whom the origin of their message proves them to be; the only one they are with [`Proof::Channel`].
+    /// Id of the person proven by the origin of the message. With [`Proof::Channel`] the party is no other person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<String>,
 }
 
-/// Who says that somebody is who they are.
+/// The proof of a party's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
-    /// Whoever calls the service, which only bots and tools of ours may.
+    /// The caller of the service vouches for the party. Only the installation's bots and tools may do so.
     #[default]
     Vouched,
-    /// The origin of their message: a channel knows its senders, and nothing of the installation.
+    /// The origin of the message: a channel that proves its senders but has no rights in the installation.
     Channel,
-    /// They themselves.
+    /// Only the party's own claim.
     Nobody,
 }
 
 impl Proof {
-    /// Whether the caller vouches for them.
+    /// Returns whether the caller vouches for the party.
     #[must_use]
     pub const fn is_vouched(&self) -> bool {
         matches!(self, Self::Vouched)
@@ -114,60 +114,60 @@ impl std::fmt::Display for Party {
     }
 }
 
-/// The turn that is suspended on an approval, and how it asked.
+/// The turn that is suspended on an approval, and the way it asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AskedIn {
-    /// The session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// Who may decide.
+    /// Approvers that may decide.
     pub scope: Scope,
-    /// Who wrote what the turn answers; none where several did, or nobody.
+    /// Sender of the message that the turn answers; absent if there were several senders or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<Party>,
-    /// Why it is asked.
+    /// Reason for the approval, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When the owner is told as well.
+    /// Time at which the owner is notified as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalate_at: Option<UnixMillis>,
-    /// Where the turn's answer goes: the conversation that the card goes to.
+    /// Conversation of the turn's reply, to which the card is sent.
     pub place: DeliveryContext,
-    /// The event that led to it.
+    /// Event that led to the turn.
     pub causation: Causation,
-    /// Where the agent runs the call itself, and asks by the gate of its turn: SHA-256 of the arguments as it wrote them,
-    /// canonical, in hex.
+    /// For an agent that runs the call itself and asks through its turn's gate: SHA-256 in hex of the canonical form
+    /// of the arguments as the agent wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<String>,
 }
 
-/// What only the approvals' room puts on a reply (`Reply.interactive`, `kind` = `approval`), and no agent can: whoever
-/// shows the card makes buttons of it.
+/// The interactive part of an approval's reply (`Reply.interactive`, `kind` = `approval`). Only Nexus's approval code
+/// creates it, never an agent. The client that shows the card renders it as buttons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
-    /// Always `approval`.
+    /// Kind of the interactive part: always [`CARD`].
     pub kind: String,
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// The reply code, as people write it: it stands on the card alone, and is told to no agent.
+    /// Reply code as people write it. It appears on the card alone and is never given to an agent.
     pub code: String,
-    /// Hash of the arguments that the card shows.
+    /// SHA-256 in hex of the arguments that the card shows.
     pub arguments_hash: String,
-    /// The link by which a person decides, where the card has one.
+    /// Link by which a person decides, if the card has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
 }
 
 impl Card {
-    /// The card that `interactive` is; none where it is something else.
+    /// Parses `interactive`. Returns `None` if it is not a card.
     #[must_use]
     pub fn of(interactive: Option<&Value>) -> Option<Self> {
         let card: Self = serde_json::from_value(interactive?.clone()).ok()?;
         (card.kind == CARD && !card.code.is_empty()).then_some(card)
     }
 
-    /// `text` without the code and the link: as hooks, searches and agents may read it.
+    /// Returns `text` without the code and the link, for hooks, searches and agents.
     #[must_use]
     pub fn veiled(&self, text: &str) -> String {
         let text = text.replace(&self.code, VEILED_CODE);
@@ -178,63 +178,63 @@ impl Card {
     }
 }
 
-/// [`Card::kind`].
+/// The value of [`Card::kind`].
 pub const CARD: &str = "approval";
-/// What stands in the place of a code where agents may read.
+/// Placeholder for a code in text that agents may read.
 pub const VEILED_CODE: &str = "····-····";
 
-/// What a human said.
+/// The decision of a person about an approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalDecision {
-    /// The approval's id.
+    /// Id of the approval.
     pub id: String,
-    /// The new status.
+    /// New state of the approval.
     pub status: ApprovalStatus,
-    /// Who decided.
+    /// Party that made the decision; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     /// Arguments as the approver edited them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
-    /// What they wrote.
+    /// Comment of the approver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
 }
 
-/// A value of KV `approvals`: what is asked, and where it stands. Decided by compare-and-set, once.
+/// A value of KV `approvals`: the request and its state. It is decided once, by compare-and-set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Confirmation {
-    /// What is asked.
+    /// The request to the approvers.
     pub request: ApprovalRequest,
-    /// Where it stands.
+    /// State of the approval.
     pub status: ApprovalStatus,
-    /// Who asks: a persona, or a runtime on its behalf.
+    /// Name of the requester: a persona, or a runtime on its behalf.
     pub requested_by: String,
-    /// When.
+    /// Time of the request.
     pub requested_at: UnixMillis,
-    /// When it was decided or lapsed.
+    /// Time of the decision or expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_at: Option<UnixMillis>,
-    /// Who decided.
+    /// Party that made the decision; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
-    /// What they wrote.
+    /// Comment of the approver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
-    /// What happened to it on the way.
+    /// Intermediate steps between request and decision.
     #[serde(default, skip_serializing_if = "Trail::is_empty")]
     pub trail: Trail,
 }
 
 impl Confirmation {
-    /// Whether a turn of `session` asks.
+    /// Returns whether a turn of `session` asked.
     #[must_use]
     pub fn is_of(&self, session: &SessionRef) -> bool {
         let asked = self.request.asked_in.as_deref();
         asked.is_some_and(|asked| asked.session == *session)
     }
 
-    /// Hash of the arguments that stand: the approver's, or those that were asked for.
+    /// Returns the hash of the arguments in force: the approver's, or the requested ones.
     #[must_use]
     pub fn standing_hash(&self) -> &str {
         let edited = self.trail.edited.as_ref().map(|edited| edited.hash.as_str());
@@ -242,39 +242,40 @@ impl Confirmation {
     }
 }
 
-/// What happened to an approval between question and end.
+/// The steps of an approval between its request and its end.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trail {
-    /// The reply code, 8 random letters: it stands on the card alone, and is told to no agent.
+    /// Reply code of 8 random letters. It appears on the card alone and is never given to an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Who said yes so far, where one is not enough.
+    /// Approvals so far, if more than one is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<Vote>,
-    /// The arguments as an approver edited them.
+    /// Arguments as an approver edited them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edited: Option<Edited>,
-    /// JSON Schema of the tool's arguments when it was asked, which edited ones must fit; none where nobody knows it, or it
-    /// is too large to be kept.
+    /// JSON Schema of the tool's arguments at the time of the request, which edited arguments must match; absent if
+    /// it is unknown or too large to be stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Box<Value>>,
-    /// How the word came that decided it: `cli`, `http`, `link`, `chat`, ….
+    /// Way the decision arrived: `cli`, `http`, `link`, `chat`, ….
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// When the owner was told as well.
+    /// Time the owner was notified as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub escalated_at: Option<UnixMillis>,
-    /// Whether the session's ledger has taken the decision; only then may the value vanish.
+    /// Whether the session's ledger has recorded the decision. The value may be deleted only after that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub taken: bool,
-    /// When the approved call was begun.
+    /// Time the approved call started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed_at: Option<UnixMillis>,
-    /// The attempt to run it for which an agent that runs it itself was given it.
+    /// Attempt of the turn to which the approval was given, for an agent that runs the call itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_by: Option<String>,
-    /// What led here, as `AUDIT` is to say it: written with the value, so that whoever finds the value can see to it.
+    /// The `AUDIT` record of the last change, written with the value, so that any process that reads the value can
+    /// publish it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<ApprovalRecord>>,
     /// Sequence in `AUDIT` of the record of the change before; 0 = there was none.
@@ -288,23 +289,23 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 impl Trail {
-    /// Whether nothing happened yet.
+    /// Returns whether there has been no step yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// One yes of several.
+/// One approval of several that are needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vote {
-    /// The person's id, or `{channel}:{id}` of somebody unknown.
+    /// Id of the person, or `{channel}:{id}` of an unknown party.
     pub by: String,
-    /// When.
+    /// Time of the vote.
     pub at: UnixMillis,
-    /// Hash of the arguments that they saw.
+    /// SHA-256 in hex of the arguments that the approver saw.
     pub arguments_hash: String,
-    /// Where all of several scopes must be satisfied, those for which it counts: their numbers, from 0.
+    /// For [`Scope::All`]: the indices, from 0, of the scopes for which the vote counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts_for: Vec<usize>,
 }
@@ -312,73 +313,73 @@ pub struct Vote {
 /// Arguments as an approver edited them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Edited {
-    /// They.
+    /// Arguments as the approver wrote them.
     pub arguments: Value,
-    /// SHA-256 of them, canonical, in hex.
+    /// SHA-256 of their canonical form, in hex.
     pub hash: String,
 }
 
-/// Wakes the owner of a session because one of its approvals was asked or decided: a message on the session's dispatch
-/// subject, followed by a claim. It says which approval and nothing about it: whoever reads it reads KV `approvals`. Its
-/// message id is the approval's id and what happened.
+/// Wakes the owner of a session because one of its approvals was requested or decided: a message on the session's
+/// dispatch subject, followed by a claim. It contains only the approval's id; the reader looks it up in KV
+/// `approvals`. Its message id is made of the approval's id and the kind of change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionDecision {
-    /// The session.
+    /// Session that is woken.
     pub target: SessionRef,
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// When it was asked or decided.
+    /// Time of the request or decision.
     pub at: UnixMillis,
 }
 
-/// What a timer of an approval is for.
+/// The purpose of an approval's timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalTimerPurpose {
-    /// It lapses.
+    /// The approval expires.
     Expire,
-    /// The owner is told as well.
+    /// The owner is notified as well.
     Escalate,
 }
 
-/// The payload of a message on `nexus.schedule.approval.*`, and of what it fires.
+/// The payload of a message on `nexus.schedule.approval.*`, and of the message it fires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalTimer {
-    /// The approval.
+    /// Id of the approval.
     pub approval: String,
-    /// What for.
+    /// Purpose of the timer.
     pub purpose: ApprovalTimerPurpose,
 }
 
-/// One line of an approval's history, as `AUDIT` keeps it.
+/// One entry of an approval's history, as stored in `AUDIT`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRecord {
-    /// The approval.
+    /// Id of the approval.
     pub approval: String,
-    /// What happened: `asked`, `voted`, `refused`, `escalated`, or the new status.
+    /// Kind of change: `asked`, `voted`, `refused`, `escalated`, or the new state.
     pub what: String,
-    /// The how-manyth change of the approval it is, from 1; 0 = it changed nothing.
+    /// Number of the change, from 1; 0 = the entry records no change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub n: u64,
-    /// When.
+    /// Time of the change.
     pub at: UnixMillis,
-    /// Who; none where time or the turn did it.
+    /// Party that made the change; absent if a timer or the turn did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// How their word came.
+    /// Way the party's decision arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// What they wrote, or why they were refused.
+    /// Comment of the party, or the reason for refusing its decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
-    /// Hash of the arguments that were asked for.
+    /// SHA-256 in hex of the requested arguments.
     pub before_hash: String,
-    /// Hash of the arguments that stand now.
+    /// SHA-256 in hex of the arguments now in force.
     pub after_hash: String,
-    /// The session; none where no turn waits.
+    /// Session of the turn; absent if no turn waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionRef>,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
 }

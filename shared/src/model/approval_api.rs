@@ -1,80 +1,81 @@
-//! Questions to and answers of `nexus.svc.approval.*`, in JSON. *Pure.* Source: `docs/design/sessions.md` §8.
+//! Requests to and responses of `nexus.svc.approval.*`, in JSON. *Pure.* Source: `docs/design/sessions.md` §8.
 //!
-//! Whoever may ask `decide` vouches for who speaks: the service checks whether that person may, not whether it is they.
+//! A caller of `decide` vouches for the party that decides: the service checks whether that party may decide, not
+//! whether the decision is really theirs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalStatus, Confirmation, Party};
 
-/// `list`: newest first.
+/// `list`: returns approvals, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListApprovals {
-    /// Only those that stand there; none = all.
+    /// Return only approvals in this state; absent = all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<ApprovalStatus>,
-    /// At most this many; 0 = 50.
+    /// Maximum number of approvals; 0 = 50.
     pub limit: usize,
 }
 
-/// Answer of `list`.
+/// The response to `list`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalList {
-    /// They.
+    /// The approvals found, newest first.
     pub approvals: Vec<Confirmation>,
 }
 
-/// `get`.
+/// `get`: returns one approval.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetApproval {
-    /// Its id. The code on its card is for replies in a chat, and opens nothing here.
+    /// Id of the approval. The code on its card is for replies in a chat and is not accepted here.
     pub id: String,
 }
 
-/// `decide`.
+/// `decide`: approves or denies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecideApproval {
-    /// Its id. The code on its card is for replies in a chat, and opens nothing here.
+    /// Id of the approval. The code on its card is for replies in a chat and is not accepted here.
     pub id: String,
-    /// Yes or no.
+    /// Whether to approve; `false` denies.
     pub approve: bool,
-    /// Who says so.
+    /// Party that makes the decision.
     pub by: Party,
-    /// How their word came: `cli`, `http`, `link`, `chat`, ….
+    /// Way the decision arrived: `cli`, `http`, `link`, `chat`, ….
     pub via: String,
-    /// The arguments as they want them; none = as they are.
+    /// Arguments as the party edited them; absent = unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Value>,
-    /// Hash of the arguments that they were shown; where others stand, nothing is decided.
+    /// SHA-256 in hex of the arguments that the party saw. If others are in force, nothing is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments_hash: Option<String>,
-    /// What they write.
+    /// Comment of the party.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
 }
 
-/// Answer of `decide`.
+/// The response to `decide`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalAnswer {
-    /// The approval's id.
+    /// Id of the approval.
     pub id: String,
-    /// Where it stands now.
+    /// State of the approval after the request.
     pub status: ApprovalStatus,
-    /// Whether this word changed it.
+    /// Whether this request changed the state.
     pub changed: bool,
-    /// Who said yes so far, where more than one must.
+    /// Parties that have approved so far, if more than one is needed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub votes: Vec<String>,
 }
 
-/// The channel of whoever follows the link of a card that was sent to their own place.
+/// Channel of a party that follows the link of a card sent to that party's own address.
 pub const LINK: &str = "link";
 
-/// What the signature of a card's link is made over: approval, person, channel, hash of the arguments, end in Unix
-/// milliseconds.
+/// Returns the text that a card link's signature covers: approval, person, channel, hash of the arguments, and end in
+/// Unix milliseconds.
 #[must_use]
 pub fn link_text(approval: &str, by: &str, channel: &str, arguments_hash: &str, until: i64) -> String {
     serde_json::json!([approval, by, channel, arguments_hash, until]).to_string()

@@ -1,28 +1,29 @@
-//! Which channels replies can be delivered to. *Pure.*
+//! The channels to which replies can be delivered. *Pure.*
 //!
-//! delivery-svc says which accounts it is configured with, in KV `channels`; a hook that needs one (`@needs-channel`) sees
-//! events from when it is there. Channels of our own need no account, and are there wherever delivery-svc is.
+//! delivery-svc publishes the accounts that it is configured with in KV `channels`. A hook that needs an account
+//! (`@needs-channel`) sees events as soon as the account is published. Nexus's own channels need no account: every
+//! delivery-svc has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Key of the entry in KV `channels`.
+/// Key of delivery-svc's entry in KV `channels`.
 pub const DELIVERED: &str = "delivery";
 
-/// Channels that every delivery-svc has, for any account.
+/// Nexus's own channels, which every delivery-svc serves for any account.
 pub const OWN: [&str; 5] = ["webchat", "nats", "cli", "http", "agent"];
 
-/// An entry of KV `channels`: the accounts of delivery-svc.
+/// An entry of KV `channels`: the accounts that delivery-svc is configured with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfiguredChannels {
-    /// Accounts by channel. Channels of our own are not among them.
+    /// Account names by channel, without the channels in [`OWN`].
     pub accounts: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl ConfiguredChannels {
-    /// Whether `need` is there: `channel`, with any account, or `channel:account`.
+    /// Returns whether `need` can be delivered to: `channel` (with any account) or `channel:account`.
     #[must_use]
     pub fn has(&self, need: &str) -> bool {
         let (channel, account) = match need.split_once(':') {
@@ -39,7 +40,7 @@ impl ConfiguredChannels {
         account.map_or(!accounts.is_empty(), |account| accounts.contains(account))
     }
 
-    /// The first of `needs` that is not there.
+    /// Returns the first of `needs` that cannot be delivered to.
     #[must_use]
     pub fn missing<'a>(&self, needs: &'a [String]) -> Option<&'a str> {
         needs.iter().map(String::as_str).find(|need| !self.has(need))

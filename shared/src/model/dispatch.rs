@@ -1,4 +1,4 @@
-//! The Dispatch: one fired hook's order to one session. *Pure.*
+//! Dispatches: the order of one fired hook to one session. *Pure.*
 //!
 //! Source: seed 001 §3–4; `docs/design/wire.md` §1.5.
 
@@ -13,121 +13,122 @@ use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
 
-/// Where an answer goes. camelCase on the wire, as in the seed; snake_case is read too.
+/// The destination of a reply. Written in camelCase on the wire, as in the seed; snake_case is read too.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeliveryContext {
-    /// The channel that delivers it.
+    /// Channel that delivers the reply.
     pub channel: String,
-    /// Which of our accounts there.
+    /// Name of the installation's account on the channel.
     #[serde(default, alias = "account_id", skip_serializing_if = "Option::is_none")]
     pub account_id: Option<String>,
-    /// The conversation.
+    /// Id of the conversation on the channel.
     #[serde(default, alias = "peer_id", skip_serializing_if = "Option::is_none")]
     pub peer_id: Option<String>,
-    /// Thread within it.
+    /// Thread within the conversation.
     #[serde(default, alias = "thread_id", skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
-    /// Id of the event answered; the channel translates it to the platform's id.
+    /// Id of the event to which this is a reply; the channel translates it to the platform's id.
     #[serde(default, alias = "reply_to_id", skip_serializing_if = "Option::is_none")]
     pub reply_to_id: Option<String>,
 }
 
-/// The message that the agent is given.
+/// The message that an agent receives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Message {
-    /// The original sender's id.
+    /// Id of the original sender.
     pub from: String,
-    /// The channel on which it was said; absent = that of the event's id.
+    /// Channel of the message; absent = the channel in the event's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// The event's content.
+    /// Text of the event's content.
     pub content: String,
-    /// The first of the event's content types, or `text`.
+    /// First content type of the event, or `text`.
     pub content_type: String,
-    /// The event's metadata.
+    /// Metadata of the event.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// The event's attachments.
+    /// Attachments of the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-    /// Who brought the event.
+    /// Party that brought the event.
     #[serde(default, skip_serializing_if = "Origin::is_open")]
     pub origin: Origin,
-    /// Whether the origin proves that `from` wrote it.
+    /// Whether the origin proves that `from` wrote the message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proven: bool,
-    /// Id of the person who wrote it, as far as the origin proves it.
+    /// Id of the person who wrote the message, as far as the origin proves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<String>,
 }
 
-/// What the hook adds to the agent's context.
+/// The additions of a hook to the agent's context.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DispatchContext {
-    /// Appended to the persona's system prompt.
+    /// Text appended to the persona's system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Data that the hook read out of the event.
+    /// Data that the hook extracted from the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extracted: Option<Map<String, Value>>,
-    /// Whether the session's history goes along.
+    /// Whether the session's history is included.
     pub include_thread_history: bool,
 }
 
-/// What a dispatch came from.
+/// The cause of a dispatch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Causation {
-    /// The event.
+    /// Id of the event that caused it.
     pub event: EventId,
-    /// The event's hops.
+    /// Number of hops of that event.
     pub hops: u8,
 }
 
-/// One fired hook's order to one session.
+/// The order of one fired hook to one session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Dispatch {
-    /// See [`dispatch_id`].
+    /// Id of the dispatch; see [`dispatch_id`].
     pub id: Ulid,
-    /// The event.
+    /// Id of the event.
     pub event_id: EventId,
-    /// The event's sequence in `EVENTS`.
+    /// Sequence of the event in `EVENTS`.
     pub event_seq: u64,
-    /// The hook that fired.
+    /// Id of the hook that fired.
     pub hook_id: String,
-    /// The hook's priority; higher first where several wait.
+    /// Priority of the hook; a higher priority runs first if several dispatches wait.
     pub priority: i32,
-    /// When the hook was evaluated.
+    /// Time the hook was evaluated.
     pub timestamp: UnixMillis,
-    /// Which session runs it.
+    /// Session that runs the dispatch.
     pub target: SessionRef,
-    /// How it meets a busy session; absent = as the session's settings say.
+    /// Queue mode for a busy session; absent = as the session's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mode: Option<QueueMode>,
-    /// What the agent is given.
+    /// Message for the agent.
     pub message: Message,
-    /// What the agent may do.
+    /// Permissions of the agent.
     pub permissions: PermissionSet,
-    /// What the hook adds.
+    /// The hook's additions to the agent's context.
     pub context: DispatchContext,
-    /// Where the answer goes.
+    /// Destination of the reply.
     pub delivery_context: DeliveryContext,
-    /// What it came from.
+    /// Cause of the dispatch.
     pub causation: Causation,
 }
 
-/// The id of the dispatch that `hook` makes of `event`: a ULID of the event's time and, as its randomness,
-/// the first 80 bits of SHA-256 over event id, NUL and hook id. The same pair has the same id for ever.
+/// Returns the id of the dispatch that `hook` makes of `event`: a ULID with the event's time and, as its randomness,
+/// the first 80 bits of SHA-256 over the event id, NUL and the hook id. The same pair always has the same id.
 #[must_use]
 pub fn dispatch_id(event: &EventId, timestamp: UnixMillis, hook: &str) -> Ulid {
     derived_ulid(timestamp, &[event.as_str(), hook])
 }
 
-/// A ULID of `at` and of `parts`, joined by NUL and hashed: for ids that must come out the same again.
+/// Returns a ULID of `at` and of `parts`, joined by NUL and hashed, for ids that must be the same when computed
+/// again.
 #[must_use]
 pub fn derived_ulid(at: UnixMillis, parts: &[&str]) -> Ulid {
     let mut hash = Sha256::new();

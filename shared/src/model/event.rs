@@ -1,4 +1,4 @@
-//! The Event: everything that happens, normalised. *Pure.*
+//! Events: everything that happens, in normalized form. *Pure.*
 //!
 //! Source: seed 003 §1–3, §7 and `docs/design/wire.md` §1.1.
 
@@ -8,58 +8,59 @@ use serde_json::{Map, Value};
 use super::origin::{EVERYBODY, Origin};
 use super::time::UnixMillis;
 
-/// Longest id of an event, in bytes.
+/// Maximum length of an event id, in bytes.
 pub const MAX_EVENT_ID_BYTES: usize = 512;
 
-/// Deepest causal chain: an event with more hops is refused (`docs/design/wire.md`).
+/// Maximum length of a causal chain: an event with more hops is refused (`docs/design/wire.md`).
 pub const MAX_HOPS: u8 = 8;
 
-/// Most participants of an event.
+/// Maximum number of participants of an event.
 pub const MAX_PARTICIPANTS: usize = 1_000;
 
-/// Most attachments of an event.
+/// Maximum number of attachments of an event.
 pub const MAX_ATTACHMENTS: usize = 100;
 
-/// Most tags of an event.
+/// Maximum number of tags of an event.
 pub const MAX_TAGS: usize = 256;
 
-/// Most content types of an event.
+/// Maximum number of content types of an event.
 pub const MAX_CONTENT_TYPES: usize = 100;
 
-/// Largest content of an event, in bytes; larger things are attachments. Metadata is bounded by the size of a message alone.
+/// Maximum size of an event's content, in bytes; larger data must be an attachment. Metadata is limited only by the
+/// maximum message size.
 pub const MAX_EVENT_BYTES: usize = 1024 * 1024;
 
-/// Id prefixes of what our own services say (a delivery, a timer, an agent): no human wrote it.
+/// Id prefixes of events that Nexus's own services publish (a delivery, a timer, an agent): no human wrote them.
 pub const OWN_ADAPTERS: [&str; 3] = ["out", "timer", "agent"];
 
-/// Why a string is not an event id.
+/// The reason why a string is not an event id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseEventIdError {
-    /// Nothing stands in it.
+    /// The string is empty.
     #[error("event id is empty")]
     Empty,
-    /// More than [`MAX_EVENT_ID_BYTES`].
+    /// The string is longer than [`MAX_EVENT_ID_BYTES`].
     #[error("event id has {0} bytes, at most {MAX_EVENT_ID_BYTES} are allowed")]
     TooLong(usize),
-    /// No `{adapter}:` in front.
+    /// The string does not start with `{adapter}:`.
     #[error("event id `{0}` is not of the form `adapter:source_id`")]
     NoAdapter(String),
-    /// A control character, NUL among them.
+    /// The string contains a control character, such as NUL.
     #[error("event id holds the control character U+{0:04X}")]
     Control(u32),
 }
 
-/// The id of an event: `{adapter}:{source_id}`, the same for the same source item for ever.
+/// The id of an event: `{adapter}:{source_id}`. The same source item always has the same id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EventId(String);
 
 impl EventId {
-    /// Checks `text`: non-empty, at most [`MAX_EVENT_ID_BYTES`], with an adapter before the first colon,
-    /// without control characters.
+    /// Parses `text`. An id has 1 to [`MAX_EVENT_ID_BYTES`] bytes, an adapter before the first colon, a source id
+    /// after it, and no control characters.
     ///
     /// # Errors
-    /// [`ParseEventIdError`] says which of these does not hold.
+    /// Returns [`ParseEventIdError`] with the condition that `text` does not meet.
     pub fn parse(text: impl Into<String>) -> Result<Self, ParseEventIdError> {
         let text = text.into();
         if text.is_empty() {
@@ -80,13 +81,13 @@ impl EventId {
         }
     }
 
-    /// The whole id.
+    /// Returns the whole id.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The adapter before the first colon.
+    /// Returns the adapter: the part before the first colon.
     #[must_use]
     pub fn adapter(&self) -> &str {
         self.0.split_once(':').map_or("", |(adapter, _)| adapter)
@@ -112,27 +113,27 @@ impl From<EventId> for String {
     }
 }
 
-/// Which way the item went.
+/// The direction of an item, or the kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Came to us.
+    /// The item was sent to this installation.
     #[default]
     Received,
-    /// Went out through one of our channels.
+    /// The item was sent through one of the installation's channels.
     Sent,
-    /// Seen, addressed to nobody here.
+    /// The item was seen, but not addressed to this installation.
     Observed,
-    /// A thing came to be (file, calendar entry).
+    /// An item was created (a file, a calendar entry).
     Created,
-    /// An item that was known changed at its source.
+    /// A known item changed at its source.
     Updated,
-    /// An item that was known is gone at its source.
+    /// A known item was deleted at its source.
     Deleted,
 }
 
 impl Direction {
-    /// The word on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -146,62 +147,62 @@ impl Direction {
     }
 }
 
-/// Who sent it.
+/// The sender of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sender {
-    /// The sender's id at the source.
+    /// Id of the sender at the source.
     pub id: String,
-    /// The name shown to people.
+    /// Name that is shown to people.
     #[serde(default, alias = "displayName", skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
-    /// Roles at the source (guild roles, e.g.).
+    /// Roles of the sender at the source (such as guild roles).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
 }
 
-/// A participant's part in an event.
+/// The role of a participant in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParticipantRole {
-    /// Wrote it.
+    /// The participant wrote the message.
     Sender,
-    /// It was addressed to them.
+    /// The message was addressed to the participant.
     Recipient,
-    /// Carbon copy.
+    /// The participant received a carbon copy.
     Cc,
-    /// Saw it.
+    /// The participant saw the message.
     Observer,
 }
 
-/// Somebody who took part.
+/// A party that took part in an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Participant {
-    /// Id at the source.
+    /// Id of the participant at the source.
     pub id: String,
-    /// Their part.
+    /// Role of the participant in the event.
     pub role: ParticipantRole,
-    /// The name shown to people.
+    /// Name that is shown to people.
     #[serde(default, alias = "displayName", skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
 }
 
-/// What sort of conversation it is.
+/// The kind of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerKind {
-    /// Between two.
+    /// A direct conversation of two parties.
     #[default]
     Dm,
-    /// Among several.
+    /// A conversation of several parties.
     Group,
-    /// A room anybody may enter.
+    /// A room that anyone may enter.
     Channel,
 }
 
 impl PeerKind {
-    /// The word on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -212,42 +213,42 @@ impl PeerKind {
     }
 }
 
-/// The conversation an event belongs to.
+/// The conversation to which an event belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
-    /// What sort.
+    /// Kind of the conversation.
     pub kind: PeerKind,
-    /// Its id at the source.
+    /// Id of the conversation at the source.
     pub id: String,
-    /// The conversation it hangs under.
+    /// Id of the conversation that contains it.
     #[serde(default, alias = "parentId", skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
-    /// Discord's guild.
+    /// Id of the Discord guild.
     #[serde(default, alias = "guildId", skip_serializing_if = "Option::is_none")]
     pub guild_id: Option<String>,
-    /// Slack's team.
+    /// Id of the Slack team.
     #[serde(default, alias = "teamId", skip_serializing_if = "Option::is_none")]
     pub team_id: Option<String>,
 }
 
-/// Something that came along; its bytes stay in the object store or at the source.
+/// A file of an event; its bytes stay in the object store or at the source.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attachment {
-    /// Name of the file.
+    /// Name of the attached file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
-    /// MIME type.
+    /// MIME type of the file.
     #[serde(default, alias = "mimeType", skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     #[serde(default, alias = "sizeBytes", skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// `image`, `audio`, `video`, `document`, … (open set).
     #[serde(alias = "mediaType")]
     pub media_type: String,
-    /// Where the bytes are.
+    /// URI at which the bytes are stored.
     #[serde(default, alias = "storageUri", skip_serializing_if = "Option::is_none")]
     pub storage_uri: Option<String>,
     /// SHA-256 of the bytes, in hex.
@@ -255,40 +256,40 @@ pub struct Attachment {
     pub content_hash: Option<String>,
 }
 
-/// Everything that happens, normalised: a chat message, a mail, a webhook, a timer, a file, another agent.
+/// Everything that happens, in normalized form: a chat message, a mail, a webhook, a timer, a file, another agent.
 ///
-/// Field names on the wire are these; the seed's camelCase spellings are read too.
+/// The wire uses the field names below; the seed's camelCase names are read too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// Deterministic id.
+    /// Deterministic id of the event.
     pub id: EventId,
-    /// When it happened, at the source.
+    /// Time the event happened at its source.
     pub timestamp: UnixMillis,
-    /// When our adapter received it; of what came past the adapters, when the server stored it.
+    /// Time the adapter received the event; for an event that no adapter received, the time the server stored it.
     #[serde(default, alias = "receivedAt")]
     pub received_at: UnixMillis,
-    /// `webhook`, `webchat`, `telegram`, … (open set).
+    /// Channel name: `webhook`, `webchat`, `telegram`, … (open set).
     pub channel: String,
-    /// The adapter that normalised it.
+    /// Name of the adapter that normalized the event.
     #[serde(default, alias = "sourceAdapter")]
     pub source_adapter: String,
-    /// The item's id at the source.
+    /// Id of the item at the source.
     #[serde(default, alias = "sourceId")]
     pub source_id: String,
-    /// Which of our accounts on the channel; absent = the default one.
+    /// Name of the installation's account on the channel; absent = the default one.
     #[serde(default, alias = "accountId", skip_serializing_if = "Option::is_none")]
     pub account_id: Option<String>,
-    /// Which way it went.
+    /// Direction of the item, or kind of change.
     #[serde(default)]
     pub direction: Direction,
-    /// Who sent it.
+    /// Sender of the event.
     #[serde(default)]
     pub from: Sender,
-    /// Who took part.
+    /// Parties that took part in the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub participants: Vec<Participant>,
-    /// The conversation.
+    /// Conversation to which the event belongs.
     #[serde(default)]
     pub peer: Peer,
     /// Thread within the conversation.
@@ -297,41 +298,42 @@ pub struct Event {
     /// Id of the event that this one answers.
     #[serde(default, alias = "replyTo", skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// The text.
+    /// Text of the event.
     #[serde(default)]
     pub content: String,
-    /// `text`, `image`, …
+    /// Content types: `text`, `image`, … (open set).
     #[serde(default, alias = "contentTypes", skip_serializing_if = "Vec::is_empty")]
     pub content_types: Vec<String>,
-    /// What came along.
+    /// Files attached to the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-    /// Everything else that the source said.
+    /// All other data from the source.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// Labels.
+    /// Labels of the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// How many dispatches lie between this event and the first of its causal chain.
+    /// Number of dispatches between this event and the first of its causal chain.
     #[serde(default)]
     pub hops: u8,
-    /// Who brought it. adapter-svc and the services set it; what a caller says here is replaced.
+    /// Party that brought the event. adapter-svc and the services set it and replace a caller's value.
     #[serde(default, skip_serializing_if = "Origin::is_open")]
     pub origin: Origin,
-    /// Ids of the persons (`identities.yaml`) whom its token, webhook source or edge may speak for, as configured;
-    /// [`EVERYBODY`] stands for all. Set like `origin`.
+    /// Ids of the persons (`identities.yaml`) for whom its token, webhook source or edge may speak, as configured;
+    /// [`EVERYBODY`] = all persons. Set like `origin`.
     #[serde(default, alias = "speaksFor", skip_serializing_if = "Vec::is_empty")]
     pub speaks_for: Vec<String>,
 }
 
-/// How long before it was received an event is believed to have happened, milliseconds: one hour.
+/// Maximum time between an event's own timestamp and its reception, in milliseconds: one hour.
 pub const MOST_BACKDATED_MS: i64 = 3_600_000;
 
-/// The account's name where an event, a context or a target names none.
+/// Name of the account if an event, a context or a target names none.
 pub const DEFAULT_ACCOUNT: &str = "default";
 
 impl Event {
-    /// A received event of `id` on `channel` in the dm with `peer`, all else empty.
+    /// Returns a received event with this `id` on `channel` in the direct conversation with `peer`; other fields are
+    /// empty.
     #[must_use]
     pub fn new(id: EventId, channel: &str, peer: &str, timestamp: UnixMillis) -> Self {
         let (adapter, source) = id.as_str().split_once(':').unwrap_or((channel, id.as_str()));
@@ -364,28 +366,28 @@ impl Event {
         }
     }
 
-    /// Whether it may resolve to the person `id`, where its origin resolves only persons that are spoken for.
+    /// Returns whether the event may resolve to the person `id` if its origin resolves only persons it may speak for.
     #[must_use]
     pub fn may_speak_for(&self, id: &str) -> bool {
         self.speaks_for.iter().any(|named| named == id || named == EVERYBODY)
     }
 
-    /// When it happened, as far as its source is believed: at most [`MOST_BACKDATED_MS`] before it was received, and never
-    /// after that. The time in the ids of what comes of it: a source's clock must not place those beyond every window in
-    /// which repetitions are looked for.
+    /// Returns the event's time as far as its source is trusted: at most [`MOST_BACKDATED_MS`] before it was
+    /// received, and never later than that. Ids of an event's consequences contain this time, so a source's clock
+    /// must not move them outside the windows in which duplicates are detected.
     #[must_use]
     pub fn believed_at(&self) -> UnixMillis {
         let oldest = self.received_at.plus(-MOST_BACKDATED_MS);
         self.timestamp.max(oldest).min(self.received_at)
     }
 
-    /// The account's name, [`DEFAULT_ACCOUNT`] where none is given.
+    /// Returns the account's name, or [`DEFAULT_ACCOUNT`] if the event names none.
     #[must_use]
     pub fn account(&self) -> &str {
         self.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT)
     }
 
-    /// What keeps order: events of one conversation are handled in the order of the stream.
+    /// Returns the key of the event's order: events of one conversation are handled in stream order.
     #[must_use]
     pub fn conversation(&self) -> (&str, &str, &str) {
         (&self.channel, self.account(), &self.peer.id)

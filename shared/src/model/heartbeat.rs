@@ -1,30 +1,30 @@
-//! A persona's heartbeat: it is woken at intervals, with nobody having said anything. *Pure.* Source:
+//! Heartbeats: a persona is woken at intervals although no message has arrived. *Pure.* Source:
 //! `docs/design/schedules.md` §2.6; seed 003 §4.
 
 use serde::{Deserialize, Serialize};
 
 use super::dispatch::DeliveryContext;
 
-/// What a persona answers to a heartbeat where it has nothing to say: not delivered.
+/// Reply with which a persona says that a heartbeat found nothing to report. Nexus does not deliver it.
 pub const QUIET: &str = "HEARTBEAT_OK";
-/// How the ids of heartbeats' events begin.
+/// Prefix of the ids of heartbeat events.
 pub const EVENT_PREFIX: &str = "timer:persona:";
 
-/// `heartbeat` of a persona in `personas.yaml`.
+/// The `heartbeat` section of a persona in `personas.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Heartbeat {
-    /// How often: `30m`.
+    /// Interval between two beats, as a duration such as `30m`.
     pub every: String,
-    /// The zone of the active hours.
+    /// IANA time zone of the active hours.
     pub time_zone: String,
-    /// `08:00-22:00`, local time: it does not beat outside; empty = always.
+    /// Part of the day in which the heartbeat is active, in local time, such as `08:00-22:00`; empty = the whole day.
     pub active_hours: String,
-    /// What it is told.
+    /// Prompt that the persona receives with each beat.
     pub prompt: String,
-    /// The session that it is told in; a beat is left out while that is busy.
+    /// Key of the session that receives the prompt. A beat is skipped if this session is busy.
     pub session: String,
-    /// Where its answer goes; nowhere where there is none.
+    /// Destination of the persona's replies; `None` = they are not delivered.
     pub deliver: Option<DeliveryContext>,
 }
 
@@ -41,12 +41,12 @@ impl Default for Heartbeat {
     }
 }
 
-/// `metadata.heartbeat` of a heartbeat's event: where it goes.
+/// The value of `metadata.heartbeat` in a heartbeat's event: its session, and the destination of the reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatMark {
-    /// The session of the persona.
+    /// Key of the persona's session.
     pub session: String,
-    /// Where the answer goes.
+    /// Destination of the reply; `None` = it is not delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliver: Option<DeliveryContext>,
 }

@@ -1,4 +1,4 @@
-//! Hooks: what the registry holds of a file, and what a script answers. *Pure.*
+//! Hooks: the registry's record of a hook file, and the result that a script returns. *Pure.*
 //!
 //! Source: seed 003 §8.1, §8.5; seed 001 §2; `docs/design/hooks.md`.
 
@@ -10,78 +10,78 @@ use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
 
-/// How often a hook fires.
+/// The number of times a hook may fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HookMode {
-    /// As often as it likes.
+    /// The hook may fire any number of times.
     #[default]
     Persistent,
-    /// Once; then it is disabled.
+    /// The hook fires once and is then disabled.
     OneShot,
 }
 
-/// Where a hook came from.
+/// The place a hook was registered from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum HookOrigin {
-    /// A file below a watched directory; only that root disables it.
+    /// A file below a watched directory. Only that directory disables the hook.
     File {
-        /// The directory's name as configured.
+        /// Name of the directory in the configuration.
         root: String,
     },
-    /// `nexus hook push`.
+    /// A `nexus hook push` command.
     Pushed,
-    /// An agent's tool call.
+    /// A tool call of an agent.
     Tool,
 }
 
-/// Priority of a hook that names none.
+/// Priority of a hook that sets none.
 pub const DEFAULT_PRIORITY: i32 = 50;
-/// How long a hook may take that says nothing of it, milliseconds.
+/// Timeout of a hook that sets none, in milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// What the JSDoc block of a hook file says (`docs/design/hooks.md` §1).
+/// The metadata in the JSDoc block of a hook file (`docs/design/hooks.md` §1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookMetadata {
-    /// `@name`; the id where absent.
+    /// `@name`; the hook's id if absent.
     pub name: String,
-    /// `@description`.
+    /// `@description`: what the hook does, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// `@mode`.
+    /// `@mode`: whether the hook fires once or any number of times.
     #[serde(default)]
     pub mode: HookMode,
-    /// `@priority`, default 50.
+    /// `@priority`, higher first; default 50.
     pub priority: i32,
     /// `@timeout` in milliseconds, default 30,000, at most 300,000.
     pub timeout_ms: u64,
-    /// `@schedule`, as written.
+    /// `@schedule`: schedule texts as written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<String>,
-    /// `@timezone`.
+    /// `@timezone`: IANA zone of the schedules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// `@fallback`: fires only where no other hook routed the event.
+    /// `@fallback`: the hook fires only if no other hook routed the event.
     #[serde(default)]
     pub fallback: bool,
-    /// `@match`, as written.
+    /// `@match`: the prefilter rule as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_rule: Option<String>,
-    /// `@allow net=…`: servers that it asks to fetch from, as `https://host:port`. An operator grants it.
+    /// `@allow net=…`: servers that the hook asks to fetch from, as `https://host:port`. An operator must grant them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<String>,
-    /// `@needs-channel`: channels that replies must be deliverable to before it sees events, as `channel` or
+    /// `@needs-channel`: channels to which replies must be deliverable before the hook sees events, as `channel` or
     /// `channel:account`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs_channels: Vec<String>,
-    /// Tags that mean nothing to us, kept.
+    /// Unknown tags with their values, kept as written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_tags: Vec<(String, String)>,
 }
 
 impl HookMetadata {
-    /// Of a file that says nothing but its `name`.
+    /// Returns the metadata of a file that contains no tag, with its `name`.
     #[must_use]
     pub const fn of(name: String) -> Self {
         Self {
@@ -101,64 +101,64 @@ impl HookMetadata {
     }
 }
 
-/// The turn in which an agent made a hook, as the broker that ran the turn knew it. What the hook may do is bounded by it.
+/// The turn in which an agent made a hook, as recorded by the broker that ran it. It bounds the hook's rights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MadeIn {
-    /// The turn's session.
+    /// Session in which the turn ran.
     pub session: SessionRef,
-    /// What the turn was permitted to do.
+    /// Permissions that the turn had.
     pub permissions: PermissionSet,
-    /// The conversation that the turn answered.
+    /// Conversation that the turn replied to.
     pub place: DeliveryContext,
-    /// Whether the owner alone wrote what the turn answered, with all of their rights.
+    /// Whether the turn answered only messages of the owner, with all of the owner's rights.
     #[serde(default)]
     pub is_owners: bool,
 }
 
-/// An entry of KV `hooks`, the registry: key = hook id.
+/// An entry of the registry, KV `hooks`; its key is the hook's id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookRecord {
-    /// Path below the hooks directory without `.ts`.
+    /// Path of the file below the hooks directory without `.ts`.
     pub id: String,
-    /// The last good source: what runs.
+    /// The last valid source, which is the one that runs.
     pub source: String,
-    /// SHA-256 of the file as last seen, in hex (of a broken one too).
+    /// SHA-256 of the file as last seen, in hex, even if the file was invalid.
     pub content_hash: String,
-    /// Parsed from `source`.
+    /// Metadata parsed from `source`.
     pub metadata: HookMetadata,
-    /// Whether it sees events.
+    /// Whether the hook sees events.
     pub enabled: bool,
-    /// Where it came from.
+    /// Place the hook was registered from.
     pub origin: HookOrigin,
-    /// Its author; `operator` for files. One trust domain each.
+    /// Author of the hook; `operator` for files. Each author is one trust domain.
     pub created_by: String,
-    /// The turn in which an agent made it; none where an operator wrote it, or nobody knows.
+    /// The turn in which an agent made the hook; absent if an operator wrote it or the turn is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_in: Option<Box<MadeIn>>,
-    /// When first seen.
+    /// Time the hook was first seen.
     pub created_at: UnixMillis,
-    /// When its source last changed.
+    /// Time of the last change of its source.
     pub updated_at: UnixMillis,
-    /// Why it is disabled.
+    /// Reason for which the hook is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
-    /// Why the file as last seen does not run (the last good source goes on).
+    /// Error in the file as last seen; the last valid source keeps running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse_error: Option<String>,
 }
 
-/// Where a fired hook wants its event to go.
+/// The destination that a fired hook sets for its event.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Routing {
     /// Agent persona; absent = `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persona: Option<String>,
-    /// Session within it; absent = derived from the event.
+    /// Session key within the persona; absent = derived from the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Absent = `followup`.
+    /// Queue mode of the dispatch; absent = as the session's settings say, `followup` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mode: Option<QueueMode>,
     /// Thread for the derived key and the delivery (the older spelling's `mode: thread`).
@@ -166,106 +166,106 @@ pub struct Routing {
     pub thread: Option<String>,
 }
 
-/// What a fired hook adds to the context.
+/// The additions of a fired hook to the agent's context.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookContextPatch {
-    /// Additional system prompt.
+    /// Text added to the system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Data read out of the event.
+    /// Data that the hook extracted from the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extracted: Option<Map<String, Value>>,
-    /// Absent = true.
+    /// Whether the session's history is included; absent = true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include_thread_history: Option<bool>,
 }
 
-/// What a hook answers, in the unified spelling (seed 001 §2).
+/// The result that a hook returns, in the unified spelling (seed 001 §2).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookResult {
     /// Whether an agent should act.
     pub fire: bool,
-    /// Where to.
+    /// Destination of the event; absent = defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<Routing>,
-    /// What the agent may do.
+    /// Permissions of the agent; absent = those of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<PermissionSet>,
-    /// Where the answer goes.
+    /// Destination of the agent's reply; absent = the event's conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery_context: Option<DeliveryContext>,
-    /// What to inject.
+    /// Additions to the agent's context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<HookContextPatch>,
-    /// Disable the hook after this.
+    /// Whether to disable the hook after this result.
     #[serde(default)]
     pub disable_hook: bool,
 }
 
-/// Whether a hook runs.
+/// The operating state of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookStatus {
-    /// It sees events.
+    /// The hook sees events.
     #[default]
     Active,
-    /// It sees events, and a quarter of what it was tried upon in the last hour failed.
+    /// The hook sees events, but a quarter of its runs in the last hour failed.
     Degraded,
-    /// Its breaker is open.
+    /// The hook's breaker is open.
     Paused,
-    /// A channel that it needs is not configured. Lists say so; it is stored nowhere.
+    /// A required channel is not configured. Lists show this state; it is not stored.
     Waiting,
-    /// Switched off.
+    /// The hook is disabled and sees no events.
     Disabled,
-    /// Its file does not parse.
+    /// The hook's file does not parse.
     Errored,
 }
 
-/// An entry of KV `hook_state`: what happened to a hook at run time (seed 003 §8.1).
+/// An entry of KV `hook_state`: the run-time state of a hook (seed 003 §8.1).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HookState {
-    /// How often it fired.
+    /// Number of times the hook fired.
     pub trigger_count: u64,
-    /// When last.
+    /// Time the hook fired last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_triggered: Option<UnixMillis>,
-    /// Its last error.
+    /// Message of the hook's last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Whether it runs.
+    /// Operating state of the hook.
     pub status: HookStatus,
-    /// One-shot and self-disabled hooks: the event that won, and its result.
+    /// For one-shot and self-disabled hooks: the event that fired, and its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fired_once: Option<FiredOnce>,
-    /// Hooks that read their own counters: the last occurrences that `trigger_count` holds, by event id (a change of an
-    /// item by one of its own), so that each is counted once.
+    /// For hooks that read their own counters: ids of the last occurrences counted in `trigger_count`, so that each
+    /// is counted once. A change of an item has an id of its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<super::event::EventId>,
 }
 
-/// The one fire of a one-shot hook, kept so that a redelivery publishes the same dispatch again.
+/// The single firing of a one-shot hook, kept so that a redelivery publishes the same dispatch again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FiredOnce {
-    /// The event that won; a change of an item known before has an id of its own, `change:<sequence>/<adapter>`.
+    /// Id of the event that fired. A change of a known item has an id of its own, `change:<sequence>/<adapter>`.
     pub event_id: super::event::EventId,
-    /// What the hook answered then.
+    /// Result that the hook returned for this event.
     pub result: HookResult,
 }
 
-/// An entry of KV `hook_spend`: what was asked of the model on one day, by one hook or by all.
+/// An entry of KV `hook_spend`: the model usage of one hook, or of all hooks, on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HookSpend {
-    /// Calls that reached the model.
+    /// Number of calls that reached the model.
     pub calls: u64,
-    /// Tokens in.
+    /// Number of input tokens.
     pub tokens_in: u64,
-    /// Tokens out.
+    /// Number of output tokens.
     pub tokens_out: u64,
-    /// By the price table, millionths of a US dollar.
+    /// Cost by the price table, in millionths of a US dollar.
     pub micro_usd: u64,
-    /// What replicas hold for calls, millionths of a US dollar: it counts as spent until they give it back.
+    /// Cost that replicas reserve for calls, in millionths of a US dollar. It counts as spent until they release it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held_micro_usd: u64,
 }
@@ -274,27 +274,27 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What a hook that asked the model or searched did with one event, before anything came of it: another run might
-/// answer otherwise, so this one counts.
+/// The result of a hook that called the model or searched, stored before the result has any effect: another run might
+/// return a different result, so this one counts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StoredAnswer {
-    /// It fired.
+    /// The hook fired with this result.
     Fired {
-        /// Which hook.
+        /// Id of the hook.
         hook_id: String,
-        /// What it answered.
+        /// Result that the hook returned.
         result: Box<HookResult>,
     },
-    /// It did not, and `@fallback` hooks were fired because of it.
+    /// The hook did not fire, and `@fallback` hooks were fired because of that.
     Passed {
-        /// Which hook.
+        /// Id of the hook.
         hook_id: String,
     },
 }
 
 impl StoredAnswer {
-    /// Which hook.
+    /// Returns the id of the hook.
     #[must_use]
     pub fn hook_id(&self) -> &str {
         match self {
@@ -303,9 +303,9 @@ impl StoredAnswer {
     }
 }
 
-/// An entry of KV `hook_results`: the answers of one event that are not to be asked again.
+/// An entry of KV `hook_results`: the stored results for one event, which are not computed again.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StoredAnswers {
-    /// At most one of each hook; the first that was stored.
+    /// At most one result of each hook: the one stored first.
     pub answers: Vec<StoredAnswer>,
 }

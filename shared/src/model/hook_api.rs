@@ -1,4 +1,4 @@
-//! What is asked of `nexus.svc.hook.*`, and answered: the tools for hooks, for operators, agents and services. *Pure.*
+//! Requests to and responses of `nexus.svc.hook.*`: the hook tools for operators, agents and services. *Pure.*
 //!
 //! Source: seed 003 §9.4; `docs/design/hooks.md` §9.
 
@@ -9,110 +9,111 @@ use super::event::EventId;
 use super::hook::{HookMode, HookOrigin, HookResult, HookStatus, MadeIn};
 use super::time::UnixMillis;
 
-/// Author of what operators make.
+/// Author of hooks that operators make.
 pub const OPERATOR: &str = "operator";
 
-/// Longest name of a hook made by `create`, in characters.
+/// Maximum length of the name of a hook made by `create`, in characters.
 pub const MAX_NAME: usize = 64;
 
-/// Invocations in an answer of `get` where the question names no number.
+/// Number of invocations in a response of `get` if the request names none.
 pub const DEFAULT_INVOCATIONS: u32 = 20;
 
-/// Most invocations in an answer of `get`.
+/// Maximum number of invocations in a response of `get`.
 pub const MAX_INVOCATIONS: u32 = 500;
 
 fn operator() -> String {
     OPERATOR.to_owned()
 }
 
-/// `create`: writes a hook and puts it in force.
+/// `create`: writes a hook and enables it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateHook {
-    /// Its id, and its file's name without `.ts`: `[a-z0-9-]{1,64}`.
+    /// Id of the hook, and its file's name without `.ts`: `[a-z0-9-]{1,64}`.
     pub name: String,
-    /// `@description`.
+    /// `@description` of the hook.
     #[serde(default)]
     pub description: String,
-    /// `@mode`.
+    /// `@mode` of the hook.
     #[serde(default)]
     pub mode: HookMode,
-    /// The body of the hook's function, which has `ctx` and what it names of `event`, `dbPath`, `search`, `llm`, `now`
-    /// and `hook`; or a whole file with a default export.
+    /// Body of the hook's function, which has `ctx` and its parts `event`, `dbPath`, `search`, `llm`, `now` and
+    /// `hook` in scope; or a whole file with a default export.
     pub script: String,
-    /// Its author.
+    /// Author of the hook.
     #[serde(default = "operator")]
     pub created_by: String,
-    /// The turn in which an agent makes it. The broker says so, from what it knows; absent for an agent's hook, the hook
-    /// has the least rights.
+    /// The turn in which an agent makes the hook, set by the broker from its own knowledge. If it is absent for an
+    /// agent's hook, the hook has the least rights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_in: Option<Box<MadeIn>>,
 }
 
-/// `push`: puts a whole hook file in force, new or over one that was pushed before.
+/// `push`: installs a whole hook file, as a new hook or in place of one that was pushed before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushHook {
-    /// Its id: a path without `.ts`.
+    /// Id of the hook: a path without `.ts`.
     pub id: String,
-    /// The file's text.
+    /// Text of the file.
     pub source: String,
-    /// Its author.
+    /// Author of the hook.
     #[serde(default = "operator")]
     pub created_by: String,
 }
 
-/// `list`: all hooks but the deleted ones.
+/// `list`: returns all hooks that are not deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListHooks {
-    /// Only those of this status.
+    /// Return only hooks with this status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<HookStatus>,
-    /// Only those of this author.
+    /// Return only hooks of this author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
 }
 
-/// What `list` answers.
+/// The response to `list`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HookList {
-    /// By id.
+    /// The hooks found, by id.
     pub hooks: Vec<HookView>,
 }
 
-/// `get`: one hook, whole.
+/// `get`: returns one hook with its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetHook {
-    /// Its id.
+    /// Id of the hook.
     pub name: String,
-    /// With so many of its last invocations ([`DEFAULT_INVOCATIONS`], at most [`MAX_INVOCATIONS`]).
+    /// Number of last invocations to return: [`DEFAULT_INVOCATIONS`] if absent, at most [`MAX_INVOCATIONS`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invocations: Option<u32>,
 }
 
-/// `enable`, `delete`: one hook by its id.
+/// `enable`, `delete`: a request about one hook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NameHook {
-    /// Its id.
+    /// Id of the hook.
     pub name: String,
-    /// Who asks: absent or [`OPERATOR`] for operators, who may change every hook; anybody else only their own.
+    /// Name of the caller: absent or [`OPERATOR`] for operators, who may change every hook. Others may change only
+    /// their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
 }
 
-/// `disable`: it sees no events until it is enabled.
+/// `disable`: the hook sees no events until it is enabled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisableHook {
-    /// Its id.
+    /// Id of the hook.
     pub name: String,
-    /// Why.
+    /// Reason for disabling it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who asks, as in [`NameHook`].
+    /// Name of the caller, as in [`NameHook`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
 }
@@ -120,154 +121,154 @@ pub struct DisableHook {
 /// A hook in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookView {
-    /// Its id.
+    /// Id of the hook.
     pub id: String,
-    /// `@name`.
+    /// `@name` of the hook.
     pub name: String,
-    /// `@description`.
+    /// `@description` of the hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whether it runs.
+    /// Operating state of the hook.
     pub status: HookStatus,
-    /// `@mode`.
+    /// `@mode` of the hook.
     pub mode: HookMode,
-    /// `@priority`.
+    /// `@priority` of the hook.
     pub priority: i32,
-    /// `@fallback`.
+    /// `@fallback`: whether it fires only if no other hook routed the event.
     #[serde(default)]
     pub fallback: bool,
-    /// `@schedule`.
+    /// `@schedule` texts of the hook.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<String>,
-    /// `@match`.
+    /// `@match` rule of the hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub match_rule: Option<String>,
-    /// `@allow net=…`: servers that it asks to fetch from.
+    /// `@allow net=…`: servers from which the hook asks to fetch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<String>,
-    /// `@needs-channel`: channels that it waits for.
+    /// `@needs-channel`: channels that the hook requires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs_channels: Vec<String>,
-    /// Where it came from.
+    /// Place the hook was registered from.
     pub origin: HookOrigin,
-    /// Its author.
+    /// Author of the hook.
     pub created_by: String,
-    /// When first seen.
+    /// Time the hook was first seen.
     pub created_at: UnixMillis,
-    /// When its source last changed.
+    /// Time of the last change of its source.
     pub updated_at: UnixMillis,
-    /// How often it fired.
+    /// Number of times the hook fired.
     pub trigger_count: u64,
-    /// When last.
+    /// Time the hook fired last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_triggered: Option<UnixMillis>,
-    /// Its last error.
+    /// Message of the hook's last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Why it is disabled, or what it waits for.
+    /// Reason for which it is disabled, or the channel for which it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled_reason: Option<String>,
-    /// Why the file as last seen does not run.
+    /// Error in the file as last seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse_error: Option<String>,
 }
 
-/// What `get` answers.
+/// The response to `get`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookDetails {
-    /// The hook.
+    /// The hook, as in a list.
     pub hook: HookView,
-    /// What runs.
+    /// Source of the hook that runs at present.
     pub source: String,
-    /// Its last invocations that did more than pass, the newest first.
+    /// Last invocations with an outcome other than a pass, newest first.
     pub invocations: Vec<InvocationRow>,
 }
 
-/// One invocation as the read model holds it (seed 003 §8.4).
+/// One invocation as stored in the read model (seed 003 §8.4).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InvocationRow {
-    /// Which hook.
+    /// Id of the hook.
     pub hook_id: String,
-    /// Upon which event.
+    /// Id of the event.
     pub event_id: EventId,
-    /// When its event's evaluation began.
+    /// Time the event's evaluation began.
     pub started_at: UnixMillis,
-    /// How long the hook took, milliseconds.
+    /// Duration of the hook, in milliseconds.
     pub latency_ms: f64,
-    /// `passed`, `fired`, `suppressed`, `skipped`, `failed`.
+    /// Outcome: `passed`, `fired`, `suppressed`, `skipped`, `failed`.
     pub outcome: String,
-    /// Why nothing came of it.
+    /// Reason for which it was suppressed or skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it answered, where it fired.
+    /// Result that the hook returned, if it fired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// The dispatch made of it.
+    /// Id of the dispatch that was published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_id: Option<String>,
-    /// What it said when it failed.
+    /// Message of the error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Model calls made.
+    /// Number of model calls.
     pub llm_calls: u32,
-    /// Tokens in and out of the model.
+    /// Number of input and output tokens of the model.
     pub llm_tokens: u64,
-    /// What they cost, US dollars.
+    /// Cost of the model calls, in US dollars.
     pub llm_cost_usd: f64,
-    /// Searches made.
+    /// Number of searches the hook made.
     pub search_calls: u32,
 }
 
-/// `run`: one registered hook upon one event, in the runner that evaluates all; nothing is dispatched or recorded.
+/// `run`: runs one registered hook on one event in the production runner. Nothing is dispatched or recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunHook {
-    /// Its id.
+    /// Id of the hook.
     pub hook: String,
-    /// A whole event in JSON, or the id of a stored one.
+    /// A whole event in JSON, or the id of a stored event.
     pub event: Value,
-    /// `ctx.now`; absent = now.
+    /// Value of `ctx.now`; absent = now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<UnixMillis>,
 }
 
-/// `test`: a file that is not registered, upon one event; nothing is dispatched, recorded or kept.
+/// `test`: runs an unregistered file on one event. Nothing is dispatched, recorded or kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestHook {
-    /// The file's text.
+    /// Text of the file.
     pub source: String,
-    /// A whole event in JSON, or the id of a stored one.
+    /// A whole event in JSON, or the id of a stored event.
     pub event: Value,
-    /// `ctx.now`; absent = now.
+    /// Value of `ctx.now`; absent = now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<UnixMillis>,
 }
 
-/// What `run` and `test` answer.
+/// The response to `run` and `test`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookRun {
-    /// Whether it fired.
+    /// Whether the hook fired.
     pub fired: bool,
-    /// What it answered, in the unified spelling; absent where it passed or failed.
+    /// Result in the unified spelling; absent if the hook passed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<HookResult>,
-    /// What it said when it failed.
+    /// Message of the error, if the hook failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Where it failed.
+    /// Stack trace of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
-    /// How long it took, microseconds.
+    /// Duration of the run, in microseconds.
     pub latency_us: u64,
-    /// Model calls made.
+    /// Number of model calls.
     pub llm_calls: u32,
-    /// Tokens into the model.
+    /// Number of input tokens of the model.
     pub llm_tokens_in: u64,
-    /// Tokens out of it.
+    /// Number of output tokens of the model.
     pub llm_tokens_out: u64,
-    /// What they cost, US dollars.
+    /// Cost of the model calls, in US dollars.
     pub llm_cost_usd: f64,
-    /// Searches made.
+    /// Number of searches the hook made.
     pub search_calls: u32,
 }

@@ -1,4 +1,4 @@
-//! Who is who: persons, their addresses, groups, the owner (`identities.yaml`). *Pure.*
+//! Identities: persons, their addresses, groups and the owner (`identities.yaml`). *Pure.*
 //!
 //! Source: `docs/design/operations.md` §1; seed 001 §4 (default permissions).
 
@@ -12,19 +12,19 @@ use super::origin::{Proven, proven_name};
 use super::permission::{Level, PermissionSet, ToolRules};
 use super::session::PeerName;
 
-/// One person and how they are reached on each channel.
+/// One person and the addresses at which this person is reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Person {
-    /// The canonical id.
+    /// Canonical id of the person.
     pub id: String,
-    /// The name shown to people.
+    /// Name that is shown to people.
     #[serde(default)]
     pub name: Option<String>,
-    /// What they are to the owner (`family`, `colleague`, …).
+    /// Relationship to the owner (`family`, `colleague`, …).
     #[serde(default)]
     pub relationship: Option<String>,
-    /// Channel → ids there. The channel `*` stands for any whose senders a platform's account proves.
+    /// Ids by channel. The channel `*` is every channel whose senders are proven by a platform account.
     #[serde(default)]
     pub addresses: BTreeMap<String, Vec<String>>,
 }
@@ -33,24 +33,25 @@ pub struct Person {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identities {
-    /// Id of the person whom the system serves.
+    /// Id of the person whom the installation serves.
     #[serde(default)]
     pub owner: Option<String>,
-    /// Everybody known.
+    /// All persons that the installation knows.
     #[serde(default)]
     pub persons: Vec<Person>,
-    /// Group name → ids of its persons.
+    /// Ids of the members by group name.
     #[serde(default)]
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-/// Presets of tools by level (`permission_levels` in `personas.yaml`). Levels that are not named keep their default.
+/// Tool presets by level (`permission_levels` in `personas.yaml`). A level that is not named keeps its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<String, ToolRules>")]
 pub struct PermissionPresets(pub BTreeMap<String, ToolRules>);
 
 impl Default for PermissionPresets {
-    /// `full` = everything, `minimal` = `web_search` alone, of whichever MCP server; the others must be configured.
+    /// Returns `full` = every tool and `minimal` = `web_search` alone, of any MCP server. The other levels must be
+    /// configured.
     fn default() -> Self {
         let rules = |allow: &[&str]| ToolRules {
             allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
@@ -72,7 +73,7 @@ impl From<BTreeMap<String, ToolRules>> for PermissionPresets {
 }
 
 impl PermissionPresets {
-    /// What is wrong with their patterns, each with its dotted key.
+    /// Returns the errors in the presets' patterns, each as its dotted key and a message.
     pub fn faults(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().flat_map(|(level, rules)| {
             let faults = rules.faults().into_iter();
@@ -82,7 +83,7 @@ impl PermissionPresets {
 }
 
 impl Identities {
-    /// What is wrong with it, everything at once.
+    /// Returns every error in the identities, as messages that name the key.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -108,20 +109,20 @@ impl Identities {
         faults
     }
 
-    /// The person whose address on `channel` is `address`.
+    /// Returns the person whose address on `channel` is `address`.
     #[must_use]
     pub fn person(&self, channel: &str, address: &str) -> Option<&Person> {
         self.known(&[channel, "*"], address)
     }
 
-    /// The person who wrote `event`, as far as its origin proves it.
+    /// Returns the person who wrote `event`, as far as its origin proves the sender.
     #[must_use]
     pub fn sender(&self, event: &Event) -> Option<&Person> {
         self.resolve(event, &event.from.id)
     }
 
-    /// The person whose address on the channel of `event` is `address`, as far as the origin of `event` proves it;
-    /// `None` if they are a stranger, or merely said to be somebody.
+    /// Returns the person whose address on the channel of `event` is `address`, as far as the origin of `event`
+    /// proves it; `None` if the sender is a stranger, or the event merely claims to be from a person.
     #[must_use]
     pub fn resolve(&self, event: &Event, address: &str) -> Option<&Person> {
         match event.origin.proof(event, address) {
@@ -143,10 +144,10 @@ impl Identities {
         })
     }
 
-    /// What the sender of `event` may have done for them, where the hook says nothing:
-    /// owner → `full`, group conversation → `group`, known person → `restricted`, anybody else → `minimal`.
+    /// Returns the default permissions of the sender of `event`, for hooks that set none: owner → `full`, group
+    /// conversation → `group`, known person → `restricted`, stranger → `minimal`.
     ///
-    /// The owner speaking in a group gets `group` too: others read the answer.
+    /// The owner gets `group` in a group conversation too, because others read the reply.
     #[must_use]
     pub fn default_permissions(&self, event: &Event) -> PermissionSet {
         let person = self.sender(event);
@@ -163,11 +164,11 @@ impl Identities {
         }
     }
 
-    /// The conversation's peer in session keys: the canonical person in a direct conversation, else the peer's id, which
-    /// is an address.
+    /// Returns the conversation's peer for session keys: the canonical person in a direct conversation, otherwise the
+    /// peer's id, which is an address.
     ///
-    /// Two peers never have one name: a peer that its origin does not prove is `~{origin}~{id}`, and an unknown one whose
-    /// id looks like a person's or like such a name is `~={id}`.
+    /// Two peers never have the same name: a peer that its origin does not prove is `~{origin}~{id}`, and an unknown
+    /// peer whose id equals a person's id, or looks like such a name, is `~={id}`.
     #[must_use]
     pub fn canonical_peer<'a>(&'a self, event: &'a Event) -> PeerName<'a> {
         let peer = event.peer.id.as_str();
@@ -179,6 +180,7 @@ impl Identities {
             PeerKind::Dm => self.resolve(event, peer),
             PeerKind::Group | PeerKind::Channel => None,
         };
+        // A stranger's id that equals a person's id must not get the person's session.
         let is_taken = event.peer.kind == PeerKind::Dm && self.persons.iter().any(|known| known.id == peer);
         match person {
             Some(person) => PeerName::Person(proven_name(&person.id)),
@@ -195,7 +197,7 @@ mod tests {
     use super::super::time::UnixMillis;
     use super::*;
 
-    /// The owner, whose address is `me` under `key`.
+    /// Returns identities with an owner whose address is `me` under `key`.
     fn identities(key: &str) -> Identities {
         let owner = Person {
             id: "owner".to_owned(),
@@ -210,7 +212,7 @@ mod tests {
         }
     }
 
-    /// A direct message from `me` on `channel`, which `origin` brought.
+    /// Returns a direct message from `me` on `channel`, which `origin` brought.
     fn event(channel: &str, origin: &str) -> Event {
         let mut event = Event::new(EventId::parse("x:1").unwrap(), channel, "me", UnixMillis(1));
         event.from.id = "me".to_owned();
@@ -218,7 +220,7 @@ mod tests {
         event
     }
 
-    /// Level and session's name of a direct message from `me`, where `me` is the owner's address under `key`.
+    /// Returns level and session name of a direct message from `me`, if `me` is the owner's address under `key`.
     fn check(key: &str, channel: &str, origin: &str) -> (Level, String) {
         let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
@@ -258,7 +260,7 @@ mod tests {
         for (channel, origin) in [
             ("telegram", "token:crm"),
             ("telegram", "edge:roof"),
-            // A mail's `From`, forged or not: the account that fetched it proves none.
+            // A mail's `From`, forged or not: the account that fetched the mail does not prove it.
             ("email", "verified:email/default"),
             ("gmail", "verified:gmail/default"),
         ] {
@@ -304,7 +306,7 @@ mod tests {
             let mut event = event("telegram", origin);
             event.peer.id = peer.to_owned();
             let name = identities.canonical_peer(&event).as_str().to_owned();
-            // A token of the channel stands for its conversations, as the platform's account does.
+            // A token of the channel may speak on its conversations, like the platform's account.
             let is_shared = origin == "token:a" && peer != "me";
             assert_eq!(seen.insert(name.clone()), !is_shared, "{origin} {peer}: {name}");
         }

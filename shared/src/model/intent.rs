@@ -1,7 +1,9 @@
-//! HookIntents: an agent's typed wish for its own future. *Pure.* Source: `docs/design/schedules.md` §3; seed 000.
+//! Intents: an agent's typed request for a future action of its own. *Pure.* Source: `docs/design/schedules.md` §3;
+//! seed 000.
 //!
-//! [`IntentWish`] is what an agent may say, [`HookIntent`] the whole record with what the runtime knows of its asker,
-//! [`Intent`] the value of KV `intents`: the record, where it stands, and the transitions that its last write made.
+//! [`IntentWish`] is the part that an agent may set, [`HookIntent`] the whole record with the runtime's data about
+//! the requester, and [`Intent`] the value of KV `intents`: the record, its state, and the transitions that its last
+//! write made.
 
 pub mod book;
 pub mod extract;
@@ -28,40 +30,40 @@ pub use record::{IntentCode, IntentRecord, Lineage};
 pub use rejection::Rejection;
 pub use schedule::{EventMatch, IntentSchedule};
 
-/// Longest reason that an agent may give, in bytes.
+/// Maximum length of an agent's reason, in bytes.
 pub const MAX_REASON_BYTES: usize = 1_024;
-/// Largest parameters, in bytes of JSON.
+/// Maximum size of the parameters, in bytes of JSON.
 pub const MAX_PARAMETER_BYTES: usize = 16 * 1_024;
-/// Lineage entries kept in the value itself, the newest; `AUDIT` has all of them.
+/// Maximum number of lineage entries in the value itself, the newest ones; `AUDIT` has all of them.
 pub const MAX_LINEAGE: usize = 16;
-/// What begins the id of every event that an intent makes.
+/// Prefix of the ids of events that intents make.
 const EVENT_PREFIX: &str = "timer:intent:";
 
-/// Where an intent stands (the lifecycle table of seed 000 §3, and `proposed`, which waits for a human before
+/// The state of an intent (the lifecycle table of seed 000 §3, and `proposed`, which waits for an approval before
 /// admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntentStatus {
-    /// Asked for; an approver's word is awaited before it is admitted.
+    /// Requested; an approval is needed before it is admitted.
     Proposed,
-    /// Admitted, waiting for its time.
+    /// Admitted; waiting for its time.
     Pending,
-    /// Fired, under way.
+    /// Fired; its turn or hook is running.
     Running,
-    /// Done. Final.
+    /// The turn or hook of its firing ended. Final.
     Completed,
-    /// Went wrong. Final.
+    /// The turn or hook of its firing failed. Final.
     Failed,
-    /// Withdrawn. Final.
+    /// Canceled before it completed. Final.
     Canceled,
-    /// Given another time; pending again.
+    /// Given another schedule; becomes pending again.
     Rescheduled,
     /// Refused at admission. Final, never pending.
     Rejected,
 }
 
 impl IntentStatus {
-    /// All of them.
+    /// All states, in declaration order.
     pub const ALL: [Self; 8] = [
         Self::Proposed,
         Self::Pending,
@@ -73,7 +75,7 @@ impl IntentStatus {
         Self::Rejected,
     ];
 
-    /// Whether nothing may follow.
+    /// Returns whether no other state may follow.
     #[must_use]
     pub const fn is_final(self) -> bool {
         match self {
@@ -82,8 +84,8 @@ impl IntentStatus {
         }
     }
 
-    /// Whether `next` may follow: the lifecycle table of seed 000 §3, cell by cell. `running → pending` is the next
-    /// occurrence of a recurring intent and nothing else.
+    /// Returns whether `next` may follow: the lifecycle table of seed 000 §3, cell by cell. `running → pending` is
+    /// allowed only for the next occurrence of a recurring intent.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         match self {
@@ -95,7 +97,7 @@ impl IntentStatus {
         }
     }
 
-    /// Its name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,68 +119,68 @@ impl std::fmt::Display for IntentStatus {
     }
 }
 
-/// Whether, and when, a human is asked. Ordered: the later, the stricter.
+/// The point at which an intent needs an approval. Ordered: a later value is stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalRequirement {
-    /// Nobody is asked.
+    /// No approval is needed.
     #[default]
     None,
-    /// Before each firing.
+    /// An approval is needed before each firing.
     BeforeFire,
-    /// Before it is admitted.
+    /// An approval is needed before admission.
     BeforeAdmission,
 }
 
-/// Within whose context it runs.
+/// The session in which an intent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "within", deny_unknown_fields)]
 pub enum IntentScope {
-    /// The session that asks for it.
+    /// The session that requests it.
     #[default]
     Own,
-    /// A session of the asking persona.
+    /// A session of the requesting persona.
     Session {
-        /// Its key.
+        /// Key of the session.
         session: String,
     },
     /// The persona's own session, `main`.
     Persona,
-    /// A thread of the asking session's conversation.
+    /// A thread of the requesting session's conversation.
     Thread {
-        /// Which.
+        /// Id of the thread.
         thread: String,
     },
 }
 
-/// What an agent may say of an intent: in its tool call, or as the JSON of the wire form. Everything else of a
-/// [`HookIntent`] is filled in by the runtime, and refused where an agent gives it.
+/// The part of an intent that an agent may set, in its tool call or as the JSON of the wire form. The runtime fills
+/// in the rest of a [`HookIntent`] and refuses these fields from an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntentWish {
-    /// What sort of action.
+    /// Kind of action, by its name in the registry.
     pub kind: String,
-    /// Its arguments, by the kind's JSON Schema.
+    /// Arguments that match the kind's JSON Schema.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// When.
+    /// Time, recurrence or condition of the firing.
     pub schedule: IntentSchedule,
-    /// Within whose context; absent = the asking session.
+    /// Session in which it runs; absent = the requesting session.
     #[serde(default)]
     pub scope: IntentScope,
-    /// Whether a human is asked; can only be stricter than what the kind demands.
+    /// Requested approval, which can only be stricter than the kind demands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<ApprovalRequirement>,
-    /// After this instant it does not fire any more.
+    /// Instant after which it does not fire any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<UnixMillis>,
-    /// Why, for whoever reads the audit.
+    /// Reason for the intent, for readers of the audit.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// A pending intent of the same agent that is canceled once this one is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Ulid>,
-    /// Whether a user's message in the meantime makes it moot.
+    /// Whether a message from the user before it fires cancels it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cancel_on_user_turn: bool,
 }
@@ -191,129 +193,130 @@ const fn is_false(value: &bool) -> bool {
 /// The whole typed record of an intent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookIntent {
-    /// Its name for ever.
+    /// Permanent id of the intent.
     pub id: Ulid,
-    /// What sort of action.
+    /// Kind of action, by its name in the registry.
     pub kind: String,
-    /// Its arguments.
+    /// Arguments of the action.
     pub parameters: Map<String, Value>,
-    /// When.
+    /// Time, recurrence or condition of the firing.
     pub schedule: IntentSchedule,
-    /// Within whose context.
+    /// Session in which it runs.
     pub scope: IntentScope,
-    /// Whether a human is asked: the strictest of kind, policy and wish.
+    /// Required approval: the strictest of kind, policy and request.
     pub approval: ApprovalRequirement,
-    /// The persona that asks.
+    /// Persona that requests it.
     pub agent: String,
-    /// The session that asks.
+    /// Key of the session that requests it.
     pub session: String,
-    /// The turn that asks; absent where an operator does.
+    /// Turn that requests it; absent if an operator does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Ulid>,
-    /// After this instant it does not fire any more.
+    /// Instant after which it does not fire any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<UnixMillis>,
-    /// Why.
+    /// Reason for the intent, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The intent that it takes the place of.
+    /// Id of the intent that this one replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Ulid>,
-    /// Whether a user's message in the meantime makes it moot.
+    /// Whether a message from the user before it fires cancels it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cancel_on_user_turn: bool,
 }
 
-/// A firing under way.
+/// A firing that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firing {
-    /// When it was due.
+    /// Nominal time of the firing.
     pub nominal: UnixMillis,
-    /// When it fired.
+    /// Time at which it fired.
     pub at: UnixMillis,
-    /// The dispatch whose turn ends it; absent where a hook runs instead.
+    /// Dispatch whose turn completes it; absent if a hook runs instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch: Option<Ulid>,
 }
 
-/// A firing that was under way when its intent was withdrawn.
+/// A firing that was running when its intent was canceled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdrawn {
-    /// When it was due.
+    /// Nominal time of the firing.
     pub nominal: UnixMillis,
-    /// The dispatch that is taken back.
+    /// Id of the dispatch that is withdrawn.
     pub dispatch: Ulid,
-    /// Whether its own turn wanted it, which goes on.
+    /// Whether the firing's own turn requested the cancellation and therefore continues.
     #[serde(default, skip_serializing_if = "is_false")]
     pub spares_turn: bool,
 }
 
-/// A value of KV `intents` under `i.{agent}.{id}`: the record, where it stands, and what the last write added to its
-/// history. The next write is made only once these records are in `AUDIT`.
+/// A value of KV `intents` under `i.{agent}.{id}`: the record, its state, and the history that the last write added.
+/// The next write happens only after these records are in `AUDIT`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// What was asked for.
+    /// The intent as it was requested.
     pub intent: HookIntent,
-    /// Where it stands.
+    /// State of the intent.
     pub status: IntentStatus,
     /// Number of its last transition; the first is 1.
     pub n: u32,
-    /// The transitions that the last write made, ascending up to `n`.
+    /// Transitions that the last write made, ascending up to `n`.
     pub records: Vec<IntentRecord>,
     /// Sequence in `AUDIT` of the record before the first of `records`; 0 = there is none.
     pub audited: u64,
-    /// When it fires next, or its condition is looked at next; absent = nothing is planned.
+    /// Time of its next firing, or of the next check of its condition; absent = nothing is planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<UnixMillis>,
-    /// When its condition has to hold at the latest; absent = it has none.
+    /// Last instant at which its condition may become true; absent = it has no condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<UnixMillis>,
     /// Sequence in `EVENTS` after which events count for its condition.
     #[serde(default)]
     pub events_from: u64,
-    /// The message of `EVENTS` at that sequence ([`mark::IntentMark::position`]).
+    /// Message of `EVENTS` at that sequence ([`mark::IntentMark::position`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_position: Option<Position>,
-    /// How often it has fired.
+    /// Number of its firings so far.
     #[serde(default)]
     pub fired: u32,
-    /// The firing under way.
+    /// The firing that is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Firing>,
-    /// The firing that was under way when it was withdrawn: its turn is told to end.
+    /// The firing that was running when the intent was canceled; its turn is asked to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<Withdrawn>,
-    /// What its turns may do: at most what the asking turn might.
+    /// Permissions of its turns: at most those of the requesting turn.
     pub permissions: PermissionSet,
-    /// Where its turns' answers go.
+    /// Destination of its turns' replies.
     pub delivery_context: DeliveryContext,
-    /// The conversation that it was asked for in, where its answers go elsewhere.
+    /// Conversation in which it was requested, if its replies go to another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_in: Option<DeliveryContext>,
-    /// How many intents stand before it in its chain.
+    /// Number of intents before it in its chain.
     #[serde(default)]
     pub depth: u8,
-    /// When it was asked for.
+    /// Time it was requested.
     pub proposed_at: UnixMillis,
-    /// Why it was refused.
+    /// Reason for refusing it at admission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
-    /// Its schedules so far, the newest last.
+    /// Changes of its schedule so far, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lineage: Vec<Lineage>,
-    /// Who wrote this value: two writers never write the same bytes.
+    /// Id of the writer of this value, so that two writers never write the same bytes.
     #[serde(default)]
     pub writer: String,
 }
 
 impl Intent {
-    /// The conversation that it was asked for in: whose quiet, and whose user, it looks at.
+    /// Returns the conversation in which it was requested. Idle conditions and user messages are those of this
+    /// conversation.
     #[must_use]
     pub fn asked_in(&self) -> &DeliveryContext {
         self.asked_in.as_ref().unwrap_or(&self.delivery_context)
     }
 
-    /// The session within which it runs.
+    /// Returns the session in which it runs.
     #[must_use]
     pub fn target(&self) -> SessionRef {
         let own = || self.intent.session.clone();
@@ -331,15 +334,15 @@ impl Intent {
     }
 }
 
-/// The id of the event that intent `id` makes at `nominal`.
+/// Returns the id of the event that the intent `id` makes at `nominal`.
 ///
 /// # Errors
-/// Never for an id made of these two; the type of the id demands the check.
+/// Never fails for these two values; the id's type requires the check.
 pub fn event_id(id: Ulid, nominal: UnixMillis) -> Result<EventId, ParseEventIdError> {
     EventId::parse(format!("{EVENT_PREFIX}{id}:{nominal}"))
 }
 
-/// The intent and the nominal time that `event` is the firing of; none = it is something else.
+/// Returns the intent and the nominal time of a firing's event; `None` if `event` is not a firing.
 #[must_use]
 pub fn firing_of(event: &EventId) -> Option<(Ulid, UnixMillis)> {
     let (id, nominal) = event.as_str().strip_prefix(EVENT_PREFIX)?.split_once(':')?;

@@ -1,4 +1,4 @@
-//! Invocations: one record per event of what every hook did with it. *Pure.*
+//! Invocations: one record per event with the outcome of every hook. *Pure.*
 //!
 //! Source: seed 003 §8.4; `docs/design/wire.md` §3.1 (`INVOCATIONS`); `docs/design/hooks.md` §3.
 
@@ -9,44 +9,44 @@ use super::event::EventId;
 use super::hook::HookResult;
 use super::time::UnixMillis;
 
-/// What one hook did with one event.
+/// The outcome of one hook for one event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum HookOutcome {
-    /// It answered `fire: false`.
+    /// The hook returned `fire: false`.
     Passed,
-    /// It fired.
+    /// The hook fired and a dispatch was published.
     Fired {
-        /// The dispatch made of it.
+        /// Id of the dispatch that was published.
         dispatch: Ulid,
-        /// What it answered.
+        /// Result that the hook returned.
         result: Box<HookResult>,
     },
-    /// It fired, and nothing came of it.
+    /// The hook fired, but its action was suppressed.
     Suppressed {
-        /// `one_shot_already_fired`, `routed_by_another`, `too_many_hops`, …
+        /// Reason: `one_shot_already_fired`, `routed_by_another`, `too_many_hops`, …
         reason: String,
     },
-    /// It was not run.
+    /// The hook was not run.
     Skipped {
-        /// `breaker_open`, `no_match`, …
+        /// Reason: `breaker_open`, `no_match`, …
         reason: String,
     },
-    /// It is called later: so many evaluations of its author wait that there was no place. A later record of the event
-    /// says what it did.
+    /// The hook runs later, because too many evaluations of its author were waiting. A later record of the event has
+    /// its outcome.
     Deferred,
-    /// It threw, timed out or answered rubbish.
+    /// The hook threw an error, timed out or returned an invalid result.
     Failed {
-        /// What it said.
+        /// Message of the error.
         error: String,
-        /// Where.
+        /// Stack trace of the error, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stack: Option<String>,
     },
 }
 
 impl HookOutcome {
-    /// Whether a later record says what the hook did.
+    /// Returns whether a later record contains the hook's outcome.
     #[must_use]
     pub const fn is_deferred(&self) -> bool {
         match self {
@@ -63,25 +63,25 @@ impl HookOutcome {
 /// One hook's part in an [`EventInvocations`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookInvocation {
-    /// Which hook.
+    /// Id of the hook.
     pub hook_id: String,
-    /// Evaluation time, microseconds.
+    /// Duration of the evaluation, in microseconds.
     pub latency_us: u64,
-    /// What it did.
+    /// Outcome of the evaluation.
     pub outcome: HookOutcome,
-    /// Model calls made.
+    /// Number of model calls.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub llm_calls: u32,
-    /// Tokens into the model.
+    /// Number of input tokens of the model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub llm_tokens_in: u32,
-    /// Tokens out of the model.
+    /// Number of output tokens of the model.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub llm_tokens_out: u32,
-    /// What the model calls cost by the price table, US dollars.
+    /// Cost of the model calls by the price table, in US dollars.
     #[serde(default, skip_serializing_if = "is_free")]
     pub llm_cost_usd: f64,
-    /// Searches made.
+    /// Number of searches the hook made.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub search_calls: u32,
 }
@@ -101,51 +101,51 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// All hooks' outcomes for one event: the event's done-marker.
+/// The outcomes of all hooks for one event. This record also marks the event as done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventInvocations {
-    /// The event.
+    /// Id of the event.
     pub event_id: EventId,
-    /// Its sequence in `EVENTS`.
+    /// Sequence of the event in `EVENTS`.
     pub event_seq: u64,
-    /// The replica that evaluated it.
+    /// Instance name of the replica that evaluated it.
     pub evaluated_by: String,
-    /// When evaluation began.
+    /// Time the evaluation began.
     pub started_at: UnixMillis,
-    /// When the last hook was done.
+    /// Time the last hook ended.
     pub finished_at: UnixMillis,
-    /// Hooks that passed without anything to tell: how many.
+    /// Number of hooks that passed and have no entry in `hooks`.
     pub passed: u32,
-    /// Every hook that did something other than pass.
+    /// All hooks with an outcome other than a plain pass.
     pub hooks: Vec<HookInvocation>,
-    /// Passes by hook that this replica had not told yet, those of earlier events included: told about once a second,
-    /// so that a thousand hooks that pass do not cost a thousand lines an event.
+    /// Passes by hook that this replica had not reported yet, including those of earlier events. They are reported
+    /// about once a second, so that a thousand hooks that pass do not cost a thousand entries per event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<HookPasses>,
-    /// The record was too large for one message: what hooks answered is left out.
+    /// Whether the hooks' results are left out, because the record was too large for one message.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_slim: bool,
 }
 
 impl EventInvocations {
-    /// The hooks that are called later.
+    /// Returns the ids of the hooks that run later.
     pub fn deferred(&self) -> impl Iterator<Item = &str> {
         let deferred = self.hooks.iter().filter(|hook| hook.outcome.is_deferred());
         deferred.map(|hook| hook.hook_id.as_str())
     }
 }
 
-/// Passes of one hook since they were told last. A crash loses at most those of a second.
+/// Passes of one hook since the last report. A crash loses at most one second of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookPasses {
-    /// Which hook.
+    /// Id of the hook.
     pub hook_id: String,
-    /// How often it passed.
+    /// Number of passes since the last report.
     pub count: u32,
-    /// Microseconds of the latest of them, at most [`MAX_TOLD_LATENCIES`], oldest first.
+    /// Durations of the latest passes, in microseconds: at most [`MAX_TOLD_LATENCIES`], oldest first.
     pub latencies_us: Vec<u32>,
 }
 
-/// Most latencies told of one hook's passes: enough for percentiles of a hook's last 100
+/// Maximum number of latencies in a report of one hook's passes: enough for percentiles of the hook's last 100
 /// invocations within seconds, and few enough that a thousand hooks cost one record of 80 KB a second.
 pub const MAX_TOLD_LATENCIES: usize = 20;

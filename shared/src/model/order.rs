@@ -1,7 +1,7 @@
-//! Orders to a session: what an operator or another part of Nexus wants of it, beside dispatches. *Pure.*
+//! Session orders: requests of an operator or of another part of Nexus to a session, beside dispatches. *Pure.*
 //!
-//! An order travels on the session's dispatch subject and is followed by a claim, so that it is durable, has a place
-//! among the session's messages, and reaches a turn that runs on any broker. Source: `docs/design/sessions.md` §4.
+//! An order travels on the session's dispatch subject and is followed by a claim. It is therefore durable, has a
+//! place among the session's messages, and reaches a turn on any broker. Source: `docs/design/sessions.md` §4.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
@@ -9,27 +9,27 @@ use ulid::Ulid;
 use super::session::{QueueSettings, SessionRef};
 use super::time::UnixMillis;
 
-/// What is wanted.
+/// The change that an order requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Wanted {
-    /// Cancel the running turn and drop what waits before this order.
+    /// Cancel the running turn and drop every dispatch that waits before this order.
     Abort,
-    /// Cancel the running turn; what waits goes on.
+    /// Cancel the running turn; waiting dispatches stay in the queue.
     Interrupt,
-    /// History begins anew, after the running turn.
+    /// Start a new history after the running turn.
     Reset,
-    /// The session's own queue settings, in place of those that it had; empty = none.
+    /// Replace the session's own queue settings; empty settings remove them.
     Queue {
-        /// They.
+        /// The new settings of the queue.
         settings: QueueSettings,
     },
-    /// Take one dispatch back: where it waits it is dropped, where it comes later too, and the running turn is cancelled
-    /// where it is that of this dispatch alone.
+    /// Withdraw one dispatch. It is dropped if it waits or arrives later, and the running turn is canceled if it runs
+    /// for this dispatch alone.
     Withdraw {
-        /// Which.
+        /// Id of the withdrawn dispatch.
         dispatch: Ulid,
-        /// Whether the running turn goes on all the same: it is what wants this.
+        /// Whether the running turn continues anyway, because that turn itself requests the withdrawal.
         #[serde(default, skip_serializing_if = "is_false")]
         spares_turn: bool,
     },
@@ -41,7 +41,7 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Wanted {
-    /// A word for it.
+    /// Returns the order's name for logs and records.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -58,17 +58,17 @@ impl Wanted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionOrder {
-    /// Names it for ever; the same again is the same order.
+    /// Permanent id of the order. A repeated order with the same id has no further effect.
     pub id: Ulid,
-    /// Which session.
+    /// Session that the order is for.
     pub target: SessionRef,
-    /// What.
+    /// Change that the order requests.
     pub wanted: Wanted,
-    /// Who wants it.
+    /// Name of the requester.
     pub by: String,
-    /// Why, in their words.
+    /// Reason in the requester's words; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// When it was given.
+    /// Time at which the order was given.
     pub at: UnixMillis,
 }

@@ -1,8 +1,8 @@
-//! Where an event comes from: who brought it, never what it says. *Pure.*
+//! Origins: the sender that brought an event, as opposed to the sender that its content claims. *Pure.*
 //!
-//! A caller cannot set an origin. adapter-svc stamps it at its doors, the services stamp [`Origin::System`] on what
-//! they publish themselves, and readers derive it again from the stored subject and the seal
-//! ([`crate::wire::seal::Trust::admit`]). Source: `docs/design/trust.md` §1; `docs/security.md`.
+//! A caller cannot set an origin. adapter-svc stamps it when it receives an event, the services stamp
+//! [`Origin::System`] on events that they publish themselves, and readers derive it again from the stored subject and
+//! the seal ([`crate::wire::seal::Trust::admit`]). Source: `docs/design/trust.md` §1; `docs/security.md`.
 
 use std::borrow::Cow;
 
@@ -11,83 +11,84 @@ use serde::{Deserialize, Serialize};
 use super::approval_api::LINK;
 use super::event::{Event, OWN_ADAPTERS};
 
-/// Longest name of an account, a token or an edge, in bytes.
+/// Maximum length of the name of an account, a token or an edge, in bytes.
 pub const MAX_ORIGIN_NAME_BYTES: usize = 1_024;
 
-/// The channel of webhooks, and the first segment of the accounts of their sources: `webhook/{source}`.
+/// Channel of webhooks, and first segment of the accounts of their sources: `webhook/{source}`.
 pub const WEBHOOK: &str = "webhook";
-/// The channel of chat pages, and the first segment of their accounts: `webchat/{account}/{visitor}`.
+/// Channel of chat pages, and first segment of their accounts: `webchat/{account}/{visitor}`.
 pub const WEBCHAT: &str = "webchat";
 
-/// The prefix of the ids of events that nobody sealed: `open:{channel}/{account}/…`. No source may have it.
+/// Id prefix of events without a seal: `open:{channel}/{account}/…`. No source may use it.
 pub const OPEN: &str = "open";
 
-/// In [`Event::speaks_for`]: every person of `identities.yaml`.
+/// Entry of [`Event::speaks_for`] that means every person of `identities.yaml`.
 pub const EVERYBODY: &str = "*";
 
-/// Channels of mail, by whatever protocol it is fetched.
+/// Mail channels, by any protocol that fetches mail.
 const MAIL: [&str; 6] = ["mail", "email", "imap", "smtp", "gmail", "jmap"];
 
-/// Adapters and channels beside [`OWN_ADAPTERS`] by which the installation itself speaks, or vouches for somebody.
+/// Adapters and channels beside [`OWN_ADAPTERS`] by which the installation itself speaks, or vouches for a person.
 const VOUCHED: [&str; 4] = ["cli", LINK, "turn", "approval"];
 
-/// Whether an id's prefix, or a channel, is one that only the system itself gives: nobody outside may speak in its name.
+/// Returns whether only the installation itself may use `name` as an id prefix or channel. Outside senders are
+/// refused.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let mut all = OWN_ADAPTERS.iter().chain(&VOUCHED).chain(&[OPEN]);
     all.any(|reserved| name.eq_ignore_ascii_case(reserved))
 }
 
-/// Whether a channel has only publishers that seal: the system's own, the chat page's and the webhook sources'.
+/// Returns whether all publishers of a channel seal: Nexus's own channels, the chat page's and the webhook sources'.
 #[must_use]
 pub fn is_sealed_channel(name: &str) -> bool {
     is_reserved(name) || [WEBHOOK, WEBCHAT].iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
-/// Whether the senders of a channel are what a mail's `From` says.
+/// Returns whether the senders of `channel` are taken from a mail's `From` header.
 fn is_mail(channel: &str) -> bool {
     MAIL.iter().any(|mail| channel.eq_ignore_ascii_case(mail))
 }
 
-/// Who brought an event.
+/// The party that brought an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Origin {
-    /// A signature or a platform's account proves which account brought it.
+    /// A signature or a platform account proves which account brought the event.
     Verified {
-        /// `{channel}/{account}`, e.g. `telegram/bot`; `webhook/{source}`; `webchat/{account}/{visitor}`.
+        /// Account as `{channel}/{account}`, e.g. `telegram/bot`; `webhook/{source}`; `webchat/{account}/{visitor}`.
         account: String,
     },
-    /// A bearer token of `/v1/events`.
+    /// A caller with a bearer token of `/v1/events`.
     Token {
-        /// The token's name.
+        /// Name of the token.
         name: String,
     },
-    /// An edge of `[edges.<name>]`, which sealed it with its own key.
+    /// An edge of `[edges.<name>]`, which sealed the event with its own key.
     Edge {
-        /// The edge's name.
+        /// Name of the edge.
         name: String,
     },
-    /// One of the services: a timer, an agent, a part that was sent.
+    /// A Nexus service: a timer, an agent, or a part of a reply that was sent.
     System,
-    /// Nothing proves who brought it.
+    /// Unknown: the party that brought the event is not proven.
     #[default]
     Open,
 }
 
-/// Why a text is not an origin.
+/// The reason why a text is not an origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseOriginError {
-    /// None of the five forms.
+    /// The text has none of the five forms.
     #[error("origin `{0}`: expected verified:ACCOUNT, token:NAME, edge:NAME, system or open")]
     Form(String),
-    /// The name is empty, too long, or holds a control character.
+    /// The name is empty, too long, or contains a control character.
     #[error("origin `{0}`: expected a name of 1 to {MAX_ORIGIN_NAME_BYTES} bytes without control characters")]
     Name(String),
 }
 
 impl Origin {
-    /// The origin of what a chat account brought: `account` of ours on `channel`.
+    /// Returns the origin of events that a chat account brings: `account` on `channel`.
     #[must_use]
     pub fn account(channel: &str, account: &str) -> Self {
         Self::Verified {
@@ -95,13 +96,13 @@ impl Origin {
         }
     }
 
-    /// The origin of a request that is signed by the webhook source `source`.
+    /// Returns the origin of requests that the webhook source `source` has signed.
     #[must_use]
     pub fn webhook(source: &str) -> Self {
         Self::account(WEBHOOK, source)
     }
 
-    /// The origin of what `visitor` wrote on the chat page of `account`.
+    /// Returns the origin of messages that `visitor` writes on the chat page of `account`.
     #[must_use]
     pub fn visitor(account: &str, visitor: &str) -> Self {
         Self::Verified {
@@ -109,11 +110,12 @@ impl Origin {
         }
     }
 
-    /// Reads the wire form.
+    /// Parses the wire form.
     ///
     /// # Errors
-    /// [`ParseOriginError`] if it is not exactly one of the five forms.
+    /// Returns [`ParseOriginError`] if `text` is not exactly one of the five forms.
     pub fn parse(text: &str) -> Result<Self, ParseOriginError> {
+        // An error repeats only the beginning of a text from outside.
         let short = || text.chars().take(64).collect::<String>();
         let name = |name: &str| {
             let fits = !name.is_empty() && name.len() <= MAX_ORIGIN_NAME_BYTES && !name.contains(char::is_control);
@@ -136,26 +138,27 @@ impl Origin {
         }
     }
 
-    /// Whether it is [`Origin::Open`]: nothing proves who brought the event.
+    /// Returns whether this is [`Origin::Open`]: nothing proves who brought the event.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open)
     }
 
-    /// Whether it is [`Origin::Verified`]: a platform's account or a signature proves who brought the event.
+    /// Returns whether this is [`Origin::Verified`]: a platform account or a signature proves who brought the event.
     #[must_use]
     pub const fn is_verified(&self) -> bool {
         matches!(self, Self::Verified { .. })
     }
 
-    /// The name of `id` if this origin does not prove it: no proven name begins so ([`proven_name`]).
+    /// Returns the name of `id` for an origin that does not prove it. No proven name has this prefix
+    /// ([`proven_name`]).
     #[must_use]
     pub fn said_name(&self, id: &str) -> String {
         format!("~{}~{id}", self.to_string().replace('~', "~~"))
     }
 
-    /// Whether an event of this origin may stand for the conversations of `event`'s channel and account: a stranger
-    /// who names another one's conversation gets a session apart.
+    /// Returns whether an event of this origin may take part in the conversations of `event`'s channel and account. A
+    /// stranger that names another sender's conversation gets a separate session.
     #[must_use]
     pub fn speaks_on(&self, event: &Event) -> bool {
         match self {
@@ -165,7 +168,8 @@ impl Origin {
                     let page = page.split_once('/');
                     event.channel == WEBCHAT && page == Some((event.account(), &event.peer.id))
                 }
-                // A source has no account of ours on the channel of webhooks, and no other channel unless it may name people.
+                // A source has no account on the webhook channel, and may use another channel only if it may name
+                // people.
                 Some((WEBHOOK, _)) => event.channel == WEBHOOK || !event.speaks_for.is_empty(),
                 Some((channel, account)) => event.channel == channel && event.account() == account,
                 None => false,
@@ -174,7 +178,7 @@ impl Origin {
         }
     }
 
-    /// How far `event` of this origin proves that it is from `address` on its channel.
+    /// Returns how far an origin of this kind proves that `event` is from `address` on its channel.
     #[must_use]
     pub fn proof(&self, event: &Event, address: &str) -> Proven {
         match self {
@@ -182,11 +186,12 @@ impl Origin {
             Self::Token { .. } | Self::Edge { .. } => Proven::spoken_for(event),
             Self::Verified { account } => match account.split_once('/') {
                 Some((WEBHOOK, _)) => Proven::spoken_for(event),
-                // The visitor chose or was given their id: it is nobody's address elsewhere.
+                // A visitor id is chosen by the visitor or given to the visitor: it is not an address on another
+                // channel.
                 Some((WEBCHAT, _)) if self.speaks_on(event) && address == event.peer.id => Proven::OnItsChannel,
                 Some((WEBCHAT, _)) | None => Proven::Nobody,
-                // An account that fetches mail proves no sender: `From` is what the mail says. A door for mail that checks
-                // aligned DMARC has to say so here.
+                // An account that fetches mail does not prove a sender, because `From` is only the mail's claim. A
+                // mail source that checks aligned DMARC must be added here.
                 Some((channel, _)) if is_mail(channel) => Proven::Nobody,
                 Some(_) if self.speaks_on(event) => Proven::OnEveryChannel,
                 Some(_) => Proven::Nobody,
@@ -196,7 +201,8 @@ impl Origin {
     }
 }
 
-/// The name of `id` that an origin proves: itself, escaped if it looks like an unproven one ([`Origin::said_name`]).
+/// Returns the name of an `id` that an origin proves: `id`, escaped if it looks like an unproven name
+/// ([`Origin::said_name`]).
 #[must_use]
 pub fn proven_name(id: &str) -> Cow<'_, str> {
     if id.starts_with('~') {
@@ -206,16 +212,16 @@ pub fn proven_name(id: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whom an event may resolve to.
+/// The persons to which an event may resolve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proven {
-    /// Any person with the address on the channel, or under `*`.
+    /// Any person with the address on the channel or under `*`.
     OnEveryChannel,
     /// Any person with the address on the channel itself.
     OnItsChannel,
-    /// A person with the address whom the event's [`Event::speaks_for`] names.
+    /// A person with the address, if the event's [`Event::speaks_for`] names this person.
     SpokenFor,
-    /// Nobody: a stranger.
+    /// No person: the sender is a stranger.
     Nobody,
 }
 

@@ -1,8 +1,8 @@
-//! How a browser becomes the owner's: a link that works once. *Pure.*
+//! Owner links: a link that works once makes a browser the owner's. *Pure.*
 //!
-//! `nexus up` and `nexus owner link` write an [`OwnerLink`] into KV `identities`, under [`link_key`]. The chat page
-//! that opens the link claims it by compare-and-set; the claimed value is the binding itself, so nothing lies between
-//! using the link up and being the owner. Source: `docs/design/trust.md` §1.2.
+//! `nexus up` and `nexus owner link` write an [`OwnerLink`] into KV `identities` under [`link_key`]. The chat page
+//! that opens the link claims it by compare-and-set. The claimed value is itself the binding, so no crash can use up
+//! the link without making the browser the owner's. Source: `docs/design/trust.md` §1.2.
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -12,57 +12,57 @@ use super::identity::{Identities, Person};
 use super::origin::WEBCHAT;
 use super::time::UnixMillis;
 
-/// How long a link can be claimed by default, in minutes.
+/// Default time for which a link can be claimed, in minutes.
 pub const LINK_MINUTES: u32 = 15;
 /// Id of the person that is added if `identities.yaml` names no owner.
 const OWNER: &str = "owner";
 
-/// The visitor of a chat page.
+/// A visitor of a chat page.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Visitor {
-    /// The page's account (`adapter.webchat.account`).
+    /// Account of the page (`adapter.webchat.account`).
     pub account: String,
-    /// The visitor's id, which the server derived from the page's key.
+    /// Id of the visitor, derived by the server from the page's key.
     pub id: String,
 }
 
-/// The key of the link with this token, in KV `identities`. The bucket holds the token's hash alone, so who reads it
-/// cannot claim a link.
+/// Returns the key in KV `identities` of the link with this token. The bucket contains only the token's hash, so a
+/// reader of the bucket cannot claim a link.
 #[must_use]
 pub fn link_key(token: &str) -> String {
     format!("link.{}", HEXLOWER.encode(&Sha256::digest(token)))
 }
 
-/// A link, offered or claimed.
+/// An owner link, offered or claimed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnerLink {
-    /// When it was made.
+    /// Time the link was made.
     pub made_at: UnixMillis,
-    /// Until when it can be claimed.
+    /// Last instant at which the link can be claimed.
     pub expires_at: UnixMillis,
-    /// The visitor who claimed it; `None` until then.
+    /// Visitor that claimed the link; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Visitor>,
-    /// When it was claimed.
+    /// Time the link was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<UnixMillis>,
 }
 
-/// Why a link does not make somebody the owner.
+/// The reason why a link cannot be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimLinkError {
-    /// No such link, or another page used it.
+    /// The link does not exist, or another page used it.
     #[error("this link was used already, or never existed; `nexus owner link` makes another")]
     Used,
-    /// Too late.
+    /// The link has expired.
     #[error("this link has expired; `nexus owner link` makes another")]
     Expired,
 }
 
 impl OwnerLink {
-    /// A link that can be claimed for `minutes` from `now` on.
+    /// Returns a link that can be claimed for `minutes` from `now`.
     #[must_use]
     pub fn offered(now: UnixMillis, minutes: u32) -> Self {
         Self {
@@ -73,10 +73,10 @@ impl OwnerLink {
         }
     }
 
-    /// Returns the link as claimed by `visitor`. The same visitor may claim it again: an answer may be lost.
+    /// Returns the link as claimed by `visitor`. The same visitor may claim it again, because a response may be lost.
     ///
     /// # Errors
-    /// [`ClaimLinkError`] if another visitor has claimed it, or it has expired.
+    /// Returns [`ClaimLinkError`] if another visitor has claimed the link, or it has expired.
     pub fn claim(self, visitor: &Visitor, now: UnixMillis) -> Result<Self, ClaimLinkError> {
         match &self.claimed_by {
             Some(other) if other == visitor => Ok(self),
@@ -90,7 +90,7 @@ impl OwnerLink {
         }
     }
 
-    /// Whether it has expired without being claimed.
+    /// Returns whether the link has expired without being claimed.
     #[must_use]
     pub fn is_stale(&self, now: UnixMillis) -> bool {
         self.claimed_by.is_none() && now > self.expires_at
@@ -98,8 +98,8 @@ impl OwnerLink {
 }
 
 impl Identities {
-    /// Returns these identities with `visitors` of the chat page as addresses of the owner. If there is no owner, a person
-    /// `owner` is added.
+    /// Returns these identities with the chat page's `visitors` as addresses of the owner. If there is no owner, the
+    /// person `owner` is added.
     #[must_use]
     pub fn with_owner_pages<'a>(mut self, visitors: impl Iterator<Item = &'a Visitor>) -> Self {
         let mut visitors = visitors.peekable();

@@ -1,4 +1,4 @@
-//! What an agent may do in one turn. *Pure.* Source: seed 001 §2, §5; `docs/design/sessions.md` §5.
+//! Permissions of an agent in one turn. *Pure.* Source: seed 001 §2, §5; `docs/design/sessions.md` §5.
 
 pub mod combine;
 
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::PermissionPresets;
 
-/// Named strength of a permission set; names a preset where `tools` is absent.
+/// The level of a permission set. It names the preset that applies if `tools` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// The owner.
+    /// Level of the owner.
     Full,
-    /// A known person.
+    /// Level of a known person.
     Restricted,
-    /// A group conversation.
+    /// Level of a group conversation.
     Group,
-    /// Anybody else.
+    /// Level of everyone else.
     #[default]
     Minimal,
 }
 
-/// Patterns of tool names: `*` and globs, case-insensitive; deny wins.
+/// Patterns of tool names: globs, case-insensitive. A denial wins.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolRules {
-    /// What may be used; absent = the preset of the level.
+    /// Patterns of allowed tools; absent = the preset of the level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<String>>,
-    /// What may not, whatever `allow` says.
+    /// Patterns of denied tools, even if `allow` matches them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
 }
 
 impl ToolRules {
-    /// What is wrong with its patterns, each with its key.
+    /// Returns the errors in the patterns, each with its key.
     #[must_use]
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let allowed = self.allow.iter().flatten().map(|pattern| ("allow", pattern));
@@ -46,23 +46,24 @@ impl ToolRules {
     }
 }
 
-/// What an agent may do in the turn of one dispatch.
+/// The permissions of an agent in the turn of one dispatch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionSet {
-    /// Named strength.
+    /// Named level of the set.
     #[serde(default)]
     pub level: Level,
-    /// Tools; absent = the preset of `level`.
+    /// Rules for tools; absent = the preset of `level`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolRules>,
-    /// Names of the secrets that tools of this turn may resolve; absent = none, except at level `full`.
+    /// Names of the secrets that the turn's tools may resolve; absent = none, except at level `full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Vec<String>>,
 }
 
-/// Whether `permissions` allow the tool `name`: deny patterns first, then allow; without an allow list the preset of
-/// the level; without a preset, nothing. Patterns are globs (`*`, `?`), case-insensitive.
+/// Returns whether `permissions` allow the tool `name`. Deny patterns apply first, then allow patterns; without an
+/// allow list the preset of the level applies, and without a preset no tool is allowed. Patterns are globs (`*`,
+/// `?`), case-insensitive.
 #[must_use]
 pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPresets) -> bool {
     let preset = presets.0.get(level_name(permissions.level));
@@ -70,7 +71,7 @@ pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPr
     let denied = |rules: Option<&ToolRules>| rules.is_some_and(|r| r.deny.iter().any(|p| glob(p, name)));
 
     let allow = own.and_then(|rules| rules.allow.as_ref());
-    // A preset's denials hold only where the preset itself is what allows.
+    // A preset's denials apply only if the preset itself provides the allow list.
     if denied(own) || (allow.is_none() && denied(preset)) {
         return false;
     }
@@ -79,7 +80,7 @@ pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPr
     allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob(pattern, name)))
 }
 
-/// The preset that `level` names.
+/// Returns the name of the preset of `level`.
 #[must_use]
 pub const fn level_name(level: Level) -> &'static str {
     match level {
@@ -90,8 +91,8 @@ pub const fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// Whether `text` matches `pattern`, where `*` stands for any characters and `?` for one. Linear in memory, and at
-/// most pattern × text in time.
+/// Returns whether `text` matches `pattern`, in which `*` matches any characters and `?` matches one. The function
+/// takes linear memory and at most pattern × text time.
 #[must_use]
 pub fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
@@ -108,6 +109,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
                 p += 1;
                 t += 1;
             }
+            // The last `*` matches one character more, and the rest of the pattern is tried again.
             Some(_) | None => match star {
                 Some((at, from)) => {
                     star = Some((at, from + 1));
@@ -122,13 +124,13 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// Whether [`glob`] matches `pattern` with some text that begins with `prefix`.
+/// Returns whether [`glob`] matches `pattern` with some text that starts with `prefix`.
 #[must_use]
 pub fn may_begin(pattern: &str, prefix: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let skipped = |at: usize| pattern[at..].iter().take_while(|c| **c == '*').count();
 
-    // Every place of the pattern that may come next; a `*` may stand for nothing.
+    // All places of the pattern that may match next; a `*` may match nothing.
     let mut places: BTreeSet<usize> = (0..=skipped(0)).collect();
 
     for c in prefix.to_lowercase().chars() {
@@ -148,8 +150,8 @@ pub fn may_begin(pattern: &str, prefix: &str) -> bool {
     !places.is_empty()
 }
 
-/// What is wrong with `pattern`, where it can match no tool whatever tools there are; a denial that matches nothing looks
-/// like one and denies nothing.
+/// Returns the error in `pattern` if it cannot match any tool. Such a denial has no effect, although it looks like
+/// one.
 #[must_use]
 pub fn pattern_fault(pattern: &str) -> Option<String> {
     if pattern.is_empty() || pattern.contains(char::is_whitespace) {

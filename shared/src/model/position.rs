@@ -1,28 +1,29 @@
-//! Positions: how far a reader has come in a stream, and whether that still counts. *Pure.* Source:
+//! Positions: the progress of a reader in a stream, and the check whether it is still valid. *Pure.* Source:
 //! `docs/design/trust.md` §2.
 
 use serde::{Deserialize, Serialize};
 
-/// A message of a stream. Its sequence alone names none: a stream that is put back or cut gives sequences out again.
+/// A message of a stream. A sequence alone does not identify a message: a restored or truncated stream reuses
+/// sequences.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Position {
-    /// The stream's incarnation: random, written into its metadata when it was made.
+    /// Incarnation of the stream: a random value in its metadata, set when the stream was created.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
     /// Stream sequence of the message; 0 = before the first.
     pub sequence: u64,
-    /// When the server stored that message, nanoseconds since 1970.
+    /// Time the server stored the message, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stored_at_ns: i64,
 }
 
-/// Which message of a stream that a queue drains: its sequence alone names none, for a queue that is put back to an older
-/// state, or made anew, gives sequences out again. Written `{sequence}@{nanoseconds}`.
+/// A message of a stream that a queue drains, written as `{sequence}@{nanoseconds}`. A sequence alone does not
+/// identify a message: a queue that is restored to an older state, or created again, reuses sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Its sequence.
+    /// Stream sequence of the message.
     pub sequence: u64,
-    /// When the server stored it, nanoseconds since 1970.
+    /// Time the server stored it, in nanoseconds since 1970.
     pub stored_at_ns: i64,
 }
 
@@ -33,7 +34,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// The one that `text` names; none = it names none.
+    /// Parses a place. Returns `None` if `text` is not of the form `{sequence}@{nanoseconds}`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sequence, stored_at_ns) = text.split_once('@')?;
@@ -43,32 +44,32 @@ impl Place {
         })
     }
 
-    /// Whether it was in the stream when that had come to `last`: one that has an old sequence and is younger came after the
-    /// stream was put back.
+    /// Returns whether the message was in the stream when `last` was its last message. A message with an older
+    /// sequence and a later time arrived after the stream was restored.
     #[must_use]
     pub const fn is_up_to(&self, last: &Self) -> bool {
         self.sequence <= last.sequence && self.stored_at_ns <= last.stored_at_ns
     }
 }
 
-/// A former life of a restored stream: up to `through` the stream has the messages that it had then.
+/// A former life of a restored stream. Up to `through`, the stream has the messages of that life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerLife {
-    /// The incarnation that was copied.
+    /// Incarnation that was copied.
     pub incarnation: String,
-    /// The last sequence of the copy.
+    /// Last sequence of the copy.
     pub through: u64,
 }
 
-/// The former lives of a stream, the oldest first; as a text `{incarnation}:{through}`, joined by commas.
+/// The former lives of a stream, oldest first; as text `{incarnation}:{through}`, joined by commas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lineage(Vec<FormerLife>);
 
 impl Lineage {
-    /// Former lives that are remembered; positions of older ones are void.
+    /// Maximum number of former lives that are kept; positions of older ones are void.
     pub const MOST: usize = 16;
 
-    /// Reads the text of a stream's metadata; what is no former life tells nothing.
+    /// Parses the text in a stream's metadata. Entries that are not former lives are ignored.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let lives = text.split(',').filter_map(|one| {
@@ -82,7 +83,7 @@ impl Lineage {
         Self(lives.collect())
     }
 
-    /// It, of a stream that is restored from a copy of `incarnation` that ends at `through`.
+    /// Returns the lineage of a stream that is restored from a copy of `incarnation` that ends at `through`.
     #[must_use]
     pub fn restored_from(mut self, incarnation: &str, through: u64) -> Self {
         if !incarnation.is_empty() {
@@ -96,13 +97,13 @@ impl Lineage {
         self
     }
 
-    /// Whether the stream was never restored.
+    /// Returns whether the stream was never restored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Up to which sequence the stream has what `incarnation` had; none = that is none of its former lives.
+    /// Returns the last sequence that the stream shares with `incarnation`; `None` if that is not a former life.
     #[must_use]
     pub fn through(&self, incarnation: &str) -> Option<u64> {
         let life = self.0.iter().find(|life| life.incarnation == incarnation)?;
@@ -125,38 +126,40 @@ const fn is_zero(value: &i64) -> bool {
     *value == 0
 }
 
-/// The leader's answer about the stream, and about the place that a position names.
+/// The stream leader's data about the stream, and about the message at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found<'a> {
-    /// The stream's incarnation.
+    /// Incarnation of the stream.
     pub incarnation: &'a str,
-    /// Its former lives, where it was restored.
+    /// Former lives of the stream, if it was restored.
     pub lineage: &'a Lineage,
-    /// Sequence of its first message; where it has none, of the next.
+    /// Sequence of the first message, or of the next message if the stream is empty.
     pub first: u64,
-    /// When the message at the position's sequence was stored, nanoseconds since 1970; `None` if there is no such message.
+    /// Time the message at the position's sequence was stored, in nanoseconds since 1970; `None` if there is no such
+    /// message.
     pub stored_at_ns: Option<i64>,
 }
 
-/// Whether a position counts.
+/// The validity of a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Everything up to it is what it was when the position was taken.
+    /// The stream is unchanged up to the position.
     Holds,
-    /// The stream is not what it was; the reason in words.
+    /// The stream has changed; the value is the reason.
     Void(&'static str),
 }
 
 impl Standing {
-    /// Whether it holds.
+    /// Returns whether the position is valid.
     #[must_use]
     pub const fn holds(self) -> bool {
         matches!(self, Self::Holds)
     }
 }
 
-/// Whether `position` holds in a stream of which the leader says `found`: the stream has the same incarnation, or was restored
-/// from a copy of it that reaches so far, and gives the same message at that sequence or has dropped it by age already.
+/// Returns whether `position` is valid in a stream with the data `found`. It is valid if the stream has the same
+/// incarnation, or was restored from a copy of it that includes the position, and if the stream has the same message
+/// at that sequence or has already dropped it by age.
 #[must_use]
 pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
     if position.sequence == 0 {
@@ -171,6 +174,7 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
         return Standing::Void("the stream was created again or restored");
     }
 
+    // The message was dropped by age, so it cannot be compared any more.
     if position.sequence < found.first {
         return Standing::Holds;
     }

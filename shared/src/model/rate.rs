@@ -1,47 +1,47 @@
-//! How often something was done lately: a sliding window as a value, shared by all brokers in KV `hook_limits`. *Pure.*
+//! Rate limits: a sliding window as a value that all brokers share in KV `hook_limits`. *Pure.*
 //!
-//! One who is counted is named, so that whoever asks again for the same thing is not counted twice, and so that equal
+//! Each counted call has a name, so that a repeated request for the same call is not counted twice, and so that equal
 //! bytes in the bucket mean the same writer. Source: seed 002 §4.
 
 use serde::{Deserialize, Serialize};
 
 use super::time::UnixMillis;
 
-/// Most that a window may let pass: its value stays far below the largest message.
+/// Maximum number of calls that a window may allow, so that its value stays far below the maximum message size.
 pub const MAX_CALLS: usize = 10_000;
 
-/// One that was let pass.
+/// A call that was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// When.
+    /// Time of the call.
     pub at: UnixMillis,
-    /// Which: the same name is counted once.
+    /// Name of the call; the same name is counted once.
     pub id: String,
 }
 
-/// What was let pass within the window.
+/// The calls that were allowed within the window.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RateWindow {
-    /// Oldest first.
+    /// The counted calls, oldest first.
     pub counted: Vec<Counted>,
 }
 
-/// What a window says to one that asks.
+/// The result of a request to a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admitted {
-    /// It was counted before: nothing is to be written.
+    /// The call was counted before: nothing has to be written.
     Already,
-    /// It passes once this is the window.
+    /// The call is allowed once this window has been stored.
     As(RateWindow),
-    /// It does not pass before so many milliseconds are over.
+    /// The call is refused until calls have left the window.
     Refused {
-        /// How long to wait, milliseconds.
+        /// Time to wait, in milliseconds.
         retry_ms: u64,
     },
 }
 
 impl RateWindow {
-    /// Whether `id` may pass at `now`, where at most `calls` do within any `window_ms` milliseconds.
+    /// Decides whether `id` may pass at `now`, if at most `calls` may within any `window_ms` milliseconds.
     #[must_use]
     pub fn admit(&self, id: &str, now: UnixMillis, calls: usize, window_ms: u64) -> Admitted {
         let width = i64::try_from(window_ms).unwrap_or(i64::MAX);
@@ -53,7 +53,7 @@ impl RateWindow {
 
         let calls = calls.min(MAX_CALLS);
         if counted.len() >= calls {
-            // The one that must leave the window before another fits into it.
+            // This call must leave the window before another fits into it.
             let place = counted.len().checked_sub(calls.max(1));
             let leaving = place
                 .and_then(|place| counted.get(place))

@@ -1,4 +1,4 @@
-//! Receipts: what became of a delivery. *Pure.* Source: `docs/design/wire.md` §1.6 (`RECEIPTS`);
+//! Receipts: the outcome of a delivery. *Pure.* Source: `docs/design/wire.md` §1.6 (`RECEIPTS`);
 //! `docs/design/channels.md` §5.
 
 use serde::{Deserialize, Serialize};
@@ -8,90 +8,91 @@ use super::dispatch::{Causation, DeliveryContext};
 use super::session::SessionRef;
 use super::time::UnixMillis;
 
-/// How one attempt ended.
+/// The outcome of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum AttemptOutcome {
-    /// The platform has it.
+    /// The platform accepted the part.
     Done,
-    /// It may be tried again.
+    /// The attempt failed, and another may follow.
     Retry {
-        /// Not before this many milliseconds.
+        /// Minimum wait before the next attempt, in milliseconds.
         after_ms: u64,
-        /// What the platform said.
+        /// Reason as reported by the platform.
         reason: String,
     },
-    /// It never will be accepted.
+    /// The platform refused the part for good.
     Refused {
-        /// What the platform said.
+        /// Reason as reported by the platform.
         reason: String,
     },
 }
 
-/// One thing that happened to a delivery.
+/// One step of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum ReceiptStep {
-    /// Written before the call, on channels whose calls last.
+    /// An attempt starts. Written before the call, on channels with calls that may take long.
     AttemptStarted {
-        /// First attempt = 1.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// First part = 0.
+        /// Index of the part, from 0.
         part: u32,
-        /// The replica that makes the call, and may know how it ended. None = an older version wrote it.
+        /// Instance name of the replica that makes the call, and may know its outcome. Absent in records of older
+        /// versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
-    /// Written after the call.
+    /// An attempt ended. Written after the call.
     AttemptFinished {
-        /// First attempt = 1.
+        /// Number of the attempt, from 1.
         attempt: u32,
-        /// First part = 0.
+        /// Index of the part, from 0.
         part: u32,
-        /// The platform's ids of what was sent.
+        /// Platform's ids of the messages that were sent.
         platform_ids: Vec<String>,
-        /// How it ended.
+        /// Outcome of the attempt.
         outcome: AttemptOutcome,
     },
-    /// All parts are with the platform.
+    /// The platform accepted all parts.
     Delivered {
-        /// How many attempts it took in all.
+        /// Number of attempts in all.
         attempts: u32,
-        /// How many parts it had.
+        /// Number of parts of the delivery.
         parts: u32,
-        /// The platform's ids, part by part.
+        /// Platform's ids, part by part.
         platform_ids: Vec<String>,
-        /// On channels with an open page: somebody was looking.
+        /// On channels with open pages: whether a page was connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         live: Option<bool>,
     },
-    /// It went to the dead letters.
+    /// The delivery was given up and became a dead letter.
     GaveUp {
-        /// How many attempts were made.
+        /// Number of attempts that were made.
         attempts: u32,
-        /// What the platform said last.
+        /// Last reason reported by the platform.
         reason: String,
     },
-    /// The send policy says no.
+    /// The send policy denied the delivery.
     DeniedByPolicy {
-        /// The rule.
+        /// Name of the policy rule.
         rule: String,
     },
 }
 
-/// An entry of `RECEIPTS`: what happened to which delivery, and when.
+/// An entry of `RECEIPTS`: one step of a delivery, with its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The delivery (= the turn).
+    /// Id of the delivery, which is the turn's id.
     pub delivery: Ulid,
-    /// The turn's session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// Where it went.
+    /// Destination of the delivery.
     pub target: DeliveryContext,
-    /// The event that led to it.
+    /// Event that led to the turn.
     pub causation: Causation,
-    /// When.
+    /// Time of the step.
     pub at: UnixMillis,
-    /// What.
+    /// Step of the delivery that happened.
     pub step: ReceiptStep,
 }

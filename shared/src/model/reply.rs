@@ -1,4 +1,4 @@
-//! The Reply: what a turn says, on its way to a channel. *Pure.* Source: `docs/design/wire.md` §1.6; seed 001 §5.
+//! Replies: the message of a turn on its way to a channel. *Pure.* Source: `docs/design/wire.md` §1.6; seed 001 §5.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,26 +8,26 @@ use super::dispatch::{Causation, DeliveryContext};
 use super::event::Attachment;
 use super::session::SessionRef;
 
-/// What a turn says. Its id is the turn's id, so that a turn has one delivery whatever is repeated.
+/// The message of a turn. Its id is the turn's id, so that a turn has one delivery even if steps are repeated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reply {
-    /// The delivery's id (= the turn's).
+    /// Id of the delivery, which is the turn's id.
     pub id: Ulid,
-    /// The turn that said it.
+    /// Turn that made the reply.
     pub turn: Ulid,
-    /// The turn's session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// Where it goes.
+    /// Destination of the reply.
     pub delivery_context: DeliveryContext,
-    /// The text.
+    /// Text of the reply.
     pub content: String,
-    /// What goes along.
+    /// Files to send with the text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
-    /// Buttons and cards, where the platform has them.
+    /// Buttons and cards, for platforms that support them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interactive: Option<Value>,
-    /// The event that led to it.
+    /// Event that led to the turn.
     pub causation: Causation,
 }

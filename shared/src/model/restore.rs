@@ -1,4 +1,4 @@
-//! What a restore has left to be decided: deliveries that may have been made before. *Pure.* Source:
+//! Decisions that a restore leaves open: deliveries that may already have been made. *Pure.* Source:
 //! `docs/design/trust.md` §2.4.
 
 use serde::{Deserialize, Serialize};
@@ -6,57 +6,57 @@ use serde::{Deserialize, Serialize};
 use super::position::Place;
 use super::time::UnixMillis;
 
-/// Key of the one [`RestoreHold`], in the bucket `restore`.
+/// Key of the only [`RestoreHold`] in the bucket `restore`.
 pub const HOLD_KEY: &str = "hold";
 
-/// Deliveries of turns that are as old as a restored backup wait until the operator has decided.
+/// A hold on deliveries whose turns are as old as a restored backup: they wait until the operator decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreHold {
-    /// The backup that was restored.
+    /// Name of the restored backup.
     pub backup: String,
-    /// When the backup ended: what is younger was not done before.
+    /// End of the backup. A younger turn cannot have been delivered before.
     pub until: UnixMillis,
-    /// When it was restored: what is older comes from the backup, and no queue has lost it. None where that is not known, and
-    /// nothing may be taken for older.
+    /// Time of the restore. Older entries come from the backup, and no queue has lost them. `None` = unknown, and no
+    /// entry may be treated as older.
     pub at: Option<UnixMillis>,
-    /// What the operator has decided.
+    /// The operator's decision so far.
     pub decision: HoldDecision,
 }
 
-/// What the operator has decided of the deliveries that wait.
+/// The operator's decision about the waiting deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum HoldDecision {
-    /// Nothing yet: they wait.
+    /// No decision yet: the deliveries wait.
     Waiting,
-    /// They leave.
+    /// The deliveries are sent.
     Send,
-    /// Those that were in `DELIVERIES` when this was decided do not leave; what came later does.
+    /// Deliveries that were in `DELIVERIES` at the time of the decision are dropped; later ones are sent.
     Drop {
-        /// The last sequence in `DELIVERIES` at that moment, and the moment.
+        /// The last sequence in `DELIVERIES` at the decision, with its time.
         through: Place,
     },
 }
 
-/// What becomes of one delivery.
+/// The outcome of the hold for one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldDelivery {
-    /// It waits for the operator.
+    /// The delivery waits for the operator.
     Waits,
-    /// It leaves.
+    /// The delivery is sent.
     Leaves,
-    /// It does not leave: it may have before.
+    /// The delivery is dropped, because it may have been sent before.
     Dropped,
 }
 
 impl RestoreHold {
-    /// Whether a delivery that was made at `made_at` may have been made before the restore.
+    /// Returns whether a delivery of a turn made at `made_at` may have been sent before the restore.
     #[must_use]
     pub fn concerns(&self, made_at: UnixMillis) -> bool {
         made_at <= self.until
     }
 
-    /// What becomes of the delivery at `place` in `DELIVERIES`, whose turn was made at `made_at`.
+    /// Returns the outcome for the delivery at `place` in `DELIVERIES`, whose turn was made at `made_at`.
     #[must_use]
     pub fn decide(&self, made_at: UnixMillis, place: Place) -> HeldDelivery {
         if !self.concerns(made_at) {

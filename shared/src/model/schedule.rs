@@ -1,32 +1,32 @@
-//! Schedules: what fires when, for whom, and how far it has come. *Pure.* Source: `docs/design/schedules.md` §2;
-//! seed 003 §4, §15.
+//! Schedules: their timing, target, policies and progress. *Pure.* Source: `docs/design/schedules.md` §2; seed 003
+//! §4, §15.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::time::UnixMillis;
 
-/// Longest note of a pause, in bytes.
+/// Maximum length of a pause's note, in bytes.
 pub const MAX_NOTE_BYTES: usize = 1_024;
-/// How late a firing of a recurring schedule may be made up for, where nothing else is said: 10 minutes, in milliseconds.
+/// Default catch-up window of a recurring schedule: 10 minutes, in milliseconds.
 pub const RECURRING_WINDOW_MS: u64 = 600_000;
-/// How late the firing of a one-shot schedule may be made up for, where nothing else is said: 24 hours, in milliseconds.
+/// Default catch-up window of a one-shot schedule: 24 hours, in milliseconds.
 pub const ONE_SHOT_WINDOW_MS: u64 = 86_400_000;
 
-/// For whom a schedule fires.
+/// The receiver of a schedule's events.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "id", rename_all = "snake_case")]
 pub enum ScheduleTarget {
-    /// The hook with this id: it sees the event, whatever it matches.
+    /// The hook with this id. It receives the event even if its `@match` does not match.
     Hook(String),
-    /// The heartbeat of this persona.
+    /// The heartbeat of the persona with this id.
     Persona(String),
-    /// Nobody by name: a job of the configuration, with this name; any hook may match its events.
+    /// A job of the configuration, with this name. It has no receiver of its own: any hook may match its events.
     Config(String),
 }
 
 impl ScheduleTarget {
-    /// `hook`, `persona` or `config`.
+    /// Returns `hook`, `persona` or `config`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl ScheduleTarget {
         }
     }
 
-    /// Its id.
+    /// Returns the id or name of the target.
     #[must_use]
     pub fn id(&self) -> &str {
         match self {
@@ -45,102 +45,104 @@ impl ScheduleTarget {
     }
 }
 
-/// What a firing does while the one before it is still under way.
+/// The behavior of a firing while the one before it is still running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
-    /// It is left out.
+    /// The new firing is skipped.
     #[default]
     Skip,
-    /// One waits until the other has ended; further ones are left out.
+    /// One firing waits until the other has ended; further ones are skipped.
     BufferOne,
-    /// It fires.
+    /// The new firing runs at the same time.
     Allow,
 }
 
-/// What becomes of firings that nobody was there for.
+/// The behavior for firings that were missed because no scheduler was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Missed {
-    /// Nothing.
+    /// No missed firing is made up for.
     Skip,
-    /// The last of them fires, if it is within the window.
+    /// The last missed firing runs if it is within the window.
     #[default]
     FireOnce,
-    /// The last ten at most of those within the window fire, in order.
+    /// The last ten missed firings at most run, in order, if they are within the window.
     All,
 }
 
-/// How a schedule behaves where not all goes as planned.
+/// The behavior of a schedule when firings overlap, are missed or coincide.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulePolicies {
-    /// While the firing before is still under way.
+    /// Behavior while the previous firing is still running.
     pub overlap: Overlap,
-    /// Where nobody was there to fire.
+    /// Behavior for missed firings.
     pub missed: Missed,
-    /// How late a firing may still be made up for, milliseconds; none = 10 minutes, of a one-shot schedule 24 hours.
+    /// Maximum delay with which a missed firing still runs, in milliseconds; absent = 10 minutes, or 24 hours for a
+    /// one-shot schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub catchup_window_ms: Option<u64>,
-    /// Firings are put off by up to so many milliseconds, each by an amount of its own that is always the same.
+    /// Maximum jitter, in milliseconds. Each firing has a delay of its own up to this, which is the same in every
+    /// computation.
     pub jitter_ms: u64,
 }
 
-/// The part of the day in which a persona's heartbeat beats, local time.
+/// The part of the day in which a persona's heartbeat is active, in local time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActiveHours {
-    /// From this minute of the day on.
+    /// First minute of the day, inclusive.
     pub from_minute: u16,
-    /// Until this minute, exclusive; one before `from_minute` lies on the next day.
+    /// End, as a minute of the day, exclusive. A value before `from_minute` is on the next day.
     pub until_minute: u16,
 }
 
-/// A schedule, as whoever owns it says it.
+/// A schedule as its owner defines it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSpec {
-    /// `hook:{id}:{n}`, `persona:{id}`, `config:{name}`: names its owner, and never changes.
+    /// Permanent id, which names the owner: `hook:{id}:{n}`, `persona:{id}`, `config:{name}`.
     pub id: String,
-    /// `every 30m`, `cron …`, `rrule …` or `at …` (see [`crate::schedule::Schedule::parse`]).
+    /// Text of the schedule: `every 30m`, `cron …`, `rrule …` or `at …` (see [`crate::schedule::Schedule::parse`]).
     pub schedule: String,
-    /// The IANA zone of its times.
+    /// IANA time zone of its local times.
     pub zone: String,
-    /// For whom it fires.
+    /// Receiver of its events.
     pub target: ScheduleTarget,
-    /// How it behaves.
+    /// Behavior if firings overlap or are missed.
     #[serde(default)]
     pub policies: SchedulePolicies,
-    /// When it may fire at all.
+    /// Part of the day in which it may fire; absent = the whole day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_hours: Option<ActiveHours>,
-    /// What its events say: the text of an event's content.
+    /// Text of the `content` of its events.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
-    /// What else its events carry, beside `metadata.schedule`.
+    /// Metadata of its events beside `metadata.schedule`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
-/// Why nothing fires at present.
+/// A pause of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
-    /// What whoever paused it said.
+    /// Note of the operator, for people.
     pub note: String,
-    /// Who.
+    /// Name of the operator that paused it.
     pub by: String,
-    /// When.
+    /// Time of the pause.
     pub at: UnixMillis,
 }
 
-/// A firing that is to come.
+/// A firing in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NextFiring {
-    /// The instant that it stands for.
+    /// Nominal instant of the firing.
     pub nominal: UnixMillis,
-    /// When it fires: the nominal instant and its jitter.
+    /// Time it fires: the nominal instant plus its jitter.
     pub due: UnixMillis,
 }
 
@@ -148,19 +150,19 @@ pub struct NextFiring {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastFiring {
-    /// The instant that it stands for.
+    /// Nominal instant of the firing.
     pub nominal: UnixMillis,
-    /// When it was decided on.
+    /// Time at which the scheduler decided to fire.
     pub at: UnixMillis,
 }
 
-/// A firing that waits for the one before it to end (overlap `buffer_one`).
+/// A firing that waits until the one before it ends (overlap `buffer_one`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferedFiring {
-    /// The instant that it stands for.
+    /// Nominal instant of the firing.
     pub nominal: UnixMillis,
-    /// When it is looked again whether the other has ended.
+    /// Time of the next check whether the other firing has ended.
     pub look_at: UnixMillis,
 }
 
@@ -168,43 +170,44 @@ pub struct BufferedFiring {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRecord {
-    /// What its owner says.
+    /// Definition by the schedule's owner.
     pub spec: ScheduleSpec,
-    /// Set while it is paused.
+    /// The pause, while the schedule is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Pause>,
-    /// Every nominal instant up to this one is decided on.
+    /// Instant up to which every nominal firing is decided.
     pub decided_until: UnixMillis,
-    /// What comes next; none = it is over or paused, or nobody has looked yet.
+    /// Next firing; absent = the schedule is over or paused, or the scheduler has not computed it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextFiring>,
-    /// What was fired last.
+    /// Last firing; absent = it has not fired yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<LastFiring>,
-    /// What the last decision fires, in order. Its events are published before the timer of this generation is set.
+    /// Nominal instants that the last decision fires, in order. Their events are published before the timer of this
+    /// generation is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub firing: Vec<UnixMillis>,
-    /// A firing that waits.
+    /// Firing that waits for another to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffered: Option<BufferedFiring>,
-    /// How many fired.
+    /// Number of firings so far.
     #[serde(default)]
     pub fired: u64,
-    /// How many were left out: missed, or while another was under way.
+    /// Number of firings that were skipped: missed, or while another was running.
     #[serde(default)]
     pub skipped: u64,
-    /// Counts the decisions, from the milliseconds of its making on (so that what is removed and made anew does not count
-    /// from the same); a timer belongs to one of them.
+    /// Number of the last decision. The count starts at the creation time in milliseconds, so that a schedule that is
+    /// removed and created again does not repeat numbers. A timer belongs to one generation.
     #[serde(default)]
     pub generation: u64,
-    /// When it was made.
+    /// Time the schedule was created.
     pub created_at: UnixMillis,
-    /// When its owner changed it last.
+    /// Time of the last change by its owner.
     pub updated_at: UnixMillis,
 }
 
 impl ScheduleRecord {
-    /// The record of a new schedule. The scheduler computes what is next as soon as it sees it.
+    /// Returns the record of a new schedule. The scheduler computes the next firing as soon as it sees the record.
     #[must_use]
     pub fn new(spec: ScheduleSpec, now: UnixMillis) -> Self {
         Self {
@@ -223,7 +226,7 @@ impl ScheduleRecord {
         }
     }
 
-    /// When its timer is due: at the next firing, or at the next look whether a waiting one may fire.
+    /// Returns the time of the schedule's timer: the next firing, or the next check of a waiting one.
     #[must_use]
     pub fn timer_due(&self) -> Option<UnixMillis> {
         let next = self.next.map(|next| next.due);
@@ -235,23 +238,23 @@ impl ScheduleRecord {
     }
 }
 
-/// What fired: `metadata.schedule` of the event.
+/// The value of `metadata.schedule` in an event: the schedule that fired.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleMark {
-    /// The schedule.
+    /// Id of the schedule.
     pub id: String,
-    /// For whom.
+    /// Receiver of the event.
     pub target: ScheduleTarget,
 }
 
-/// The payload of a schedule's timer, set and fired.
+/// The payload of a schedule's timer message, both when it is set and when it fires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleTimer {
-    /// The schedule.
+    /// Id of the schedule.
     pub id: String,
-    /// The instant that it stands for.
+    /// Nominal instant of the firing.
     pub nominal: UnixMillis,
-    /// Which generation of the record it belongs to.
+    /// Generation of the record to which the timer belongs.
     pub generation: u64,
 }

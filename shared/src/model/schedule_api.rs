@@ -1,97 +1,97 @@
-//! Questions and orders about schedules, as `nexus.svc.schedule.*` takes and gives them. *Pure.*
+//! Requests to and responses of `nexus.svc.schedule.*`. *Pure.*
 
 use serde::{Deserialize, Serialize};
 
 use super::schedule::{NextFiring, ScheduleRecord};
 use super::time::UnixMillis;
 
-/// Most firings that one preview tells, or one backfill makes.
+/// Maximum number of firings that one preview returns or one backfill makes.
 pub const MAX_FIRINGS: usize = 100;
-/// Firings that a preview tells where nothing else is asked.
+/// Number of firings in a preview if the request names none.
 pub const PREVIEWED: usize = 10;
 
-/// `list`: schedules whose id begins so, in the order of their ids.
+/// `list`: returns the schedules whose id starts with a prefix, in the order of their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListSchedules {
-    /// How their ids begin; empty = all.
+    /// Prefix of the schedule ids; empty = all schedules.
     pub prefix: String,
 }
 
-/// The answer to [`ListSchedules`].
+/// The response to [`ListSchedules`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ScheduleList {
-    /// In the order of their ids.
+    /// The schedules found, in the order of their ids.
     pub schedules: Vec<ScheduleRecord>,
 }
 
-/// `show`, `resume`, `fire`: which schedule.
+/// `show`, `resume`, `fire`: a request about one schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneSchedule {
-    /// The schedule.
+    /// Id of the schedule.
     pub id: String,
 }
 
-/// `next`: what a schedule, or a text that is none yet, will fire.
+/// `next`: returns the coming firings of a stored schedule, or of a schedule text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PreviewSchedule {
-    /// The schedule; or
+    /// Id of a stored schedule; absent if the request has a text instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// a text such as `cron 0 9 * * *`,
+    /// Text of a schedule, such as `cron 0 9 * * *`; absent if the request names a stored one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// with times in this zone.
+    /// IANA time zone of the text's times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// After this instant; none = now.
+    /// Instant after which firings are listed; absent = now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<UnixMillis>,
-    /// At most so many; none = [`PREVIEWED`].
+    /// Maximum number of firings; absent = [`PREVIEWED`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
 }
 
-/// The answer to [`PreviewSchedule`].
+/// The response to [`PreviewSchedule`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulePreview {
-    /// The zone of the schedule.
+    /// IANA time zone of the schedule.
     pub zone: String,
-    /// In order.
+    /// The coming firings, earliest first.
     pub firings: Vec<NextFiring>,
 }
 
-/// `pause`: nothing fires until `resume`.
+/// `pause`: stops all firings of a schedule until `resume`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PauseSchedule {
-    /// The schedule.
+    /// Id of the schedule.
     pub id: String,
-    /// Why.
+    /// Reason for the pause, for people.
     #[serde(default)]
     pub note: String,
-    /// Who.
+    /// Name of the operator that pauses it.
     #[serde(default)]
     pub by: String,
 }
 
-/// `backfill`: fires again what lies in a time past, at once and in order.
+/// `backfill`: repeats the firings of a past period at once and in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackfillSchedule {
-    /// The schedule.
+    /// Id of the schedule.
     pub id: String,
-    /// From this instant on,
+    /// First instant of the period, inclusive.
     pub from: UnixMillis,
-    /// before this one.
+    /// End of the period, exclusive.
     pub until: UnixMillis,
 }
 
-/// The answer to `fire` and `backfill`.
+/// The response to `fire` and `backfill`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleFired {
-    /// The ids of the events.
+    /// Ids of the published events.
     pub events: Vec<String>,
 }

@@ -6,58 +6,58 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{DEFAULT_ACCOUNT, Event, PeerKind};
 
-/// How a dispatch meets a session that is busy.
+/// The behavior of a dispatch for a session that is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueMode {
-    /// A turn of its own afterwards, in order.
+    /// The dispatch gets a turn of its own afterwards, in order.
     #[default]
     #[serde(alias = "queue")]
     Followup,
-    /// Buffered; one turn for all with the same target.
+    /// The dispatch is buffered; one turn handles all with the same target.
     Collect,
-    /// Injected into the running turn before its next model call.
+    /// The message is injected into the running turn before its next model call.
     Steer,
-    /// The running turn is cancelled, the newest runs.
+    /// The running turn is canceled, and the newest dispatch runs.
     Interrupt,
-    /// Steer, and a turn of its own afterwards as well.
+    /// The message is injected as with `Steer`, and the dispatch gets a turn of its own afterwards as well.
     #[serde(rename = "steer-backlog", alias = "steer_backlog", alias = "steerBacklog")]
     SteerBacklog,
 }
 
-/// What becomes of dispatches for which a session's queue has no room.
+/// The behavior for dispatches that do not fit into a session's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// The oldest is dropped, and a line about it stands in the next turn's context.
+    /// The oldest dispatch is dropped, and the next turn's context contains a line about it.
     #[default]
     Summarize,
-    /// The oldest is dropped.
+    /// The oldest dispatch is dropped.
     Old,
-    /// The newest is dropped.
+    /// The newest dispatch is dropped.
     New,
 }
 
-/// Settings of a session's queue; what is absent is as the next wider settings say.
+/// Settings of a session's queue. An absent value is taken from the next wider settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueSettings {
-    /// How a dispatch that does not say so meets a busy session.
+    /// Mode for dispatches that set none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<QueueMode>,
-    /// How long after the last arrival a `collect` turn begins, milliseconds.
+    /// Time from the last arrival to the start of a `collect` turn, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debounce_ms: Option<u64>,
-    /// Dispatches that may wait behind a running turn.
+    /// Maximum number of dispatches that wait behind a running turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<u32>,
-    /// What becomes of those beyond.
+    /// Behavior for dispatches beyond `cap`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<Overflow>,
 }
 
 impl QueueSettings {
-    /// These, and where they say nothing what `wider` says.
+    /// Returns these settings, with absent values taken from `wider`.
     #[must_use]
     pub fn or(self, wider: Self) -> Self {
         Self {
@@ -69,33 +69,33 @@ impl QueueSettings {
     }
 }
 
-/// The key of the owner's session.
+/// Key of the owner's session.
 pub const MAIN: &str = "main";
 
-/// Which direct conversations share one session.
+/// The direct conversations that share one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DmScope {
-    /// The owner's: `main`. Everybody else has [`DmScope::PerChannelPeer`].
+    /// The owner's conversations share `main`; all others use [`DmScope::PerChannelPeer`].
     #[default]
     Auto,
-    /// All of them: `main`.
+    /// All direct conversations share `main`.
     Main,
-    /// `dm:{peer}`.
+    /// One session per peer: `dm:{peer}`.
     PerPeer,
-    /// `{channel}:dm:{peer}`.
+    /// One session per channel and peer: `{channel}:dm:{peer}`.
     PerChannelPeer,
-    /// `{channel}:{account}:dm:{peer}`.
+    /// One session per channel, account and peer: `{channel}:{account}:dm:{peer}`.
     PerAccountChannelPeer,
 }
 
-/// One agent's line of conversation: a persona and a key within it.
+/// A session: a persona and a key within it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRef {
-    /// The agent persona.
+    /// Name of the agent persona.
     pub persona: String,
-    /// The session's key within the persona.
+    /// Key of the session within the persona.
     pub session: String,
 }
 
@@ -105,17 +105,17 @@ impl std::fmt::Display for SessionRef {
     }
 }
 
-/// Whose direct conversation it is, or which group: what stands for the peer in the key of a session.
+/// The peer's part of a session key: a person in a direct conversation, or an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerName<'a> {
-    /// A configured person: one on every account, whichever address they write from.
+    /// A configured person, who is the same on every account and at every address.
     Person(Cow<'a, str>),
-    /// An id that means something on one account of one channel only.
+    /// An id that has a meaning on one account of one channel only.
     Address(Cow<'a, str>),
 }
 
 impl PeerName<'_> {
-    /// The name without what kind it is.
+    /// Returns the name without its kind.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -124,14 +124,15 @@ impl PeerName<'_> {
     }
 }
 
-/// The key of the session that an event belongs to, where its hook names none.
+/// Returns the key of the session to which an event belongs, if its hook names none.
 ///
-/// dm → `main` or by `scope`; group → `{channel}:group:{peer}`; channel → `{channel}:channel:{peer}`; a thread appends
-/// `:thread:{thread}`; a non-default account stands after the channel, except for a person, who is one on all accounts.
-/// An address is never without its channel, whatever the scope: `7` on two channels is two strangers.
+/// The key is `main` or follows `scope` for a direct conversation, `{channel}:group:{peer}` for a group and
+/// `{channel}:channel:{peer}` for a channel. A thread appends `:thread:{thread}`. The name of a non-default account
+/// follows the channel, except for a person, who is the same on all accounts. An address always has its channel,
+/// whatever the scope: `7` on two channels is two strangers.
 ///
-/// Two conversations never have one key: ids of peers are what strangers choose, so that words of a key in them are marked
-/// with `~`.
+/// Two conversations never have the same key. Strangers choose the ids of peers, so words of a key within an id are
+/// marked with `~`.
 #[must_use]
 pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String {
     let channel = &event.channel;
@@ -150,7 +151,7 @@ pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String
         PeerKind::Dm => match (scope, peer) {
             (DmScope::Main, PeerName::Person(_) | PeerName::Address(_)) => MAIN.to_owned(),
             (DmScope::PerPeer, PeerName::Person(_)) => format!("dm:{name}"),
-            // The caller knows who the owner is, and gives them `Main`; everybody else has a session of their own.
+            // The caller passes `Main` for the owner; every other person has a session of their own.
             (DmScope::Auto | DmScope::PerChannelPeer, PeerName::Person(_)) => format!("{channel}:dm:{name}"),
             (DmScope::Auto | DmScope::PerPeer | DmScope::PerChannelPeer, PeerName::Address(_)) => {
                 format!("{on_account}:dm:{name}")
@@ -169,12 +170,13 @@ pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String
     }
 }
 
-/// Whether `word` is one of `words`, marked with `~` or not.
+/// Returns whether `word` is one of `words`, with or without `~` marks.
 fn is_marked(word: &str, words: &[&str]) -> bool {
     words.contains(&word.trim_start_matches('~'))
 }
 
-/// `peer` with each later part that reads `thread` marked with one more `~`: the key's own `:thread:` is the first one.
+/// Returns `peer` with one more `~` before each later part that is `thread`, so that the key's own `:thread:` is
+/// first.
 fn marked_peer(peer: &str) -> String {
     let mut marked = String::with_capacity(peer.len());
     for (index, part) in peer.split(':').enumerate() {
@@ -224,7 +226,7 @@ mod tests {
         assert_eq!(key("shop", DmScope::PerPeer, &mom), "dm:mom");
     }
 
-    /// Every mixture of the words that keys are made of, as ids that strangers and operators may choose.
+    /// Returns every mixture of the words of keys, as ids that strangers and operators may choose.
     #[test]
     fn no_two_conversations_have_one_key() {
         let words = ["", "x", "dm", "group", "thread", "~thread", "~dm"];

@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 pub struct UnixMillis(pub i64);
 
 impl UnixMillis {
-    /// This instant moved forward by `millis` (backward when negative); saturates.
+    /// Returns this instant moved forward by `millis`, or backward if `millis` is negative. Saturates at the bounds.
     #[must_use]
     pub const fn plus(self, millis: i64) -> Self {
         Self(self.0.saturating_add(millis))
     }
 
-    /// Milliseconds from `earlier` to this instant; negative when `earlier` is later.
+    /// Returns the milliseconds from `earlier` to this instant; negative if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whole seconds since the epoch, rounded down.
+    /// Returns the whole seconds since the epoch, rounded down.
     #[must_use]
     pub const fn seconds(self) -> i64 {
         self.0.div_euclid(1_000)
     }
 
-    /// The instant at whole `seconds` since the epoch; saturates.
+    /// Returns the instant at whole `seconds` since the epoch. Saturates at the bounds.
     #[must_use]
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000))

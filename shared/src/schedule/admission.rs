@@ -1,6 +1,6 @@
-//! Which schedules are taken. *Pure* but for the lookup of zones.
+//! Admission of schedules. *Pure* except for the lookup of zones.
 //!
-//! The expander computes what a text says; this refuses what nobody can want: more often than once a minute, or never.
+//! The parser accepts every valid text. Admission refuses schedules that fire more than once a minute, or never.
 
 use crate::model::time::UnixMillis;
 
@@ -8,41 +8,41 @@ use super::cron::DayRule;
 use super::rrule::Freq;
 use super::{ParseScheduleError, Schedule, Timing, next_after, preview};
 
-/// Least time between two firings, in milliseconds.
+/// Minimum time between two firings, in milliseconds.
 pub const MIN_DISTANCE_MS: i64 = 60_000;
-/// How far the first firing may lie ahead, in milliseconds: ten years.
+/// Maximum time to the first firing, in milliseconds: ten years.
 pub const MAX_AHEAD_MS: i64 = 3_653 * 86_400_000;
-/// How many firings of a schedule with several seconds of a minute are looked at for their distance.
+/// Number of firings whose distances are checked if a schedule names several seconds of a minute.
 const SAMPLED: usize = 128;
 
-/// Why a schedule is refused.
+/// The reason for refusing a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitScheduleError {
-    /// The text cannot be read.
+    /// The text is not a schedule.
     #[error(transparent)]
     Parse(#[from] ParseScheduleError),
-    /// FREQ=SECONDLY.
+    /// The rule has FREQ=SECONDLY.
     #[error("SECONDLY is not allowed")]
     Secondly,
-    /// More often than once a minute.
+    /// The schedule fires more often than once a minute.
     #[error("fires more often than once a minute: {first} and {second} are {distance_ms} ms apart")]
     TooOften {
-        /// A firing, Unix milliseconds.
+        /// Time of a firing, in Unix milliseconds.
         first: UnixMillis,
-        /// The next one.
+        /// Time of the next firing, in Unix milliseconds.
         second: UnixMillis,
-        /// What lies between.
+        /// Time between the two, in milliseconds.
         distance_ms: i64,
     },
-    /// Nothing within ten years.
+    /// The schedule does not fire within ten years.
     #[error("does not fire within ten years")]
     Never,
 }
 
-/// Reads `text` with wall-clock times in `zone`, and refuses what fires too often or, from `now` on, never.
+/// Parses `text` with wall-clock times in `zone`. Refuses it if it fires too often, or never after `now`.
 ///
 /// # Errors
-/// [`AdmitScheduleError`] says why.
+/// Returns [`AdmitScheduleError`] with the reason.
 pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
     let schedule = check(text, zone, now)?;
     match next_after(&schedule, now) {
@@ -51,10 +51,10 @@ pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitS
     }
 }
 
-/// Reads `text` with wall-clock times in `zone`, and refuses what fires too often from `since` on. It may be over.
+/// Parses `text` with wall-clock times in `zone`. Refuses it if it fires too often after `since`; it may be over.
 ///
 /// # Errors
-/// [`AdmitScheduleError`] says why.
+/// Returns [`AdmitScheduleError`] with the reason.
 pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
     let schedule = Schedule::parse_with(text, zone, DayRule::Either)?;
     match &schedule.timing {
@@ -78,7 +78,7 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
     Ok(schedule)
 }
 
-/// Whether two firings may lie within a minute. Where all of them have the same second, none do.
+/// Returns whether two firings may be less than a minute apart. They are not if all of them have the same second.
 const fn may_be_dense(schedule: &Schedule) -> bool {
     match &schedule.timing {
         Timing::Every { period_ms, .. } => *period_ms < MIN_DISTANCE_MS,

@@ -1,7 +1,7 @@
-//! The owners' side of KV `schedules`: saying what shall fire.
+//! The owners' access to KV `schedules`: declaring the schedules that must exist.
 //!
-//! An owner says all of its schedules at once, again at each start and change; what it no longer says is removed. What
-//! the scheduler keeps in a record (what is next, what is paused) stays where the schedule itself is unchanged.
+//! An owner declares all of its schedules at once, at each start and change; a schedule that it no longer declares is
+//! removed. The scheduler's data in a record (its next firing, a pause) is kept if the schedule itself is unchanged.
 
 use std::collections::BTreeSet;
 
@@ -11,34 +11,34 @@ use crate::model::time::UnixMillis;
 use crate::wire::subject;
 use crate::wire::topology::buckets;
 
-/// How often a record is tried to be written while others write it.
+/// Maximum number of attempts to write a record while others write it.
 const TRIES: u32 = 16;
 
-/// A schedule could not be written.
+/// The reason why a schedule could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteScheduleError {
     /// The records cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The server refuses it.
+    /// The server refuses the write.
     #[error(transparent)]
     Write(#[from] CasError),
-    /// Others write it all the time.
+    /// Other writers changed the record at every attempt.
     #[error("schedule `{id}` is written by others all the time")]
     Contended {
-        /// The schedule.
+        /// Id of the schedule.
         id: String,
     },
 }
 
-/// KV `schedules`.
+/// Access to KV `schedules`.
 #[derive(Debug, Clone)]
 pub struct ScheduleBook {
     kv: Kv<ScheduleRecord>,
 }
 
 impl ScheduleBook {
-    /// That of `bus`.
+    /// Returns the schedules of `bus`.
     #[must_use]
     pub fn new(bus: &Bus) -> Self {
         Self {
@@ -46,31 +46,32 @@ impl ScheduleBook {
         }
     }
 
-    /// The bucket.
+    /// Returns the bucket of the records.
     #[must_use]
     pub const fn kv(&self) -> &Kv<ScheduleRecord> {
         &self.kv
     }
 
-    /// The key of the schedule `id`.
+    /// Returns the key of the schedule `id`.
     #[must_use]
     pub fn key(id: &str) -> String {
         subject::token(id)
     }
 
-    /// The record of `id`.
+    /// Returns the record of the schedule `id`.
     ///
     /// # Errors
-    /// [`ReadStreamError`] where the bucket cannot be asked.
+    /// Returns [`ReadStreamError`] if the bucket cannot be read.
     pub async fn get(&self, id: &str) -> Result<Option<Entry<ScheduleRecord>>, ReadStreamError> {
         self.kv.get(&Self::key(id)).await
     }
 
-    /// Says that `specs` are all schedules whose ids begin with `prefix` (`hook:{id}:`, `config:`): others are removed,
-    /// changed ones begin anew, unchanged ones go on. Any number of replicas may say the same at the same time.
+    /// Declares `specs` as all schedules whose ids start with `prefix` (`hook:{id}:`, `config:`): others are removed,
+    /// changed ones are restarted, and unchanged ones continue. Any number of replicas may declare the same at the
+    /// same time.
     ///
     /// # Errors
-    /// [`WriteScheduleError`]; what was written before stands, and saying it again completes it.
+    /// Returns [`WriteScheduleError`]. Earlier writes remain, and calling this again completes the change.
     pub async fn replace(
         &self,
         prefix: &str,
@@ -85,7 +86,7 @@ impl ScheduleBook {
 
                 match self.kv.delete(&key, Some(entry.revision)).await {
                     Ok(()) => {}
-                    // It has just fired, or another replica removes it as well.
+                    // The schedule has just fired, or another replica removes it as well.
                     Err(CasError::Conflict { .. }) => self.kv.delete(&key, None).await?,
                     Err(error) => return Err(error.into()),
                 }
@@ -99,16 +100,17 @@ impl ScheduleBook {
         Ok(())
     }
 
-    /// Says that `spec` is a schedule; unchanged, it goes on.
+    /// Declares `spec` as a schedule. An unchanged schedule continues.
     ///
     /// # Errors
-    /// [`WriteScheduleError`] where it cannot be written.
+    /// Returns [`WriteScheduleError`] if the record cannot be read or written.
     pub async fn say(&self, spec: &ScheduleSpec, now: UnixMillis) -> Result<(), WriteScheduleError> {
         let key = Self::key(&spec.id);
         for _ in 0..TRIES {
             let standing = self.kv.get(&key).await?;
             let written = match &standing {
                 None => self.kv.create(&key, &ScheduleRecord::new(spec.clone(), now)).await,
+                // Unchanged: the scheduler's data in the record is kept.
                 Some(entry) if entry.value.spec == *spec => return Ok(()),
                 Some(entry) => {
                     self.kv
@@ -130,13 +132,13 @@ impl ScheduleBook {
     /// Removes the schedule `id`.
     ///
     /// # Errors
-    /// [`CasError`] where the server refuses it.
+    /// Returns [`CasError`] if the server refuses the deletion.
     pub async fn remove(&self, id: &str) -> Result<(), CasError> {
         self.kv.delete(&Self::key(id), None).await
     }
 }
 
-/// The record after its owner changed it: other times begin anew, a pause stays.
+/// Returns the record after its owner changed it: new times restart the schedule, and a pause remains.
 fn changed(record: &ScheduleRecord, spec: &ScheduleSpec, now: UnixMillis) -> ScheduleRecord {
     let same_times = record.spec.schedule == spec.schedule && record.spec.zone == spec.zone;
     ScheduleRecord {

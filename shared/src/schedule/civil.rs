@@ -1,20 +1,21 @@
-//! Times of the wall clock → instants: the rules for the days on which clocks change. *Pure.*
+//! Conversion of wall-clock times to instants, with the rules for clock changes. *Pure.*
 //!
-//! A time that the clock skips is taken at the same distance after the gap begins (02:30 becomes 03:30); one that it
-//! shows twice is taken once, the first time. What follows an earlier instant is strictly later. Source:
+//! A skipped time is used at the same distance after the gap begins (02:30 becomes 03:30); a repeated time is used
+//! once, at its first occurrence. Every instant is strictly later than the one before. Source:
 //! `docs/design/schedules.md` §2.5.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-/// Longest gap that any zone ever made, with room: Samoa left out one day in 2011.
+/// Maximum length of a gap in any zone, with reserve: Samoa skipped one day in 2011.
 const LONGEST_GAP: SignedDuration = SignedDuration::from_hours(26);
 
-/// The wall clock's time from which on a time may lie after `after`: what a gap shortly before has pushed past it, too.
+/// Returns the wall-clock time from which times after `after` must be searched. It includes times that a recent gap
+/// moved past `after`.
 pub(super) fn search_start(after: Timestamp, zone: &TimeZone) -> DateTime {
     let second = SignedDuration::from_secs(1);
-    // A change at `after` itself is the last one: what it skipped fires from now on, the gap's beginning aside.
+    // A change exactly at `after` counts as past: the times it skipped fire after it, except for the gap's beginning.
     let through = after.checked_add(second).unwrap_or(after);
     let changes = zone.preceding(through).map(|change| change.timestamp());
 
@@ -24,7 +25,7 @@ pub(super) fn search_start(after: Timestamp, zone: &TimeZone) -> DateTime {
         .fold(zone.to_datetime(after), DateTime::min)
 }
 
-/// The first instant after `after` among those of `times`, which come in the order of the wall clock.
+/// Returns the first instant after `after` among `times`, which must be in wall-clock order.
 pub(super) fn first_after(
     times: impl Iterator<Item = DateTime>,
     after: Timestamp,
@@ -32,7 +33,7 @@ pub(super) fn first_after(
 ) -> Option<Timestamp> {
     let mut best: Option<Timestamp> = None;
     for time in times {
-        // A skipped time is pushed past times that follow it on the wall clock: the earliest instant counts.
+        // A skipped time can move past later wall-clock times, so the earliest instant is chosen.
         if best.is_some_and(|best| time > zone.to_datetime(best)) {
             break;
         }

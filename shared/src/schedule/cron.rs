@@ -1,9 +1,9 @@
-//! Cron expressions: five fields, or six with seconds in front; `L`, `W`, `#` and macros. *Pure.*
+//! Cron expressions: five fields, or six that start with seconds; `L`, `W`, `#` and macros. *Pure.*
 //!
-//! `*`, lists, ranges (also those that wrap: `23-3`), steps, names; `?` in a day field means `*`. Where both day
-//! fields restrict, a day that fits either is meant, as in Vixie's cron; `+` in front of the days of week asks for
-//! both. Crate `croner` 4.0 was tried on 224 public expressions: it refuses 45 valid ones (ranges that wrap, `n/step`,
-//! `L-n`) and takes 5 that are wrong.
+//! Fields contain `*`, lists, ranges (including those that wrap: `23-3`), steps and names; `?` in a day field means
+//! `*`. If both day fields restrict, a day that matches either one is meant, as in Vixie's cron; a `+` before the
+//! days of week requires both. Crate `croner` 4.0 was tried on 224 public expressions: it refuses 45 valid ones
+//! (ranges that wrap, `n/step`, `L-n`) and accepts 5 invalid ones.
 
 mod day;
 mod field;
@@ -13,11 +13,11 @@ use jiff::civil::{DateTime, Time};
 use day::{Days, next_month};
 use field::{Field, HOURS, MINUTES, MONTHS, SECONDS, Values, at_or_after, contains};
 
-/// Longest expression that is read, in bytes.
+/// Maximum length of an expression, in bytes.
 const MAX_BYTES: usize = 512;
-/// How far a next time is looked for, in years: leap days on a certain weekday repeat within 40.
+/// Maximum distance of the next time, in years: leap days on a certain weekday repeat within 40.
 const HORIZON_YEARS: i16 = 100;
-/// Macros and what they stand for.
+/// Macros and their expressions.
 const MACROS: [(&str, &str); 9] = [
     ("@yearly", "0 0 0 1 1 *"),
     ("@annually", "0 0 0 1 1 *"),
@@ -31,29 +31,29 @@ const MACROS: [(&str, &str); 9] = [
 ];
 const ALL_HOURS: Values = (1 << 24) - 1;
 
-/// What is wrong with a cron expression.
+/// An error in a cron expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} `{text}`: {why}")]
 pub struct ParseCronError {
-    /// Which field, or `expression`.
+    /// Name of the field, or `expression`.
     pub field: &'static str,
-    /// What stands there.
+    /// Text of the field.
     pub text: String,
-    /// What is wrong with it.
+    /// Error in the text, for people.
     pub why: String,
 }
 
-/// Which days are meant where both day fields restrict.
+/// The days that match if both day fields restrict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DayRule {
-    /// Days that fit one of the two.
+    /// Days that match either of the fields.
     #[default]
     Either,
-    /// Days that fit both.
+    /// Days that match both fields.
     Both,
 }
 
-/// A cron expression, read.
+/// A parsed cron expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     seconds: Values,
@@ -64,18 +64,18 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Reads `text`; where both day fields restrict, days that fit either are meant.
+    /// Parses `text`. If both day fields restrict, days that match either one are meant.
     ///
     /// # Errors
-    /// [`ParseCronError`] names the field.
+    /// Returns [`ParseCronError`] with the invalid field.
     pub fn parse(text: &str) -> Result<Self, ParseCronError> {
         Self::parse_with(text, DayRule::Either)
     }
 
-    /// Reads `text`, with `rule` where both day fields restrict.
+    /// Parses `text`, with `rule` for the case that both day fields restrict.
     ///
     /// # Errors
-    /// [`ParseCronError`] names the field.
+    /// Returns [`ParseCronError`] with the invalid field.
     pub fn parse_with(text: &str, rule: DayRule) -> Result<Self, ParseCronError> {
         let whole = |why: &str| ParseCronError {
             field: "expression",
@@ -114,24 +114,26 @@ impl Cron {
         })
     }
 
-    /// Whether it goes on in every hour of its days: then it walks elapsed time, not the wall clock's.
+    /// Returns whether the expression matches in every hour of its days. It then uses elapsed time, not wall-clock
+    /// time.
     #[must_use]
     pub const fn is_hourly(&self) -> bool {
         self.hours == ALL_HOURS
     }
 
-    /// How many seconds of a minute it names.
+    /// Returns the number of seconds of a minute that it names.
     #[must_use]
     pub const fn seconds_per_minute(&self) -> u32 {
         self.seconds.count_ones()
     }
 
-    /// The first matching time of the wall clock at or after `from`; none within a hundred years.
+    /// Returns the first matching wall-clock time at or after `from`; `None` if there is none within a hundred years.
     #[must_use]
     pub fn at_or_after(&self, from: DateTime) -> Option<DateTime> {
         let last_year = from.year().saturating_add(HORIZON_YEARS);
         let mut date = from.date();
 
+        // `None` = no whole second is left on the first day.
         let mut earliest = ceil_second(from.time());
         while date.year() <= last_year {
             if !contains(self.months, u32::from(date.month().unsigned_abs())) {
@@ -152,7 +154,7 @@ impl Cron {
         None
     }
 
-    /// All matching times of the wall clock from `from` on, in order.
+    /// Returns all matching wall-clock times from `from` on, in order.
     pub fn from(&self, from: DateTime) -> impl Iterator<Item = DateTime> {
         std::iter::successors(self.at_or_after(from), |last| {
             let next = last.checked_add(jiff::Span::new().seconds(1)).ok()?;
@@ -167,6 +169,7 @@ impl Cron {
 
         let in_hour = |hour, minute, second| -> Option<(u32, u32, u32)> {
             if let Some(found) = at_or_after(self.minutes, minute) {
+                // A later minute starts again at its first second.
                 if found > minute {
                     return Some((hour, found, first(self.seconds)?));
                 }
@@ -186,6 +189,7 @@ impl Cron {
         let found = contains(self.hours, hour)
             .then(|| in_hour(hour, minute, second))
             .flatten();
+        // A later hour starts again at its first minute and second.
         let (hour, minute, second) = match found {
             Some(found) => found,
             None => (
@@ -200,7 +204,7 @@ impl Cron {
     }
 }
 
-/// `time`, or the next whole second; none after the day's last one.
+/// Returns `time` rounded up to a whole second; `None` after the day's last one.
 fn ceil_second(time: Time) -> Option<Time> {
     if time.subsec_nanosecond() == 0 {
         return Some(time);

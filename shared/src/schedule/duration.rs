@@ -1,20 +1,20 @@
 //! Durations as people write them: `90s`, `30m`, `1h30m`, `2d`, `1w`. *Pure.*
 
-/// Longest duration, in milliseconds: ten years.
+/// Maximum duration, in milliseconds: ten years.
 pub const MAX_MS: i64 = 3_653 * 86_400_000;
 
-/// Why a text is not a duration.
+/// The error for a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}`: expected a duration such as 90s, 30m, 1h30m, 2d or 1w, up to ten years")]
 pub struct ParseDurationError {
-    /// What stands there.
+    /// The invalid text, at most 80 characters.
     pub text: String,
 }
 
-/// Milliseconds of `text`: numbers with `w`, `d`, `h`, `m`, `s` or `ms`, at least one millisecond together.
+/// Returns the milliseconds of `text`: numbers with `w`, `d`, `h`, `m`, `min`, `s` or `ms`, at least one in total.
 ///
 /// # Errors
-/// [`ParseDurationError`] where it is no such text.
+/// Returns [`ParseDurationError`] if `text` is not of this form.
 pub fn parse(text: &str) -> Result<i64, ParseDurationError> {
     total(text.trim()).ok_or_else(|| ParseDurationError {
         text: text.chars().take(80).collect(),

@@ -1,8 +1,8 @@
 //! Recurrence rules of RFC 5545, and BYEASTER. *Pure.*
 //!
-//! Daily and coarser rules mean times of the wall clock (`periods`); hourly and finer ones walk elapsed time
-//! (`slots`), so that no real hour is left out or fired twice where clocks change. Crate `rrule` does the latter, and
-//! brings a second database of zones along.
+//! Daily and coarser rules use wall-clock times (`periods`); hourly and finer ones use elapsed time (`slots`), so
+//! that no real hour is skipped or fires twice when clocks change. Crate `rrule` does the latter, but it includes a
+//! second database of zones.
 
 mod day;
 mod parse;
@@ -17,35 +17,35 @@ use super::civil::{first_after, search_start};
 use parse::Parsed;
 use periods::Periods;
 
-/// What is wrong with a rule.
+/// An error in a recurrence rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{part} `{text}`: {why}")]
 pub struct ParseRruleError {
-    /// Which part.
+    /// Name of the part.
     pub part: String,
-    /// What stands there.
+    /// Text of the part.
     pub text: String,
-    /// What is wrong with it.
+    /// Error in the text, for people.
     pub why: String,
 }
 
-/// How often, before the interval.
+/// The frequency of a rule, without its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freq {
-    /// Each second; refused at admission.
+    /// Every second; refused at admission.
     Secondly,
-    /// Each minute.
+    /// Once every minute.
     Minutely,
-    /// Each hour.
+    /// Once every hour.
     Hourly,
-    /// Each day.
+    /// Once every day.
     #[default]
     Daily,
-    /// Each week.
+    /// Once every week.
     Weekly,
-    /// Each month.
+    /// Once every month.
     Monthly,
-    /// Each year.
+    /// Once every year.
     Yearly,
 }
 
@@ -63,7 +63,7 @@ impl Freq {
         }
     }
 
-    /// The seconds that one step elapses; none for those that follow the calendar.
+    /// Returns the elapsed seconds of one step; `None` for frequencies that follow the calendar.
     const fn elapsed_seconds(self) -> Option<i64> {
         match self {
             Self::Secondly => Some(1),
@@ -74,21 +74,21 @@ impl Freq {
     }
 }
 
-/// A weekday, or the n-th of a month or year.
+/// A weekday, or the n-th one of a month or year.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WeekDayNumber {
     day: Weekday,
     nth: Option<i16>,
 }
 
-/// When a rule ends.
+/// The end of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     Instant(Timestamp),
     Local(DateTime),
 }
 
-/// The parts of a rule. Lists are sorted; an empty one says nothing.
+/// The parts of a rule. Lists are sorted; an empty list means that the part is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     freq: Freq,
@@ -131,7 +131,7 @@ impl Default for Rule {
 }
 
 impl Rule {
-    /// What the rule leaves open is read off its start.
+    /// Fills in absent parts from the rule's start.
     fn complete(&mut self, start: DateTime) {
         let is_open = self.year_days.is_empty()
             && self.month_days.is_empty()
@@ -142,6 +142,7 @@ impl Rule {
             nth: None,
         };
         match self.freq {
+            // With BYWEEKNO, the start provides the weekday and not the date.
             Freq::Yearly if is_open && !self.weeks.is_empty() => self.week_days.push(weekday),
             Freq::Yearly if is_open => {
                 if self.months.is_empty() {
@@ -160,6 +161,7 @@ impl Rule {
             | Freq::Secondly => {}
         }
 
+        // Finer rules take these from each slot instead.
         if self.freq.elapsed_seconds().is_none() {
             let or = |list: &mut Vec<i16>, value: i8| {
                 if list.is_empty() {
@@ -172,7 +174,7 @@ impl Rule {
         }
     }
 
-    /// Those of one period's `all` that BYSETPOS asks for.
+    /// Returns the times of one period that BYSETPOS selects.
     fn choose<T: Copy + Ord>(&self, all: Vec<T>) -> Vec<T> {
         if self.positions.is_empty() {
             return all;
@@ -180,6 +182,7 @@ impl Rule {
 
         let at = |position: i16| {
             let index = usize::from(position.unsigned_abs()).checked_sub(1)?;
+            // Negative positions count from the end.
             let index = if position > 0 {
                 index
             } else {
@@ -197,7 +200,7 @@ impl Rule {
     }
 }
 
-/// A rule and where it begins.
+/// A rule with its start.
 #[derive(Debug, Clone)]
 pub struct Rrule {
     rule: Rule,
@@ -206,30 +209,30 @@ pub struct Rrule {
 }
 
 impl Rrule {
-    /// Reads a rule: `FREQ=…`, with `DTSTART…` in front where it has one. `DTSTART` and `RRULE:` stand on lines of their
-    /// own, or with a space between. Without a `DTSTART` it begins at 2001-01-01 00:00, a Monday.
+    /// Parses a rule: `FREQ=…`, with an optional `DTSTART…` before it. `DTSTART` and `RRULE:` are on lines of their
+    /// own, or separated by a space. Without a `DTSTART` the rule begins at 2001-01-01 00:00, a Monday.
     ///
     /// # Errors
-    /// [`ParseRruleError`] names the part.
+    /// Returns [`ParseRruleError`] with the invalid part.
     pub fn parse(text: &str) -> Result<Self, ParseRruleError> {
         let Parsed { mut rule, start, zone } = parse::parse(text)?;
         rule.complete(start);
         Ok(Self { rule, start, zone })
     }
 
-    /// The zone that its `DTSTART` names.
+    /// Returns the zone that its `DTSTART` names.
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.zone.as_deref()
     }
 
-    /// Its frequency.
+    /// Returns the frequency.
     #[must_use]
     pub const fn freq(&self) -> Freq {
         self.rule.freq
     }
 
-    /// How many seconds of a minute it names.
+    /// Returns the number of seconds of a minute that it names.
     #[must_use]
     pub const fn seconds_per_minute(&self) -> usize {
         match self.rule.freq {
@@ -240,7 +243,7 @@ impl Rrule {
         }
     }
 
-    /// The first instant of the rule after `after`, with its wall-clock times in `zone`.
+    /// Returns the first instant of the rule after `after`, with its wall-clock times in `zone`.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match self.rule.freq.elapsed_seconds() {
@@ -249,7 +252,7 @@ impl Rrule {
         }
     }
 
-    /// The wall-clock times that may be the next one, in order.
+    /// Returns the wall-clock times that may be the next one, in order.
     fn civil<'r>(&'r self, after: Timestamp, zone: &'r TimeZone) -> impl Iterator<Item = DateTime> + 'r {
         let from = search_start(after, zone).max(self.start);
         let count = self.rule.count.map_or(usize::MAX, |count| count as usize);

@@ -1,6 +1,7 @@
-//! What a remote agent is asked and answers, over `nexus.agent.<persona>`. *Pure.*
+//! Requests to and replies of a remote agent over `nexus.agent.<persona>`. *Pure.*
 //!
-//! JSON, so that an agent in any language needs nothing but a NATS client. Source: `docs/design/sessions.md` §6.2.
+//! The messages are JSON, so that an agent in any language needs only a NATS client. Source:
+//! `docs/design/sessions.md` §6.2.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
@@ -12,24 +13,24 @@ use crate::model::time::UnixMillis;
 
 use super::envelope::Wire;
 
-/// Who said a message of a conversation.
+/// The author of a message in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The person, or whatever happened.
+    /// The person, or any other cause of the turn.
     User,
-    /// The agent.
+    /// The agent of the session.
     Assistant,
 }
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// Who said it.
+    /// Author of the message.
     pub role: Role,
-    /// What.
+    /// Text of the message.
     pub content: String,
-    /// What went along with it: where it is, not its bytes.
+    /// Attachments of the message: their addresses, not their bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
 }
@@ -37,57 +38,58 @@ pub struct ChatMessage {
 /// A tool that the turn may use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolDescription {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it does.
+    /// Purpose of the tool, for the model.
     pub description: String,
     /// JSON Schema of its arguments.
     pub parameters: serde_json::Value,
 }
 
-/// `AgentRequest/1`: one turn's question. The header `Nexus-Turn` carries the turn's id, the same when repeated.
+/// `AgentRequest/1`: the request of one turn. The header `Nexus-Turn` has the turn's id, which is the same in a
+/// repeated request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentRequest {
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// The session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// The persona.
+    /// Name of the persona.
     pub persona: String,
-    /// Prompt, extracted context, time.
+    /// System prompt with the extracted context and the time.
     pub system_prompt: String,
-    /// History, the new message last.
+    /// History of the conversation, the new message last.
     pub messages: Vec<ChatMessage>,
-    /// What may be used.
+    /// Tools that the turn may use.
     pub tools: Vec<ToolDescription>,
-    /// What the turn may do.
+    /// Permissions of the turn.
     pub permissions: PermissionSet,
-    /// When nobody waits for the answer any more.
+    /// Deadline after which no broker waits for the reply.
     pub deadline: UnixMillis,
 }
 
-/// `AgentReply/1`: the turn's answer, or why there is none.
+/// `AgentReply/1`: the reply of the turn, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum AgentReply {
-    /// It cannot.
+    /// The agent failed to make a reply.
     Error {
-        /// Why.
+        /// Reason for the failure, for people.
         error: String,
-        /// Whether asking again may help.
+        /// Whether another request may succeed.
         #[serde(default)]
         retryable: bool,
     },
-    /// It waits for a human's word, and is to be asked again once that is there.
+    /// The agent waits for an approval and must be asked again once it is decided.
     Waiting {
-        /// The approval, which the gate of the turn told it of.
+        /// Id of the approval, which the gate of the turn reported.
         waiting: String,
     },
-    /// It says.
+    /// The agent replied to the turn.
     Answer {
-        /// What.
+        /// Text of the reply.
         content: String,
-        /// What goes along.
+        /// Files to send with the text.
         #[serde(default)]
         attachments: Vec<Attachment>,
     },

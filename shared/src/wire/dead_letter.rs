@@ -1,4 +1,4 @@
-//! Dead letters: the whole message, why it was given up, and how often it was tried. *Pure.*
+//! Dead letters: a whole message with the reason for giving it up and the number of attempts. *Pure.*
 //!
 //! Source: `docs/design/channels.md` §8; `docs/design/wire.md` §3.1 (`DLQ`).
 
@@ -10,41 +10,41 @@ use crate::model::time::UnixMillis;
 
 use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
 
-/// A message that was given up, whole.
+/// A whole message that was given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// Who gave it up.
+    /// Name of the service that gave it up.
     pub service: String,
-    /// Where it was stored.
+    /// Subject under which it was stored.
     pub subject: String,
-    /// Where to publish it again: the subject on which it first came in.
+    /// Subject to publish it to again: the one on which it first arrived.
     pub redrive_subject: String,
-    /// Its stream; empty where it was on none.
+    /// Stream of the message; empty if it was not in a stream.
     pub stream: String,
-    /// Its sequence there.
+    /// Sequence of the message in its stream.
     pub sequence: u64,
-    /// All its headers.
+    /// All headers as name and value.
     pub headers: Vec<(String, String)>,
-    /// Its whole payload, base64 (RFC 4648 §4): it may be anything.
+    /// Whole payload in base64 (RFC 4648 §4), because it may be any bytes.
     pub payload: String,
-    /// `malformed`, `newer_schema`, `no_session`, `gave_up`, …
+    /// Typed reason: `malformed`, `newer_schema`, `no_session`, `gave_up`, …
     pub reason: String,
-    /// What went wrong, in words.
+    /// Error in words, for people.
     pub detail: String,
-    /// How often it was tried.
+    /// Number of attempts that were made.
     pub attempts: u64,
-    /// When it was given up.
+    /// Time it was given up.
     pub at: UnixMillis,
 }
 
 impl DeadLetter {
-    /// The payload's bytes; none where the letter was tampered with.
+    /// Returns the bytes of the payload; `None` if it is not valid base64 because the dead letter was altered.
     #[must_use]
     pub fn payload_bytes(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.payload).ok()
     }
 
-    /// `bytes` as they stand in [`DeadLetter::payload`].
+    /// Returns `bytes` encoded for [`DeadLetter::payload`].
     #[must_use]
     pub fn encode_payload(bytes: &[u8]) -> String {
         STANDARD.encode(bytes)
@@ -53,6 +53,6 @@ impl DeadLetter {
 
 impl Wire for DeadLetter {
     const SCHEMA: &'static str = "dead_letter";
-    /// Base64 makes a payload a third longer, and one that is too large to be read is among what ends here.
+    /// Base64 makes a payload a third longer, and a payload too large to be read becomes a dead letter too.
     const MAX_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
 }

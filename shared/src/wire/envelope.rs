@@ -1,51 +1,52 @@
-//! Envelopes: a payload, its content type and its schema. *Pure.*
+//! Envelopes: a payload with its content type and schema. *Pure.*
 //!
-//! `Content-Type` tells CBOR (our default) from JSON (any language with nothing but a NATS client); `Nexus-Schema:
-//! name/version` tells what it is. A consumer reads version n and n−1 ([`super::upgrade`]); a newer one is parked in
-//! the dead letters with the reason `newer_schema`. Source: `docs/design/wire.md` §6.
+//! `Content-Type` distinguishes CBOR (the default) from JSON (for any language with only a NATS client), and
+//! `Nexus-Schema: name/version` names the type. A consumer reads versions n and n−1 ([`super::upgrade`]). A newer
+//! version becomes a dead letter with the reason `newer_schema`. Source: `docs/design/wire.md` §6.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::headers::{CONTENT_TYPE, Headers, SCHEMA};
 
-/// Largest payload that is read or written, in bytes; the server's `max_payload` must not be smaller.
+/// Maximum size of a payload that is read or written, in bytes; the server's `max_payload` must not be smaller.
 pub const MAX_PAYLOAD_BYTES: usize = 4 * 1024 * 1024;
-/// Smallest `max_payload` of a server: a dead letter holds the largest payload in base64, and all its headers.
+/// Minimum `max_payload` of a server, in bytes: a dead letter contains the largest payload in base64, and all its
+/// headers.
 pub const MIN_SERVER_PAYLOAD_BYTES: usize = 7_500_000;
-/// Deepest nesting that is read, in levels: deeper input would exhaust the stack.
+/// Maximum depth of nesting, in levels: deeper input would overflow the stack.
 const MAX_DEPTH: usize = 128;
 
 /// A type that crosses the wire under a name and a version.
 pub trait Wire: Serialize + DeserializeOwned {
-    /// The name in `Nexus-Schema`.
+    /// Name of the type in `Nexus-Schema`.
     const SCHEMA: &'static str;
-    /// The version that is written.
+    /// Version that is written.
     const VERSION: u16 = 1;
-    /// The largest payload of this type that is read, in bytes.
+    /// Maximum size of a payload of this type, in bytes.
     const MAX_BYTES: usize = MAX_PAYLOAD_BYTES;
 
-    /// What no type can say: bounds between fields. The error names the field.
+    /// Checks conditions that the type cannot express, such as bounds between fields.
     ///
     /// # Errors
-    /// What is wrong, beginning with the field's name.
+    /// Returns a message that begins with the field's name.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// How a payload is written.
+/// The encoding of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// RFC 8949.
+    /// CBOR (RFC 8949).
     #[default]
     Cbor,
-    /// RFC 8259.
+    /// JSON (RFC 8259).
     Json,
 }
 
 impl Format {
-    /// The content type.
+    /// Returns the content type.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -55,75 +56,75 @@ impl Format {
     }
 }
 
-/// Why a message is not what it should be.
+/// The reason why a message cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes are not CBOR or JSON of this type.
     #[error("{schema}: malformed {format}: {detail}")]
     Malformed {
-        /// What it should be.
+        /// Name of the expected type.
         schema: &'static str,
-        /// `cbor` or `json`.
+        /// Format of the payload: `cbor` or `json`.
         format: &'static str,
-        /// What and where.
+        /// Error with its place in the payload.
         detail: String,
     },
     /// `Nexus-Schema` names another type.
     #[error("{expected}: the message says it is `{found}`")]
     OtherSchema {
-        /// What it should be.
+        /// Name of the expected type.
         expected: &'static str,
-        /// What it says.
+        /// Value of the message's `Nexus-Schema`.
         found: String,
     },
-    /// A version that a newer release writes.
+    /// The version is newer than this release.
     #[error("{schema}: version {found} is newer than {known}, which this release reads")]
     NewerSchema {
-        /// What it is.
+        /// Name of the type.
         schema: &'static str,
-        /// Its version.
+        /// Version of the message.
         found: u16,
-        /// Ours.
+        /// Newest version that this release reads.
         known: u16,
     },
-    /// A version so old that nobody reads it any more.
+    /// The version is too old to be read.
     #[error("{schema}: version {found} is no longer read")]
     TooOld {
-        /// What it is.
+        /// Name of the type.
         schema: &'static str,
-        /// Its version.
+        /// Version of the message.
         found: u16,
     },
     /// `Content-Type` is neither CBOR nor JSON.
     #[error("{schema}: content type `{found}` is neither application/cbor nor application/json")]
     ContentType {
-        /// What it should be.
+        /// Name of the expected type.
         schema: &'static str,
-        /// What it says.
+        /// Value of the message's `Content-Type`.
         found: String,
     },
-    /// More than [`Wire::MAX_BYTES`].
+    /// The payload is larger than [`Wire::MAX_BYTES`].
     #[error("{schema}: {size} bytes, at most {max} are read")]
     Oversize {
-        /// What it should be.
+        /// Name of the expected type.
         schema: &'static str,
-        /// How many bytes are read.
+        /// Maximum size, in bytes.
         max: usize,
-        /// Its size, bytes.
+        /// Size of the payload, in bytes.
         size: usize,
     },
-    /// Well formed, and not possible.
+    /// The payload is well formed, but [`Wire::check`] refused it.
     #[error("{schema}: {detail}")]
     Invalid {
-        /// What it is.
+        /// Name of the type.
         schema: &'static str,
-        /// The field and what is wrong with it.
+        /// Field and error, for people.
         detail: String,
     },
 }
 
 impl DecodeError {
-    /// The reason's name in a dead letter.
+    /// Returns the name of the reason in a dead letter.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -138,10 +139,10 @@ impl DecodeError {
     }
 }
 
-/// The payload of `value`.
+/// Returns the payload of `value`.
 ///
 /// # Panics
-/// Never: our types have string keys and no map that could fail to serialise.
+/// Never: Nexus's types have string keys, and none of them can fail to be serialized.
 #[must_use]
 pub fn payload<T: Serialize>(value: &T, format: Format) -> Bytes {
     match format {
@@ -154,7 +155,7 @@ pub fn payload<T: Serialize>(value: &T, format: Format) -> Bytes {
     }
 }
 
-/// Payload and headers of `value`.
+/// Returns the payload and headers of `value`.
 #[must_use]
 pub fn encode<T: Wire>(value: &T, format: Format) -> (Bytes, Headers) {
     let mut headers = Headers::new();
@@ -163,13 +164,13 @@ pub fn encode<T: Wire>(value: &T, format: Format) -> (Bytes, Headers) {
     (payload(value, format), headers)
 }
 
-/// Reads a `T` from a message.
+/// Decodes a `T` from a message.
 ///
-/// Without `Content-Type` it is CBOR; without `Nexus-Schema` it is the version that we write, so that a plain
-/// client can publish a JSON event with one header.
+/// A message without `Content-Type` is read as CBOR, and one without `Nexus-Schema` as the current version, so that a
+/// plain client can publish a JSON event with one header.
 ///
 /// # Errors
-/// [`DecodeError`] names the type and what is wrong with it, and where.
+/// Returns [`DecodeError`] with the type, the error and its place.
 pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeError> {
     if payload.len() > T::MAX_BYTES {
         return Err(DecodeError::Oversize {
@@ -234,13 +235,14 @@ fn format_of<T: Wire>(headers: &Headers) -> Result<Format, DecodeError> {
     }
 }
 
-/// Reads a `T` from bare bytes, its bounds unchecked.
+/// Parses a `T` from bare bytes without checking its bounds.
 pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, DecodeError> {
     match format {
         Format::Cbor => {
             let mut rest = payload;
             let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
                 .map_err(|error| malformed::<T>("cbor", &error))?;
+            // ciborium leaves trailing bytes; serde_json refuses them by itself.
             if !rest.is_empty() {
                 return Err(malformed::<T>(
                     "cbor",

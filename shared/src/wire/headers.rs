@@ -2,51 +2,53 @@
 
 use std::borrow::Cow;
 
-/// Deduplication id; the server ignores a second message with the same one within the stream's window.
+/// Deduplication id. The server ignores a second message with the same id within the stream's window.
 pub const MSG_ID: &str = "Nats-Msg-Id";
-/// What the [`MSG_ID`] of a dead letter begins with that an operator publishes again; its sequence and a random id follow.
+/// Prefix of the [`MSG_ID`] of a dead letter that an operator publishes again, followed by its sequence and a random
+/// id.
 pub const REDRIVE: &str = "redrive:";
-/// `application/cbor` or `application/json`.
+/// Content type: `application/cbor` or `application/json`.
 pub const CONTENT_TYPE: &str = "Content-Type";
-/// Type and version of the payload: `event/2`.
+/// Type and version of the payload, such as `event/2`.
 pub const SCHEMA: &str = "Nexus-Schema";
-/// What proves who published an event ([`super::seal`]): an HMAC in hexadecimal.
+/// Proof of an event's publisher ([`super::seal`]): an HMAC in hexadecimal.
 pub const SEAL: &str = "Nexus-Seal";
-/// Id of the event in the message, for log lines about what nobody can read. Nothing is decided by it.
+/// Id of the event in the message, for log lines about unreadable messages. No decision depends on it.
 pub const EVENT: &str = "Nexus-Event";
-/// W3C trace context.
+/// W3C trace context: trace, parent span and flags.
 pub const TRACEPARENT: &str = "traceparent";
-/// W3C trace state.
+/// W3C trace state: data of tracing vendors.
 pub const TRACESTATE: &str = "tracestate";
-/// Depth in the causal chain.
+/// Number of hops in the causal chain.
 pub const HOPS: &str = "Nexus-Hops";
 /// Id of the event that led to this message.
 pub const CAUSATION: &str = "Nexus-Causation";
-/// Id of the dispatch that a reply answers, for whoever looks for its cause.
+/// Id of the dispatch that a reply belongs to, for a search for its cause.
 pub const DISPATCH: &str = "Nexus-Dispatch";
-/// The turn that asks a remote agent; the same when the question is repeated.
+/// Turn that asks a remote agent; the same in a repeated request.
 pub const TURN: &str = "Nexus-Turn";
-/// The tool call that asks a service; the same when it is asked again after a crash.
+/// Tool call that asks a service; the same when it is asked again after a crash.
 pub const CALL: &str = "Nexus-Call";
-/// The ownership under which that call is made: of two that ask for the same call the higher one is right.
+/// Epoch of the ownership under which a tool call is made. If two owners ask for the same call, the higher epoch is
+/// valid.
 pub const EPOCH: &str = "Nexus-Epoch";
-/// Set where the same message may have been published before: after an unknown outcome, or by a recovery. A work queue
-/// that restarts has forgotten the ids of what was dealt with, so its consumer must look for itself.
+/// Set if the same message may have been published before: after an unknown outcome, or by a recovery. A work queue
+/// that restarts has lost the ids of finished messages, so its consumer must check for duplicates itself.
 pub const REPEATED: &str = "Nexus-Repeated";
-/// The subject's last sequence must be this one, or the server refuses.
+/// Required last sequence of the subject; the server refuses the message if it differs.
 pub const EXPECTED_LAST_SUBJECT_SEQUENCE: &str = "Nats-Expected-Last-Subject-Sequence";
-/// Who wrote a message that expects its subject's last sequence, and which attempt of theirs it is: `{random id of the
-/// process's start}-{counter}`. After an unknown outcome it tells whose message stands there; equal payloads do not.
+/// Writer and attempt of a message that requires its subject's last sequence: `{random id of the process's
+/// start}-{counter}`. After an unknown outcome it identifies the stored message, which an equal payload does not.
 pub const WRITER: &str = "Nexus-Writer";
-/// On a record of `INVOCATIONS`: the highest sequence of `EVENTS` that its partition's owner had in hand by then. Whatever
-/// was recorded before it is of an event up to there.
+/// Header of records in `INVOCATIONS`: the highest sequence of `EVENTS` that the partition's owner had received.
+/// Every earlier record is of an event up to this sequence.
 pub const THROUGH: &str = "Nexus-Through";
-/// On the letter beside a held message: its key in KV `held`.
+/// Header of the dead letter of a held message: its key in KV `held`.
 pub const HELD: &str = "Nexus-Held";
 /// Time to live of a message.
 pub const TTL: &str = "Nats-TTL";
 
-/// The names that nearly every message has: not copied for each.
+/// Names that nearly every message has; they are not copied for each message.
 const KNOWN: [&str; 17] = [
     MSG_ID,
     CONTENT_TYPE,
@@ -67,10 +69,10 @@ const KNOWN: [&str; 17] = [
     TTL,
 ];
 
-/// Headers that a message has at most as a rule: room that is made at once.
+/// Usual maximum number of headers of a message, for which space is reserved at once.
 const USUAL: usize = 8;
 
-/// Headers of one message: few, one value each (the last one wins). Their order means nothing.
+/// The headers of one message: few, with one value each (the last one wins). Their order has no meaning.
 #[derive(Debug, Clone, Default)]
 pub struct Headers(Vec<(Cow<'static, str>, String)>);
 
@@ -83,13 +85,13 @@ impl PartialEq for Headers {
 impl Eq for Headers {}
 
 impl Headers {
-    /// No headers.
+    /// Returns an empty set of headers.
     #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// The value of `name`, compared without regard to ASCII case.
+    /// Returns the value of `name`, compared without ASCII case.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
@@ -98,12 +100,13 @@ impl Headers {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets `name` to `value`, replacing what was there. Line breaks become spaces: they would end the header.
+    /// Sets `name` to `value` in place of a former value. Line breaks become spaces, because they would end the
+    /// header.
     pub fn insert(&mut self, name: impl AsRef<str>, value: impl Into<String>) {
         let name = name.as_ref();
         let mut value = value.into();
 
-        // Byte by byte: a search for characters costs more than all else here.
+        // A search by bytes: a search for characters costs more than all other steps here.
         if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n')) {
             value = value.replace(['\r', '\n'], " ");
         }
@@ -118,29 +121,29 @@ impl Headers {
         }
     }
 
-    /// Takes `name` out.
+    /// Removes the header `name`.
     pub fn remove(&mut self, name: &str) {
         self.0.retain(|(key, _)| !key.eq_ignore_ascii_case(name));
     }
 
-    /// All of them.
+    /// Returns all headers as name and value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_str()))
     }
 
-    /// All of them, with which names are constants of the wire: those need not be copied.
+    /// Returns all headers with the kind of their name: names that are constants of the wire need not be copied.
     pub fn named(&self) -> impl Iterator<Item = (&Cow<'static, str>, &str)> {
         self.0.iter().map(|(name, value)| (name, value.as_str()))
     }
 
-    /// The event that the message is, or that led to it, as far as its headers say: for log lines about what nobody can
-    /// read.
+    /// Returns the event that the message contains, or that led to it, as far as its headers say. Used in log lines
+    /// about unreadable messages.
     #[must_use]
     pub fn event_id(&self) -> Option<&str> {
         self.get(CAUSATION).or_else(|| self.get(EVENT))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no headers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -157,17 +160,17 @@ impl<N: AsRef<str>, V: Into<String>> FromIterator<(N, V)> for Headers {
     }
 }
 
-/// The trace that a message belongs to (W3C Trace Context).
+/// The trace of a message (W3C Trace Context).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Carrier {
-    /// `00-{trace}-{span}-{flags}`.
+    /// Value of `traceparent`: `00-{trace}-{span}-{flags}`.
     pub traceparent: Option<String>,
-    /// Vendor data.
+    /// Value of `tracestate`: vendor data.
     pub tracestate: Option<String>,
 }
 
 impl Carrier {
-    /// What `headers` say.
+    /// Reads the trace from `headers`.
     #[must_use]
     pub fn read(headers: &Headers) -> Self {
         Self {
@@ -176,7 +179,7 @@ impl Carrier {
         }
     }
 
-    /// Puts the trace on `headers`.
+    /// Adds the trace to `headers`.
     pub fn write(&self, headers: &mut Headers) {
         if let Some(parent) = &self.traceparent {
             headers.insert(TRACEPARENT, parent);

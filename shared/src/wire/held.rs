@@ -1,4 +1,4 @@
-//! What nobody can tell to be done or undone: held until an operator says which. *Pure.* Source:
+//! Held messages: messages whose outcome is unknown, held until an operator decides. *Pure.* Source:
 //! `docs/design/trust.md` §2.4.
 
 use base64::Engine as _;
@@ -11,21 +11,21 @@ use crate::model::time::UnixMillis;
 use super::dead_letter::DeadLetter;
 use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
 
-/// The service, and the reason, of the letters that stand beside what is held.
+/// Service and reason in the dead letters of held messages.
 pub const HELD_LETTER: &str = "held";
 
-/// What is held.
+/// The kind of a held message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldKind {
-    /// An order to an agent (stream `DISPATCHES`).
+    /// A dispatch to an agent (stream `DISPATCHES`).
     Dispatch,
-    /// A reply on its way out (stream `DELIVERIES`).
+    /// A delivery of a reply (stream `DELIVERIES`).
     Delivery,
 }
 
 impl HeldKind {
-    /// As keys and commands name it.
+    /// Returns the name in keys and commands.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,51 +35,51 @@ impl HeldKind {
     }
 }
 
-/// What is to become of it.
+/// The decision about a held message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldUntil {
-    /// Nobody has said it yet.
+    /// No operator has decided yet.
     Decided,
-    /// It is done once more, even where it may have been done before.
+    /// The work is done again, even if it may have been done before.
     Redo,
-    /// It counts as done.
+    /// The work counts as done.
     Skip,
 }
 
-/// A message that is held, whole (KV `held`, key `{kind}.{id}`).
+/// A whole message that is held (KV `held`, key `{kind}.{id}`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// What it is.
+    /// Kind of the message.
     pub kind: HeldKind,
     /// Id of the dispatch or of the delivery.
     pub id: Ulid,
-    /// Its stream.
+    /// Stream of the message.
     pub stream: String,
-    /// Its sequence there.
+    /// Sequence of the message in its stream.
     pub sequence: u64,
-    /// Where to publish it again: the subject on which it first came in.
+    /// Subject to publish it to again: the one on which it first arrived.
     pub subject: String,
-    /// All its headers.
+    /// All headers as name and value.
     pub headers: Vec<(String, String)>,
-    /// Its whole payload, base64 (RFC 4648 §4).
+    /// Whole payload in base64 (RFC 4648 §4).
     pub payload: String,
-    /// Why nobody can tell, in words.
+    /// Reason why the outcome is unknown, for people.
     pub why: String,
-    /// Since when it is held.
+    /// Time since which it is held.
     pub at: UnixMillis,
-    /// What an operator has said.
+    /// Decision of an operator.
     pub wanted: HeldUntil,
 }
 
 impl Held {
-    /// Its key in the bucket.
+    /// Returns the key in the bucket.
     #[must_use]
     pub fn key(&self) -> String {
         held_key(self.kind, self.id)
     }
 
-    /// It as a letter, whole, for as long as nothing is decided: the bucket may be lost.
+    /// Returns the whole message as a dead letter, which is kept until a decision because the bucket may be lost.
     #[must_use]
     pub fn letter(&self) -> DeadLetter {
         DeadLetter {
@@ -97,7 +97,7 @@ impl Held {
         }
     }
 
-    /// What `letter` keeps that stands beside the message held under `key`; none where that is no such key.
+    /// Restores the message that was held under `key` from its dead letter; `None` if `key` is not such a key.
     #[must_use]
     pub fn of_letter(key: &str, letter: DeadLetter) -> Option<Self> {
         let (kind, id) = key.split_once('.')?;
@@ -113,24 +113,25 @@ impl Held {
             payload: letter.payload,
             why: letter.detail,
             at: letter.at,
+            // A decision is stored in the bucket alone, and is lost with it.
             wanted: HeldUntil::Decided,
         })
     }
 
-    /// The payload's bytes; none where the record was tampered with.
+    /// Returns the bytes of the payload; `None` if it is not valid base64 because the record was altered.
     #[must_use]
     pub fn payload_bytes(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.payload).ok()
     }
 
-    /// `bytes` as they stand in [`Held::payload`].
+    /// Returns `bytes` encoded for [`Held::payload`].
     #[must_use]
     pub fn encode_payload(bytes: &[u8]) -> String {
         STANDARD.encode(bytes)
     }
 }
 
-/// The key under which `id` is held.
+/// Returns the key under which `id` is held.
 #[must_use]
 pub fn held_key(kind: HeldKind, id: Ulid) -> String {
     format!("{}.{id}", kind.name())

@@ -1,18 +1,19 @@
-//! Which replica owns which partition: rendezvous hashing with bounded loads. *Pure.*
+//! Assignment of partitions to replicas: rendezvous hashing with bounded loads. *Pure.*
 //!
-//! Plain rendezvous splits 16 partitions among three as 8/4/4 (`docs/contribute/nats-facts.md` "Owning"), so each
-//! replica takes at most its fair share, rounded up; what is left over goes to the next in the partition's order of
-//! preference.
+//! Plain rendezvous hashing splits 16 partitions among three replicas as 8/4/4 (`docs/contribute/nats-facts.md`
+//! "Owning"). Each replica therefore takes at most its fair share, rounded up; a partition that exceeds it goes to
+//! the next replica in the partition's order of preference.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// The owner of each of `partitions`, by index; empty without members. The same for every replica that sees the
-/// same members, in whatever order.
+/// Returns the owner of each of `partitions`, by index; empty if there are no members. All replicas that see the same
+/// members, in any order, compute the same owners.
 #[must_use]
 pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
     let mut members: Vec<&str> = members.iter().map(String::as_str).collect();
+    // Every replica must use the same order, without duplicates.
     members.sort_unstable();
     members.dedup();
 
@@ -31,6 +32,7 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
                 .into_iter()
                 .map(|(_, member)| member)
                 .find(|member| load.get(member).copied().unwrap_or(0) < share)
+                // Never used: the shares together cover all partitions.
                 .unwrap_or(members[0]);
 
             *load.entry(owner).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Which type travels under which name, and the bounds between its fields. *Pure.* Source: `docs/design/wire.md` §6.
+//! Wire names of the types, and the bounds between their fields. *Pure.* Source: `docs/design/wire.md` §6.
 
 use crate::breaker::Breaker;
 use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};
@@ -25,7 +25,7 @@ use crate::model::session::SessionRef;
 
 use super::envelope::Wire;
 
-/// Longest name of a channel, account, peer, thread, persona or session, in bytes.
+/// Maximum length of the name of a channel, account, peer, thread, persona or session, in bytes.
 pub const MAX_NAME_BYTES: usize = 1_024;
 
 fn name(field: &str, text: &str) -> Result<(), String> {
@@ -81,7 +81,7 @@ impl Wire for Event {
             return Err("content: NUL byte".to_owned());
         }
 
-        // Each entry is a row or more in every read model and is shown to every hook.
+        // Each entry becomes at least one row in every read model and is passed to every hook.
         for (field, found, most) in [
             ("participants", self.participants.len(), MAX_PARTICIPANTS),
             ("attachments", self.attachments.len(), MAX_ATTACHMENTS),

@@ -1,14 +1,14 @@
-//! Seals: which events on the bus are believed about where they come from. *Pure.*
+//! Seals: the proof of an event's origin on the bus. *Pure.*
 //!
-//! A client that may publish to `nexus.event.…` past adapter-svc could write any id, origin and `Nats-Msg-Id`. So a
-//! publisher that has a key seals its events: the header `Nexus-Seal` is an HMAC over id, content and origin, under the cluster's key
-//! (the services) or the edge's own (`[edges.<name>]`). A reader derives the origin again from the stored subject and the
-//! seal ([`Trust::admit`]), for evaluation and for the read model alike; without a valid seal it is
-//! [`Origin::Open`], whatever the event says.
+//! A client that publishes to `nexus.event.…` without adapter-svc could write any id, origin and `Nats-Msg-Id`. A
+//! publisher that has a key therefore seals its events: the header `Nexus-Seal` is an HMAC over id, content and
+//! origin, under the cluster's key (the services) or the edge's own (`[edges.<name>]`). A reader derives the origin
+//! again from the stored subject and the seal ([`Trust::admit`]), for evaluation and for the read model alike.
+//! Without a valid seal the origin is [`Origin::Open`], even if the event claims another one.
 //!
-//! The message id is an HMAC as well: duplicate detection is one space for the whole stream, and only a holder of the
-//! key can take the id of an honest message. Source: `docs/design/trust.md` §1; `docs/security.md` "Seals";
-//! `docs/agents.md` for edges.
+//! The message id is an HMAC as well: all messages of a stream share one space for duplicate detection, and only a
+//! holder of the key can use the id of a genuine message. Source: `docs/design/trust.md` §1; `docs/security.md`
+//! "Seals"; `docs/agents.md` for edges.
 
 use std::collections::BTreeMap;
 
@@ -25,39 +25,39 @@ use crate::model::event::{Direction, Event, EventId};
 use crate::model::origin::{OPEN, Origin, is_sealed_channel};
 use crate::model::time::UnixMillis;
 
-/// Fewest bytes of a key, decoded.
+/// Minimum length of a decoded key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
 /// First line of the text that a seal signs.
 const SEAL_DOMAIN: &str = "nexus-seal/1";
-/// First line of the text that a message id is made of.
+/// First line of the text from which a message id is made.
 const ID_DOMAIN: &str = "nexus-id/1";
-/// What a fingerprint is made of.
+/// Text from which a fingerprint is made.
 const FINGERPRINT_DOMAIN: &str = "nexus-fingerprint/1";
-/// Bytes of the HMAC that a fingerprint keeps.
+/// Number of bytes of the HMAC in a fingerprint.
 const FINGERPRINT_BYTES: usize = 8;
-/// Bytes of the HMAC that a message id keeps: 160 bits, 32 characters.
+/// Number of bytes of the HMAC in a message id: 160 bits, 32 characters.
 const ID_BYTES: usize = 20;
 
-/// A key that seals. Its `Debug` shows nothing.
+/// A key that seals events. Its `Debug` output hides the key.
 #[derive(Clone)]
 pub struct SealKey(Hmac<Sha256>);
 
-/// Why a text is not a key.
+/// The reason why a text is not a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseKeyError {
-    /// Neither hexadecimal nor base64.
+    /// The text is neither hexadecimal nor base64.
     #[error("expected hexadecimal digits or base64")]
     Encoding,
-    /// Shorter than [`MIN_KEY_BYTES`].
+    /// The key is shorter than [`MIN_KEY_BYTES`]; the value is its length in bytes.
     #[error("expected at least {MIN_KEY_BYTES} bytes, {0} found")]
     Short(usize),
 }
 
 impl SealKey {
-    /// Reads a key in hexadecimal or base64, of at least [`MIN_KEY_BYTES`].
+    /// Parses a key in hexadecimal or base64, of at least [`MIN_KEY_BYTES`].
     ///
     /// # Errors
-    /// [`ParseKeyError`]; it never repeats the text.
+    /// Returns [`ParseKeyError`], which never contains the text.
     pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
         let text = text.trim();
         let bytes = HEXLOWER_PERMISSIVE
@@ -88,10 +88,10 @@ impl SealKey {
         mac
     }
 
-    /// The seal of the event `id`, encoded as `content`, which `origin` brought: 64 hexadecimal digits.
+    /// Returns the seal of the event `id` with the encoded `content` and the `origin`: 64 hexadecimal digits.
     ///
-    /// The signed text is four lines: `nexus-seal/1`, id, SHA-256 of the content in hexadecimal, origin. None of them can
-    /// hold a line break.
+    /// The signed text has four lines: `nexus-seal/1`, id, SHA-256 of the content in hexadecimal, origin. None of
+    /// them can contain a line break.
     #[must_use]
     pub fn seal(&self, id: &EventId, content: &[u8], origin: &Origin) -> String {
         let mac = self.seal_mac(id, &HEXLOWER.encode(&Sha256::digest(content)), origin);
@@ -102,14 +102,14 @@ impl SealKey {
         self.mac(SEAL_DOMAIN, &[id.as_str(), content, &origin.to_string()])
     }
 
-    /// What tells this key from others and nothing about it: 16 hexadecimal digits.
+    /// Returns a fingerprint that identifies this key without revealing it: 16 hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mac = self.mac(FINGERPRINT_DOMAIN, &[]).finalize().into_bytes();
         HEXLOWER.encode(&mac[..FINGERPRINT_BYTES])
     }
 
-    /// The `Nats-Msg-Id` of `event`: the HMAC of its id, and for a changed item of its id and content.
+    /// Returns the `Nats-Msg-Id` of `event`: the HMAC of its id, and for a changed item of its id and content.
     #[must_use]
     pub fn message_id(&self, event: &Event) -> String {
         let mac = self.mac(ID_DOMAIN, &[&occurrence(event)]).finalize().into_bytes();
@@ -123,7 +123,8 @@ impl std::fmt::Debug for SealKey {
     }
 }
 
-/// The event's id; for a changed item, its id and the hash of what it says now: each change is a message of its own.
+/// Returns the event's id; for a changed item, its id and the hash of its content, so that each change is a message
+/// of its own.
 fn occurrence(event: &Event) -> String {
     match change_hash(event) {
         Some(hash) => format!("{}@{hash}", event.id),
@@ -131,8 +132,8 @@ fn occurrence(event: &Event) -> String {
     }
 }
 
-/// What tells one change of an item from its others, which have the id of the item: SHA-256 of what the event says, 64
-/// hexadecimal digits. None for an event that is no change.
+/// Returns the hash that distinguishes a change of an item from the item's other changes, which have the same id:
+/// SHA-256 of the event's content, 64 hexadecimal digits. Returns `None` for an event that is not a change.
 #[must_use]
 pub fn change_hash(event: &Event) -> Option<String> {
     match event.direction {
@@ -145,7 +146,7 @@ pub fn change_hash(event: &Event) -> Option<String> {
         ..event.clone()
     };
 
-    // Objects keep the order of their keys as the source wrote it, which says nothing.
+    // The order of keys in an object comes from the source and has no meaning.
     told.metadata.sort_keys();
     told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
 
@@ -157,9 +158,9 @@ pub fn change_hash(event: &Event) -> Option<String> {
 pub struct Edge {
     /// The only channel on which it may publish. Its account there is its name.
     pub channel: String,
-    /// What it seals with.
+    /// Key with which it seals.
     pub key: SealKey,
-    /// Ids of the persons whom it may speak for; `*` = all.
+    /// Ids of the persons for whom it may speak; `*` = all.
     pub persons: Vec<String>,
 }
 
@@ -171,39 +172,39 @@ pub struct Trust {
     edges: BTreeMap<String, Edge>,
 }
 
-/// Why a stored event is refused.
+/// The reason why a stored event is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitEventError {
-    /// It names another conversation than the subject under which it is stored.
+    /// The event names another conversation than its stored subject.
     #[error("event {id}: its channel, account or peer is not that of the subject {subject}")]
     WrongSubject {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// Where it is stored.
+        /// Subject under which it is stored.
         subject: String,
     },
-    /// It has no valid seal, and its channel is one on which all do.
+    /// The event has no valid seal, although all publishers of its channel seal.
     #[error("event {id}: events of channel `{channel}` are sealed by the system itself, and this one is not")]
     Unsealed {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// Its channel.
+        /// Channel of the event.
         channel: String,
     },
-    /// Its id belongs to another source.
+    /// The id of the event belongs to another source.
     #[error("event {id}: its id must begin with `{prefix}`, because {origin} brought it")]
     ForeignId {
-        /// Its id.
+        /// Id of the event.
         id: EventId,
-        /// What it must begin with.
+        /// Prefix that the id must have.
         prefix: String,
-        /// Who brought it.
+        /// Origin of the event.
         origin: Origin,
     },
 }
 
 impl AdmitEventError {
-    /// The reason on its dead letter.
+    /// Returns the reason in the event's dead letter.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -214,19 +215,19 @@ impl AdmitEventError {
     }
 }
 
-/// Why a message of `EVENTS` is not an event that is believed.
+/// The reason why a message of `EVENTS` is not accepted as an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadEventError {
-    /// It cannot be decoded.
+    /// The message cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// It is decoded and refused.
+    /// The event is decoded, but refused.
     #[error(transparent)]
     Admit(#[from] AdmitEventError),
 }
 
 impl ReadEventError {
-    /// The reason on its dead letter.
+    /// Returns the reason in the message's dead letter.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -237,7 +238,7 @@ impl ReadEventError {
 }
 
 impl Trust {
-    /// Returns keys that seal with `cluster`, and believe what `cluster` or one of the `former` keys sealed.
+    /// Returns keys that seal with `cluster`, and accept events sealed with `cluster` or one of the `former` keys.
     #[must_use]
     pub const fn new(cluster: SealKey, former: Vec<SealKey>) -> Self {
         Self {
@@ -247,14 +248,14 @@ impl Trust {
         }
     }
 
-    /// Believes each of `edges`, by its name, about its own events.
+    /// Returns these keys with `edges` by name. Each edge is trusted for its own events.
     #[must_use]
     pub fn with_edges(mut self, edges: BTreeMap<String, Edge>) -> Self {
         self.edges = edges;
         self
     }
 
-    /// What this process seals with; `None` if it has no key of the cluster.
+    /// Returns the key with which this process seals; `None` if it has no cluster key.
     #[must_use]
     pub const fn cluster(&self) -> Option<&SealKey> {
         self.cluster.as_ref()
@@ -263,17 +264,17 @@ impl Trust {
     /// Reads the message of `EVENTS` that is stored under `subject`.
     ///
     /// # Errors
-    /// [`ReadEventError`] if the message must become a dead letter.
+    /// Returns [`ReadEventError`] if the message must become a dead letter.
     pub fn read(&self, subject: &str, headers: &Headers, content: &[u8]) -> Result<Event, ReadEventError> {
         let event = decode(headers, content)?;
         Ok(self.admit(subject, headers, content, event)?)
     }
 
-    /// As [`Trust::read`], of a message that the server stored at `stored_at`. That is when an event was received of which
-    /// none of our services says it: its publisher's word would be a stranger's.
+    /// Reads a message like [`Trust::read`], for a message that the server stored at `stored_at`. This is the event's
+    /// time of reception unless one of Nexus's services set it, because another publisher's time is not trusted.
     ///
     /// # Errors
-    /// As [`Trust::read`].
+    /// Returns the errors of [`Trust::read`].
     pub fn read_stored(
         &self,
         subject: &str,
@@ -282,6 +283,7 @@ impl Trust {
         stored_at: UnixMillis,
     ) -> Result<Event, ReadEventError> {
         let mut event = self.read(subject, headers, content)?;
+        // Only Nexus's own services are trusted to set the time.
         let is_stamped = match event.origin {
             Origin::Verified { .. } | Origin::Token { .. } | Origin::System => event.received_at.0 > 0,
             Origin::Edge { .. } | Origin::Open => false,
@@ -293,10 +295,10 @@ impl Trust {
         Ok(event)
     }
 
-    /// The event stored under `subject` with `headers` and `content`, with the origin that they prove.
+    /// Returns the event stored under `subject` with `headers` and `content`, with the origin that they prove.
     ///
     /// # Errors
-    /// [`AdmitEventError`] if the event must not be believed at all, and must become a dead letter.
+    /// Returns [`AdmitEventError`] if the event is not accepted at all and must become a dead letter.
     pub fn admit(
         &self,
         subject: &str,
@@ -328,6 +330,7 @@ impl Trust {
                 return Ok(event);
             }
 
+            // An edge's account on its channel is its own name.
             let edge = self.edges.get_key_value(event.account());
             let edge = edge.filter(|(_, edge)| edge.channel == event.channel);
             if let Some((name, edge)) = edge {
@@ -354,11 +357,11 @@ impl Trust {
     }
 }
 
-/// `event` where its id begins with `prefix`.
+/// Returns `event` if its id starts with `prefix`.
 fn own_id(mut event: Event, prefix: String) -> Result<Event, AdmitEventError> {
     let own = event.id.as_str().strip_prefix(&prefix);
     if own.is_some_and(|own| !own.is_empty()) {
-        // Watermarks are kept by these, and they are as much a claim as the id.
+        // Watermarks are kept by these fields, which the publisher could forge like the id.
         let (adapter, source) = event.id.as_str().split_once(':').unwrap_or_default();
         (event.source_adapter, event.source_id) = (adapter.to_owned(), source.to_owned());
         Ok(event)

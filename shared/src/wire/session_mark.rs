@@ -1,4 +1,4 @@
-//! Small records of coordination: claims, members, leases, quarantine marks, settled floors. *Pure.* Source:
+//! Small coordination records: claims, members, leases, quarantine marks, settled floors. *Pure.* Source:
 //! `docs/design/wire.md` §3.3; `docs/design/sessions.md` §1.1.
 
 use serde::{Deserialize, Serialize};
@@ -12,110 +12,110 @@ use super::envelope::Wire;
 use super::settled::{PartitionFloor, Settled};
 use super::topology::PARTITIONS;
 
-/// A hint that a session has something to run. Who holds it may try; the ledger decides.
+/// A hint that a session has work. Its holder may try to run it; the ledger decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// The session.
+    /// Session that has work.
     pub session: SessionRef,
 }
 
-/// A replica that is there (KV `members`, key `{group}.{instance}`).
+/// A running replica (KV `members`, key `{group}.{instance}`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The replica.
+    /// Instance name of the replica.
     pub instance: String,
 }
 
-/// Who holds something (KV `leases`, key `{group}.{partition}` or a task's name).
+/// The holder of a partition or task (KV `leases`, key `{group}.{partition}` or a task's name).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// The replica.
+    /// Instance name of the holder.
     pub holder: String,
-    /// Counts up with every taking.
+    /// Epoch of the lease, which increases each time it is taken.
     pub epoch: u64,
-    /// The place of the message that the holder was last seen to begin with, where it keeps that.
+    /// Place of the last message that the holder is known to have started, if it records that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_progress: Option<Place>,
-    /// How many holders ended uncleanly while at `in_progress`.
+    /// Number of holders that ended uncleanly while at `in_progress`.
     #[serde(default)]
     pub unclean: u32,
-    /// Whether the holder gave it back in good order.
+    /// Whether the holder released the lease in an orderly way.
     #[serde(default)]
     pub released: bool,
 }
 
-/// How often the work of a claim was begun since it was found to come again and again.
+/// The number of times that the work of a claim was started since repeated redelivery was detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimTries {
-    /// The claim's place in `CLAIMS`; those of another claim do not count.
+    /// Place of the claim in `CLAIMS`; tries of another claim do not count.
     pub claim: Place,
-    /// Tries begun.
+    /// Number of tries that were started.
     pub begun: u32,
 }
 
-/// A session that is parked, or on trial (KV `session_overrides`, key = the claim's two tokens).
+/// A session that is quarantined or on trial (KV `session_overrides`, key = the claim's two tokens).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMark {
-    /// Which session.
+    /// Session that the mark is for.
     pub session: SessionRef,
-    /// Set while it is quarantined: why.
+    /// Reason for the quarantine, while the session is quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined: Option<String>,
-    /// Set while a claim that came again and again is tried.
+    /// Tries so far, while a claim that was redelivered repeatedly is tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<ClaimTries>,
-    /// Since when.
+    /// Time the mark was set.
     pub since: UnixMillis,
 }
 
-/// The agent of a running turn cannot be asked at present (KV `session_checkpoints`, key `away.` and the session's two
-/// tokens). Written again while that lasts, and removed when it is over; what is left of a broker that died says by
-/// itself that it is old.
+/// A mark that the agent of a running turn is not reachable (KV `session_checkpoints`, key `away.` and the session's
+/// two tokens). The broker writes it again while this lasts and removes it afterwards; a mark left by a broker that
+/// died expires by its own `until`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentAway {
-    /// Which session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// Its turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// Why, as the last attempt ended.
+    /// Error of the last attempt, for people.
     pub why: String,
-    /// Since when.
+    /// Time since which the agent is not reachable.
     pub since: UnixMillis,
-    /// Unless it is written again, nobody knows about it any more from then on.
+    /// Time at which the mark expires unless it is written again.
     pub until: UnixMillis,
 }
 
-/// Key of the sweeper's [`SettledFloor`] in `session_checkpoints`; sessions' keys have two tokens.
+/// Key of the sweeper's [`SettledFloor`] in `session_checkpoints`; keys of sessions have two tokens.
 pub const SWEEPER: &str = "sweeper";
 
-/// Everything in a stream up to here needs no second look (the sweeper's walk).
+/// A floor up to which everything in a stream is settled (the sweeper's walk).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SettledFloor {
-    /// Stream sequence.
+    /// Stream sequence of the floor.
     pub sequence: u64,
-    /// The message at that sequence; none = nothing may be inferred from the floor.
+    /// Message at that sequence; absent = the floor must not be relied on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
 }
 
-/// How far each partition of a group is settled (KV `attempts`, key `floors.{group}`).
+/// The settled part of each partition of a group (KV `attempts`, key `floors.{group}`).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PartitionFloors {
-    /// By partition: everything in it up to this stream sequence is settled, 0 = nothing is known.
+    /// By partition: stream sequence up to which everything in it is settled; 0 = unknown.
     pub floors: Vec<u64>,
-    /// By partition: when the server stored the message at that sequence, nanoseconds since 1970.
+    /// By partition: time the server stored the message at the floor, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stored_at_ns: Vec<i64>,
-    /// The stream's incarnation that all of them are of.
+    /// Incarnation of the stream to which all floors belong.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
-    /// By partition: how many sequences beyond the floor messages of it were handed out.
+    /// By partition: number of sequences beyond the floor up to which its messages were handed out.
     #[serde(default, skip_serializing_if = "are_zero")]
     pub read: Vec<u64>,
-    /// By partition: when the server stored the message there, nanoseconds since 1970.
+    /// By partition: time the server stored the last message handed out, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub read_at_ns: Vec<i64>,
-    /// By partition: what is settled in between ([`Settled::widths`]).
+    /// By partition: ranges that are settled beyond the floor ([`Settled::widths`]).
     #[serde(default, skip_serializing_if = "are_empty")]
     pub settled: Vec<Vec<u64>>,
 }
@@ -129,7 +129,7 @@ fn are_empty(lists: &[Vec<u64>]) -> bool {
 }
 
 impl PartitionFloors {
-    /// How far `partition` is settled; none = nothing is known.
+    /// Returns the floor of `partition`; `None` if it is unknown.
     #[must_use]
     pub fn position(&self, partition: u16) -> Option<Position> {
         let place = usize::from(partition);
@@ -141,7 +141,7 @@ impl PartitionFloors {
         })
     }
 
-    /// What is stored of `partition`; none = nothing is known.
+    /// Returns the stored state of `partition`; `None` if it is unknown.
     #[must_use]
     pub fn of(&self, partition: u16) -> Option<PartitionFloor> {
         let place = usize::from(partition);
@@ -172,7 +172,7 @@ impl PartitionFloors {
         Some(floor)
     }
 
-    /// Puts `floor`, of the record's incarnation, in the place of what was stored of `partition`.
+    /// Replaces the stored state of `partition` by `floor`, which must be of the record's incarnation.
     pub fn put(&mut self, partition: u16, floor: &PartitionFloor) {
         self.pad();
         let place = usize::from(partition);
@@ -183,7 +183,7 @@ impl PartitionFloors {
         self.settled[place] = floor.settled.widths(floor.at.sequence);
     }
 
-    /// Gives it a place for every partition.
+    /// Extends the lists to one place for every partition.
     fn pad(&mut self) {
         let places = usize::from(PARTITIONS);
         self.floors.resize(places, 0);
@@ -194,10 +194,11 @@ impl PartitionFloors {
     }
 }
 
-/// Somebody set out to copy the read model (KV `attempts`, key `copy.hook`); until some time after, nobody else does.
+/// A mark that a replica has started to copy the read model (KV `attempts`, key `copy.hook`). For some time after it,
+/// no other replica starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyMark {
-    /// When.
+    /// Time the copy was started.
     pub begun_at: UnixMillis,
 }
 

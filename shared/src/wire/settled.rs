@@ -1,31 +1,31 @@
-//! What of a stream is settled beyond a floor, as ranges of sequences, and how it is written. *Pure.*
+//! Settled ranges of a stream beyond a floor, and their encoding. *Pure.*
 //!
-//! One message that takes long must not hold up all others of its partition, nor have them looked at again by the next
-//! owner. So the record of a floor also keeps what is settled behind it. Ranges may be left out: a message that no range
-//! holds is asked of its record.
+//! A message that takes long must not hold up the others of its partition, nor make the next owner check them again.
+//! The record of a floor therefore also has the ranges that are settled beyond it. Ranges may be missing: a message
+//! outside all ranges is looked up in its own record.
 
 use crate::model::position::Position;
 
-/// Most ranges that are written of one partition: 64 partitions of that many are some 100 KiB.
+/// Maximum number of ranges that are stored for one partition: 64 partitions with this many need about 100 KiB.
 pub const MAX_RANGES: usize = 256;
 
-/// Sequences that are settled: ranges, both ends included, ascending, none touching the next.
+/// Settled sequences as ranges: both ends inclusive, ascending, not adjacent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settled(Vec<(u64, u64)>);
 
-/// How far one partition is settled, and how far it was handed out.
+/// The settled part of one partition, and the part that was handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartitionFloor {
-    /// Everything up to this message is settled.
+    /// Last message up to which everything is settled.
     pub at: Position,
-    /// Messages up to this one were handed out; of the same incarnation, not before `at`.
+    /// Last message that was handed out; of the same incarnation as `at`, and not before it.
     pub read: Position,
-    /// What is settled between the two.
+    /// Ranges that are settled between `at` and `read`.
     pub settled: Settled,
 }
 
 impl Settled {
-    /// Adds the range from `first` to `last`, which begins behind all others.
+    /// Adds the range from `first` to `last`, which must not begin before any other range.
     pub fn push(&mut self, first: u64, last: u64) {
         match self.0.last_mut() {
             Some((_, end)) if *end + 1 >= first => *end = last.max(*end),
@@ -40,13 +40,13 @@ impl Settled {
         self.0.get(behind).is_some_and(|(first, _)| *first <= sequence)
     }
 
-    /// Returns whether nothing is.
+    /// Returns whether there are no ranges.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns what is settled here or there.
+    /// Returns the ranges that are settled in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut all: Vec<(u64, u64)> = self.0.iter().chain(&other.0).copied().collect();
@@ -58,7 +58,7 @@ impl Settled {
         union
     }
 
-    /// Returns what is settled behind `floor`.
+    /// Returns the ranges beyond `floor`.
     #[must_use]
     pub fn behind(&self, floor: u64) -> Self {
         let behind = self.0.iter().filter(|(_, last)| *last > floor);
@@ -76,7 +76,8 @@ impl Settled {
         self
     }
 
-    /// Writes it as widths from `floor` on: so many sequences not settled, so many settled, and so on.
+    /// Encodes the ranges as widths from `floor` on: a number of unsettled sequences, a number of settled ones, and
+    /// so on.
     #[must_use]
     pub fn widths(&self, floor: u64) -> Vec<u64> {
         let mut end = floor;
@@ -88,7 +89,8 @@ impl Settled {
         widths
     }
 
-    /// Reads what [`Self::widths`] wrote. Anybody may have written the record: what cannot be is left out.
+    /// Decodes the result of [`Self::widths`]. Impossible values are ignored, because any client may have written the
+    /// record.
     #[must_use]
     pub fn of_widths(floor: u64, widths: &[u64]) -> Self {
         let mut settled = Self::default();
@@ -111,7 +113,7 @@ impl Settled {
 }
 
 impl PartitionFloor {
-    /// Returns what this and `other`, of the same incarnation, say together: both were true, so both are.
+    /// Combines this floor with `other` of the same incarnation. Both were true, so their union is.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         let later = |one: &Position, two: &Position| {
@@ -123,6 +125,7 @@ impl PartitionFloor {
         };
 
         let at = later(&self.at, &other.at);
+        // `read` is never before `at`.
         let read = later(&later(&self.read, &other.read), &at);
         let settled = self
             .settled
@@ -133,7 +136,7 @@ impl PartitionFloor {
         Self { at, read, settled }
     }
 
-    /// Returns the floor alone.
+    /// Returns the floor without the messages handed out beyond it.
     #[must_use]
     pub fn alone(&self) -> Self {
         Self {

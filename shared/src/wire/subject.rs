@@ -1,9 +1,9 @@
-//! Subjects: builders and parsers, and the token escape. *Pure.* Source: `docs/design/wire.md` §2.
+//! Subjects: builders, parsers and the token escape. *Pure.* Source: `docs/design/wire.md` §2.
 //!
-//! Every external id becomes one token that is valid in subjects and in KV keys: `[A-Za-z0-9_-]` stay, every
-//! other byte becomes `=XX`, the empty string is `=`. An encoding over [`MAX_TOKEN_BYTES`] becomes its first 80
-//! bytes, `~` and the base32 of the id's SHA-256; the envelope holds the whole id. So no subject is longer than
-//! three tokens and a prefix: about 450 bytes, far below the 4,096 at which the server drops the connection.
+//! Every external id becomes one token that is valid in subjects and in KV keys: `[A-Za-z0-9_-]` are kept, every
+//! other byte becomes `=XX`, and the empty string is `=`. An encoding longer than [`MAX_TOKEN_BYTES`] becomes its
+//! first 80 bytes, `~` and the base32 of the id's SHA-256; the envelope has the whole id. A subject is therefore at
+//! most three tokens and a prefix: about 450 bytes, far below the 4,096 at which the server drops the connection.
 
 use sha2::{Digest, Sha256};
 
@@ -11,14 +11,14 @@ use crate::model::dispatch::DeliveryContext;
 use crate::model::event::{DEFAULT_ACCOUNT, Event, EventId};
 use crate::model::session::SessionRef;
 
-/// Longest reversible token, in bytes.
+/// Maximum length of a reversible token, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 128;
-/// How much of a longer one is kept in front of its hash, in bytes.
+/// Number of bytes of a longer encoding that precede its hash.
 const KEPT_BYTES: usize = 80;
-/// Longest subject that a builder makes, in bytes.
+/// Maximum length of a subject that a builder makes, in bytes.
 pub const MAX_SUBJECT_BYTES: usize = 1_024;
 
-/// `id` as one token.
+/// Returns `id` as one token.
 #[must_use]
 pub fn token(id: &str) -> String {
     if id.is_empty() {
@@ -42,6 +42,7 @@ pub fn token(id: &str) -> String {
         return encoded;
     }
 
+    // The encoding is ASCII, so the cut is between characters.
     encoded.truncate(KEPT_BYTES);
     encoded.push('~');
     encoded.push_str(&data_encoding::BASE32_NOPAD.encode(&Sha256::digest(id.as_bytes())));
@@ -49,7 +50,7 @@ pub fn token(id: &str) -> String {
     encoded
 }
 
-/// The id that `token` stands for; none where it was shortened or never came from [`token`].
+/// Returns the id of a token; `None` if the token was shortened or is not a result of [`token`].
 #[must_use]
 pub fn untoken(text: &str) -> Option<String> {
     if text == "=" {
@@ -71,6 +72,7 @@ pub fn untoken(text: &str) -> Option<String> {
     }
 
     let id = String::from_utf8(bytes).ok()?;
+    // Another spelling of an id, such as `=41` for `A`, is not a token.
     (token(&id) == text).then_some(id)
 }
 
@@ -93,37 +95,38 @@ fn join(prefix: &str, ids: &[&str]) -> String {
     subject
 }
 
-/// Where an event is published; the server stores it under its partition (see [`parse_event`]).
+/// Returns the subject to which an event is published. The server stores it under its partition (see
+/// [`parse_event`]).
 #[must_use]
 pub fn event(event: &Event) -> String {
     join("nexus.event", &[&event.channel, event.account(), &event.peer.id])
 }
 
-/// Where a session's dispatches are.
+/// Returns the subject of a session's dispatches.
 #[must_use]
 pub fn dispatch(session: &SessionRef) -> String {
     join("nexus.dispatch", &[&session.persona, &session.session])
 }
 
-/// The two tokens that name a session in subjects: its key in KV buckets.
+/// Returns the two tokens that name a session in subjects: its key in KV buckets.
 #[must_use]
 pub fn session_key(session: &SessionRef) -> String {
     format!("{}.{}", token(&session.persona), token(&session.session))
 }
 
-/// Key of the note that a session's agent cannot be asked at present: that of the session has two tokens, this one three.
+/// Returns the key of the mark that a session's agent is not reachable. It has three tokens, a session's key two.
 #[must_use]
 pub fn away_key(session: &SessionRef) -> String {
     format!("away.{}", session_key(session))
 }
 
-/// Where a session's claim is.
+/// Returns the subject of a session's claim.
 #[must_use]
 pub fn claim(session: &SessionRef) -> String {
     join("nexus.claim", &[&session.persona, &session.session])
 }
 
-/// Where a session's ledger is.
+/// Returns the subject of a session's ledger.
 #[must_use]
 pub fn ledger(session: &SessionRef) -> String {
     join("nexus.ledger", &[&session.persona, &session.session])
@@ -137,130 +140,130 @@ fn target(prefix: &str, to: &DeliveryContext) -> String {
     )
 }
 
-/// Where a reply is published; the server stores it under its partition.
+/// Returns the subject to which a reply is published. The server stores it under its partition.
 #[must_use]
 pub fn delivery(to: &DeliveryContext) -> String {
     target("nexus.delivery", to)
 }
 
-/// Where a destination's receipts are.
+/// Returns the subject of a destination's receipts.
 #[must_use]
 pub fn receipt(to: &DeliveryContext) -> String {
     target("nexus.receipt", to)
 }
 
-/// Where the record of an event's invocations is.
+/// Returns the subject of an event's invocation record.
 #[must_use]
 pub fn invocation(partition: u16, event: &EventId) -> String {
     join("nexus.invocation", &[&partition.to_string(), event.as_str()])
 }
 
-/// Where the record of an event's invocations is, whatever its partition.
+/// Returns the subject filter of an event's invocation record, whatever the partition of the event.
 #[must_use]
 pub fn invocation_anywhere(event: &EventId) -> String {
     join("nexus.invocation.*", &[event.as_str()])
 }
 
-/// Where the records of all events of `partition` are.
+/// Returns the subject of the invocation records of all events of `partition`.
 #[must_use]
 pub fn invocations_of(partition: u16) -> String {
     format!("nexus.invocation.{partition}.>")
 }
 
-/// Core subject of a session's partial answers.
+/// Returns the core subject of a session's partial replies.
 #[must_use]
 pub fn stream(session: &SessionRef) -> String {
     join("nexus.stream", &[&session.persona, &session.session])
 }
 
-/// Core subject on which an agent serves `persona`.
+/// Returns the core subject on which an agent serves `persona`.
 #[must_use]
 pub fn agent(persona: &str) -> String {
     join("nexus.agent", &[persona])
 }
 
-/// Core subject of the open pages of one web chat visitor.
+/// Returns the core subject of the open pages of one web chat visitor.
 #[must_use]
 pub fn webchat(account: &str, peer: &str) -> String {
     join("nexus.webchat", &[account, peer])
 }
 
-/// Core subject of channel `nats`.
+/// Returns the core subject of the channel `nats`.
 #[must_use]
 pub fn out(account: &str, peer: &str) -> String {
     join("nexus.out", &[account, peer])
 }
 
-/// Where a timer is set.
+/// Returns the subject on which a timer is set.
 #[must_use]
 pub fn schedule(timer: &str) -> String {
     join("nexus.schedule", &[timer])
 }
 
-/// Where a timer is published when it fires.
+/// Returns the subject to which a timer is published when it fires.
 #[must_use]
 pub fn fire(timer: &str) -> String {
     join("nexus.fire", &[timer])
 }
 
-/// Where a service's dead letters are.
+/// Returns the subject of a service's dead letters.
 #[must_use]
 pub fn dlq(service: &str) -> String {
     join("nexus.dlq", &[service])
 }
 
-/// Where audit records of `topic` are.
+/// Returns the subject of audit records of `topic`.
 #[must_use]
 pub fn audit(topic: &str) -> String {
     join("nexus.audit", &[topic])
 }
 
-/// Where an intent's history is: one record per transition.
+/// Returns the subject of an intent's history, which has one record per transition.
 #[must_use]
 pub fn intent_audit(intent: &str) -> String {
     join("nexus.audit.intent", &[intent])
 }
 
-/// Where an approval's history is.
+/// Returns the subject of an approval's history.
 #[must_use]
 pub fn approval_audit(approval: &str) -> String {
     join("nexus.audit.approval", &[approval])
 }
 
-/// Where an approval's timer `name` waits.
+/// Returns the subject on which an approval's timer `name` is set.
 #[must_use]
 pub fn approval_timer(name: &str) -> String {
     join("nexus.schedule.approval", &[name])
 }
 
-/// Where the approval timer `name` is stored once it has rung.
+/// Returns the subject under which the approval timer `name` is stored once it has fired.
 #[must_use]
 pub fn approval_fire(name: &str) -> String {
     join("nexus.fire.approval", &[name])
 }
 
-/// Where an intent's timer `name` waits.
+/// Returns the subject on which an intent's timer `name` is set.
 #[must_use]
 pub fn intent_timer(name: &str) -> String {
     join("nexus.schedule.intent", &[name])
 }
 
-/// Where the intent timer `name` is stored once it has rung.
+/// Returns the subject under which the intent timer `name` is stored once it has fired.
 #[must_use]
 pub fn intent_fire(name: &str) -> String {
     join("nexus.fire.intent", &[name])
 }
 
-/// Where the stored events of a conversation are, whatever their partition.
+/// Returns the subject of a conversation's stored events, in any partition.
 #[must_use]
 pub fn conversation(channel: &str, account: &str, peer: &str) -> String {
     join("nexus.ev.*", &[channel, account, peer])
 }
 
-/// What a stored event's subject says.
+/// The parts of a stored event's or delivery's subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSubject<'a> {
-    /// The server's partition.
+    /// Partition that the server computed.
     pub partition: u16,
     /// Token of the channel.
     pub channel: &'a str,
@@ -281,19 +284,19 @@ fn parse_partitioned<'a>(prefix: &str, subject: &'a str) -> Option<StoredSubject
     tokens.next().is_none().then_some(stored)
 }
 
-/// What the subject of a stored event (`nexus.ev.<partition>.<channel>.<account>.<peer>`) says.
+/// Parses the subject of a stored event (`nexus.ev.<partition>.<channel>.<account>.<peer>`).
 #[must_use]
 pub fn parse_event(subject: &str) -> Option<StoredSubject<'_>> {
     parse_partitioned("nexus.ev", subject)
 }
 
-/// What the subject of a stored delivery (`nexus.dl.<partition>.<channel>.<account>.<peer>`) says.
+/// Parses the subject of a stored delivery (`nexus.dl.<partition>.<channel>.<account>.<peer>`).
 #[must_use]
 pub fn parse_delivery(subject: &str) -> Option<StoredSubject<'_>> {
     parse_partitioned("nexus.dl", subject)
 }
 
-/// The two tokens of a session's subject: of a dispatch, a claim or a ledger entry.
+/// Returns the two tokens of a session's subject: of a dispatch, a claim, a ledger entry or a partial reply.
 #[must_use]
 pub fn parse_session(subject: &str) -> Option<(&str, &str)> {
     let mut tokens = subject.split('.');
@@ -303,7 +306,7 @@ pub fn parse_session(subject: &str) -> Option<(&str, &str)> {
         .then_some(pair)
 }
 
-/// The subject of the same session in another stream: `kind` is `dispatch`, `claim` or `ledger`.
+/// Returns the subject of the same session in another stream: `kind` is `dispatch`, `claim` or `ledger`.
 #[must_use]
 pub fn sibling(subject: &str, kind: &str) -> Option<String> {
     let (persona, session) = parse_session(subject)?;

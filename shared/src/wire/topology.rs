@@ -1,209 +1,211 @@
-//! The whole topology as data: every stream, consumer and bucket, every option spelled out. *Pure.*
+//! The topology as data: every stream, consumer and bucket with all its options. *Pure.*
 //!
-//! `shared::bus` creates and compares it; nothing else names an option. Source: `docs/design/wire.md` §3.
+//! `shared::bus` creates it and compares it with the server; options are named only here. Source:
+//! `docs/design/wire.md` §3.
 
 use std::time::Duration;
 
-/// Partitions of events and of deliveries.
+/// Number of partitions of events and of deliveries.
 pub const PARTITIONS: u16 = 64;
-/// How long a claim is held without a sign of life (`docs/design/sessions.md` §1.1).
+/// Time for which a claim is held without a sign of life (`docs/design/sessions.md` §1.1).
 pub const CLAIM_ACK_WAIT: Duration = Duration::from_secs(3);
-/// Largest message that streams of input store, in bytes, headers included: what is too large to be read is stored up to
-/// here, so that its dead letter (a third longer, in base64) is no larger than the servers' `max_payload` of 8 MiB.
+/// Maximum size of a message in input streams, in bytes, headers included. A message too large to be read is still
+/// stored up to this size, so that its dead letter (a third longer, in base64) fits into the servers' `max_payload`
+/// of 8 MiB.
 pub const MAX_STORED_BYTES: i32 = 5 * 1024 * 1024;
-/// Consumer of the schedules' timers that have rung, shared by all schedulers.
+/// Consumer of fired schedule timers, shared by all schedulers.
 pub const SCHEDULE_TIMERS: &str = "schedule-timers";
-/// How many of them may be unacked, in messages.
+/// Maximum number of unacknowledged schedule timers.
 pub const MAX_SCHEDULE_TIMERS: i64 = 4_096;
-/// Consumer of the intents' timers that have rung, shared by all schedulers.
+/// Consumer of fired intent timers, shared by all schedulers.
 pub const INTENT_TIMERS: &str = "intent-timers";
-/// How many of them may be unacked, in messages.
+/// Maximum number of unacknowledged intent timers.
 pub const MAX_INTENT_TIMERS: i64 = 4_096;
-/// Consumer of the approvals' timers that have rung, shared by all brokers.
+/// Consumer of fired approval timers, shared by all brokers.
 pub const APPROVAL_TIMERS: &str = "approval-timers";
-/// How many of them may be unacked, in messages.
+/// Maximum number of unacknowledged approval timers.
 pub const MAX_APPROVAL_TIMERS: i64 = 1_024;
-/// How many messages a partition's owner may have in hand past what is stored to be handed out: of a consumer that the
-/// server keeps past its ack floor (`docs/design/hooks.md` §3; `docs/design/trust.md` §5).
+/// Maximum number of messages that a partition's owner may process beyond its stored floor: those of a consumer that
+/// the server keeps beyond its ack floor (`docs/design/hooks.md` §3; `docs/design/trust.md` §5).
 pub const MAX_PAST_FLOOR: i64 = 1_000;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// How long `RECEIPTS` keeps messages.
+/// Time for which `RECEIPTS` keeps messages.
 pub const RECEIPTS_KEPT: Duration = Duration::from_secs(90 * 24 * 3_600);
-/// How long `INVOCATIONS` keeps messages.
+/// Time for which `INVOCATIONS` keeps messages.
 pub const INVOCATIONS_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 const FOR_EVER: Duration = Duration::ZERO;
-/// Duplicate window where ids only guard against quick retries.
+/// Duplicate window of streams in which ids only guard against quick retries.
 const SHORT_WINDOW: Duration = Duration::from_secs(120);
 
 /// Names of the streams.
 pub mod streams {
-    /// The Event Ledger.
+    /// The Event Ledger: all events.
     pub const EVENTS: &str = "EVENTS";
-    /// What fired hooks order.
+    /// Dispatches of fired hooks.
     pub const DISPATCHES: &str = "DISPATCHES";
-    /// One message per session that has something to run.
+    /// One message per session that has work.
     pub const CLAIMS: &str = "CLAIMS";
-    /// The Agent Ledger.
+    /// The Agent Ledger: the history of all sessions.
     pub const LEDGER: &str = "LEDGER";
-    /// Replies on their way out.
+    /// Replies on their way to a channel.
     pub const DELIVERIES: &str = "DELIVERIES";
-    /// Replies of destinations that failed at first, in order, off their partition's way.
+    /// Replies of destinations that failed at first, kept in order so that their partition goes on.
     pub const PARKED: &str = "PARKED";
-    /// What became of them.
+    /// Receipts: the outcomes of deliveries.
     pub const RECEIPTS: &str = "RECEIPTS";
-    /// What every hook did with every event.
+    /// Outcomes of every hook for every event.
     pub const INVOCATIONS: &str = "INVOCATIONS";
-    /// Timers.
+    /// Timers of schedules, intents and approvals.
     pub const SCHEDULES: &str = "SCHEDULES";
-    /// Who did what.
+    /// Audit records: decisions and changes, with their author.
     pub const AUDIT: &str = "AUDIT";
-    /// What could not be done.
+    /// Dead letters: messages that were given up.
     pub const DLQ: &str = "DLQ";
 }
 
 /// Names of the KV buckets.
 pub mod buckets {
-    /// Who holds which partition or task.
+    /// Holders of partitions and tasks.
     pub const LEASES: &str = "leases";
-    /// Which replicas are there.
+    /// Replicas that are running.
     pub const MEMBERS: &str = "members";
-    /// How often the message that may have killed its handler was tried, per partition.
+    /// Tries of the message that may have crashed its handler, per partition.
     pub const ATTEMPTS: &str = "attempts";
-    /// The hook registry.
+    /// The hook registry: sources and metadata.
     pub const HOOKS: &str = "hooks";
-    /// What happened to hooks.
+    /// Run-time state of hooks.
     pub const HOOK_STATE: &str = "hook_state";
-    /// What hooks spent on the model, by day.
+    /// Model usage of hooks, by day.
     pub const HOOK_SPEND: &str = "hook_spend";
-    /// What hooks that asked the model or searched answered, by event.
+    /// Results of hooks that called the model or searched, by event.
     pub const HOOK_RESULTS: &str = "hook_results";
-    /// What rate limits within turns have counted, by hook, tool and user.
+    /// Counts of rate limits within turns, by hook, tool and user.
     pub const HOOK_LIMITS: &str = "hook_limits";
-    /// Which accounts delivery-svc has.
+    /// Accounts that delivery-svc is configured with.
     pub const CHANNELS: &str = "channels";
-    /// Hooks' breakers.
+    /// Circuit breakers of hooks.
     pub const BREAKERS: &str = "breakers";
-    /// What humans are asked.
+    /// Approvals and their state.
     pub const APPROVALS: &str = "approvals";
-    /// What agents want later.
+    /// Intents of agents, their marks and budget books.
     pub const INTENTS: &str = "intents";
-    /// Schedules.
+    /// Schedules with their progress.
     pub const SCHEDULES: &str = "schedules";
-    /// Who is who.
+    /// Identities, and the owner's links.
     pub const IDENTITIES: &str = "identities";
-    /// What a session does differently, quarantine among it.
+    /// Overrides of sessions, such as a quarantine.
     pub const SESSION_OVERRIDES: &str = "session_overrides";
-    /// What a restore has left to be decided.
+    /// Decisions that a restore leaves open.
     pub const RESTORE: &str = "restore";
-    /// Where a session's newest checkpoint is, and that its agent cannot be asked at present: hints.
+    /// Hints: the newest checkpoint of a session, and marks that its agent is not reachable.
     pub const SESSION_CHECKPOINTS: &str = "session_checkpoints";
-    /// How far streams of done-markers had come: their witnesses.
+    /// Witnesses: the last known positions of streams with done-markers.
     pub const POSITIONS: &str = "positions";
-    /// What nobody can tell to be done or undone, until an operator says it.
+    /// Messages whose outcome is unknown, until an operator decides.
     pub const HELD: &str = "held";
 }
 
-/// Names of the buckets of objects.
+/// Names of the object buckets.
 pub mod objects {
     /// Copies of the read model, for replicas that have none.
     pub const SNAPSHOTS: &str = "snapshots";
-    /// Largest copy, in bytes.
+    /// Maximum size of a copy, in bytes.
     pub const MAX_SNAPSHOT_BYTES: u64 = 1 << 29;
-    /// Bytes of all of them: two that are kept, one that is being made, and what the pieces need beside. Servers set so
-    /// much of their storage aside.
+    /// Maximum size of all copies, in bytes: two that are kept, one that is being made, and the overhead of the
+    /// pieces. Servers reserve this much of their storage.
     pub const MAX_SNAPSHOTS_BYTES: i64 = (3 << 29) + (1 << 26);
 }
 
-/// What a stream does with a message that was dealt with.
+/// The treatment of a message after it was acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// Keeps it until a limit says otherwise.
+    /// The message is kept until a limit is reached.
     Limits,
-    /// Drops it once acked.
+    /// The message is deleted once it is acknowledged.
     WorkQueue,
 }
 
-/// A stream, every option spelled out.
+/// A stream with all its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamSpec {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// What it listens to.
+    /// Subjects that it stores.
     pub subjects: Vec<String>,
-    /// What becomes of messages that were dealt with.
+    /// Treatment of acknowledged messages.
     pub retention: Retention,
-    /// How long messages stay; zero = for ever.
+    /// Maximum age of messages; zero = unlimited.
     pub max_age: Duration,
-    /// How long a `Nats-Msg-Id` is remembered.
+    /// Time for which a `Nats-Msg-Id` is remembered.
     pub duplicate_window: Duration,
-    /// At most so many messages per subject; -1 = any number.
+    /// Maximum number of messages per subject; -1 = unlimited.
     pub max_per_subject: i64,
-    /// Largest message, in bytes, headers included; -1 = what the server takes.
+    /// Maximum size of a message, in bytes, headers included; -1 = the server's limit.
     pub max_message_bytes: i32,
-    /// Bytes of all messages; -1 = any number.
+    /// Maximum size of all messages, in bytes; -1 = unlimited.
     pub max_bytes: i64,
-    /// Refuse what is over a limit instead of dropping the oldest.
+    /// Whether messages over a limit are refused; otherwise the oldest are dropped.
     pub discard_new: bool,
-    /// Refuse per subject as well.
+    /// Whether messages over the limit per subject are refused too.
     pub discard_new_per_subject: bool,
-    /// S2 compression on disk.
+    /// Whether files are compressed with S2.
     pub compressed: bool,
-    /// Direct get (may answer stale on replicas).
+    /// Whether direct gets are allowed, which may return old data on replicas.
     pub allow_direct: bool,
-    /// Roll-up headers (KV purge).
+    /// Whether roll-up headers are allowed (KV purge).
     pub allow_rollup: bool,
-    /// Nobody may delete single messages.
+    /// Whether deleting single messages is denied.
     pub deny_delete: bool,
-    /// Nobody may purge.
+    /// Whether purging is denied.
     pub deny_purge: bool,
-    /// Time to live per message.
+    /// Whether messages may have a time to live.
     pub allow_ttl: bool,
-    /// How long the marker of an expired key stays; zero = no markers.
+    /// Time for which the marker of an expired key is kept; zero = no markers.
     pub marker_ttl: Duration,
-    /// Message schedules.
+    /// Whether message schedules are allowed.
     pub allow_schedules: bool,
-    /// Stored subject = this transform of the published one.
+    /// Transform from the published to the stored subject, as source and destination.
     pub transform: Option<(String, String)>,
-    /// Copies.
+    /// Number of copies on the servers.
     pub replicas: usize,
 }
 
-/// A durable pull consumer, every option spelled out. Acks are explicit.
+/// A durable pull consumer with all its options. Acks are explicit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerSpec {
-    /// Its stream.
+    /// Stream of the consumer.
     pub stream: &'static str,
-    /// Its name.
+    /// Name of the consumer.
     pub name: String,
-    /// Which subjects.
+    /// Filter for the subjects it receives.
     pub filter: String,
-    /// How long until an unacked message is delivered again.
+    /// Time after which an unacknowledged message is delivered again.
     pub ack_wait: Duration,
-    /// How often a message is delivered; -1 = without end.
+    /// Maximum number of deliveries of a message; -1 = unlimited.
     pub max_deliver: i64,
-    /// How many may be unacked; -1 = any number.
+    /// Maximum number of unacknowledged messages; -1 = unlimited.
     pub max_ack_pending: i64,
 }
 
-/// Durable consumers that an older version had, one per partition: `{group}-{partition}`. Nobody pulls them any more.
+/// Durable consumers of an older version, one per partition: `{group}-{partition}`. No process pulls them any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetiredConsumers {
-    /// Their stream.
+    /// Stream of the consumers.
     pub stream: &'static str,
-    /// How their names begin, and whose partitions they were.
+    /// Prefix of their names: the group whose partitions they served.
     pub group: &'static str,
 }
 
-/// All of it.
+/// The whole topology of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// Streams, those of KV buckets among them.
+    /// All streams, including those of KV buckets.
     pub streams: Vec<StreamSpec>,
-    /// Durable consumers.
+    /// All durable consumers that are used.
     pub consumers: Vec<ConsumerSpec>,
-    /// Durable consumers that are not wanted any more.
+    /// Durable consumers that must be deleted.
     pub retired: Vec<RetiredConsumers>,
 }
 
@@ -268,6 +270,7 @@ fn ledgers(replicas: usize) -> Vec<StreamSpec> {
             max_per_subject: 1,
             max_message_bytes: MAX_STORED_BYTES,
             discard_new: true,
+            // A second claim of a session is refused while the first one waits.
             discard_new_per_subject: true,
             ..stream(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
         },
@@ -351,6 +354,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::RESTORE,
     ];
 
+    // Entries of these buckets may have a time to live.
     let fleeting = [
         buckets::APPROVALS,
         buckets::LEASES,
@@ -367,7 +371,7 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         .collect()
 }
 
-/// Files in pieces; what an interrupted writer leaves behind goes by its age, if not before.
+/// Returns the streams of objects. The remains of an interrupted writer are deleted by age, if not before.
 fn files(replicas: usize) -> Vec<StreamSpec> {
     let name = objects::SNAPSHOTS;
     let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
@@ -380,10 +384,10 @@ fn files(replicas: usize) -> Vec<StreamSpec> {
     }]
 }
 
-/// The subjects of one partition, as they are stored in `stream`.
+/// Returns the filter for the stored subjects of one partition of `stream`.
 ///
 /// # Panics
-/// Where `stream` has no partitions.
+/// Panics if `stream` has no partitions.
 #[must_use]
 pub fn partition_filter(stream: &str, partition: u16) -> String {
     let root = match stream {
@@ -442,13 +446,13 @@ fn consumers() -> Vec<ConsumerSpec> {
         max_ack_pending: MAX_APPROVAL_TIMERS,
     };
 
-    // Those of `EVENTS` come and go with the partitions' owners.
+    // Consumers of `EVENTS` are created and deleted by the partitions' owners.
     per_partition(streams::DELIVERIES, "delivery")
         .chain([claims, intents, schedules, approvals])
         .collect()
 }
 
-/// Everything, with `replicas` copies of each stream (1 or 3).
+/// Returns the whole topology with `replicas` copies of each stream (1 or 3).
 #[must_use]
 pub fn topology(replicas: usize) -> Topology {
     let streams = [

@@ -1,4 +1,4 @@
-//! How far a stream had come when somebody looked last. *Pure.* Source: `docs/design/trust.md` §2.
+//! Witnesses: the last known position of a stream. *Pure.* Source: `docs/design/trust.md` §2.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,22 +10,24 @@ use super::envelope::Wire;
 /// A stream's witness (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Witnessed {
-    /// Its last message.
+    /// Position of the stream's last message.
     pub position: Position,
-    /// The stream was put back to an older state: what was done up to this time it may not know, Unix milliseconds.
-    /// 0 = that never happened.
+    /// End of the doubt, in Unix milliseconds: the stream was restored to an older state and may not have work that
+    /// was done up to this time. 0 = the stream was never restored.
     #[serde(default)]
     pub doubt_until_ms: i64,
-    /// Nothing waits any more that was in doubt up to this time, Unix milliseconds; what comes again later still is.
+    /// Time up to which no doubtful work waits any more, in Unix milliseconds; work that arrives again later is still
+    /// in doubt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub settled_until_ms: i64,
 }
 
-/// What waited in `DELIVERIES` or `DISPATCHES` when somebody looked last (KV `positions`, key = the stream's name).
+/// The oldest waiting work in `DELIVERIES` or `DISPATCHES` (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// A while before the oldest message that waited was stored, and where none waited before that was seen; Unix
-    /// milliseconds by the server's clock. Whatever is older has left the queue, or comes from a backup, which has it.
+    /// A time shortly before the oldest waiting message was stored, or, if none waited, before that was observed; in
+    /// Unix milliseconds by the server's clock. Older messages have left the queue, or come from a backup, which has
+    /// them.
     pub since: UnixMillis,
 }
 
@@ -39,13 +41,13 @@ const fn is_zero(value: &i64) -> bool {
 }
 
 impl Witnessed {
-    /// Until when work may have been done that the stream does not know of.
+    /// Returns the time up to which work may have been done that the stream does not have.
     #[must_use]
     pub fn doubt_until(&self) -> Option<UnixMillis> {
         (self.doubt_until_ms > 0).then_some(UnixMillis(self.doubt_until_ms))
     }
 
-    /// Until when work was done that the stream may not know of, where such work may still wait.
+    /// Returns the time up to which work was done that the stream may not have, if such work may still wait.
     #[must_use]
     pub fn unsettled_until(&self) -> Option<UnixMillis> {
         self.doubt_until().filter(|until| until.0 > self.settled_until_ms)

@@ -1,4 +1,4 @@
-//! Who may post to `/v1/events`: SHA-256 of each token, never a token. *Pure.*
+//! Tokens that may post to `/v1/events`: the SHA-256 of each token, never the token. *Pure.*
 
 use std::sync::Arc;
 
@@ -9,21 +9,22 @@ use subtle::ConstantTimeEq;
 use super::scope::{self, Scope};
 use crate::source::webhook::signature::sha256;
 
-/// Fewest bytes of the local token.
+/// Minimum length of the local token, in bytes.
 const MIN_LOCAL_BYTES: usize = 32;
 
-/// `[adapter.http]`.
+/// The configuration section `[adapter.http]`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
-    /// Who may post events, and what.
+    /// Tokens that may post events, with their scopes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenConfig>,
-    /// The token of this machine's own command line: channels `cli` and `http`, no person. `nexus init` and `up` make it.
+    /// Token of this machine's command line: channels `cli` and `http`, no person. `nexus init` and `nexus up` create
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_token: Option<Secret>,
-    /// Whether events are taken without a token as well: each is a stranger's. Refused unless `listen` is a loopback
-    /// address and `hosts` names nothing but localhost.
+    /// Whether events are accepted without a token too, as those of strangers. Refused unless `listen` is a loopback
+    /// address and `hosts` names only localhost.
     pub open: bool,
 }
 
@@ -31,13 +32,13 @@ pub struct HttpConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
-    /// Its name, which stands in the origin of its events.
+    /// Name of the token, which is part of the origin of its events.
     pub name: String,
     /// SHA-256 of the token, in hex.
     pub sha256: String,
-    /// The source that it belongs to: the prefix of its events' ids.
+    /// Source of the token: the prefix of its events' ids.
     pub source: String,
-    /// The channels on which it may post.
+    /// Channels on which it may post.
     pub channels: Vec<String>,
     /// Ids of the persons (`identities.yaml`) as whom the senders of its events may count; `*` = every person.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,10 +56,10 @@ impl TokenConfig {
     }
 }
 
-/// See the module.
+/// The tokens of the configuration; see the module.
 #[derive(Clone)]
 pub struct Access {
-    /// The scope of callers without a token; none = they are refused.
+    /// Scope of callers without a token; `None` = they are refused.
     open: Option<Arc<Scope>>,
     tokens: Vec<([u8; 32], Arc<Scope>)>,
 }
@@ -73,10 +74,10 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// What `http` configures.
+    /// Creates the access rules of the configuration `http`.
     ///
     /// # Errors
-    /// Every fault, each as `key: what is expected`.
+    /// Returns every error, each as `key: expected value`.
     pub fn new(http: &HttpConfig) -> Result<Self, Vec<String>> {
         let mut faults = Vec::new();
         let mut tokens: Vec<([u8; 32], Arc<Scope>)> = Vec::new();
@@ -121,8 +122,8 @@ impl Access {
         }
     }
 
-    /// What a request with this `Authorization` may say; none if it is refused. A token that is not known is refused even
-    /// where callers without one are taken: its events would become a stranger's.
+    /// Returns the scope of a request with this `Authorization`; `None` if it is refused. An unknown token is refused
+    /// even if callers without a token are accepted, because its events would become those of a stranger.
     #[must_use]
     pub fn scope(&self, authorization: Option<&str>) -> Option<&Scope> {
         let Some(authorization) = authorization else {
@@ -142,7 +143,7 @@ impl Access {
         found.filter(|_| scheme.eq_ignore_ascii_case("bearer"))
     }
 
-    /// Whether callers without a token are taken.
+    /// Returns whether callers without a token are accepted.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.open.is_some()

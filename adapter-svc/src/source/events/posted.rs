@@ -1,8 +1,8 @@
 //! An event as a caller of `/v1/events` writes it. *Pure.*
 //!
-//! The fields are those of [`Event`]. What a caller cannot say is read, so that a stored event can be posted again, and
-//! replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id` and `reply_to` are texts here, for they become
-//! ids only below the prefix of the caller's source ([`super::scope`]).
+//! The fields are those of [`Event`]. Fields that a caller cannot set are accepted, so that a stored event can be
+//! posted again, and replaced: `origin`, `speaks_for`, `received_at` and `source_adapter`. `id` and `reply_to` are
+//! texts here, because they become ids only with the prefix of the caller's source ([`super::scope`]).
 
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -13,87 +13,87 @@ use shared::model::time::UnixMillis;
 #[cfg(doc)]
 use shared::model::event::Event;
 
-/// See the module. The seed's camelCase spellings are read too, and so are its flat fields (seed 001 §8), which count where
-/// the field they stand for is not given.
+/// An event as a caller writes it; see the module. The seed's camelCase names are read too, and so are its flat
+/// fields (seed 001 §8), which are used if the field that they replace is absent.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PostedEvent {
-    /// The item's id at its source, or an id below the prefix of the caller's source.
+    /// Id of the item at its source, or an id with the prefix of the caller's source.
     pub id: String,
-    /// When it happened, Unix milliseconds.
+    /// Time it happened, in Unix milliseconds.
     pub timestamp: UnixMillis,
-    /// The channel, one of those in the caller's scope.
+    /// Channel name, one of those in the caller's scope.
     pub channel: String,
-    /// The item's id at the source; empty: what follows the prefix of the event's id.
+    /// Id of the item at the source; empty = the part of the event's id after the prefix.
     #[serde(default, alias = "sourceId")]
     pub source_id: String,
-    /// Which account of ours on the channel.
+    /// Name of the installation's account on the channel.
     #[serde(default, alias = "accountId")]
     pub account_id: Option<String>,
-    /// Which way the item went.
+    /// Direction of the item, or kind of change.
     #[serde(default)]
     pub direction: Direction,
-    /// Who sent it; a text is the sender's id.
+    /// Sender of the event, as an object or as the id alone.
     #[serde(default, deserialize_with = "sender")]
     pub from: Sender,
-    /// Stands for `from.id`.
+    /// Flat form of `from.id`.
     #[serde(default, alias = "senderId")]
     pub sender_id: Option<String>,
-    /// Who took part.
+    /// Parties that took part in the event.
     #[serde(default)]
     pub participants: Vec<Participant>,
-    /// The conversation.
+    /// Conversation to which the event belongs.
     #[serde(default)]
     pub peer: Peer,
-    /// Stands for `peer.kind`.
+    /// Flat form of `peer.kind`.
     #[serde(default, alias = "peerKind")]
     pub peer_kind: Option<PeerKind>,
-    /// Stands for `peer.id`; a direct conversation that names none is the one with its sender.
+    /// Flat form of `peer.id`; absent in a direct conversation = the one with the sender.
     #[serde(default, alias = "peerId")]
     pub peer_id: Option<String>,
     /// Thread within the conversation.
     #[serde(default, alias = "threadId")]
     pub thread_id: Option<String>,
-    /// Id of the event that this one answers, spelled as `id` is.
+    /// Id of the event that this one answers, in the same form as `id`.
     #[serde(default, alias = "replyTo", alias = "replyToId", alias = "reply_to_id")]
     pub reply_to: Option<String>,
-    /// The text.
+    /// Text of the event.
     #[serde(default)]
     pub content: String,
-    /// `text`, `image`, …
+    /// Content types: `text`, `image`, … (open set).
     #[serde(default, alias = "contentTypes")]
     pub content_types: Vec<String>,
-    /// Stands for `content_types` of one.
+    /// Flat form of `content_types` with one entry.
     #[serde(default, alias = "contentType")]
     pub content_type: Option<String>,
-    /// What came along.
+    /// Files attached to the event.
     #[serde(default)]
     pub attachments: Vec<Attachment>,
-    /// Everything else that the source said.
+    /// All other data from the source.
     #[serde(default)]
     pub metadata: Map<String, Value>,
-    /// Labels.
+    /// Labels of the event.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// How many dispatches lie between this event and the first of its causal chain.
+    /// Number of dispatches between this event and the first of its causal chain.
     #[serde(default)]
     pub hops: u8,
-    /// Replaced by what the gateway knows.
+    /// Ignored; replaced by the origin that the gateway knows.
     #[serde(default, rename = "origin")]
     _origin: IgnoredAny,
-    /// Replaced by the scope of the caller's token.
+    /// Ignored; replaced by the scope of the caller's token.
     #[serde(default, rename = "speaks_for", alias = "speaksFor")]
     _speaks_for: IgnoredAny,
-    /// Replaced by the time of receipt.
+    /// Ignored; replaced by the time of reception.
     #[serde(default, rename = "received_at", alias = "receivedAt")]
     _received_at: IgnoredAny,
-    /// Replaced by the caller's source.
+    /// Ignored; replaced by the caller's source.
     #[serde(default, rename = "source_adapter", alias = "sourceAdapter")]
     _source_adapter: IgnoredAny,
 }
 
 impl PostedEvent {
-    /// The same with its flat fields where they belong.
+    /// Returns the event with its flat fields moved into their nested places.
     #[must_use]
     pub fn nested(mut self) -> Self {
         if self.from.id.is_empty() {
@@ -102,6 +102,7 @@ impl PostedEvent {
 
         if self.peer.id.is_empty() {
             self.peer.kind = self.peer_kind.unwrap_or(self.peer.kind);
+            // The default kind is `dm` too, so only an explicit one makes the sender the conversation.
             let with_sender = self.peer_kind == Some(PeerKind::Dm);
             let named = self
                 .peer_id
@@ -119,7 +120,7 @@ impl PostedEvent {
     }
 }
 
-/// A sender as an object, or as the id alone.
+/// Parses a sender from an object, or from the id alone.
 fn sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
     let said = Value::deserialize(from)?;
     if let Value::String(id) = said {

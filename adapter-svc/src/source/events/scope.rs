@@ -1,8 +1,8 @@
-//! What a caller of `/v1/events` may say, by its token or through the open door. *Pure.*
+//! Scopes of the callers of `/v1/events`, by token or for callers without one. *Pure.*
 //!
-//! A source owns its ids: every id that a caller says becomes one below the prefix `{source}:` of its token, so no
-//! caller can take, update or delete an event of another source. Several tokens may share a source, so that a new token
-//! doubles nothing. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
+//! A source owns its ids: every id from a caller gets the prefix `{source}:` of its token, so no caller can use,
+//! update or delete an event of another source. Several tokens may share a source, so that a new token duplicates no
+//! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
 use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError};
 use shared::model::origin::{OPEN, Origin, is_reserved, is_sealed_channel};
@@ -12,31 +12,31 @@ use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 use super::posted::PostedEvent;
 use crate::normalize::{self, RefuseEventError, bounded_id};
 
-/// Name and source of the token that this machine's own command line uses.
+/// Name and source of the token of this machine's command line.
 pub const LOCAL: &str = "local";
-/// The channels of that token.
+/// Channels of that token.
 const LOCAL_CHANNELS: [&str; 2] = ["cli", "http"];
-/// The prefix of what was sent by us, which anybody may answer.
+/// Id prefix of events that Nexus sent, to which any caller may reply.
 const SENT: &str = "out:";
 
-/// Prefixes of ids that no token's source may have, beside the services' own ([`is_reserved`]).
+/// Id prefixes that no token's source may have, beside those of the services ([`is_reserved`]).
 const TAKEN_SOURCES: [&str; 5] = ["webchat", "webhook", OPEN, LOCAL, "system"];
 
-/// See the module.
+/// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
-    /// Name of the token; none = the open door.
+    /// Name of the token; `None` = a caller without one.
     token: Option<String>,
     /// Prefix of its ids, without the colon.
     source: String,
-    /// Its channels; none = every channel that is not the system's own.
+    /// Channels of the token; `None` = every channel that is not Nexus's own.
     channels: Option<Vec<String>>,
-    /// Persons as whom its senders may count.
+    /// Ids of the persons as whom its senders may count.
     persons: Vec<String>,
 }
 
 impl Scope {
-    /// The scope of a token of the configuration.
+    /// Returns the scope of a configured token.
     #[must_use]
     pub const fn token(name: String, source: String, channels: Vec<String>, persons: Vec<String>) -> Self {
         Self {
@@ -47,14 +47,16 @@ impl Scope {
         }
     }
 
-    /// The scope of the token that `nexus init`, `up` and `demo` make for this machine: two channels, no person.
+    /// Returns the scope of the token that `nexus init`, `up` and `demo` create for this machine: two channels, no
+    /// person.
     #[must_use]
     pub fn local() -> Self {
         let channels = LOCAL_CHANNELS.map(str::to_owned).to_vec();
         Self::token(LOCAL.to_owned(), LOCAL.to_owned(), channels, Vec::new())
     }
 
-    /// The scope of a caller without a token, where `adapter.http.open` takes those: a stranger on every channel.
+    /// Returns the scope of a caller without a token, if `adapter.http.open` accepts those: a stranger on every
+    /// channel.
     #[must_use]
     pub fn open() -> Self {
         Self {
@@ -65,13 +67,14 @@ impl Scope {
         }
     }
 
-    /// The event that `posted` becomes.
+    /// Returns the event of `posted`.
     ///
     /// # Errors
-    /// [`RefuseEventError`] names the field.
+    /// Returns [`RefuseEventError`] with the field.
     pub fn event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
         let posted = posted.nested();
         let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
+        // `Event::new` has already set it to the part after the prefix.
         if !posted.source_id.is_empty() {
             event.source_id = posted.source_id;
         }
@@ -94,10 +97,10 @@ impl Scope {
         self.admit(event, now)
     }
 
-    /// Stamps `event`, whose ids are in this scope already, with who brought it.
+    /// Sets the origin of `event`, whose ids are already in this scope.
     ///
     /// # Errors
-    /// [`RefuseEventError`] if its channel is not in scope, or a field is out of bounds.
+    /// Returns [`RefuseEventError`] if its channel is not in scope, or a field is out of bounds.
     pub fn admit(&self, mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
         self.permits(&event.channel)?;
         event.origin = match &self.token {
@@ -108,17 +111,18 @@ impl Scope {
         normalize::outside(event, now)
     }
 
-    /// The id below this scope's prefix that `said` stands for: itself if it lies there, else `{source}:{said}`.
+    /// Returns the id of `said` in this scope: `said` itself if it has the scope's prefix, otherwise
+    /// `{source}:{said}`.
     ///
     /// # Errors
-    /// [`RefuseEventError::Id`] if `said` is empty, too long, or holds a control character.
+    /// Returns [`RefuseEventError::Id`] if `said` is empty, too long, or contains a control character.
     pub fn id(&self, said: &str) -> Result<EventId, RefuseEventError> {
         let prefix = format!("{}:", self.source);
         if said.starts_with(&prefix) {
             return Ok(EventId::parse(said)?);
         }
 
-        // Refused as it was said: below the prefix it would only be hashed.
+        // The original text is checked, because a text with the prefix would only be hashed.
         let wrong = match said.chars().find(|c| c.is_control()) {
             Some(control) => Some(ParseEventIdError::Control(u32::from(control))),
             None if said.is_empty() => Some(ParseEventIdError::Empty),
@@ -132,16 +136,17 @@ impl Scope {
         }
     }
 
-    /// The id of a CloudEvent: `{source}:{ce-source}/{ce-id}`. A `/` in `id` is escaped, so that the last one ends the source.
+    /// Returns the id of a CloudEvent: `{source}:{ce-source}/{ce-id}`. A `/` in `id` is escaped, so that the last `/`
+    /// ends the source.
     ///
     /// # Errors
-    /// [`RefuseEventError::Id`].
+    /// Returns [`RefuseEventError::Id`] if the id is invalid.
     pub fn cloud_id(&self, source: &str, id: &str) -> Result<EventId, RefuseEventError> {
         let id = id.replace('%', "%25").replace('/', "%2F");
         Ok(bounded_id(&format!("{}:", self.source), &format!("{source}/{id}"))?)
     }
 
-    /// An event that another one names. What was sent by us keeps its id.
+    /// Returns the id of an event to which another refers. Events that Nexus sent keep their id.
     fn reference(&self, said: &str) -> Result<String, RefuseEventError> {
         if said.starts_with(SENT) {
             return Ok(EventId::parse(said)?.to_string());
@@ -156,7 +161,7 @@ impl Scope {
                 token: self.token.clone().unwrap_or_default(),
                 channel: channel.chars().take(MAX_NAME_BYTES).collect(),
             }),
-            // A page of the chat is talked to as a stranger; a webhook's hooks trust its signature.
+            // On the channel of chat pages the caller is a stranger; a webhook's hooks trust its signature.
             None if is_reserved(channel) || channel.eq_ignore_ascii_case("webhook") => {
                 Err(RefuseEventError::Reserved(channel.to_owned()))
             }
@@ -165,7 +170,7 @@ impl Scope {
     }
 }
 
-/// Faults of a token's `name`, `source` and `channels`, as `key: what is expected`.
+/// Returns the errors in a token's `name`, `source` and `channels`, as `key: expected value`.
 #[must_use]
 pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
     let mut faults = Vec::new();

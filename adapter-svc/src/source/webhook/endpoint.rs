@@ -1,7 +1,8 @@
-//! One configured webhook source, parsed: its scheme, keys and mapping, and the choice of the scheme's function. *Pure.*
+//! One parsed webhook source: its scheme, keys and mapping, and the selection of the scheme's function. *Pure.*
 //!
-//! An event's id comes from what the scheme's signature covers: a signed body that is repeated under another unsigned header
-//! makes no second event, and nobody without the key can choose an id. What each scheme signs: `docs/sources.md`.
+//! An event's id comes from the part of the request that the scheme's signature covers. A signed body that is
+//! repeated with other unsigned headers therefore makes no second event, and a client without the key cannot choose
+//! an id. The signed parts of each scheme are in `docs/sources.md`.
 
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
@@ -15,32 +16,32 @@ use super::mapping::{Mapping, Pick};
 use super::signature::{Checks, Key, SignatureError, Verified, sha256_hex};
 use super::{generic, github, meta, slack, standard, stripe, telegram};
 
-/// How a source's requests are known to be its own.
+/// The scheme by which a source's requests are authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// Standard Webhooks.
+    /// Standard Webhooks, including Svix.
     #[serde(alias = "standard-webhooks", alias = "standard_webhooks")]
     Standard,
-    /// Stripe.
+    /// Stripe: a timestamp and signatures in one header.
     Stripe,
-    /// GitHub.
+    /// GitHub: a signature of the body.
     Github,
-    /// Slack.
+    /// Slack: a signature of timestamp and body.
     Slack,
-    /// Telegram's secret token.
+    /// Telegram: a secret token in a header, no signature.
     Telegram,
-    /// Meta.
+    /// Meta: a signature of the body, as GitHub's.
     Meta,
     /// A keyed hash as configured.
     #[serde(alias = "generic")]
     Hmac,
-    /// Nothing is checked: every client that reaches the port can post, as a stranger.
+    /// No check: every client that reaches the port can post, as a stranger.
     Unsigned,
 }
 
 impl Scheme {
-    /// The word in configuration and in `metadata.scheme`.
+    /// Returns the name in configuration and in `metadata.scheme`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,10 +56,10 @@ impl Scheme {
         }
     }
 
-    /// The key that `secret` stands for.
+    /// Returns the key for `secret`.
     ///
     /// # Errors
-    /// [`WeakKeyError`] if the scheme cannot use it, or it is too short.
+    /// Returns [`WeakKeyError`] if the scheme cannot use the secret, or it is too short.
     pub fn key(self, secret: &str) -> Result<Key, WeakKeyError> {
         match self {
             Self::Standard => standard::key(secret),
@@ -68,7 +69,7 @@ impl Scheme {
         }
     }
 
-    /// Whether the sender's secret is a text that the vendor or the operator chose.
+    /// Returns whether the secret is a text that the vendor or the operator chose.
     #[must_use]
     pub const fn has_text_key(self) -> bool {
         match self {
@@ -77,8 +78,7 @@ impl Scheme {
         }
     }
 
-    /// Where in the body this scheme's sender writes the delivery's id, and where the event's type is, if configuration
-    /// does not say.
+    /// Returns the default places of the delivery's id and of the event's type, for requests of this scheme.
     const fn places(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {
             Self::Standard => (None, Some("/type")),
@@ -92,64 +92,65 @@ impl Scheme {
     }
 }
 
-/// What tells one delivery from another if nothing that is signed has an id for it.
+/// The identity of a delivery if no signed part has an id for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
-    /// The signed timestamp and the body; without a timestamp the body; of `unsigned`, every request is an event of its own.
+    /// The signed timestamp and the body; without a timestamp, the body alone; for `unsigned`, every request is
+    /// another event.
     #[default]
     Auto,
-    /// The body: the same body is the same event. GitHub and Meta sign nothing else, so it always holds for them.
+    /// The body: an equal body is the same event. GitHub and Meta sign nothing else, so this always applies to them.
     Body,
 }
 
-/// A request that a source's signature vouches for.
+/// A request whose signature was verified.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery<'a> {
-    /// Its headers.
+    /// Headers of the request.
     pub headers: &'a HeaderMap,
-    /// Its body as it came.
+    /// Body of the request, as received.
     pub body: &'a [u8],
-    /// Its body, read.
+    /// Body of the request, parsed.
     pub payload: &'a Value,
-    /// What the signature vouches for.
+    /// Data that the signature proves.
     pub verified: &'a Verified,
-    /// When it came.
+    /// Time the request was received.
     pub now: UnixMillis,
-    /// A fresh id, for a delivery that nothing identifies.
+    /// A new id, for a delivery that has no other identity.
     pub fresh: Ulid,
 }
 
 /// A source at `/hooks/{name}`.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Its scheme.
+    /// Signature scheme of the source.
     pub scheme: Scheme,
-    /// Its keys and tolerance.
+    /// Keys and tolerance of the source.
     pub checks: Checks,
-    /// How [`Scheme::Hmac`] signs.
+    /// Parameters of the signature if the scheme is [`Scheme::Hmac`].
     pub hmac: HmacConfig,
-    /// What Meta's subscription must name.
+    /// Token that Meta's subscription must name.
     pub verify_token: Option<Key>,
-    /// What tells deliveries apart.
+    /// Identity of deliveries for which the platform has no id.
     pub dedupe: Dedupe,
     /// Further headers for `metadata.headers`, in lower case.
     pub headers: Vec<String>,
-    /// Where the fields stand.
+    /// Places of the event's fields in the request.
     pub mapping: Mapping,
-    /// Whether its senders may count as persons, and its events stand on `channel`.
+    /// Whether its senders may count as persons, and its events may be on `channel`.
     pub persons: bool,
-    /// The channel of its events, if it is another than `webhook`.
+    /// Channel of its events, if it is not `webhook`.
     pub channel: Option<String>,
 }
 
 impl Endpoint {
-    /// Whether the request comes from the source, and what its signature vouches for.
+    /// Checks that the request comes from the source. Returns the data that its signature proves.
     ///
     /// # Errors
-    /// [`SignatureError`] says why it is not believed.
+    /// Returns [`SignatureError`] with the reason if the request is not authentic.
     pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
         match self.scheme {
             Scheme::Standard => standard::verify(&self.checks, headers, body, now),
@@ -163,8 +164,8 @@ impl Endpoint {
         }
     }
 
-    /// What of the body is one event each, where a delivery of this scheme carries several: Meta's entries. Each is a body
-    /// with that entry alone, in one order of keys.
+    /// Returns the parts of the body that become one event each, if a delivery of this scheme has several: Meta's
+    /// entries. Each is a body with only that entry, and with its keys in a fixed order.
     #[must_use]
     pub fn entries(&self, payload: &Value) -> Option<Vec<Value>> {
         match self.scheme {
@@ -179,8 +180,9 @@ impl Endpoint {
         }
     }
 
-    /// What makes `delivery` the same item when it is delivered again, from what its signature covers: the signed id, else
-    /// the id in the signed body, else a hash of the signed time and the body, or of the body.
+    /// Returns the identity of `delivery`, which is the same when it is delivered again, from the part that its
+    /// signature covers: the signed id, otherwise the id in the signed body, otherwise a hash of the signed time and
+    /// the body, or of the body.
     #[must_use]
     pub fn item_id(&self, delivery: &Delivery<'_>) -> String {
         let signed = delivery.verified.delivery_id.clone().filter(|id| !id.is_empty());
@@ -197,7 +199,7 @@ impl Endpoint {
         }
     }
 
-    /// The platform's own name of this delivery, for people: signed or not.
+    /// Returns the platform's own name of this delivery, for people, whether or not it is signed.
     #[must_use]
     pub fn delivery_id(&self, delivery: &Delivery<'_>) -> Option<String> {
         let header = |name: &str| Some(delivery.headers.get(name)?.to_str().ok()?.to_owned());
@@ -213,7 +215,7 @@ impl Endpoint {
         signed.or_else(|| self.id_in_body(delivery)).or_else(unsigned)
     }
 
-    /// The id at the configured place, else at the place where this scheme's sender writes it.
+    /// Returns the id at the configured place, otherwise at the scheme's default place.
     fn id_in_body(&self, delivery: &Delivery<'_>) -> Option<String> {
         place(
             self.mapping.id.as_ref(),
@@ -223,7 +225,7 @@ impl Endpoint {
         )
     }
 
-    /// The event's type, where the request says one.
+    /// Returns the event's type, if the request has one.
     #[must_use]
     pub fn event_type(&self, headers: &HeaderMap, payload: &Value) -> Option<String> {
         place(

@@ -1,4 +1,4 @@
-//! Generic HMAC: header, algorithm, encoding, prefix and what is signed come from configuration. *Pure.*
+//! Generic HMAC: header, algorithm, encoding, prefix and signed text are configured. *Pure.*
 
 use axum::http::HeaderMap;
 use base64::Engine;
@@ -8,37 +8,37 @@ use shared::model::time::UnixMillis;
 
 use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed, seconds};
 
-/// How the bytes of a signature are written.
+/// The encoding of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
     /// Hexadecimal digits, of either case.
     #[default]
     Hex,
-    /// RFC 4648 base64 with padding.
+    /// Base64 of RFC 4648 with padding.
     Base64,
 }
 
-/// How a sender that follows no known scheme signs: `[adapter.webhook.<source>.hmac]`.
+/// The signature of a sender that follows no known scheme: `[adapter.webhook.<source>.hmac]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HmacConfig {
-    /// Header that carries the signature.
+    /// Header with the signature.
     pub header: String,
-    /// The hash.
+    /// Hash function of the signature.
     pub algorithm: Algorithm,
-    /// How it is written.
+    /// Encoding of the signature.
     pub encoding: Encoding,
-    /// What stands before it, `sha256=` for example.
+    /// Text before the signature, such as `sha256=`.
     pub prefix: String,
-    /// Header with the time of signing in seconds since the epoch; absent = no time is signed.
+    /// Header with the time of signing, in seconds since the epoch; absent = no time is signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp_header: Option<String>,
-    /// Header with the delivery's id: the event's id if `signed` holds `{id}`, else metadata.
+    /// Header with the delivery's id, which is the event's id if `signed` contains `{id}`, otherwise metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_header: Option<String>,
-    /// What is signed, with `{timestamp}`, `{id}` and `{body}`; default `{timestamp}.{body}` where there is a
-    /// timestamp header, else `{body}`.
+    /// Template of the signed text, with `{timestamp}`, `{id}` and `{body}`. The default is `{timestamp}.{body}` if
+    /// there is a timestamp header, otherwise `{body}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signed: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Default for HmacConfig {
 }
 
 impl HmacConfig {
-    /// What is wrong with it, as `key: what is expected`.
+    /// Returns the errors in the configuration, as `key: expected value`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let template = self.template();
@@ -88,7 +88,7 @@ impl HmacConfig {
         faults
     }
 
-    /// Whether the delivery's id is among what is signed.
+    /// Returns whether the signature covers the delivery's id.
     fn signs_id(&self) -> bool {
         self.template().contains("{id}")
     }
@@ -112,7 +112,7 @@ impl HmacConfig {
 /// Checks a request against `config`.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable, too old or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
 pub fn verify(
     config: &HmacConfig,
     checks: &Checks,
@@ -131,6 +131,7 @@ pub fn verify(
             let written = header(headers, name)?;
             let timestamp = seconds(name, written)?;
             checks.fresh(timestamp, now)?;
+            // The signature covers the text as written, not the parsed number.
             (written, Some(timestamp))
         }
         None => ("", None),
@@ -146,6 +147,7 @@ pub fn verify(
             .replace("{id}", id.unwrap_or_default())
     };
 
+    // The body is hashed as a part of its own, so that its bytes need not be UTF-8.
     let (before, after) = config
         .template()
         .split_once("{body}")

@@ -1,8 +1,8 @@
 //! GitHub: `X-Hub-Signature-256: sha256={hex}` over the body. *Pure.*
 //!
-//! Source: <https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries>. The body alone is
-//! signed, so its hash is the event's id: a delivery that is repeated has the same body. `X-GitHub-Delivery` and
-//! `X-GitHub-Event` are metadata.
+//! Source: <https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries>. Only the body is signed,
+//! so its hash is the event's id: a repeated delivery has the same body. `X-GitHub-Delivery` and `X-GitHub-Event` are
+//! metadata.
 
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
@@ -10,19 +10,19 @@ use shared::model::time::UnixMillis;
 use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed};
 
 const SIGNATURE: &str = "x-hub-signature-256";
-/// The name of a delivery, which nothing signs.
+/// Header with the name of a delivery, which is not signed.
 pub(super) const DELIVERY: &str = "x-github-delivery";
 
 /// Checks a request against the scheme.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
     hub_signature(checks, headers, body)?;
     Ok(Verified::default())
 }
 
-/// That `X-Hub-Signature-256` signs `body`; Meta uses the same header.
+/// Checks that `X-Hub-Signature-256` signs `body`; Meta uses the same header.
 pub(super) fn hub_signature(checks: &Checks, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureError> {
     const EXPECTED: &str = "`sha256=` and 64 hex digits";
     let text = header(headers, SIGNATURE)?;

@@ -1,4 +1,4 @@
-//! Where in a webhook the fields of its event stand, by configuration. *Pure.*
+//! Configured places of an event's fields in a webhook. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use shared::model::time::UnixMillis;
 
-/// Where a value comes from: `/json/pointer` into the body (RFC 6901), `header:name`, or `=text`, which is that text.
+/// The place of a value: `/json/pointer` into the body (RFC 6901), `header:name`, or `=text`, which is that text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pick {
     /// A JSON pointer into the body.
     Body(String),
-    /// A header's value.
+    /// The value of a header.
     Header(String),
     /// The same text for every request.
     Constant(String),
@@ -53,7 +53,7 @@ impl From<Pick> for String {
 }
 
 impl Pick {
-    /// What stands there; strings and numbers only where `as_text`.
+    /// Returns the value at this place; `None` if it is absent or null.
     #[must_use]
     pub fn value(&self, headers: &HeaderMap, payload: &Value) -> Option<Value> {
         match self {
@@ -66,7 +66,7 @@ impl Pick {
         }
     }
 
-    /// What stands there as text: a string that is not empty, a number or a boolean.
+    /// Returns the value at this place as text: a nonempty string, a number or a boolean.
     #[must_use]
     pub fn text(&self, headers: &HeaderMap, payload: &Value) -> Option<String> {
         match self.value(headers, payload)? {
@@ -78,32 +78,33 @@ impl Pick {
     }
 }
 
-/// `[adapter.webhook.<source>.mapping]`: each key names the place of one field; absent = the scheme's default.
+/// The section `[adapter.webhook.<source>.mapping]`: the place of each field; absent = the scheme's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mapping {
-    /// The delivery's id, where the scheme vouches for none.
+    /// Id of the delivery, if the scheme proves none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Pick>,
-    /// The event's type: `metadata.event_type`.
+    /// Type of the event: `metadata.event_type`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub event_type: Option<Pick>,
-    /// The text.
+    /// Text of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Pick>,
-    /// The conversation; default: the source.
+    /// Id of the conversation; default: the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Pick>,
-    /// The sender's id; default: the source.
+    /// Id of the sender; default: the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Pick>,
-    /// The sender's name.
+    /// Name of the sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_name: Option<Pick>,
-    /// The thread.
+    /// Thread within the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<Pick>,
-    /// When it happened: seconds or milliseconds since the epoch, or RFC 3339; default: the signed timestamp, else now.
+    /// Time it happened: seconds or milliseconds since the epoch, or RFC 3339; default: the signed timestamp,
+    /// otherwise now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Pick>,
     /// Further fields of `metadata`, by name.
@@ -111,12 +112,12 @@ pub struct Mapping {
     pub metadata: BTreeMap<String, Pick>,
 }
 
-/// From this number on a timestamp counts milliseconds: as seconds it would lie beyond the year 5138.
+/// Smallest timestamp that counts milliseconds: in seconds it would be after the year 5138.
 const FIRST_MILLIS: f64 = 1e11;
-/// Latest instant that is believed, in Unix milliseconds (the year 9999).
+/// Latest valid instant, in Unix milliseconds (the year 9999).
 const LAST_MILLIS: i64 = 253_402_300_799_999;
 
-/// The instant that `value` says, in any of the three spellings.
+/// Parses `value` as an instant, in any of the three forms.
 #[must_use]
 pub fn instant(value: &Value) -> Option<UnixMillis> {
     let millis = match value {

@@ -1,8 +1,8 @@
 //! Meta (WhatsApp, Messenger, Instagram): `X-Hub-Signature-256`, and the subscription's `hub.challenge`. *Pure.*
 //!
 //! Source: <https://developers.facebook.com/docs/graph-api/webhooks/getting-started>. Neither a delivery id nor a
-//! timestamp is signed. A delivery carries up to 1,000 entries, and what was not taken may come again in another batch: each
-//! entry is an event, whose id is the entry's hash.
+//! timestamp is signed. A delivery has up to 1,000 entries, and entries that were refused may arrive again in another
+//! batch, so each entry is an event, whose id is the entry's hash.
 
 use std::collections::HashMap;
 
@@ -16,13 +16,13 @@ use super::signature::{Checks, Key, SignatureError, Verified};
 /// Checks a request against the scheme.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
     hub_signature(checks, headers, body)?;
     Ok(Verified::default())
 }
 
-/// The entries of a delivery, each as a body of its own, with the keys in order; none if it has no entries.
+/// Returns the entries of a delivery, each as a body of its own with ordered keys; `None` if it has no entries.
 #[must_use]
 pub fn entries(payload: &Value) -> Option<Vec<Value>> {
     let entries = payload.get("entry")?.as_array().filter(|entries| !entries.is_empty())?;
@@ -34,7 +34,7 @@ pub fn entries(payload: &Value) -> Option<Vec<Value>> {
     Some(entries.iter().map(alone).collect())
 }
 
-/// The answer to a subscription's GET: its `hub.challenge`, where mode and verify token are right.
+/// Returns the response to a subscription's GET: its `hub.challenge`, if mode and verify token are right.
 #[must_use]
 pub fn challenge(token: &Key, query: &HashMap<String, String>) -> Option<String> {
     let subscribes = query.get("hub.mode").is_some_and(|mode| mode == "subscribe");

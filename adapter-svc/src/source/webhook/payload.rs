@@ -1,46 +1,45 @@
-//! A webhook's body: JSON, a form or text, told apart by content type and content. *Pure.*
+//! Parsing of a webhook's body: JSON, a form or text, recognized by content type and content. *Pure.*
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
-/// Deepest nesting of JSON that an event carries, in levels. Every reader down the way must still be able to read
-/// it inside its own envelope, and the common JSON readers stop at 128.
+/// Maximum depth of nesting in an event's JSON, in levels. Every later reader must be able to parse it within its own
+/// envelope, and the common JSON parsers stop at 128.
 pub const MAX_DEPTH: usize = 100;
 
-/// Why a body cannot become an event.
+/// The reason why a body cannot become an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadPayloadError {
-    /// The content type says JSON and it is not.
+    /// The content type is JSON, but the body is not.
     #[error("malformed JSON: {detail}")]
     Json {
-        /// What the parser says, with line and column.
+        /// Error of the parser, with line and column.
         detail: String,
     },
-    /// Not UTF-8.
+    /// The body is not UTF-8.
     #[error("invalid UTF-8 at byte {at}")]
     Utf8 {
-        /// Offset of the first bad byte.
+        /// Offset of the first invalid byte.
         at: usize,
     },
-    /// A NUL in text.
+    /// A text contains a NUL byte.
     #[error("NUL byte at byte {at}")]
     Nul {
-        /// Its offset.
+        /// Offset of the byte.
         at: usize,
     },
-    /// Nested too deeply.
+    /// The body is nested too deeply.
     #[error("nested deeper than {MAX_DEPTH} levels")]
     Depth,
 }
 
-/// The body of `headers` and `body` as a JSON value.
+/// Parses `body` as a JSON value.
 ///
-/// JSON stays what it is. A form becomes an object of strings; where its field `payload` holds JSON (GitHub's and
-/// Slack's forms), that JSON is the payload. Anything else is text: JSON where it happens to parse, otherwise a string.
-///
+/// JSON is kept as it is. A form becomes an object of strings; if its field `payload` contains JSON (GitHub's and
+/// Slack's forms), that JSON is the payload. Any other body is text: JSON if it can be parsed, otherwise a string.
 /// # Errors
-/// [`ReadPayloadError`] says what is wrong and where.
+/// Returns [`ReadPayloadError`] with the error and its place.
 pub fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value, ReadPayloadError> {
     let text = std::str::from_utf8(body).map_err(|error| ReadPayloadError::Utf8 {
         at: error.valid_up_to(),
@@ -68,7 +67,7 @@ pub fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value, ReadPayloadError>
     }
 }
 
-/// The media type of `headers` in lower case, without parameters; empty where there is none.
+/// Returns the media type of `headers` in lower case, without parameters; empty if there is none.
 #[must_use]
 pub fn content_type(headers: &HeaderMap) -> String {
     let value = headers
@@ -78,14 +77,14 @@ pub fn content_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// What the header says of the content's type, with its parameters; empty where it says nothing readable.
+/// Returns the content type with its parameters, as written; empty if it is absent or unreadable.
 #[must_use]
 pub fn content_type_as_said(headers: &HeaderMap) -> String {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().trim().to_owned()
 }
 
-/// Whether `value` is nested deeper than `levels`.
+/// Returns whether `value` is nested deeper than `levels`.
 #[must_use]
 pub fn too_deep(value: &Value, levels: usize) -> bool {
     match value {
@@ -103,7 +102,7 @@ fn plain(text: &str) -> Result<Value, ReadPayloadError> {
 }
 
 fn form(body: &[u8]) -> Value {
-    // Any bytes are a form: what cannot be decoded stays as it is.
+    // Any bytes are a form: parts that cannot be decoded are kept as they are.
     let pairs: Vec<(String, String)> = serde_urlencoded::from_bytes(body).unwrap_or_default();
     let nested = pairs
         .iter()

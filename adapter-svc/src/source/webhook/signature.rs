@@ -1,7 +1,7 @@
-//! What every signature scheme needs: keys, the constant-time comparison, the age of a timestamp. *Pure.*
+//! Common parts of the signature schemes: keys, the constant-time comparison, the age of a timestamp. *Pure.*
 //!
-//! A scheme is one function `verify(checks, headers, body, now) -> Result<Verified, SignatureError>` in a file of
-//! its own. No error and no `Debug` here ever shows a key or an expected signature.
+//! A scheme is one function `verify(checks, headers, body, now) -> Result<Verified, SignatureError>` in a file of its
+//! own. No error and no `Debug` output here contains a key or an expected signature.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit, Mac};
@@ -10,21 +10,21 @@ use sha2::{Digest, Sha256, Sha512};
 use shared::model::time::UnixMillis;
 use subtle::{Choice, ConstantTimeEq};
 
-/// How many signatures of one request are looked at; the schemes list several while keys rotate.
+/// Maximum number of signatures of one request that are checked; the schemes list several during a rotation of keys.
 pub(crate) const MAX_SIGNATURES: usize = 16;
 
-/// A key that signs. Its `Debug` is empty on purpose.
+/// A signing key. Its `Debug` output hides the key on purpose.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Vec<u8>);
 
 impl Key {
-    /// The key of these bytes.
+    /// Creates a key of these bytes.
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
     }
 
-    /// Whether `given` is this key, in constant time for a given length.
+    /// Returns whether `given` is this key, in constant time for a given length.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.ct_eq(given).into()
@@ -37,68 +37,68 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// What a source's requests are checked against.
+/// The keys and the tolerance with which a source's requests are checked.
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
-    /// Any one of them suffices, so that keys can be rotated.
+    /// Keys of which any one suffices, so that keys can be rotated.
     pub keys: Vec<Key>,
-    /// How far a signed timestamp may lie from now, either way, in seconds; 0 = any distance.
+    /// Maximum distance of a signed timestamp from now in either direction, in seconds; 0 = any distance.
     pub tolerance_s: u32,
 }
 
-/// What a valid signature vouches for.
+/// The data that a valid signature proves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// The platform's id of this delivery: the same when it delivers again.
+    /// Platform's id of this delivery, which is the same when it delivers again.
     pub delivery_id: Option<String>,
-    /// The signed timestamp, in seconds since the epoch.
+    /// Signed timestamp, in seconds since the epoch.
     pub timestamp: Option<i64>,
 }
 
-/// Why a request is not believed.
+/// The reason why a request is not authentic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// The request does not carry what the scheme needs.
+    /// A required header is missing.
     #[error("header `{header}` is missing")]
     Missing {
-        /// Its name.
+        /// Name of the header.
         header: String,
     },
-    /// It is there and cannot be read.
+    /// A header is present, but cannot be parsed.
     #[error("header `{header}` is malformed: {expected} is expected")]
     Malformed {
-        /// Its name.
+        /// Name of the header.
         header: String,
-        /// What should stand there.
+        /// Expected value, for people.
         expected: &'static str,
     },
-    /// No key of the source made any of the request's signatures.
+    /// No signature of the request was made with a key of the source.
     #[error("no signature matches")]
     Mismatch,
     /// The signed timestamp is too far from now.
     #[error("signed {age_s} s ago, at most {tolerance_s} s either way are tolerated")]
     Expired {
-        /// Seconds since; negative where it lies ahead.
+        /// Age of the timestamp, in seconds; negative if it lies ahead.
         age_s: i64,
-        /// The source's tolerance.
+        /// Tolerance of the source, in seconds.
         tolerance_s: u32,
     },
 }
 
-/// A hash that a keyed signature is made with.
+/// The hash function of a keyed signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// HMAC-SHA-1, for senders that know nothing newer.
+    /// HMAC-SHA-1, for senders that support nothing newer.
     Sha1,
-    /// HMAC-SHA-256.
+    /// HMAC-SHA-256, the default.
     #[default]
     Sha256,
     /// HMAC-SHA-512.
     Sha512,
 }
 
-/// The value of `header`, which must be there and be visible ASCII.
+/// Returns the value of `header`, which must be present and consist of visible ASCII.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, SignatureError> {
     let value = headers.get(name).ok_or_else(|| SignatureError::Missing {
         header: name.to_owned(),
@@ -106,7 +106,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, 
     value.to_str().map_err(|_| malformed(name, "visible ASCII"))
 }
 
-/// The error for a header that cannot be read.
+/// Returns the error for a header that cannot be parsed.
 pub(crate) fn malformed(name: &str, expected: &'static str) -> SignatureError {
     SignatureError::Malformed {
         header: name.to_owned(),
@@ -114,7 +114,7 @@ pub(crate) fn malformed(name: &str, expected: &'static str) -> SignatureError {
     }
 }
 
-/// The seconds that `text` of `header` says.
+/// Parses the seconds in the `text` of `header`.
 pub(crate) fn seconds(header: &str, text: &str) -> Result<i64, SignatureError> {
     match text.parse::<i64>() {
         Ok(seconds) if seconds >= 0 => Ok(seconds),
@@ -122,7 +122,7 @@ pub(crate) fn seconds(header: &str, text: &str) -> Result<i64, SignatureError> {
     }
 }
 
-/// The code of `parts`, one after the other, under `key`.
+/// Returns the code of the concatenated `parts` under `key`.
 pub(crate) fn code(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Vec<u8> {
     match algorithm {
         Algorithm::Sha1 => mac::<Hmac<sha1::Sha1>>(key, parts),
@@ -140,13 +140,15 @@ fn mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 impl Checks {
-    /// That one of `given` is the code of `parts` under one of the keys. Every pair is compared, each in constant time.
+    /// Checks that one of `given` is the code of `parts` under one of the keys. Every pair is compared, each in
+    /// constant time.
     pub(crate) fn signed(
         &self,
         algorithm: Algorithm,
         parts: &[&[u8]],
         given: &[Vec<u8>],
     ) -> Result<(), SignatureError> {
+        // No early exit: the time must not depend on the key or signature that matches.
         let mut found = Choice::from(0);
         for key in &self.keys {
             let expected = code(algorithm, key, parts);
@@ -162,7 +164,7 @@ impl Checks {
         }
     }
 
-    /// That `timestamp` (seconds) lies within the tolerance around `now`.
+    /// Checks that `timestamp` (seconds) lies within the tolerance around `now`.
     pub(crate) fn fresh(&self, timestamp: i64, now: UnixMillis) -> Result<(), SignatureError> {
         let age_s = now.seconds().saturating_sub(timestamp);
         if self.tolerance_s == 0 || age_s.unsigned_abs() <= u64::from(self.tolerance_s) {
@@ -175,7 +177,7 @@ impl Checks {
     }
 }
 
-/// SHA-256 of `parts`, one after the other.
+/// Returns the SHA-256 of the concatenated `parts`.
 #[must_use]
 pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -185,7 +187,7 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// SHA-256 of `parts`, one after the other, in hex.
+/// Returns the SHA-256 of the concatenated `parts`, in hex.
 #[must_use]
 pub fn sha256_hex(parts: &[&[u8]]) -> String {
     hex::encode(sha256(parts))
@@ -195,7 +197,7 @@ pub fn sha256_hex(parts: &[&[u8]]) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// Headers of these pairs.
+    /// Returns headers of these pairs.
     pub(crate) fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in pairs {
@@ -205,7 +207,7 @@ pub(crate) mod tests {
         map
     }
 
-    /// Checks of one key and five minutes.
+    /// Returns checks with one key and a tolerance of five minutes.
     pub(crate) fn checks(key: impl Into<Vec<u8>>) -> Checks {
         Checks {
             keys: vec![Key::new(key)],

@@ -1,7 +1,7 @@
 //! Slack: `X-Slack-Signature: v0={hex}` over `v0:{timestamp}:{body}`. *Pure.*
 //!
-//! Source: <https://docs.slack.dev/authentication/verifying-requests-from-slack>. The delivery's id is the
-//! `event_id` in the body: a repetition is signed with a new timestamp.
+//! Source: <https://docs.slack.dev/authentication/verifying-requests-from-slack>. The delivery's id is the `event_id`
+//! in the body, because a repeated delivery is signed with a new timestamp.
 
 use axum::http::HeaderMap;
 use serde_json::Value;
@@ -15,7 +15,7 @@ const TIMESTAMP: &str = "x-slack-request-timestamp";
 /// Checks a request against the scheme.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable, too old or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     const EXPECTED: &str = "`v0=` and 64 hex digits";
 
@@ -33,7 +33,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
     })
 }
 
-/// The challenge of a `url_verification` request, which is answered and is not an event.
+/// Returns the challenge of a `url_verification` request, which gets a response and does not become an event.
 #[must_use]
 pub fn challenge(payload: &Value) -> Option<&str> {
     if payload.get("type")?.as_str()? == "url_verification" {

@@ -1,8 +1,9 @@
 //! Standard Webhooks: `webhook-id`, `webhook-timestamp`, `webhook-signature`. *Pure.*
 //!
-//! Source: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>. Signed is
-//! `{id}.{timestamp}.{body}` by HMAC-SHA-256; the signature header lists `v1,{base64}` separated by spaces. Svix sends the
-//! same under `svix-id`, `svix-timestamp`, `svix-signature` (<https://docs.svix.com/receiving/verifying-payloads/how-manual>).
+//! Source: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>. The signed
+//! text is `{id}.{timestamp}.{body}`, with HMAC-SHA-256; the signature header lists `v1,{base64}` separated by
+//! spaces. Svix sends the same in `svix-id`, `svix-timestamp`, `svix-signature`
+//! (<https://docs.svix.com/receiving/verifying-payloads/how-manual>).
 
 use axum::http::HeaderMap;
 use base64::Engine;
@@ -12,15 +13,15 @@ use shared::process::key::{self, WeakKeyError};
 
 use super::signature::{Algorithm, Checks, Key, SignatureError, Verified, header, seconds};
 
-/// Names of the headers with id, timestamp and signature.
+/// The names of the headers with id, timestamp and signature.
 type Names = [&'static str; 3];
 const OWN: Names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 const SVIX: Names = ["svix-id", "svix-timestamp", "svix-signature"];
 
-/// The key that a secret `whsec_{base64}` (the prefix may be missing) stands for.
+/// Returns the key of a secret `whsec_{base64}`, with or without the prefix.
 ///
 /// # Errors
-/// [`WeakKeyError`] if it is not base64 of 24 to 64 bytes.
+/// Returns [`WeakKeyError`] if the secret is not base64 of 24 to 64 bytes.
 pub fn key(secret: &str) -> Result<Key, WeakKeyError> {
     key::standard(secret).map(Key::new)
 }
@@ -28,7 +29,7 @@ pub fn key(secret: &str) -> Result<Key, WeakKeyError> {
 /// Checks a request against the scheme.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable, too old or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     let has_svix_only = headers.contains_key(SVIX[0]) && !headers.contains_key(OWN[0]);
     let [id, timestamp, signature] = if has_svix_only { SVIX } else { OWN };
@@ -37,6 +38,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
     let timestamp = seconds(timestamp, written)?;
     let given: Vec<Vec<u8>> = header(headers, signature)?
         .split(' ')
+        // Other versions, such as `v1a` with public keys, are ignored.
         .filter_map(|one| one.strip_prefix("v1,"))
         .filter_map(|one| STANDARD.decode(one).ok())
         .collect();
@@ -108,7 +110,7 @@ mod tests {
 
         assert_eq!(verified.delivery_id.as_deref(), Some(MESSAGE));
 
-        // The two sets are never mixed: what is not signed under its own name names nothing.
+        // The two sets are never mixed: a header that is not signed under its own name has no effect.
         let mixed = [
             (ID, "msg_2"),
             (SVIX[0], MESSAGE),

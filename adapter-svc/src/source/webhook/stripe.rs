@@ -1,7 +1,7 @@
 //! Stripe: `Stripe-Signature: t=…,v1=…`. *Pure.*
 //!
-//! Source: <https://docs.stripe.com/webhooks#verify-manually>. Signed is `{t}.{body}` by HMAC-SHA-256 under the
-//! endpoint's secret as it is written; several `v1` stand there while the secret is rolled.
+//! Source: <https://docs.stripe.com/webhooks#verify-manually>. The signed text is `{t}.{body}`, with HMAC-SHA-256
+//! under the endpoint's secret as written; the header has several `v1` during a rotation of the secret.
 
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
@@ -10,11 +10,11 @@ use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malf
 
 const SIGNATURE: &str = "stripe-signature";
 
-/// Checks a request against the scheme. The delivery's id is the `id` of the event in the body: Stripe signs each
-/// attempt with a new timestamp.
+/// Checks a request against the scheme. The delivery's id is the `id` of the event in the body, because Stripe signs
+/// each attempt with a new timestamp.
 ///
 /// # Errors
-/// [`SignatureError`] says what is missing, unreadable, too old or wrong.
+/// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     let mut written = None;
     let mut given = Vec::new();
@@ -22,6 +22,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
         match part.trim().split_once('=') {
             Some(("t", value)) => written = Some(value),
             Some(("v1", value)) => given.extend(hex::decode(value)),
+            // Other schemes, such as `v0` of test events, are ignored.
             Some(_) | None => {}
         }
     }

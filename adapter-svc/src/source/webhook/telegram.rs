@@ -1,4 +1,4 @@
-//! Telegram: the secret token that `setWebhook` was given comes back in a header. *Pure.*
+//! Telegram: a header contains the secret token that was passed to `setWebhook`. *Pure.*
 //!
 //! Source: <https://core.telegram.org/bots/api#setwebhook>. Nothing is signed; the delivery's id is the `update_id`
 //! in the body.
@@ -13,7 +13,8 @@ const TOKEN: &str = "x-telegram-bot-api-secret-token";
 /// Checks a request against the scheme.
 ///
 /// # Errors
-/// [`SignatureError::Missing`] without the header, [`SignatureError::Mismatch`] where no secret is the token.
+/// Returns [`SignatureError::Missing`] without the header, and [`SignatureError::Mismatch`] if no secret is the
+/// token.
 pub fn verify(
     checks: &Checks,
     headers: &HeaderMap,

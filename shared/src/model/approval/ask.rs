@@ -1,8 +1,8 @@
-//! Who is asked, and how. *Pure.* Source: `docs/design/sessions.md` §8.
+//! Approval policies: the approvers, and the way they are asked. *Pure.* Source: `docs/design/sessions.md` §8.
 
 use serde::{Deserialize, Serialize};
 
-/// Who may decide an approval; checked at every ingress. The agent that asks never may.
+/// The approvers of an approval, checked at every entry point. The agent that asks may never decide.
 ///
 /// In configuration: `initiator`, `owner`, `{kind: named, names: [ann]}`, `{kind: quorum, n: 2, of: [ann, bob]}` or
 /// `{kind: all, of: [owner, {kind: named, names: [ann]}]}`.
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", from = "ScopeForm")]
 pub enum Scope {
-    /// Whoever wrote the message that the turn answers.
+    /// The sender of the message that the turn answers.
     Initiator,
     /// The owner of the installation.
     #[default]
     Owner,
-    /// Any one of these.
+    /// Any one of the named approvers.
     Named {
-        /// They.
+        /// Person ids or sender ids.
         names: Vec<String>,
     },
-    /// `n` different ones of these.
+    /// Any `n` different approvers of a list.
     Quorum {
-        /// How many must say yes; one no decides at once.
+        /// Number of approvers that must agree; a single denial decides at once.
         n: u32,
-        /// They.
+        /// Person ids or sender ids.
         of: Vec<String>,
     },
-    /// Each of these: several policies ask, and the yes of one is not that of another.
+    /// Each of several scopes, for several policies: an approval for one scope does not count for another.
     All {
-        /// They; none of them is such a one itself.
+        /// The scopes; none of them is `All` itself.
         of: Vec<Scope>,
     },
 }
@@ -71,7 +71,7 @@ impl From<ScopeForm> for Scope {
 }
 
 impl Scope {
-    /// The scopes of which each must be satisfied.
+    /// Returns the scopes that must each be satisfied.
     #[must_use]
     pub fn parts(&self) -> &[Self] {
         match self {
@@ -80,13 +80,13 @@ impl Scope {
         }
     }
 
-    /// Whether who satisfies it satisfies `other`.
+    /// Returns whether an approver set that satisfies this scope also satisfies `other`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.parts().iter().all(|part| self.parts().contains(part))
     }
 
-    /// Satisfied where it and `other` are.
+    /// Returns a scope that is satisfied if both this one and `other` are.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let missing = other.parts().iter().filter(|part| !self.parts().contains(part));
@@ -97,7 +97,7 @@ impl Scope {
         }
     }
 
-    /// What is wrong with it as configuration.
+    /// Returns the error in the scope as configuration.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         match self {
@@ -106,6 +106,7 @@ impl Scope {
             Self::Named { names: _ } => None,
             Self::Quorum { n, of } => {
                 let mut persons: Vec<&str> = of.iter().map(String::as_str).collect();
+                // A person who is listed twice counts once.
                 persons.sort_unstable();
                 persons.dedup();
                 let enough = *n >= 1 && usize::try_from(*n).is_ok_and(|n| n <= persons.len());
@@ -119,33 +120,33 @@ impl Scope {
     }
 }
 
-/// How a policy asks for a human's word: the parameters of the builtin `approval_gate`, and of a tool that is flagged
+/// The way a policy asks for an approval: the parameters of the built-in `approval_gate`, and of a tool with the flag
 /// `requires_confirmation`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ask {
-    /// The rule that asks: its name stands in records and on the card.
+    /// Name of the policy, shown in records and on the card.
     pub policy: String,
-    /// Who may decide.
+    /// Approvers that may decide.
     pub scope: Scope,
-    /// How long they have, milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
+    /// Time in which they may decide, in milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
-    /// Fraction of that time, above 0 and below 1, after which the owner is told as well; absent = never.
+    /// Fraction of that time, above 0 and below 1, after which the owner is notified as well; absent = never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub escalate_at: Option<f64>,
-    /// Why, for the human.
+    /// Reason for the approval, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How long approvers have where nobody says otherwise, milliseconds.
+/// Default time in which approvers may decide, in milliseconds.
 pub const DEFAULT_EXPIRES_MS: u64 = 15 * 60_000;
-/// How long they may have at most, milliseconds.
+/// Maximum time in which approvers may decide, in milliseconds.
 pub const MAX_EXPIRES_MS: u64 = 7 * 24 * 3_600_000;
 
 impl Ask {
-    /// As one question, what it and `other` ask: everybody whom either wants must say yes, in the shorter time.
+    /// Returns one question in place of this and `other`: the approvers of both must agree, in the shorter time.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let joined = |one: &str, other: &str, between: &str| match (one, other) {
@@ -163,6 +164,7 @@ impl Ask {
         Self {
             policy: joined(&self.policy, &other.policy, ", "),
             scope: self.scope.and(&other.scope),
+            // An absent time is the default one, which takes part in the minimum too.
             expires_ms: self
                 .expires_ms
                 .or(other.expires_ms)
@@ -175,7 +177,7 @@ impl Ask {
         }
     }
 
-    /// What is wrong with it as configuration, each `key: what is expected`.
+    /// Returns the errors in the configuration, each as `key: expected value`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults: Vec<String> = self.scope.fault().into_iter().collect();

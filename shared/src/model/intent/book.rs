@@ -1,8 +1,8 @@
-//! An agent's book: what it has pending, and what its days have been charged with. *Pure.* Source:
+//! An agent's budget book: its pending intents, and the charges of its days. *Pure.* Source:
 //! `docs/design/schedules.md` §3.6 (Budget, Limits).
 //!
-//! A reservation is made at admission and is what the firing consumes, so a firing never asks for budget. A booking whose
-//! time has passed counts as spent on its day, and is forgotten with the day.
+//! A reservation is made at admission and consumed by the firing, so a firing never asks for budget. A booking whose
+//! time has passed counts as spent on its day, and is removed with the day.
 
 use std::collections::BTreeMap;
 
@@ -11,55 +11,55 @@ use ulid::Ulid;
 
 use crate::model::time::UnixMillis;
 
-/// Milliseconds of a day; days are those of UTC.
+/// Length of a day, in milliseconds; days are those of UTC.
 pub const DAY_MS: i64 = 86_400_000;
 
-/// One intent's reservation.
+/// The reservation of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Booking {
-    /// When it fires; absent = on any day (conditions, recurrences), so it counts on each.
+    /// Time of the firing; absent = any day (conditions, recurrences), so it counts on each.
     #[serde(default, rename = "d", skip_serializing_if = "Option::is_none")]
     pub due: Option<UnixMillis>,
-    /// Firings on that day, or on each.
+    /// Number of firings on that day, or on each.
     #[serde(rename = "f")]
     pub firings: u32,
-    /// Tokens on that day, or on each.
+    /// Number of tokens on that day, or on each.
     #[serde(rename = "t")]
     pub tokens: u64,
 }
 
-/// What a day has been charged with.
+/// The charge of a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Charge {
-    /// Firings.
+    /// Number of firings charged.
     #[serde(rename = "f")]
     pub firings: u64,
-    /// Tokens.
+    /// Number of tokens charged.
     #[serde(rename = "t")]
     pub tokens: u64,
 }
 
-/// A value of KV `intents` under `a.{agent}`.
+/// A value of KV `intents` under `a.{agent}`: the budget book of one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AgentBook {
-    /// Reservations by intent.
+    /// Reservations by intent id.
     pub bookings: BTreeMap<Ulid, Booking>,
-    /// What was fired on a day, by the day's number since 1970, where its booking is gone.
+    /// Charges of fired intents whose booking is removed, by the number of the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<i64, Charge>,
-    /// Who wrote it last: two writers never write the same bytes.
+    /// Id of the last writer, so that two writers never write the same bytes.
     #[serde(default)]
     pub writer: String,
 }
 
-/// The day that `at` lies in, since 1970.
+/// Returns the number of the day of `at`, counted from 1970.
 #[must_use]
 pub const fn day_of(at: UnixMillis) -> i64 {
     at.0.div_euclid(DAY_MS)
 }
 
 impl AgentBook {
-    /// Forgets what lies on days before `now`'s.
+    /// Removes all entries of days before `now`'s.
     pub fn forget_past(&mut self, now: UnixMillis) {
         let today = day_of(now);
         self.bookings
@@ -67,14 +67,14 @@ impl AgentBook {
         self.spent.retain(|day, _| *day >= today);
     }
 
-    /// How many are pending at `now`.
+    /// Returns the number of intents that are pending at `now`.
     #[must_use]
     pub fn pending(&self, now: UnixMillis) -> usize {
         let waits = |booking: &&Booking| booking.due.is_none_or(|due| due > now);
         self.bookings.values().filter(waits).count()
     }
 
-    /// What `day` is charged with, reservations included.
+    /// Returns the charge of `day`, including reservations.
     #[must_use]
     pub fn charge_of(&self, day: i64) -> Charge {
         let mut charge = self.spent.get(&day).copied().unwrap_or_default();
@@ -87,7 +87,8 @@ impl AgentBook {
         charge
     }
 
-    /// The heaviest charge of any day from `today` on: what an intent that may fire on any day has to fit beside.
+    /// Returns the highest charge of any day from `today`, each figure by itself. An intent that may fire on any day must
+    /// fit beside it.
     #[must_use]
     pub fn heaviest(&self, today: i64) -> Charge {
         let days = self.bookings.values().filter_map(|booking| booking.due.map(day_of));
@@ -103,13 +104,14 @@ impl AgentBook {
         })
     }
 
-    /// Clears the booking of an intent that is over away, and says whether there was anything to clear. `fired`: it was
-    /// consumed. One with a day of its own stays until that day is over, which it is spent on; one without is spent on
-    /// today.
+    /// Removes the booking of an intent that is over. Returns whether the book changed. `fired` means that the
+    /// booking was consumed: a booking with a day of its own then remains until that day is over, and counts as spent
+    /// on it; a booking without one is charged to today.
     pub fn settle(&mut self, id: Ulid, fired: bool, now: UnixMillis) -> bool {
         let Some(booking) = self.bookings.get(&id).copied() else {
             return false;
         };
+        // Kept until its day is over, on which `charge_of` still counts it.
         if fired && booking.due.is_some_and(|due| due <= now) {
             return false;
         }

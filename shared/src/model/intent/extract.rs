@@ -1,9 +1,10 @@
-//! The wire form of an intent inside a model's answer, taken strictly. *Pure.* Source: `docs/design/schedules.md` §3.1.
+//! The strict parser for the wire form of an intent in a model's answer. *Pure.* Source: `docs/design/schedules.md`
+//! §3.1.
 //!
-//! One `<hook-intent>…</hook-intent>` stands alone in its block (lines between blank lines), and its text is one JSON
-//! object: an [`IntentWish`]. Anything else in the block, attributes, comments, code fences, prose, a second root,
-//! unknown or duplicate fields, has the whole of it refused with the reason. Admitted or refused, it is cut out of what
-//! the user reads.
+//! A `<hook-intent>…</hook-intent>` element must be alone in its block (lines between blank lines), and its text must
+//! be one JSON object: an [`IntentWish`]. If the block contains anything else (attributes, comments, code fences,
+//! prose, a second root, unknown or duplicate fields), the whole element is refused with a reason. Admitted or
+//! refused, the element is removed from the text that the user reads.
 
 use std::fmt;
 
@@ -13,54 +14,54 @@ use serde_json::{Map, Value};
 
 use super::{IntentWish, MAX_PARAMETER_BYTES};
 
-/// Elements looked at in one answer; further ones are refused.
+/// Maximum number of elements in one answer; further ones are refused.
 pub const MAX_ELEMENTS: usize = 8;
-/// Longest text of an element, in bytes.
+/// Maximum length of an element's text, in bytes.
 pub const MAX_ELEMENT_BYTES: usize = 2 * MAX_PARAMETER_BYTES;
-/// How much of a refused element is told to the agent, in bytes.
+/// Maximum length of the excerpt of a refused element that the agent receives, in bytes.
 const MAX_EXCERPT_BYTES: usize = 160;
 
-/// What begins an element: a name may not go on behind it.
+/// Start of an element. No further name character may follow.
 pub const NAME: &str = "<hook-intent";
 const OPENING: &str = "<hook-intent>";
-/// What ends one.
+/// End of an element.
 pub const CLOSING: &str = "</hook-intent>";
 const FENCES: [&str; 2] = ["```", "~~~"];
 
-/// Why an element was refused.
+/// The reason for refusing an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, DeserializeDerive)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// The opening tag is not `<hook-intent>` and nothing else.
+    /// The opening tag is not exactly `<hook-intent>`.
     Attributes,
-    /// There is no closing tag in its block, or only one.
+    /// The block has no closing tag, or only a closing tag.
     Unclosed,
-    /// It stands in a code fence, or holds one.
+    /// The element is in a code fence, or contains one.
     CodeFence,
-    /// It holds a comment.
+    /// The element contains a comment.
     Comment,
-    /// Text stands beside it in its block.
+    /// The block contains other text.
     Prose,
-    /// Its block, or itself, holds more than one.
+    /// The block contains more than one element, or the element more than one value.
     SecondRoot,
-    /// Its text is not a JSON object.
+    /// The element's text is not a JSON object.
     NotAnObject,
-    /// A name stands twice in an object.
+    /// A name occurs twice in an object.
     DuplicateField,
-    /// The object is not a wish.
+    /// The object is not an [`IntentWish`].
     BadFields,
-    /// It is too long, or there are too many.
+    /// The element is too long, or the answer has too many.
     TooMuch,
 }
 
-/// An element that was refused.
+/// A refused element.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, DeserializeDerive)]
 pub struct Refusal {
-    /// Why.
+    /// Typed reason for the refusal.
     pub code: RefusalCode,
-    /// Why, in words.
+    /// Reason in words, for the agent.
     pub why: String,
-    /// How it began.
+    /// Beginning of the element, at most 160 bytes.
     pub excerpt: String,
 }
 
@@ -70,18 +71,18 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A model's answer without the elements, and what they said.
+/// A model's answer without its elements, and the elements' content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Extracted {
-    /// What the user reads.
+    /// Text that the user reads.
     pub text: String,
-    /// What is asked for, in order.
+    /// Requested intents, in order.
     pub proposals: Vec<IntentWish>,
-    /// What was refused, in order.
+    /// Refused elements, in order.
     pub refusals: Vec<Refusal>,
 }
 
-/// Takes the elements out of `answer`. An answer without any comes back as it was.
+/// Extracts the elements of `answer`. An answer without any is returned unchanged.
 #[must_use]
 pub fn extract(answer: &str) -> Extracted {
     if !answer.contains(NAME) && !answer.contains(CLOSING) {
@@ -105,6 +106,7 @@ pub fn extract(answer: &str) -> Extracted {
 
         elements += 1;
         let wish = if elements > MAX_ELEMENTS {
+            // Elements beyond the limit and elements in code are refused without being parsed.
             Err((RefusalCode::TooMuch, format!("an answer holds at most {MAX_ELEMENTS}")))
         } else if fenced || fences > 0 {
             Err((RefusalCode::CodeFence, "it stands in a code fence".to_owned()))
@@ -135,8 +137,8 @@ fn is_fence(line: &str) -> bool {
     FENCES.iter().any(|fence| line.trim_start().starts_with(fence))
 }
 
-/// `text` cut into blocks: runs of lines that are not blank, each with the blank lines behind it. Nothing is left out. A
-/// blank line inside of an element does not end its block.
+/// Splits `text` into blocks: runs of nonblank lines, each with the blank lines after it. No text is lost. A blank
+/// line within an element does not end its block.
 fn blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let (mut begun, mut at, mut blank, mut open) = (0, 0, false, false);
@@ -149,6 +151,7 @@ fn blocks(text: &str) -> Vec<&str> {
 
         blank = is_blank;
         let last = |what: &str| line.rfind(what);
+        // The last tag of the line decides whether an element is still open.
         open = match (last(NAME), last(CLOSING)) {
             (Some(opened), Some(closed)) => opened > closed,
             (Some(_), None) => true,
@@ -166,7 +169,7 @@ fn blocks(text: &str) -> Vec<&str> {
     blocks
 }
 
-/// The wish that is the whole of `block`.
+/// Parses the wish that must be the whole of `block`.
 fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
     let refuse = |code, why: &str| Err((code, why.to_owned()));
     let block = block.trim();
@@ -215,6 +218,7 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
 
     let value = serde_json::from_str::<Strict>(text).map_err(|error| {
         let why = error.to_string();
+        // serde passes the visitor's error on as text only.
         let code = if why.contains(TWICE) {
             RefusalCode::DuplicateField
         } else if why.starts_with("trailing characters") {
@@ -229,12 +233,14 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
     serde_json::from_value(value.0).map_err(|error| (RefusalCode::BadFields, error.to_string()))
 }
 
-/// `block` without what looks like an element, opened or not, and without fences that would be left empty.
+/// Returns `block` without text that looks like an element, complete or not, and without fences that would be left
+/// empty.
 fn without_elements(block: &str) -> String {
     let mut rest = block;
     let mut kept = String::new();
     while let Some(from) = rest.find(NAME) {
         kept.push_str(&rest[..from]);
+        // An element without an end takes the rest of the block with it.
         rest = rest[from..]
             .find(CLOSING)
             .map_or("", |to| &rest[from + to + CLOSING.len()..]);
@@ -258,10 +264,10 @@ fn excerpt(block: &str) -> String {
     block[from..to].trim().to_owned()
 }
 
-/// How [`Strict`] says that a name stands twice.
+/// Marker in [`Strict`]'s error message for a duplicate name.
 const TWICE: &str = "stands twice";
 
-/// A JSON value in which no object has a name twice, at any depth.
+/// A JSON value in which no object, at any depth, has the same name twice.
 struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {

@@ -1,4 +1,4 @@
-//! That an intent waits for an event: what is looked for, and from where on. *Pure.* Source:
+//! Marks of intents that wait for an event: the match, and the position from which events count. *Pure.* Source:
 //! `docs/design/schedules.md` §3.3 (Schedule).
 
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use super::EventMatch;
 use crate::model::position::Position;
 use crate::model::time::UnixMillis;
 
-/// A value of KV `intents` under `c.{agent}.{id}`, there while the intent waits: events are read only while there are
-/// such.
+/// A value of KV `intents` under `c.{agent}.{id}`, present while the intent waits. Events are read only while there
+/// are marks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentMark {
-    /// The intent.
+    /// Id of the intent.
     pub intent: Ulid,
-    /// Its agent.
+    /// Persona that requested it.
     pub agent: String,
-    /// What an event has to be like.
+    /// Conditions that an event must meet.
     pub matches: EventMatch,
-    /// Events after this sequence count.
+    /// Sequence in `EVENTS` after which events count.
     pub from: u64,
-    /// The message of `EVENTS` at that sequence: where it is not there any more, events that were stored later than it
-    /// was count. Absent where an older release made the mark, or the stream was empty.
+    /// Message of `EVENTS` at that sequence. If it is not there any more, events that were stored later than it
+    /// count. Absent if an older release made the mark, or the stream was empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
-    /// When it was made.
+    /// Time the mark was made.
     pub at: UnixMillis,
 }

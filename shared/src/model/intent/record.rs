@@ -1,5 +1,5 @@
-//! One transition of an intent, as `AUDIT` keeps it: replay walks these without asking a model. *Pure.* Source:
-//! `docs/design/schedules.md` §3.7 (Lifecycle); seed 000 §7.
+//! One transition of an intent, as stored in `AUDIT`. Replay reads these records without asking a model. *Pure.*
+//! Source: `docs/design/schedules.md` §3.7 (Lifecycle); seed 000 §7.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
@@ -7,116 +7,116 @@ use ulid::Ulid;
 use super::{HookIntent, IntentSchedule, IntentStatus, Rejection};
 use crate::model::time::UnixMillis;
 
-/// Why a transition happened.
+/// The typed reason for a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntentCode {
-    /// It was asked for.
+    /// An agent or operator requested the intent.
     Proposed,
-    /// It was admitted.
+    /// The intent was admitted.
     Admitted,
-    /// It was refused; the record says why.
+    /// The intent was refused; the record has the reason.
     Refused,
-    /// An approver said no.
+    /// An approver denied the intent.
     Declined,
-    /// No approver said anything in time.
+    /// No approver decided in time.
     ApprovalExpired,
-    /// Its time came.
+    /// The intent's time came.
     Due,
-    /// Its condition held.
+    /// The intent's condition became true.
     ConditionMet,
-    /// Its condition did not hold in time.
+    /// The condition did not become true before the deadline.
     DeadlinePassed,
-    /// It expired before its time came.
+    /// The intent expired before its time came.
     Expired,
-    /// A user's message made it moot.
+    /// A user's message canceled the intent.
     UserTurn,
-    /// It, or an operator, was asked to withdraw it.
+    /// The agent or an operator canceled it.
     Withdrawn,
-    /// A newer intent took its place.
+    /// A newer intent replaced this one.
     Superseded,
-    /// It got another schedule.
+    /// The intent got another schedule.
     Rescheduled,
-    /// Pending again with its new schedule.
+    /// The intent is pending again with its new schedule.
     Rearmed,
-    /// Pending again for its next occurrence.
+    /// The intent is pending again for its next occurrence.
     NextOccurrence,
-    /// Its turn, or its hook, has come to its end.
+    /// The turn or hook ended.
     Done,
-    /// Its turn, or its hook, failed.
+    /// The turn or hook failed.
     TurnFailed,
-    /// Its turn was interrupted.
+    /// The turn was interrupted.
     TurnInterrupted,
-    /// Its dispatch was dropped by the session.
+    /// The session dropped the dispatch.
     DispatchDropped,
-    /// Nobody could say within a day how its turn ended.
+    /// The outcome of the turn was unknown for a day.
     NoOutcome,
 }
 
-/// A change of schedule.
+/// A change of an intent's schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
-    /// What it was.
+    /// Schedule before the change.
     pub old: IntentSchedule,
-    /// What it is now.
+    /// Schedule after the change.
     pub new: IntentSchedule,
-    /// When it would have fired.
+    /// Time at which it would have fired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_due: Option<UnixMillis>,
-    /// By whom.
+    /// Name of the party that changed it.
     pub by: String,
-    /// Why.
+    /// Reason for the change, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// When.
+    /// Time of the change.
     pub at: UnixMillis,
 }
 
-/// One transition.
+/// One transition of an intent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentRecord {
-    /// The intent.
+    /// Id of the intent.
     pub intent: Ulid,
-    /// Its agent.
+    /// Persona that requested the intent.
     pub agent: String,
-    /// The transition's number; the first is 1.
+    /// Number of the transition; the first is 1.
     pub n: u32,
-    /// When.
+    /// Time of the transition.
     pub at: UnixMillis,
-    /// From where; absent = it is the first.
+    /// State before; absent = this is the first transition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IntentStatus>,
-    /// To where.
+    /// State after the transition.
     pub to: IntentStatus,
-    /// Why, typed.
+    /// Typed reason for the transition.
     pub code: IntentCode,
-    /// By whom: `agent:{persona}`, `runtime`, or an operator's name.
+    /// Party that made it: `agent:{persona}`, `runtime`, or an operator's name.
     pub by: String,
-    /// Why, in words.
+    /// Reason in words, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// When it fires next, or when this firing was due.
+    /// Time of the next firing, or nominal time of this firing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<UnixMillis>,
-    /// Why it was refused.
+    /// Reason for the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
-    /// How its schedule changed.
+    /// Change of the schedule, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Box<Lineage>>,
-    /// The whole record of what was asked for, with the first transition.
+    /// Whole record of the request, with the first transition only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposed: Option<Box<HookIntent>>,
 }
 
 impl IntentRecord {
-    /// Its topic: `intent.pending`, ….
+    /// Returns the topic of the record: `intent.pending`, ….
     #[must_use]
     pub fn topic(&self) -> String {
         format!("intent.{}", self.to.name())
     }
 
-    /// Its name for ever: `{intent}/{n}`.
+    /// Returns the record's permanent name: `{intent}/{n}`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.intent, self.n)

@@ -1,59 +1,59 @@
-//! Why an intent is refused, in typed form, so that the agent's next turn can adjust. *Pure.* Source:
+//! Rejections: the typed reason for refusing an intent, so that the agent's next turn can adjust. *Pure.* Source:
 //! `docs/design/schedules.md` §3.2 (Kinds); seed 000 §5.
 
 use serde::{Deserialize, Serialize};
 
-/// Why an intent is refused at admission.
+/// The reason for refusing an intent at admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "code")]
 pub enum Rejection {
     /// The registry has no such kind.
     UnknownKind {
-        /// Which.
+        /// Name of the unknown kind.
         kind: String,
     },
-    /// The parameters do not fit the kind's schema.
+    /// The parameters do not match the kind's schema.
     BadParameters {
-        /// JSON pointer to the place; empty = the whole.
+        /// JSON pointer to the invalid value; empty = the whole.
         path: String,
-        /// What is wrong there.
+        /// Error in the value, for people.
         why: String,
     },
-    /// The asking turn may not do that.
+    /// The requesting turn lacks a capability.
     NoCapability {
-        /// What it lacks.
+        /// Name of the missing capability.
         capability: String,
     },
-    /// The budget of the agent's day does not suffice.
+    /// The daily budget of the agent is exhausted.
     OverBudget {
-        /// `tokens`, `firings` or `chain_depth`.
+        /// Name of the budget: `tokens`, `firings` or `chain_depth`.
         budget: String,
-        /// How much there is.
+        /// Limit of the budget.
         limit: u64,
-        /// How much would be needed.
+        /// Amount that the intent would need.
         needed: u64,
     },
-    /// The agent has as many pending as it may.
+    /// The agent has the maximum number of pending intents.
     TooManyPending {
-        /// How many.
+        /// Maximum number of pending intents.
         limit: u64,
     },
-    /// The asking turn is not trusted with something as sensitive, or an approver said no.
+    /// The requesting turn may not request an action of this sensitivity, or an approver denied it.
     Sensitivity {
-        /// Why.
+        /// Reason for the refusal, for people.
         why: String,
     },
-    /// The schedule cannot be, or lies in the past, or is too frequent.
+    /// The schedule is invalid, lies in the past, or fires too often.
     BadSchedule {
-        /// What is wrong.
+        /// Error in the schedule, for people.
         why: String,
     },
-    /// It would fire after it expires.
+    /// The intent would fire after it expires.
     Expired,
 }
 
 impl Rejection {
-    /// Its code on the wire.
+    /// Returns the code on the wire.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

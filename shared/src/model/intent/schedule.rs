@@ -1,14 +1,15 @@
-//! When an intent fires. *Pure.* Source: `docs/design/schedules.md` §3.3 (Schedule).
+//! Schedules of intents: the time or condition of a firing. *Pure.* Source: `docs/design/schedules.md` §3.3
+//! (Schedule).
 //!
-//! Civil times are kept as local time and zone, never as an offset: the rules of a zone may change before the day comes.
+//! Civil times are stored as local time and zone, never as an offset: a zone's rules may change before the day comes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::event::{Direction, Event};
 
-/// How long nothing happens in a conversation until it has ended, seconds, where an intent says nothing.
+/// Default quiet time after which a conversation has ended, in seconds.
 pub const DEFAULT_IDLE_SECONDS: u64 = 30 * 60;
-/// How long a condition is waited for, seconds, where an intent says nothing: seven days.
+/// Default time for which a condition is checked, in seconds: seven days.
 pub const DEFAULT_DEADLINE_SECONDS: u64 = 7 * 24 * 3_600;
 
 const fn default_idle() -> u64 {
@@ -19,70 +20,70 @@ const fn default_deadline() -> u64 {
     DEFAULT_DEADLINE_SECONDS
 }
 
-/// When an intent fires.
+/// The time, recurrence or condition of an intent's firing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type", deny_unknown_fields)]
 pub enum IntentSchedule {
-    /// At a local time.
+    /// Fires at a local time.
     At {
-        /// `2026-11-23T08:00` or with seconds.
+        /// Local time such as `2026-11-23T08:00`, with or without seconds.
         local: String,
-        /// IANA name, e.g. `Europe/Berlin`.
+        /// IANA name of the zone, e.g. `Europe/Berlin`.
         zone: String,
     },
-    /// After a delay.
+    /// Fires after a delay.
     After {
-        /// From admission on.
+        /// Delay from the admission, in seconds.
         seconds: u64,
     },
-    /// Again and again by a cron expression, until a local time.
+    /// Fires repeatedly by a cron expression, until a local time.
     Cron {
-        /// Five or six fields.
+        /// Cron expression of five or six fields.
         expression: String,
-        /// IANA name.
+        /// IANA name of the zone.
         zone: String,
-        /// The last local time at which it may fire.
+        /// Last local time at which it may fire.
         until: String,
     },
-    /// Again and again by a recurrence rule of RFC 5545 that ends by COUNT or UNTIL.
+    /// Fires repeatedly by a recurrence rule of RFC 5545 that ends by COUNT or UNTIL.
     Rrule {
-        /// `FREQ=DAILY;COUNT=5`.
+        /// Rule such as `FREQ=DAILY;COUNT=5`.
         rule: String,
-        /// DTSTART, local.
+        /// DTSTART in local time.
         start: String,
-        /// IANA name.
+        /// IANA name of the zone.
         zone: String,
     },
-    /// Once the user has said nothing in the conversation for so long.
+    /// Fires once the user has been silent in the conversation for a time.
     UserIdle {
-        /// How long.
+        /// Required silence, in seconds.
         for_seconds: u64,
-        /// Given up after so long.
+        /// Time after which the condition is given up, in seconds.
         #[serde(default = "default_deadline")]
         deadline_seconds: u64,
     },
-    /// Once nothing has happened in the conversation for so long, or the session was reset.
+    /// Fires once the conversation has been quiet for a time, or the session was reset.
     ChatEnded {
-        /// How long.
+        /// Required quiet time, in seconds.
         #[serde(default = "default_idle")]
         idle_seconds: u64,
-        /// Given up after so long.
+        /// Time after which the condition is given up, in seconds.
         #[serde(default = "default_deadline")]
         deadline_seconds: u64,
     },
-    /// Once an event comes in that matches.
+    /// Fires once a matching event arrives.
     EventMatches {
-        /// What it has to be like.
+        /// Conditions that the event must meet.
         #[serde(rename = "match")]
         matches: EventMatch,
-        /// Given up after so long.
+        /// Time after which the condition is given up, in seconds.
         #[serde(default = "default_deadline")]
         deadline_seconds: u64,
     },
 }
 
 impl IntentSchedule {
-    /// Whether it may fire more than once.
+    /// Returns whether it may fire more than once.
     #[must_use]
     pub const fn recurs(&self) -> bool {
         match self {
@@ -95,7 +96,7 @@ impl IntentSchedule {
         }
     }
 
-    /// How long its condition is waited for, seconds; none = it has none.
+    /// Returns the time after which its condition is given up, in seconds; `None` = it has no condition.
     #[must_use]
     pub const fn deadline_seconds(&self) -> Option<u64> {
         match self {
@@ -106,7 +107,7 @@ impl IntentSchedule {
         }
     }
 
-    /// How long the conversation has to be quiet, seconds; none = it is not about quiet.
+    /// Returns the required quiet time of the conversation, in seconds; `None` = it does not depend on quiet.
     #[must_use]
     pub const fn quiet_seconds(&self) -> Option<u64> {
         match self {
@@ -139,33 +140,33 @@ impl std::fmt::Display for IntentSchedule {
     }
 }
 
-/// What an event has to be like: everything that is given has to hold.
+/// Conditions on an event: all that are present must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventMatch {
-    /// Its channel.
+    /// Channel of the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Its conversation.
+    /// Id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Its sender.
+    /// Id of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Text in its content, without regard to ASCII case.
+    /// Text that the content contains, compared without ASCII case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contains: Option<String>,
 }
 
 impl EventMatch {
-    /// Whether it says nothing: then every event would match.
+    /// Returns whether there is no condition, so that every event would match.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.channel.is_none() && self.peer.is_none() && self.from.is_none() && self.contains.is_none()
     }
 
-    /// Whether `event` is like this. What we sent ourselves, and timers, never are; and nobody is a sender or a
-    /// conversation merely because they say so.
+    /// Returns whether `event` meets the conditions. Events that Nexus sent and timers never do, and a sender or
+    /// conversation that the event only claims never does either.
     #[must_use]
     pub fn holds(&self, event: &Event) -> bool {
         let ours = match event.direction {
@@ -183,6 +184,7 @@ impl EventMatch {
             content.contains(&wanted.to_ascii_lowercase())
         });
 
+        // Only an origin that speaks for the conversation proves its peer or sender.
         let names_somebody = self.peer.is_some() || self.from.is_some();
         !ours
             && !self.is_empty()

@@ -1,4 +1,4 @@
-//! Questions to and answers of `nexus.svc.intent.*`, in JSON. *Pure.* Source: `docs/design/schedules.md` §3.
+//! Requests to and responses of `nexus.svc.intent.*`, in JSON. *Pure.* Source: `docs/design/schedules.md` §3.
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
@@ -9,178 +9,181 @@ use crate::model::event::EventId;
 use crate::model::permission::PermissionSet;
 use crate::model::time::UnixMillis;
 
-/// Name of the service: its endpoints are `nexus.svc.intent.{propose,cancel,reschedule,list,get,decide,session_reset}`.
+/// Name of the service. Its endpoints are
+/// `nexus.svc.intent.{propose,cancel,reschedule,list,get,decide,session_reset}`.
 pub const SERVICE: &str = "intent";
-/// Most intents of one answer to `list`.
+/// Maximum number of intents in one response of `list`.
 pub const MAX_LISTED: usize = 200;
 
-/// `propose`: an agent, or an operator in its name, asks for an intent. Answered with [`IntentAnswer`], refused or not.
-/// The same id again gets the first answer again.
+/// `propose`: an agent, or an operator in its name, requests an intent. The response is an [`IntentAnswer`] in either
+/// case, admitted or refused. A repeated request with the same id gets the first response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProposeIntent {
-    /// Derived from its cause (turn and tool call), so that a repeated question is the same intent; absent = a fresh one.
+    /// Id derived from the cause (turn and tool call), so that a repeated request is the same intent; absent = a new
+    /// id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Ulid>,
-    /// What is asked for.
+    /// The intent that the agent requests.
     pub wish: IntentWish,
-    /// The asking persona.
+    /// Persona that requests it.
     pub agent: String,
-    /// The asking session.
+    /// Key of the session that requests it.
     pub session: String,
-    /// The asking turn.
+    /// Turn that requests it; absent if an operator does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Ulid>,
-    /// What the asking turn may do, its presets filled in: the intent's turns may do no more.
+    /// Permissions of the requesting turn with its presets filled in; the intent's turns have at most these.
     pub permissions: PermissionSet,
-    /// Where the asking turn's answer goes; the intent's turns answer there too.
+    /// Destination of the requesting turn's reply; the intent's turns reply there too.
     pub delivery_context: DeliveryContext,
-    /// The event that the asking turn answers: an intent's firing makes the chain one longer.
+    /// Event that the requesting turn answers: a firing of the intent makes the causal chain one hop longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub causation: Option<EventId>,
 }
 
-/// `cancel`. Answered with [`IntentAnswer`]; 404 where there is none, 409 where it is over. The turn of one that runs is
-/// interrupted.
+/// `cancel`: cancels an intent and interrupts its running turn. The response is an [`IntentAnswer`]; 404 if there is
+/// no such intent, 409 if it is already final.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelIntent {
-    /// Which.
+    /// Id of the intent.
     pub id: Ulid,
-    /// The asking persona: only its own are found; absent = an operator asks.
+    /// Persona that asks, which finds only its own intents; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The asking turn, where one asks: it is not interrupted, though it be the intent's own.
+    /// Turn that asks. It is not interrupted, even if it is the intent's own turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<Ulid>,
-    /// Who asks, where no agent does.
+    /// Name of the operator, if no agent asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason for the cancellation, for people.
     #[serde(default)]
     pub reason: String,
 }
 
-/// `reschedule`. Answered with [`IntentAnswer`]: with a rejection where the new schedule is not admitted (the intent
-/// stays as it was then); 404 where there is none, 409 where it is not pending.
+/// `reschedule`: changes the schedule of a pending intent. The response is an [`IntentAnswer`], with a rejection if
+/// the new schedule is not admitted (the intent is then unchanged); 404 if there is no such intent, 409 if it is not
+/// pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RescheduleIntent {
-    /// Which.
+    /// Id of the intent.
     pub id: Ulid,
-    /// The new schedule.
+    /// New schedule of the intent.
     pub schedule: IntentSchedule,
-    /// The asking persona: only its own are found; absent = an operator asks.
+    /// Persona that asks, which finds only its own intents; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Who asks, where no agent does.
+    /// Name of the operator, if no agent asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// Why.
+    /// Reason for the change, for people.
     #[serde(default)]
     pub reason: String,
 }
 
-/// `list`. Answered with [`IntentList`], oldest change first.
+/// `list`: returns an [`IntentList`], oldest change first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListIntents {
-    /// Only this persona's.
+    /// Return only intents of this persona.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Only those that this session asked for.
+    /// Return only intents that this session requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Only those that stand there.
+    /// Return only intents in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<IntentStatus>,
-    /// Go on behind this place: `next` of the answer before.
+    /// Place after which to continue: `next` of the response before; 0 = from the start.
     #[serde(default)]
     pub after: u64,
-    /// At most so many; absent = 50, never more than [`MAX_LISTED`].
+    /// Maximum number of intents; absent = 50, at most [`MAX_LISTED`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
-/// Answer of `list`.
+/// The response to `list`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct IntentList {
-    /// Those found.
+    /// The intents found, oldest change first.
     pub intents: Vec<Intent>,
-    /// Where to go on; absent = there are no more.
+    /// Place at which to continue; absent = there are no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// `get`. Answered with [`IntentHistory`]; 404 where there is none.
+/// `get`: returns an [`IntentHistory`]; 404 if there is no such intent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GetIntent {
-    /// Which.
+    /// Id of the intent.
     pub id: Ulid,
-    /// The asking persona: only its own are found; absent = an operator asks.
+    /// Persona that asks, which finds only its own intents; absent = an operator asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
 }
 
-/// Answer of `get`.
+/// The response to `get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentHistory {
-    /// As it stands.
+    /// Current value of the intent.
     pub intent: Intent,
-    /// Its transitions out of `AUDIT`, in order.
+    /// Transitions of the intent from `AUDIT`, in order.
     pub history: Vec<IntentRecord>,
 }
 
-/// `session_reset`: a session's history began anew, so what waits for the end of its chat is due. Answered with
-/// [`IntentList`]: those that were. The same again changes nothing.
+/// `session_reset`: a session's history was reset, so intents that wait for the end of its chat are due. The response
+/// is an [`IntentList`] of these. Repeating the request has no further effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TellReset {
-    /// The session's persona.
+    /// Persona of the session.
     pub agent: String,
-    /// The session.
+    /// Key of the session.
     pub session: String,
-    /// When it began anew: what was asked for later does not count.
+    /// Time of the reset; intents requested later are not affected.
     pub at: UnixMillis,
 }
 
-/// `decide`: an approver's word. Answered with [`IntentAnswer`]; the same word again is answered alike, another one
-/// with 409.
+/// `decide`: an approver's decision. The response is an [`IntentAnswer`]; the same decision again gets the same
+/// response, and a different one gets 409.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecideIntent {
-    /// Which.
+    /// Id of the intent.
     pub id: Ulid,
-    /// Yes or no.
+    /// Whether to approve; `false` denies.
     pub approve: bool,
-    /// Who says so; never an agent.
+    /// Name of the approver, which is never an agent.
     pub by: String,
-    /// What they say.
+    /// Comment of the approver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
 }
 
-/// Where an intent stands after a question.
+/// The state of an intent after a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentAnswer {
-    /// Which.
+    /// Id of the intent.
     pub id: Ulid,
-    /// Where it stands.
+    /// State of the intent.
     pub status: IntentStatus,
-    /// When it fires next.
+    /// Time of the next firing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<UnixMillis>,
-    /// Why it, or the new schedule, was refused.
+    /// Reason for refusing the intent or its new schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
-    /// The approval that it waits for.
+    /// Id of the approval for which it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
 }
 
 impl IntentAnswer {
-    /// As `intent` stands.
+    /// Returns the answer with the current state of `intent`.
     #[must_use]
     pub fn of(intent: &Intent) -> Self {
         Self {

@@ -1,24 +1,24 @@
-//! What an intent's timer says when it rings. *Pure.* Source: `docs/design/schedules.md` §3.7 (Lifecycle).
+//! Timers of intents. *Pure.* Source: `docs/design/schedules.md` §3.7 (Lifecycle).
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use crate::model::time::UnixMillis;
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerPurpose {
-    /// It is due, or its condition is to be looked at.
+    /// Fire the intent, or check its condition.
     Fire,
-    /// Look whether the turn of its firing has ended.
+    /// Check whether the turn of its firing has ended.
     Outcome,
-    /// An approval lapses.
+    /// Expire its approval.
     Approval,
 }
 
 impl TimerPurpose {
-    /// Its letter in subjects.
+    /// Returns the purpose's character in subjects.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -29,15 +29,15 @@ impl TimerPurpose {
     }
 }
 
-/// The payload of a message on `nexus.schedule.intent.*`, and of what it fires.
+/// The payload of a message on `nexus.schedule.intent.*`, and of the message it fires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntentTimer {
-    /// The intent.
+    /// Id of the intent.
     pub intent: Ulid,
-    /// Its agent.
+    /// Persona that requested the intent.
     pub agent: String,
-    /// What for.
+    /// Purpose of the timer.
     pub purpose: TimerPurpose,
-    /// The time that it is about: the firing's nominal one.
+    /// Nominal time of the firing that the timer belongs to.
     pub nominal: UnixMillis,
 }

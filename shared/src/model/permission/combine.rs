@@ -1,13 +1,13 @@
-//! What several permission sets allow together. *Pure.*
+//! Combination of several permission sets. *Pure.*
 //!
 //! Source: `docs/design/sessions.md` §2; seed 001 §5.
 
 use super::{Level, PermissionSet, ToolRules, glob, level_name};
 use crate::model::identity::PermissionPresets;
 
-/// What may be done that stands under several `sets`: what every one of them allows; a denial of one is a
-/// denial. Of two patterns that overlap without one covering the other, nothing is left: too little rather than too
-/// much. One set alone, or the same several times, stays as it is.
+/// Returns the permissions that hold under all of `sets`: tools that every set allows, without those that any set
+/// denies. If two patterns overlap and neither covers the other, neither is kept: the result allows too little rather
+/// than too much. A single set, or equal sets, are returned unchanged.
 #[must_use]
 pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> PermissionSet {
     let Some((&first, rest)) = sets.split_first() else {
@@ -37,12 +37,12 @@ pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> Permissio
     PermissionSet {
         level,
         tools: Some(rules),
-        // At level `full` an absent list is every credential, and only where every set says so.
+        // At level `full` an absent list means every credential; that holds only if every set is like this.
         credentials,
     }
 }
 
-/// The rules of `set` without the help of a preset.
+/// Returns the rules of `set` with its preset filled in.
 fn explicit(set: &PermissionSet, presets: &PermissionPresets) -> ToolRules {
     let own = set.tools.clone().unwrap_or_default();
     if own.allow.is_some() {
@@ -55,7 +55,7 @@ fn explicit(set: &PermissionSet, presets: &PermissionPresets) -> ToolRules {
     }
 }
 
-/// The credentials of `set`; none = all.
+/// Returns the credentials of `set`; `None` = all.
 fn granted(set: &PermissionSet) -> Option<Vec<String>> {
     match (&set.credentials, set.level) {
         (Some(names), _) => Some(names.clone()),
@@ -74,11 +74,12 @@ fn lower(one: Level, other: Level) -> Level {
     if rank(other) < rank(one) { other } else { one }
 }
 
-/// Whether `message` may do less than `turn`, or may not be seen to do as much.
+/// Returns whether `message` may do less than `turn`, or cannot be shown to be allowed as much.
 #[must_use]
 pub fn narrows(turn: &PermissionSet, message: &PermissionSet, presets: &PermissionPresets) -> bool {
     let (wide, narrow) = (explicit(message, presets), explicit(turn, presets));
     let covered = |by: &[String], patterns: &[String]| patterns.iter().all(|p| by.iter().any(|wider| covers(wider, p)));
+    // Every tool that the turn may use must be allowed to the message too.
     let allowed = covered(
         wide.allow.as_deref().unwrap_or_default(),
         narrow.allow.as_deref().unwrap_or_default(),
@@ -102,7 +103,7 @@ fn union(mut one: Vec<String>, other: Vec<String>) -> Vec<String> {
     one
 }
 
-/// The patterns of either list that a pattern of the other covers.
+/// Returns the patterns of either list that a pattern of the other list covers.
 fn common(one: Option<&[String]>, other: Option<&[String]>) -> Vec<String> {
     let (one, other) = (one.unwrap_or_default(), other.unwrap_or_default());
     let covered = |by: &[String], pattern: &String| by.iter().any(|wider| covers(wider, pattern));
@@ -111,8 +112,8 @@ fn common(one: Option<&[String]>, other: Option<&[String]>) -> Vec<String> {
     union(left.cloned().collect(), right.cloned().collect())
 }
 
-/// Whether everything that `narrow` matches is matched by `wide`: a `*` of `narrow` only meets a `*` of `wide`, and a
-/// `?` either wildcard.
+/// Returns whether `wide` matches everything that `narrow` matches. A `*` of `narrow` is matched only by a `*` of
+/// `wide`, and a `?` by either wildcard.
 fn covers(wide: &str, narrow: &str) -> bool {
     let star_met_by_question = |wide: &str| wide.contains('?') && narrow.contains('*');
     wide.eq_ignore_ascii_case(narrow) || (!star_met_by_question(wide) && glob(wide, narrow))
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Which of some tools all of `sets` together allow.
+    /// Returns the tools, of a sample, that all of `sets` together allow.
     fn check(sets: &[PermissionSet], expected: &[&str]) {
         let presets = PermissionPresets::default();
         let sets: Vec<&PermissionSet> = sets.iter().collect();

@@ -5,15 +5,15 @@ use jiff::civil::Date;
 use super::field::{self, DAYS, Values, WEEKDAYS, contains};
 use super::{DayRule, ParseCronError};
 
-/// `L-n`: at most so many days before the last one.
+/// Maximum number of days before the last day in `L-n`.
 const MAX_FROM_LAST: i8 = 30;
 
 /// A day of the month that depends on the month.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MonthDay {
-    /// `L-n`: n days before the last one.
+    /// `L-n`: n days before the last day.
     FromLast(i8),
-    /// `nW`: the weekday nearest to the n-th, within the month.
+    /// `nW`: the weekday nearest to the n-th day, within the month.
     Nearest(i8),
     /// `L-nW`: the weekday nearest to that day, within the month.
     NearestFromLast(i8),
@@ -22,13 +22,13 @@ enum MonthDay {
 /// A day of the week that depends on the month; 0 = Sunday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WeekDay {
-    /// `d#n`: the n-th of the month.
+    /// `d#n`: the n-th one of the month.
     Nth(i8, i8),
-    /// `dL`: the last of the month.
+    /// `dL`: the last one of the month.
     Last(i8),
 }
 
-/// Which days a cron expression means.
+/// The days that a cron expression matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Days {
     plain: Values,
@@ -41,7 +41,7 @@ pub(super) struct Days {
 }
 
 impl Days {
-    /// Reads both fields. `+` in front of the days of week asks for [`DayRule::Both`].
+    /// Parses both day fields. A `+` before the days of week selects [`DayRule::Both`].
     pub(super) fn parse(days: &str, weekdays: &str, rule: DayRule) -> Result<Self, ParseCronError> {
         let (rule, weekdays) = match weekdays.strip_prefix('+') {
             Some(rest) => (DayRule::Both, rest),
@@ -73,6 +73,7 @@ impl Days {
             }
         }
 
+        // Both 0 and 7 are Sunday.
         if contains(found.week, 7) {
             found.week |= 1;
         }
@@ -80,10 +81,10 @@ impl Days {
         Ok(found)
     }
 
-    /// Whether `date` is one of them.
+    /// Returns whether `date` matches.
     pub(super) fn hold(&self, date: Date) -> bool {
         let (month, week) = (self.month_day(date), self.week_day(date));
-        // As in Vixie's cron: a field that begins with a star restricts, two that do not add up.
+        // As in Vixie's cron: if either field begins with a star, both must match.
         if self.any_month_day || self.any_week_day || self.rule == DayRule::Both {
             month && week
         } else {
@@ -113,7 +114,7 @@ impl Days {
     }
 }
 
-/// The weekday nearest to `day` in the month of `date`, without leaving the month.
+/// Returns the weekday nearest to `day` in the month of `date`, without leaving the month.
 fn nearest(date: Date, day: i8) -> i8 {
     let Ok(wanted) = date.with().day(day).build() else {
         return 0;
@@ -131,7 +132,7 @@ fn nearest(date: Date, day: i8) -> i8 {
     }
 }
 
-/// `L`, `L-n`, `LW`, `L-nW` or `nW`; none for anything else.
+/// Parses `L`, `L-n`, `LW`, `L-nW` or `nW`; returns `None` for other text.
 fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
     let upper = item.to_ascii_uppercase();
     let (rest, is_nearest) = match upper.strip_suffix('W') {
@@ -153,6 +154,7 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
         }));
     }
 
+    // A plain value, which the field itself parses.
     if !is_nearest {
         return Ok(None);
     }
@@ -165,7 +167,7 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
     Ok(Some(MonthDay::Nearest(i8::try_from(day).unwrap_or(1))))
 }
 
-/// `d#n` or `dL`; none for anything else.
+/// Parses `d#n` or `dL`; returns `None` for other text.
 fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
     let short = |day: u32| i8::try_from(day % 7).unwrap_or(0);
     if let Some((day, nth)) = item.split_once('#') {
@@ -188,7 +190,7 @@ fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
     Ok(Some(WeekDay::Last(short(day))))
 }
 
-/// The next month in `months` after that of `date`, on its first day.
+/// Returns the first day of the next month in `months` after that of `date`.
 pub(super) fn next_month(months: Values, date: Date) -> Option<Date> {
     let month = u32::from(date.month().unsigned_abs());
     let (year, month) = match field::at_or_after(months, month + 1) {

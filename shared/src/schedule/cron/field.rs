@@ -1,23 +1,24 @@
-//! One field of a cron expression → the set of its values. *Pure.*
+//! Parsing of one field of a cron expression into the set of its values. *Pure.*
 //!
-//! Lists, ranges (those that wrap, `23-3`, among them), steps and names; `n/step` runs to the field's end.
+//! A field contains lists, ranges (including those that wrap, `23-3`), steps and names; `n/step` ends at the field's
+//! maximum.
 
 use super::ParseCronError;
 
-/// A field: its name, its bounds and the names of its values.
+/// A field with its name, its bounds and the names of its values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
-    /// As errors call it.
+    /// Name of the field in errors.
     pub(super) name: &'static str,
-    /// Smallest value.
+    /// Minimum value of the field.
     pub(super) min: u32,
-    /// Largest value.
+    /// Maximum value of the field.
     pub(super) max: u32,
-    /// Names of the values, from `names_from` on.
+    /// Names of the values, starting at `names_from`.
     pub(super) names: &'static [&'static str],
-    /// The value of the first name.
+    /// Value of the first name.
     pub(super) names_from: u32,
-    /// How many different values there are: a range that wraps goes on after so many.
+    /// Number of different values, after which a range that wraps starts again.
     pub(super) cycle: u32,
 }
 
@@ -43,7 +44,7 @@ pub(super) const MONTHS: Field = Field {
     names_from: 1,
     ..plain("months", 1, 12)
 };
-/// 0 and 7 are Sunday.
+/// Both 0 and 7 are Sunday.
 pub(super) const WEEKDAYS: Field = Field {
     names: &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
     names_from: 0,
@@ -51,7 +52,7 @@ pub(super) const WEEKDAYS: Field = Field {
     ..plain("days of week", 0, 7)
 };
 
-/// Values of one field, one bit each.
+/// The values of one field, one bit each.
 pub(super) type Values = u64;
 
 impl Field {
@@ -63,7 +64,7 @@ impl Field {
         }
     }
 
-    /// The number or name at the beginning of `text`, and what follows it.
+    /// Parses the number or name at the start of `text`. Returns it with the rest of the text.
     pub(super) fn value<'t>(&self, text: &'t str) -> Result<(u32, &'t str), ParseCronError> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         if digits > 0 {
@@ -82,12 +83,12 @@ impl Field {
         named.ok_or_else(|| self.error(text, "expected a number or a name"))
     }
 
-    /// The values of `text`: `*`, or a list of values, ranges and steps.
+    /// Returns the values of `text`: `*`, or a list of values, ranges and steps.
     pub(super) fn values(&self, text: &str) -> Result<Values, ParseCronError> {
         text.split(',').try_fold(0, |all, item| Ok(all | self.item(item)?))
     }
 
-    /// The values of one item of a list.
+    /// Returns the values of one item of a list.
     pub(super) fn item(&self, item: &str) -> Result<Values, ParseCronError> {
         let (first, last, rest) = if let Some(rest) = item.strip_prefix('*') {
             (self.min, self.max, rest)
@@ -104,7 +105,7 @@ impl Field {
         };
 
         let step = self.step(rest, item)?;
-        // A range that wraps goes past the end and comes in at the beginning, its step unbroken.
+        // A range that wraps continues past the maximum at the minimum, with the same step.
         let last = if last < first { last + self.cycle } else { last };
         let bit = |value: u32| {
             let value = if value > self.max { value - self.cycle } else { value };
@@ -129,7 +130,7 @@ impl Field {
     }
 }
 
-/// The smallest value of `values` from `from` on.
+/// Returns the smallest of `values` at or after `from`.
 pub(super) const fn at_or_after(values: Values, from: u32) -> Option<u32> {
     if from > 63 {
         return None;
@@ -142,7 +143,7 @@ pub(super) const fn at_or_after(values: Values, from: u32) -> Option<u32> {
     }
 }
 
-/// Whether `value` is one of `values`.
+/// Returns whether `value` is one of `values`.
 pub(super) const fn contains(values: Values, value: u32) -> bool {
     value < 64 && values >> value & 1 == 1
 }

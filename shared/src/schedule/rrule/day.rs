@@ -1,4 +1,4 @@
-//! Whether a date is one that a rule means. *Pure.* Source: RFC 5545 §3.3.10, the table of BYxxx parts.
+//! Matching of dates against a rule. *Pure.* Source: RFC 5545 §3.3.10, the table of BYxxx parts.
 
 use jiff::ToSpan as _;
 use jiff::civil::{Date, Weekday};
@@ -6,7 +6,7 @@ use jiff::civil::{Date, Weekday};
 use super::{Freq, Rule};
 
 impl Rule {
-    /// Whether `date` passes every part that speaks of days.
+    /// Returns whether `date` matches every part that is about days.
     pub(super) fn holds_on(&self, date: Date) -> bool {
         let month = i16::from(date.month());
         (self.months.is_empty() || self.months.contains(&month))
@@ -27,7 +27,7 @@ impl Rule {
         self.week_days.iter().any(|wanted| {
             wanted.day == date.weekday()
                 && wanted.nth.is_none_or(|nth| {
-                    // The n-th of the year, unless the rule speaks of months.
+                    // The n-th one of the year, unless the rule has months.
                     let (at, length) = if self.freq == Freq::Yearly && self.months.is_empty() {
                         (date.day_of_year(), date.days_in_year())
                     } else {
@@ -58,24 +58,24 @@ fn in_month(days: &[i16], date: Date) -> bool {
     days.contains(&day) || days.contains(&(day - i16::from(date.days_in_month()) - 1))
 }
 
-/// The first day of the week that `date` lies in.
+/// Returns the first day of the week of `date`.
 pub(super) fn start_of_week(date: Date, week_start: Weekday) -> Date {
     let days = date.weekday().since(week_start);
     date.checked_sub(i64::from(days).days()).unwrap_or(date)
 }
 
-/// The year and the number of the week that `date` lies in: week 1 is the first with four days in its year.
+/// Returns the year and the number of the week of `date`: week 1 is the first with four days in its year.
 fn week_of(date: Date, week_start: Weekday) -> (i16, i16) {
     let middle = start_of_week(date, week_start).checked_add(3.days()).unwrap_or(date);
     (middle.year(), (middle.day_of_year() - 1) / 7 + 1)
 }
 
-/// How many weeks `year` has. Its 28th of December always lies in the last one.
+/// Returns the number of weeks of `year`. December 28 is always in the last one.
 fn weeks_in(year: i16, week_start: Weekday) -> i16 {
     Date::new(year, 12, 28).map_or(52, |date| week_of(date, week_start).1)
 }
 
-/// Easter Sunday of `year` in the Gregorian calendar (anonymous Gregorian computus).
+/// Returns Easter Sunday of `year` in the Gregorian calendar (anonymous Gregorian computus).
 fn easter(year: i16) -> Option<Date> {
     let y = i32::from(year);
     let (a, b, c) = (y % 19, y / 100, y % 100);

@@ -1,22 +1,22 @@
-//! The text of a recurrence rule → its parts. *Pure.* Source: RFC 5545 §3.3.10 and §3.8.5.3.
+//! Parsing of a recurrence rule's text. *Pure.* Source: RFC 5545 §3.3.10 and §3.8.5.3.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 
 use super::{Freq, ParseRruleError, Rule, Until, WeekDayNumber};
 
-/// Longest text of a rule, in bytes.
+/// Maximum length of a rule's text, in bytes.
 const MAX_BYTES: usize = 2_048;
-/// Where rules without a DTSTART begin: midnight of a Monday that is the first of a month and of a year, so that
-/// intervals count from a fixed grid and not from whenever somebody started.
+/// Start of rules without a DTSTART: midnight of a Monday that is the first day of a month and of a year, so that
+/// intervals count from a fixed grid and not from the time at which the rule was created.
 pub(super) const NO_START: DateTime = DateTime::constant(2001, 1, 1, 0, 0, 0, 0);
 
-/// A rule's text: the rule, and where it begins.
+/// A parsed rule with its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parsed {
     pub(super) rule: Rule,
     pub(super) start: DateTime,
-    /// `TZID` of the DTSTART, or `UTC` where it ends in `Z`.
+    /// `TZID` of the DTSTART, or `UTC` if the start ends in `Z`.
     pub(super) zone: Option<String>,
 }
 
@@ -28,7 +28,7 @@ fn wrong(part: &str, text: &str, why: &str) -> ParseRruleError {
     }
 }
 
-/// Reads `DTSTART…` (optional) and `RRULE:…` on lines of their own, or a bare rule.
+/// Parses `DTSTART…` (optional) and `RRULE:…` on lines of their own, or a bare rule.
 pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
     if text.len() > MAX_BYTES {
         return Err(wrong("rule", text, "too long"));
@@ -51,6 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
     }
 
     let rule = rule.ok_or_else(|| wrong("rule", text, "missing"))?;
+    // Counted from the fixed start, the rule would already be over.
     if start.is_none() && rule.count.is_some() {
         return Err(wrong("COUNT", text, "needs a DTSTART to count from"));
     }
@@ -62,7 +63,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
     })
 }
 
-/// `DTSTART:19970902T090000`, `DTSTART;TZID=Europe/Berlin:…`, `DTSTART:…Z`.
+/// Parses `DTSTART:19970902T090000`, `DTSTART;TZID=Europe/Berlin:…`, `DTSTART:…Z`.
 fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
     let error = |why| wrong("DTSTART", line, why);
     let (head, value) = line.split_once(':').ok_or_else(|| error("expected `:` and a time"))?;
@@ -84,12 +85,13 @@ fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
     Ok((start, zone))
 }
 
-/// `YYYYMMDD[THHMMSS[Z]]`: the time, whether it is UTC, whether it is a date alone.
+/// Parses `YYYYMMDD[THHMMSS[Z]]`. Returns the time, whether it is in UTC, and whether it is only a date.
 fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
     let (text, is_utc) = match text.strip_suffix(['Z', 'z']) {
         Some(text) => (text, true),
         None => (text, false),
     };
+    // The fields below are cut out by byte offsets.
     if !text.is_ascii() {
         return None;
     }
@@ -121,7 +123,7 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
     Some((day.to_datetime(at), is_utc, time.is_none()))
 }
 
-/// `FREQ=…;INTERVAL=…;…`.
+/// Parses the parts `FREQ=…;INTERVAL=…;…`.
 fn parts(text: &str) -> Result<Rule, ParseRruleError> {
     let mut rule = Rule::default();
     let mut freq = None;
@@ -131,6 +133,7 @@ fn parts(text: &str) -> Result<Rule, ParseRruleError> {
         let (name, value) = part
             .split_once('=')
             .ok_or_else(|| wrong("rule", part, "expected NAME=VALUE"))?;
+        // RFC 5545 allows each part only once.
         if seen.contains(&name) {
             return Err(wrong(name, value, "given twice"));
         }
@@ -234,7 +237,7 @@ fn until(value: &str) -> Option<Until> {
         return Some(Until::Instant(at));
     }
 
-    // A bare date means that whole day.
+    // A date without a time includes the whole day.
     let last = if is_date {
         at.date().to_datetime(Time::constant(23, 59, 59, 0))
     } else {
@@ -257,7 +260,7 @@ fn weekday(text: &str) -> Option<Weekday> {
     }
 }
 
-/// `MO`, `2TU`, `-1SU`.
+/// Parses a weekday with an optional number: `MO`, `2TU`, `-1SU`.
 fn numbered(text: &str) -> Option<WeekDayNumber> {
     let at = text.len().checked_sub(2)?;
     let (number, day) = (text.get(..at)?, weekday(text.get(at..)?)?);

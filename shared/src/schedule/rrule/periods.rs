@@ -1,4 +1,4 @@
-//! Daily and coarser rules: period after period, the wall-clock times that a rule means. *Pure.*
+//! Daily and coarser rules: the wall-clock times of a rule, period by period. *Pure.*
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Span, ToSpan as _};
@@ -6,10 +6,10 @@ use jiff::{Span, ToSpan as _};
 use super::day::start_of_week;
 use super::{Freq, Rule};
 
-/// How far the next time of a rule is looked for, in years.
+/// Maximum distance of the next time, in years.
 const HORIZON_YEARS: i16 = 100;
 
-/// The periods of a rule that begins at `start`, each as the times that it holds, in order.
+/// The periods of a rule that begins at `start`, each as its matching times in order.
 #[derive(Debug)]
 pub(super) struct Periods<'r> {
     rule: &'r Rule,
@@ -20,7 +20,7 @@ pub(super) struct Periods<'r> {
 }
 
 impl<'r> Periods<'r> {
-    /// Those from the one that `from` lies in; the very first one where the rule counts.
+    /// Returns the periods from the one that contains `from`, or from the first one if the rule has a COUNT.
     pub(super) fn new(rule: &'r Rule, start: DateTime, from: DateTime) -> Self {
         let first = if rule.count.is_some() {
             0
@@ -37,7 +37,7 @@ impl<'r> Periods<'r> {
         }
     }
 
-    /// The first day of period number `n`, and how many days it has.
+    /// Returns the first day and the number of days of period `n`.
     fn period(&self, n: i64) -> Option<(Date, i16)> {
         let steps = n.checked_mul(i64::from(self.rule.interval))?;
         let day = self.start.date();
@@ -80,13 +80,14 @@ impl Iterator for Periods<'_> {
         let all: Vec<DateTime> = held
             .flat_map(|date| self.times.iter().map(move |time| date.to_datetime(*time)))
             .collect();
+        // BYSETPOS counts within the whole period, including the times before the start.
         let chosen = self.rule.choose(all);
 
         Some(chosen.into_iter().filter(|at| *at >= self.start).collect())
     }
 }
 
-/// How many whole steps of the rule lie between the periods of `start` and `from`; never too many.
+/// Returns a number of whole steps between the periods of `start` and `from`, which is never too high.
 fn periods_between(rule: &Rule, start: Date, from: Date) -> i64 {
     let days = i64::from(start.until(from).map_or(0, |span| span.get_days()));
     let months = i64::from(from.year() - start.year()) * 12 + i64::from(from.month()) - i64::from(start.month());
@@ -101,7 +102,7 @@ fn periods_between(rule: &Rule, start: Date, from: Date) -> i64 {
     units.max(0) / i64::from(rule.interval)
 }
 
-/// The times of day that a rule means, in order.
+/// Returns the times of day of a rule, in order.
 fn times(rule: &Rule) -> Vec<Time> {
     let mut all = Vec::new();
     for &hour in &rule.hours {

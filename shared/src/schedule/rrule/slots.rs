@@ -1,7 +1,7 @@
 //! Hourly and finer rules: slots of elapsed time. *Pure.*
 //!
-//! Slot number n begins n × interval hours (minutes, seconds) of real time after the one that the rule starts in,
-//! whatever the clocks do in between. The parts of the rule then let a slot pass by what the wall clock shows in it.
+//! Slot n begins n × interval hours (minutes, seconds) of real time after the slot of the rule's start, even if
+//! clocks change in between. The parts of the rule then match a slot by the wall-clock times in it.
 
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
@@ -9,25 +9,25 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Freq, Rule, Until};
 
-/// How far the next time is looked for, in seconds: a hundred years.
+/// Maximum distance of the next time, in seconds: a hundred years.
 const HORIZON_S: i64 = 100 * 366 * 86_400;
-/// How many slots are looked at, at most.
+/// Maximum number of slots in one search.
 const MAX_SLOTS: u32 = 3_000_000;
 
-/// One rule on the line of elapsed time.
+/// A rule with its slots in elapsed time.
 struct Line<'r> {
     rule: &'r Rule,
     zone: &'r TimeZone,
     start: Timestamp,
-    /// Where slot 0 begins, seconds since the epoch.
+    /// Start of slot 0, in seconds since the epoch.
     origin: i64,
-    /// Length of a slot, seconds.
+    /// Length of a slot, in seconds.
     unit: i64,
-    /// From slot to slot, seconds.
+    /// Distance between the starts of two slots, in seconds.
     step: i64,
 }
 
-/// The first instant after `after`.
+/// Returns the first instant of `rule` after `after`.
 pub(super) fn next_after(
     rule: &Rule,
     start: DateTime,
@@ -37,6 +37,7 @@ pub(super) fn next_after(
 ) -> Option<Timestamp> {
     let start = zone.to_timestamp(start).ok()?;
     let local = zone.to_datetime(start);
+    // Slots start at whole hours or minutes, even if the rule starts within one.
     let into_slot = match rule.freq {
         Freq::Hourly => i64::from(local.minute()) * 60 + i64::from(local.second()),
         Freq::Minutely => i64::from(local.second()),
@@ -60,7 +61,7 @@ pub(super) fn next_after(
     line.next_after(after, into_slot)
 }
 
-/// Whether nothing but the frequency, the interval and the end is said.
+/// Returns whether the rule has only a frequency, an interval and an end.
 const fn is_plain(rule: &Rule) -> bool {
     rule.months.is_empty()
         && rule.weeks.is_empty()
@@ -74,7 +75,7 @@ const fn is_plain(rule: &Rule) -> bool {
         && rule.positions.is_empty()
 }
 
-/// Of a plain rule, without walking to it.
+/// Computes the next instant of a plain rule directly, without a search.
 fn plain_after(rule: &Rule, start: Timestamp, step: i64, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let passed = (after.as_second() - start.as_second()).div_euclid(step) + 1;
     let number = if after < start { 0 } else { passed };
@@ -96,7 +97,7 @@ fn is_over(rule: &Rule, at: Timestamp, zone: &TimeZone) -> bool {
 impl Line<'_> {
     fn next_after(&self, after: Timestamp, into_slot: i64) -> Option<Timestamp> {
         let mut left = self.rule.count.unwrap_or(u32::MAX);
-        // A rule that counts is walked from its beginning.
+        // A rule with a COUNT is searched from its beginning.
         let mut slot = match self.rule.count {
             Some(_) => 0,
             None => ((after.as_second() - self.origin) / self.step - 1).max(0),
@@ -111,6 +112,7 @@ impl Line<'_> {
 
             let begins_at = Timestamp::from_second(begins).ok()?;
             if let Some(skip_to) = self.shut_until(begins_at) {
+                // At least one slot, so that the search ends.
                 slot += ((skip_to.as_second() - begins + self.step - 1) / self.step).max(1);
                 continue;
             }
@@ -137,12 +139,12 @@ impl Line<'_> {
         None
     }
 
-    /// Where the slot that begins at `begins` holds nothing: until when nothing will be held.
+    /// Returns a time until which no instant matches, if none matches in the slot that starts at `begins`.
     fn shut_until(&self, begins: Timestamp) -> Option<Timestamp> {
         let last = begins.checked_add(SignedDuration::from_secs(self.unit - 1)).ok()?;
         let (local, end) = (self.zone.to_datetime(begins), self.zone.to_datetime(last));
 
-        // A slot may reach from one hour or day of the wall clock into the next: shut only where both ends are.
+        // A slot can extend from one wall-clock hour or day into the next, so both ends are checked.
         if !self.rule.holds_on(local.date()) && !self.rule.holds_on(end.date()) {
             let midnight = local.date().tomorrow().ok()?.to_datetime(Time::midnight());
             let next = self.zone.to_timestamp(midnight).ok()?;
@@ -167,7 +169,7 @@ impl Line<'_> {
         None
     }
 
-    /// The instants in the slot that begins at `begins`, in order.
+    /// Returns the matching instants in the slot that starts at `begins`, in order.
     fn times_in(&self, begins: i64, into_slot: i64) -> Vec<Timestamp> {
         let mut found: Vec<Timestamp> = self
             .offsets(begins, into_slot)
@@ -180,12 +182,14 @@ impl Line<'_> {
         found
     }
 
-    /// Seconds from the slot's beginning, by what the wall clock shows there; the start's own where the rule says nothing.
+    /// Returns the seconds from the slot's start by its wall-clock time. An absent part is taken from the rule's
+    /// start.
     fn offsets(&self, begins: i64, into_slot: i64) -> Vec<i64> {
         let Ok(begins_at) = Timestamp::from_second(begins) else {
             return Vec::new();
         };
         let local = self.zone.to_datetime(begins_at);
+        // Zone offsets need not be whole hours, so the wall clock may show any minute at a slot's start.
         let behind = |wanted: i16, shown: i8| (i64::from(wanted) - i64::from(shown)).rem_euclid(60);
 
         let seconds: Vec<i64> = if self.rule.freq == Freq::Secondly {
@@ -212,7 +216,7 @@ impl Line<'_> {
             .collect()
     }
 
-    /// Whether the wall clock's `local` passes every part.
+    /// Returns whether the wall-clock time `local` matches every part.
     fn shows(&self, local: DateTime) -> bool {
         let passes = |list: &[i16], value: i8| list.is_empty() || list.contains(&i16::from(value));
         self.rule.holds_on(local.date())

@@ -30,7 +30,7 @@ fn event(id: &str, channel: &str, account: &str, origin: &str) -> Event {
     event
 }
 
-/// What `event`, sealed by `key` as of `sealed`, is admitted as, stored under its own subject.
+/// Returns the event that `event`, sealed by `key` as of `sealed` and stored under its own subject, is admitted as.
 fn admit(event: &Event, seal: Option<(&SealKey, &str)>) -> Result<String, &'static str> {
     let (content, mut headers) = encode(event, Format::Cbor);
     if let Some((key, origin)) = seal {
@@ -214,7 +214,7 @@ fn keys_are_hexadecimal_or_base64_and_long() {
     assert_ne!(one, other);
 }
 
-/// The numbers are those of the Python program in `docs/agents.md`.
+/// The values are those of the Python program in `docs/agents.md`.
 #[test]
 fn another_language_makes_the_same() {
     let id = EventId::parse("lora:roof/1").unwrap();
@@ -267,7 +267,7 @@ fn another_order_of_keys_is_no_change() {
 }
 
 proptest! {
-    /// Whatever a stranger writes, under whatever seal, is refused or open.
+    /// Any event of a stranger, under any seal, is refused or open.
     #[test]
     fn nothing_is_believed_without_a_key(
         id in "(open|timer|lora|webhook):[a-z/]{1,12}",
@@ -289,7 +289,7 @@ proptest! {
         }
     }
 
-    /// A seal holds for one id, one content and one origin.
+    /// A seal is valid for one id, one content and one origin.
     #[test]
     fn a_seal_is_of_one_event(flip in 0_usize..3, id in "crm:[a-z]{1,9}") {
         let said = event(&id, "crm", "default", "token:crm");
