@@ -30,6 +30,19 @@ pub fn key_of(hook_id: &str) -> String {
 
 /// The conditions under which a breaker opens, and its cool-down. The defaults are the seed's five failures and five
 /// minutes.
+///
+/// ```
+/// use shared::breaker::{Admission, Breaker, BreakerPolicy};
+/// use shared::model::time::UnixMillis;
+///
+/// let policy = BreakerPolicy { failures_to_open: 2, cool_down_ms: 1_000 };
+/// let mut breaker = Breaker::of("notify", "hash");
+/// for _ in 0..2 {
+///     breaker = breaker.failed(&policy, "hook-svc-0", UnixMillis(5)).unwrap_or(breaker);
+/// }
+/// assert_eq!(breaker.admit("hook-svc-0", UnixMillis(6)), Admission::Refuse { until: UnixMillis(1_005) });
+/// assert_eq!(breaker.admit("hook-svc-0", UnixMillis(1_005)), Admission::Claim);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakerPolicy {

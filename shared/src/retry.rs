@@ -20,6 +20,17 @@ use crate::process::lifecycle::Shutdown;
 pub use backoff::Error as Failure;
 
 /// The waits between the attempts of one operation, and their number.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use shared::retry::Schedule;
+///
+/// let schedule = Schedule { initial_ms: 100, factor: 2.0, max_attempts: 3, jitter: 0.0, ..Schedule::default() };
+/// assert_eq!(schedule.delay(1, 0.5), Some(Duration::from_millis(100)));
+/// assert_eq!(schedule.delay(2, 0.5), Some(Duration::from_millis(200)));
+/// assert_eq!(schedule.delay(3, 0.5), None, "no attempt is left");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {

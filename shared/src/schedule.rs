@@ -65,6 +65,17 @@ pub enum ParseScheduleError {
 }
 
 /// A parsed schedule, from which firings can be computed.
+///
+/// ```
+/// use shared::model::time::UnixMillis;
+/// use shared::schedule::{Schedule, next_after};
+///
+/// let schedule = Schedule::parse("cron 0 9 * * MON-FRI", "Europe/Berlin")?;
+/// let friday_noon = UnixMillis(1_795_777_200_000); // 2026-11-27T12:00+01:00
+/// let monday = next_after(&schedule, friday_noon);
+/// assert_eq!(monday, Some(UnixMillis(1_796_025_600_000))); // 2026-11-30T09:00+01:00
+/// # Ok::<(), shared::schedule::ParseScheduleError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Schedule {
     timing: Timing,

@@ -129,6 +129,15 @@ pub fn dispatch_id(event: &EventId, timestamp: UnixMillis, hook: &str) -> Ulid {
 
 /// Returns a ULID of `at` and of `parts`, joined by NUL and hashed, for ids that must be the same when computed
 /// again.
+///
+/// ```
+/// use shared::model::dispatch::derived_ulid;
+/// use shared::model::time::UnixMillis;
+///
+/// let at = UnixMillis(1_795_600_000_000);
+/// assert_eq!(derived_ulid(at, &["http:ci/42", "notify"]), derived_ulid(at, &["http:ci/42", "notify"]));
+/// assert_ne!(derived_ulid(at, &["http:ci/42", "notify"]), derived_ulid(at, &["http:ci/43", "notify"]));
+/// ```
 #[must_use]
 pub fn derived_ulid(at: UnixMillis, parts: &[&str]) -> Ulid {
     let mut hash = Sha256::new();

@@ -51,6 +51,15 @@ pub enum ParseEventIdError {
 }
 
 /// The id of an event: `{adapter}:{source_id}`. The same source item always has the same id.
+///
+/// ```
+/// use shared::model::event::EventId;
+///
+/// let id = EventId::parse("telegram:bot/4711/9")?;
+/// assert_eq!(id.adapter(), "telegram");
+/// assert!(EventId::parse("no colon").is_err());
+/// # Ok::<(), shared::model::event::ParseEventIdError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EventId(String);
@@ -259,6 +268,21 @@ pub struct Attachment {
 /// Everything that happens, in normalized form: a chat message, a mail, a webhook, a timer, a file, another agent.
 ///
 /// The wire uses the field names below; the seed's camelCase names are read too.
+///
+/// ```
+/// use shared::model::event::Event;
+/// use shared::wire::envelope::{Format, decode, encode};
+///
+/// let event: Event = serde_json::from_value(serde_json::json!({
+///     "id": "http:ci/42", "timestamp": 1_795_600_000_000_i64, "received_at": 1_795_600_000_000_i64,
+///     "source_adapter": "http", "source_id": "ci/42", "channel": "http", "direction": "received",
+///     "peer": {"kind": "dm", "id": "ci"}, "from": {"id": "ci"},
+///     "content": "build 42 failed", "content_types": ["text"], "hops": 0,
+/// }))?;
+/// let (payload, headers) = encode(&event, Format::Cbor);
+/// assert_eq!(decode::<Event>(&headers, &payload)?, event);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {

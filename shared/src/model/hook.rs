@@ -182,6 +182,15 @@ pub struct HookContextPatch {
 }
 
 /// The result that a hook returns, in the unified spelling (seed 001 §2).
+///
+/// ```
+/// use shared::model::hook::HookResult;
+///
+/// let result: HookResult = serde_json::from_str(r#"{"fire": true, "routing": {"persona": "ops"}}"#)?;
+/// assert!(result.fire && !result.disable_hook);
+/// assert!(serde_json::from_str::<HookResult>(r#"{"fire": true, "surprise": 1}"#).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookResult {

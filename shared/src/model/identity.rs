@@ -30,6 +30,18 @@ pub struct Person {
 }
 
 /// The content of `identities.yaml`.
+///
+/// ```
+/// use shared::model::identity::Identities;
+///
+/// let identities: Identities = serde_json::from_value(serde_json::json!({
+///     "owner": "ann",
+///     "persons": [{"id": "ann", "addresses": {"telegram": ["4711"]}}],
+/// }))?;
+/// assert_eq!(identities.person("telegram", "4711").map(|person| person.id.as_str()), Some("ann"));
+/// assert!(identities.faults().is_empty());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identities {

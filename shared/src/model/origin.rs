@@ -51,6 +51,16 @@ fn is_mail(channel: &str) -> bool {
 }
 
 /// The party that brought an event.
+///
+/// ```
+/// use shared::model::origin::Origin;
+///
+/// let origin = Origin::parse("verified:telegram/bot")?;
+/// assert_eq!(origin, Origin::account("telegram", "bot"));
+/// assert!(origin.is_verified() && Origin::parse("open")?.is_open());
+/// assert!(Origin::parse("owner").is_err());
+/// # Ok::<(), shared::model::origin::ParseOriginError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Origin {

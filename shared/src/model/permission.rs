@@ -47,6 +47,19 @@ impl ToolRules {
 }
 
 /// The permissions of an agent in the turn of one dispatch.
+///
+/// ```
+/// use shared::model::identity::PermissionPresets;
+/// use shared::model::permission::{PermissionSet, permitted};
+///
+/// let set: PermissionSet = serde_json::from_value(serde_json::json!({
+///     "level": "restricted", "tools": {"allow": ["memory_*"], "deny": ["memory_delete"]},
+/// }))?;
+/// let presets = PermissionPresets::default();
+/// assert!(permitted("memory_search", &set, &presets));
+/// assert!(!permitted("memory_delete", &set, &presets), "deny wins");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PermissionSet {
@@ -93,6 +106,13 @@ pub const fn level_name(level: Level) -> &'static str {
 
 /// Returns whether `text` matches `pattern`, in which `*` matches any characters and `?` matches one. The function
 /// takes linear memory and at most pattern × text time.
+///
+/// ```
+/// use shared::model::permission::glob;
+///
+/// assert!(glob("mcp__github__*", "mcp__github__list_issues"));
+/// assert!(!glob("send_?", "send_message"));
+/// ```
 #[must_use]
 pub fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();

@@ -19,6 +19,16 @@ pub struct Position {
 
 /// A message of a stream that a queue drains, written as `{sequence}@{nanoseconds}`. A sequence alone does not
 /// identify a message: a queue that is restored to an older state, or created again, reuses sequences.
+///
+/// ```
+/// use shared::model::position::Place;
+///
+/// let place = Place { sequence: 20, stored_at_ns: 1_700 };
+/// assert_eq!(place.to_string(), "20@1700");
+/// assert_eq!(Place::parse("20@1700"), Some(place));
+/// // The same sequence in a restored stream is another message.
+/// assert_ne!(Place::parse("20@1800"), Some(place));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// Stream sequence of the message.

@@ -39,6 +39,15 @@ pub enum Overflow {
 }
 
 /// Settings of a session's queue. An absent value is taken from the next wider settings.
+///
+/// ```
+/// use shared::model::session::{QueueMode, QueueSettings};
+///
+/// let session = QueueSettings { cap: Some(5), ..QueueSettings::default() };
+/// let persona = QueueSettings { mode: Some(QueueMode::Collect), cap: Some(20), ..QueueSettings::default() };
+/// let merged = session.or(persona);
+/// assert_eq!((merged.mode, merged.cap), (Some(QueueMode::Collect), Some(5)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueSettings {

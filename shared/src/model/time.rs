@@ -5,6 +5,14 @@ use serde::{Deserialize, Serialize};
 /// An instant in Unix milliseconds (UTC).
 ///
 /// A value, not a clock: only [`crate::clock`] reads time.
+///
+/// ```
+/// use shared::model::time::UnixMillis;
+///
+/// let start = UnixMillis::from_seconds(60);
+/// assert_eq!(start.plus(1_500).since(start), 1_500);
+/// assert_eq!(UnixMillis(-1).seconds(), -1);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnixMillis(pub i64);

@@ -13,6 +13,11 @@ pub struct ParseDurationError {
 
 /// Returns the milliseconds of `text`: numbers with `w`, `d`, `h`, `m`, `min`, `s` or `ms`, at least one in total.
 ///
+/// ```
+/// assert_eq!(shared::schedule::duration::parse("1h30m"), Ok(5_400_000));
+/// assert!(shared::schedule::duration::parse("soon").is_err());
+/// ```
+///
 /// # Errors
 /// Returns [`ParseDurationError`] if `text` is not of this form.
 pub fn parse(text: &str) -> Result<i64, ParseDurationError> {

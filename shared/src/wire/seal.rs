@@ -39,6 +39,18 @@ const FINGERPRINT_BYTES: usize = 8;
 const ID_BYTES: usize = 20;
 
 /// A key that seals events. Its `Debug` output hides the key.
+///
+/// ```
+/// use shared::model::event::EventId;
+/// use shared::model::origin::Origin;
+/// use shared::wire::seal::SealKey;
+///
+/// let key = SealKey::parse("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")?;
+/// let id = EventId::parse("http:ci/42")?;
+/// let seal = key.seal(&id, b"content", &Origin::System);
+/// assert_ne!(seal, key.seal(&id, b"content", &Origin::Open), "the seal covers the origin");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SealKey(Hmac<Sha256>);
 

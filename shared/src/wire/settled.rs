@@ -10,6 +10,17 @@ use crate::model::position::Position;
 pub const MAX_RANGES: usize = 256;
 
 /// Settled sequences as ranges: both ends inclusive, ascending, not adjacent.
+///
+/// ```
+/// use shared::wire::settled::Settled;
+///
+/// let mut settled = Settled::default();
+/// settled.push(12, 14);
+/// settled.push(20, 20);
+/// assert!(settled.contains(13) && !settled.contains(15));
+/// let widths = settled.widths(10);
+/// assert_eq!(Settled::of_widths(10, &widths), settled);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settled(Vec<(u64, u64)>);
 

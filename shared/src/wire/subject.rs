@@ -19,6 +19,13 @@ const KEPT_BYTES: usize = 80;
 pub const MAX_SUBJECT_BYTES: usize = 1_024;
 
 /// Returns `id` as one token.
+///
+/// ```
+/// use shared::wire::subject::{token, untoken};
+///
+/// assert_eq!(token("ann@example.org"), "ann=40example=2Eorg");
+/// assert_eq!(untoken("ann=40example=2Eorg").as_deref(), Some("ann@example.org"));
+/// ```
 #[must_use]
 pub fn token(id: &str) -> String {
     if id.is_empty() {

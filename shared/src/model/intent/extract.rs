@@ -83,6 +83,14 @@ pub struct Extracted {
 }
 
 /// Extracts the elements of `answer`. An answer without any is returned unchanged.
+///
+/// ```
+/// use shared::model::intent::extract::extract;
+///
+/// let plain = extract("See you tomorrow.");
+/// assert_eq!(plain.text, "See you tomorrow.");
+/// assert!(plain.proposals.is_empty() && plain.refusals.is_empty());
+/// ```
 #[must_use]
 pub fn extract(answer: &str) -> Extracted {
     if !answer.contains(NAME) && !answer.contains(CLOSING) {

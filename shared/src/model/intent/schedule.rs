@@ -21,6 +21,16 @@ const fn default_deadline() -> u64 {
 }
 
 /// The time, recurrence or condition of an intent's firing.
+///
+/// ```
+/// use shared::model::intent::schedule::IntentSchedule;
+///
+/// let once: IntentSchedule = serde_json::from_str(r#"{"type": "after", "seconds": 90}"#)?;
+/// assert!(!once.recurs());
+/// let daily = r#"{"type": "rrule", "rule": "FREQ=DAILY;COUNT=5", "start": "2026-11-26T08:00", "zone": "Europe/Berlin"}"#;
+/// assert!(serde_json::from_str::<IntentSchedule>(daily)?.recurs());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type", deny_unknown_fields)]
 pub enum IntentSchedule {
