@@ -31,6 +31,9 @@ const MAX_REDIRECTS: usize = 3;
 /// Maximum length of a response that is kept as the reason, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
+/// Maximum time to wait for the response's body once the status has arrived.
+const MAX_BODY_WAIT: Duration = Duration::from_secs(1);
+
 /// The endpoint to which an account's replies are sent.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
@@ -47,7 +50,7 @@ pub struct Endpoint {
 pub struct Timeouts {
     /// Maximum time until the connection is established.
     pub connect: Duration,
-    /// Maximum time until the whole response is read.
+    /// Maximum time until the status of the response arrives.
     pub whole: Duration,
 }
 
@@ -56,7 +59,7 @@ pub struct Timeouts {
 pub struct WebhookChannel {
     client: reqwest::Client,
     endpoints: HashMap<String, Endpoint>,
-    /// Maximum time until the whole response is read.
+    /// Maximum time until the status of the response arrives.
     whole: Duration,
 }
 
@@ -197,23 +200,23 @@ impl Channel for WebhookChannel {
             request = request.header(TRACESTATE, state);
         }
 
-        let call = async {
-            match request.body(body).send().await {
-                Ok(response) => read(response).await,
-                Err(error) => Call::Unreachable { reason: chain(&error) },
-            }
-        };
-
         // The response is polled first, and time for which this process was stopped does not count: the response may
         // already be in the socket.
-        tokio::select! {
+        let sent = tokio::select! {
             biased;
-            ended = call => ended,
-            () = run_for(self.whole) => Call::Unreachable { reason: "timed out".to_owned() },
+            sent = request.body(body).send() => sent,
+            () = run_for(self.whole) => return Call::Unreachable { reason: "timed out".to_owned() },
+        };
+
+        match sent {
+            Ok(response) => read(response).await,
+            Err(error) => Call::Unreachable { reason: chain(&error) },
         }
     }
 }
 
+/// Returns the outcome of a call whose status has arrived. The receiver has decided: a body that fails or stalls changes
+/// nothing.
 async fn read(mut response: reqwest::Response) -> Call {
     let code = response.status().as_u16();
     let retry_after = response
@@ -223,13 +226,20 @@ async fn read(mut response: reqwest::Response) -> Call {
         .map(str::to_owned);
 
     let mut said = Vec::new();
-    // A failure after the status has arrived changes nothing, because the receiver has already decided.
-    while let Ok(Some(chunk)) = response.chunk().await {
-        let room = MAX_REASON_BYTES.saturating_sub(said.len());
-        if room == 0 {
-            break;
+    let reason = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            let room = MAX_REASON_BYTES.saturating_sub(said.len());
+            if room == 0 {
+                break;
+            }
+            said.extend_from_slice(&chunk[..chunk.len().min(room)]);
         }
-        said.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    };
+
+    tokio::select! {
+        biased;
+        () = reason => {}
+        () = run_for(MAX_BODY_WAIT) => {}
     }
 
     Call::Status {

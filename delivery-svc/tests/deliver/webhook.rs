@@ -1,6 +1,11 @@
 //! Signed calls, and what the receiver's answers lead to.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use shared::model::receipt::{AttemptOutcome, ReceiptStep};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::receiver::Receiver;
 use crate::world::{Setup, World, reply};
@@ -183,5 +188,39 @@ async fn a_redirect_is_not_followed_to_a_get() {
     world.settled().await;
     assert_eq!(world.dead_letters().await[0].detail, "status 302");
 
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_stalls_after_its_status_is_called_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = Some(format!("http://{}/", listener.local_addr().expect("an address")));
+    let calls = Arc::new(AtomicUsize::new(0));
+
+    let counted = Arc::clone(&calls);
+    tokio::spawn(async move {
+        // The connections stay open, so that the body that was announced never comes.
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let mut request = vec![0; 64 * 1024];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await;
+            open.push(stream);
+        }
+    });
+
+    let world = World::start().await;
+    let replica = world.replica(
+        "a",
+        Setup {
+            url,
+            ..Setup::default()
+        },
+    );
+    world.publish(&reply(1, "webhook", "ann")).await;
+    world.settled().await;
+
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
     replica.stop().await;
 }

@@ -220,6 +220,7 @@ mod tests {
                 "no end",
             ),
             (json!({ "type": "event_matches", "match": {} }), "match"),
+            (json!({ "type": "event_matches", "match": { "contains": "" } }), "match"),
             (json!({ "type": "user_idle", "for_seconds": 0 }), "quiet"),
         ] {
             let error = check(schedule.clone()).expect_err("refused");

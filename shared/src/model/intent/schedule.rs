@@ -169,10 +169,12 @@ pub struct EventMatch {
 }
 
 impl EventMatch {
-    /// Returns whether there is no condition, so that every event would match.
+    /// Returns whether there is no condition, so that every event would match. An empty text is no condition: every
+    /// content contains it.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.channel.is_none() && self.peer.is_none() && self.from.is_none() && self.contains.is_none()
+    pub fn is_empty(&self) -> bool {
+        let says_nothing = self.contains.as_ref().is_none_or(String::is_empty);
+        self.channel.is_none() && self.peer.is_none() && self.from.is_none() && says_nothing
     }
 
     /// Returns whether `event` meets the conditions. Events that Nexus sent and timers never do, and a sender or
