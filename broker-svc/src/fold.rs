@@ -4,7 +4,8 @@
 //! fold forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
 
 mod history;
-mod owed;
+mod intents;
+mod post_hooks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,8 +20,8 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
-pub use self::owed::{About, MAX_OWED, Owed};
-use crate::hook_point::runs::REMINDED;
+pub use self::intents::MAX_OWED_INTENTS;
+pub use self::post_hooks::{MAX_PENDING_POST_HOOKS, PendingPostHooks};
 use crate::turn::journal::{Awaited, Running, sum};
 use crate::turn::used::{Stamp, UsedTime};
 
@@ -37,20 +38,6 @@ pub const MAX_REMINDED: usize = 256;
 pub const MAX_NOTES: usize = 40;
 /// What a turn of the history takes in memory besides its texts: the entry, and two allocations.
 const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
-/// Who stands in the ledger as having said a note about an intent.
-pub const INTENTS: &str = "intents";
-/// Key under which such an entry holds an intent that nobody answered for.
-pub const ASKS: &str = "asks";
-/// Key under which such an entry names an intent that was answered for, or given up.
-pub const ASKED: &str = "asked";
-/// Where such an entry says what the next turn is told.
-pub const NOTE: &str = "note";
-/// Intents that nobody has answered for remembered at once.
-pub const MAX_WISHED: usize = 16;
-/// Reason of a dispatch that a newer one interrupted before it ran; a line of it goes into the next turn's context.
-pub const SUPERSEDED: &str = "superseded";
-/// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
-pub const SUMMARIZED: &str = "overflow: summarized";
 
 /// What a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -111,15 +98,15 @@ pub struct Fold {
     /// Reminders that come once and have come; at most [`MAX_REMINDED`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reminded: BTreeSet<String>,
-    /// Intents of turns that are over which nobody has answered for, oldest first; at most [`MAX_WISHED`].
+    /// Intents of finished turns that the scheduler has not answered for, oldest first; at most [`MAX_OWED_INTENTS`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub wished: VecDeque<ProposeIntent>,
-    /// Since when each of them has been owed, by its id.
+    pub owed_intents: VecDeque<ProposeIntent>,
+    /// When each of them was first owed, by its id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub wished_since: BTreeMap<Ulid, UnixMillis>,
-    /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
+    pub intents_owed_since: BTreeMap<Ulid, UnixMillis>,
+    /// Finished turns whose post-turn hooks have not all run, oldest first; at most [`MAX_PENDING_POST_HOOKS`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub owed: VecDeque<Owed>,
+    pub post_hooks: VecDeque<PendingPostHooks>,
 }
 
 impl Fold {
@@ -199,12 +186,46 @@ impl Fold {
                     self.cursor = cursor.clone();
                 }
             }
-            LedgerEntry::HookRan { hook, outcome, .. } => {
-                if hook == INTENTS {
-                    self.wish(outcome);
+            LedgerEntry::HookRan { .. } | LedgerEntry::ContextAdded { .. } | LedgerEntry::ToolsHidden { .. } => {
+                self.in_turn(entry);
+            }
+            LedgerEntry::ReminderShown { hook } => {
+                if self.reminded.len() < MAX_REMINDED {
+                    self.reminded.insert(hook.clone());
                 }
-                self.remind(outcome);
-                self.owe(outcome);
+                self.in_turn(entry);
+            }
+            LedgerEntry::IntentRefused { note } => {
+                self.note_refusal(note);
+                self.in_turn(entry);
+            }
+            LedgerEntry::IntentOwed { proposal } => {
+                self.owe_intent(proposal);
+                self.in_turn(entry);
+            }
+            LedgerEntry::IntentSettled { id, note } => {
+                note.iter().for_each(|note| self.note_refusal(note));
+                self.settle_intent(*id);
+                self.in_turn(entry);
+            }
+            LedgerEntry::PostHooksDue { finished } => {
+                self.add_post_hooks(finished);
+                self.in_turn(entry);
+            }
+            LedgerEntry::UnseenCallShown { turn } => {
+                self.note_call_shown(*turn);
+                self.in_turn(entry);
+            }
+            LedgerEntry::PostHookRan { turn, hook } => {
+                self.note_post_hook_ran(*turn, hook);
+                self.in_turn(entry);
+            }
+            LedgerEntry::PostHookFailed { turn, retry_at } => {
+                self.note_post_hook_failed(*turn, *retry_at);
+                self.in_turn(entry);
+            }
+            LedgerEntry::PostHooksSettled { turn } => {
+                self.settle_post_hooks(*turn);
                 self.in_turn(entry);
             }
             LedgerEntry::TurnCompleted {
@@ -252,11 +273,12 @@ impl Fold {
             LedgerEntry::DispatchDropped {
                 dispatch,
                 reason,
+                detail: _,
                 cursor,
             } => {
                 self.consumed(dispatch.id);
                 self.cursor = cursor.clone();
-                if [SUMMARIZED, SUPERSEDED].contains(&reason.as_str()) && !dispatch.content.is_empty() {
+                if reason.leaves_a_note() && !dispatch.content.is_empty() {
                     let lost = remember(&mut self.notes, &dispatch.content);
                     self.notes_lost = self.notes_lost.saturating_add(u32::from(lost));
                 }
@@ -308,33 +330,6 @@ impl Fold {
         }
     }
 
-    fn remind(&mut self, outcome: &Value) {
-        let key = outcome.get(REMINDED).and_then(Value::as_str);
-        if let Some(key) = key.filter(|_| self.reminded.len() < MAX_REMINDED) {
-            self.reminded.insert(key.to_owned());
-        }
-    }
-
-    fn wish(&mut self, outcome: &Value) {
-        if let Some(note) = outcome.get(NOTE).and_then(Value::as_str) {
-            remember(&mut self.refused, note);
-        }
-
-        let asks = outcome.get(ASKS).cloned().map(serde_json::from_value::<ProposeIntent>);
-        if let Some(Ok(wish)) = asks
-            && self.wished.len() < MAX_WISHED
-        {
-            self.wished_since.extend(wish.id.map(|id| (id, self.at)));
-            self.wished.push_back(wish);
-        }
-
-        let asked = outcome.get(ASKED).and_then(Value::as_str);
-        if let Some(asked) = asked.and_then(|id| id.parse::<Ulid>().ok()) {
-            self.wished.retain(|wish| wish.id != Some(asked));
-            self.wished_since.remove(&asked);
-        }
-    }
-
     fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
         for dispatch in self.running.take().map(|turn| turn.dispatches).unwrap_or_default() {
             self.consumed(dispatch.id);
@@ -380,7 +375,7 @@ impl Fold {
         let notes = self.notes.iter().chain(&self.refused).chain(&self.reminded);
         let notes: usize = notes.chain(&self.summary).map(String::len).sum();
         let ids = (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>();
-        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.owed)
+        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.post_hooks)
     }
 }
 
@@ -478,7 +473,7 @@ impl Standing {
             cursor: fold.cursor.clone(),
             in_turn: fold.running.is_some(),
             awaits: fold.awaited().cloned(),
-            owes: !fold.owed.is_empty() || fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
+            owes: !fold.post_hooks.is_empty() || fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
         }
     }
 }

@@ -1,5 +1,8 @@
 use proptest::prelude::*;
-use shared::model::ledger::{ToolCall, TurnFailure};
+use shared::model::ledger::{
+    DropReason, FinishedTurn, HookRunOutcome, HookRunResult, ToolCall, ToolOutcome, TurnDescription, TurnEnding,
+    TurnFailure, UnseenCall,
+};
 
 use super::*;
 use crate::context::as_data;
@@ -210,7 +213,8 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
             dispatch.content = format!("note {number}");
             state.apply_entry(&LedgerEntry::DispatchDropped {
                 dispatch,
-                reason: SUMMARIZED.to_owned(),
+                reason: DropReason::OverflowSummarized,
+                detail: None,
                 cursor: Cursor::default(),
             });
         }
@@ -402,17 +406,81 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
     }))
     .expect("a proposal");
 
-    let told = |outcome: Value| LedgerEntry::HookRan {
-        hook: INTENTS.to_owned(),
-        point: String::new(),
-        outcome,
-    };
-    state.apply_entry(&told(serde_json::json!({ ASKS: wish })));
+    let proposal = Box::new(wish);
+    state.apply_entry(&LedgerEntry::IntentOwed { proposal });
     assert_eq!(
-        (state.wished.len(), state.wished_since.get(&id)),
+        (state.owed_intents.len(), state.intents_owed_since.get(&id)),
         (1, Some(&UnixMillis(7_000)))
     );
 
-    state.apply_entry(&told(serde_json::json!({ ASKED: id })));
-    assert!(state.wished.is_empty() && state.wished_since.is_empty());
+    let note = Some("there is no such kind".to_owned());
+    state.apply_entry(&LedgerEntry::IntentSettled { id, note });
+    assert!(state.owed_intents.is_empty() && state.intents_owed_since.is_empty());
+    assert_eq!(state.refused, ["there is no such kind"]);
+}
+
+/// A hook may be called as an operator likes: what the ledger says of its run is no intent, reminder or post-turn hook.
+#[test]
+fn a_hook_called_intents_changes_nothing_but_the_count_of_entries() {
+    let mut state = Fold::default();
+    state.apply_entry(&LedgerEntry::HookRan {
+        hook: "intents".to_owned(),
+        point: "post_stream".to_owned(),
+        outcome: HookRunOutcome {
+            result: HookRunResult::Allowed,
+            error: Some("note".to_owned()),
+            side_effects: vec!["asked".to_owned(), "owes".to_owned()],
+        },
+    });
+
+    let untouched = Fold {
+        since_checkpoint: 1,
+        ..Fold::default()
+    };
+    assert_eq!(state, untouched);
+}
+
+#[test]
+fn a_finished_turn_needs_its_hooks_until_each_has_run_or_all_are_settled() {
+    let mut state = Fold::default();
+    let (turn, other) = (Ulid::from_parts(1, 1), Ulid::from_parts(1, 2));
+    let due = |turn| LedgerEntry::PostHooksDue {
+        finished: Box::new(FinishedTurn {
+            turn,
+            ended: TurnEnding::Completed,
+            works_for: Vec::new(),
+            description: TurnDescription::default(),
+            unseen: Some(UnseenCall {
+                call: ToolCall {
+                    call: "1-1".to_owned(),
+                    name: "pay".to_owned(),
+                    arguments: Value::Null,
+                },
+                outcome: ToolOutcome::Ok { result: Value::Null },
+            }),
+        }),
+    };
+    state.apply_entry(&due(turn));
+    state.apply_entry(&due(other));
+    assert!(Standing::of(&state, &[]).owes);
+
+    let retry_at = UnixMillis(9_000);
+    state.apply_entry(&LedgerEntry::PostHookFailed { turn, retry_at });
+    assert_eq!(
+        (state.post_hooks[0].tries, state.post_hooks[0].again_at),
+        (1, Some(retry_at))
+    );
+
+    state.apply_entry(&LedgerEntry::UnseenCallShown { turn });
+    let hook = "notify".to_owned();
+    state.apply_entry(&LedgerEntry::PostHookRan { turn, hook });
+    let pending = &state.post_hooks[0];
+    assert!(pending.finished.unseen.is_none() && pending.done.contains("notify"));
+    assert_eq!((pending.tries, pending.again_at), (0, None));
+    assert!(state.post_hooks[1].finished.unseen.is_some() && state.post_hooks[1].done.is_empty());
+
+    for turn in [turn, other] {
+        state.apply_entry(&LedgerEntry::PostHooksSettled { turn });
+    }
+    assert!(!Standing::of(&state, &[]).owes);
 }

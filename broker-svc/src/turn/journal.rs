@@ -16,7 +16,6 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::used::{Stamp, UsedTime};
-use crate::hook_point::runs::{CONTEXT, HIDDEN};
 pub use asked::{Asked, Awaited, Standing, stands};
 
 /// One thing that happened in a running turn.
@@ -232,17 +231,8 @@ impl Running {
                 unseen: false,
                 begun: true,
             }),
-            LedgerEntry::HookRan { hook, point, outcome } => {
-                if let Some(content) = outcome.get(CONTEXT).and_then(Value::as_str) {
-                    self.inject(content.to_owned(), format!("{point}/{hook}"));
-                }
-                let hidden = outcome.get(HIDDEN).and_then(Value::as_array);
-                for hidden in hidden.into_iter().flatten().filter_map(Value::as_str) {
-                    if !self.hiding.iter().any(|hiding| hiding == hidden) {
-                        self.hiding.push(hidden.to_owned());
-                    }
-                }
-            }
+            LedgerEntry::ContextAdded { hook, point, text } => self.inject(text.clone(), format!("{point}/{hook}")),
+            LedgerEntry::ToolsHidden { hook: _, tools } => self.hide(tools),
             LedgerEntry::ToolFinished { call, outcome, unseen } => self.finished(call, outcome, *unseen),
             LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
             LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
@@ -265,7 +255,26 @@ impl Running {
             | LedgerEntry::DispatchDropped { .. }
             | LedgerEntry::Compacted { .. }
             | LedgerEntry::SessionReset { .. }
-            | LedgerEntry::Ordered { .. } => {}
+            | LedgerEntry::Ordered { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ReminderShown { .. }
+            | LedgerEntry::IntentRefused { .. }
+            | LedgerEntry::IntentOwed { .. }
+            | LedgerEntry::IntentSettled { .. }
+            | LedgerEntry::PostHooksDue { .. }
+            | LedgerEntry::UnseenCallShown { .. }
+            | LedgerEntry::PostHookRan { .. }
+            | LedgerEntry::PostHookFailed { .. }
+            | LedgerEntry::PostHooksSettled { .. } => {}
+        }
+    }
+
+    /// Hides `tools` from the next model call.
+    fn hide(&mut self, tools: &[String]) {
+        for tool in tools {
+            if !self.hiding.contains(tool) {
+                self.hiding.push(tool.clone());
+            }
         }
     }
 

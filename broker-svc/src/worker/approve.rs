@@ -7,7 +7,7 @@
 use serde_json::Value;
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};
 use shared::model::dispatch::derived_ulid;
-use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::ledger::{DropReason, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
@@ -30,9 +30,6 @@ use crate::turn::journal::{Standing, stands};
 /// Largest schema that is kept with a question, bytes of JSON. Arguments for a larger one are looked at when the call
 /// would run.
 const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
-
-/// What becomes of a message that is a word on an approval.
-const WORD: &str = "a word on an approval";
 
 /// What a look found, as far as humans are concerned.
 #[derive(Debug, Default)]
@@ -161,7 +158,8 @@ impl Worker<'_> {
         let cursor = self.cursor_after(&[pending.sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: pending.reference(),
-            reason: WORD.to_owned(),
+            reason: DropReason::ApprovalAnswered,
+            detail: None,
             cursor,
         });
     }

@@ -59,7 +59,7 @@ impl Worker<'_> {
 
     pub(super) fn ran(&mut self, ran: Vec<Ran>) {
         for ran in ran {
-            self.owner.stage(ran.entry());
+            ran.entries().into_iter().for_each(|entry| self.owner.stage(entry));
         }
     }
 

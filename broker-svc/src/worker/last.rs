@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use shared::clock::pause;
+use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnEnding, UnseenCall};
 use shared::model::time::UnixMillis;
 use tokio::task::JoinSet;
 use ulid::Ulid;
@@ -17,9 +18,9 @@ use ulid::Ulid;
 use super::Worker;
 use super::bell::LOOK_EVERY;
 use crate::error::RunSessionError;
-use crate::fold::Owed;
+use crate::fold::PendingPostHooks;
 use crate::hook_point::declared::Hook;
-use crate::hook_point::runs::{Ran, owes, ran, retries, settled};
+use crate::hook_point::runs::Ran;
 use crate::hook_point::{Moment, Point};
 use crate::session::Pending;
 use crate::turn::Turn;
@@ -47,46 +48,51 @@ enum Due {
     Nothing,
     At(UnixMillis),
     /// The hooks behind the turn's call.
-    Observe(Owed),
-    Run(Owed, Arc<Hook>),
+    Observe(FinishedTurn, UnseenCall),
+    Run(PendingPostHooks, Arc<Hook>),
 }
 
 impl Worker<'_> {
     /// Stages, with the end of `turn`, which ended as `ended`, what its last hooks are owed.
-    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: &str) {
+    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: TurnEnding) {
         let moment = self.moment(turn, pendings);
         let running = self.owner.fold().running.as_ref();
         let unseen = running.and_then(|running| running.unseen());
-        let unseen = unseen.map(|(call, outcome)| (call, outcome.clone()));
+        let unseen = unseen.map(|(call, outcome)| UnseenCall {
+            call,
+            outcome: outcome.clone(),
+        });
 
         if unseen.is_none() && !moment.set.has(Point::PostSession) {
             return;
         }
 
-        self.owner.stage(owes(&Owed {
-            turn: turn.id,
-            outcome: ended.to_owned(),
-            works_for: turn.works_for().to_vec(),
-            about: moment.about(),
-            unseen,
-            ..Owed::default()
-        }));
+        self.owner.stage(LedgerEntry::PostHooksDue {
+            finished: Box::new(FinishedTurn {
+                turn: turn.id,
+                ended,
+                works_for: turn.works_for().to_vec(),
+                description: moment.description(),
+                unseen,
+            }),
+        });
     }
 
     /// What is owed next; a turn that owes nothing any more is settled.
     fn due(&mut self) -> Due {
         loop {
-            let Some(owed) = self.owner.fold().owed.front().cloned() else {
+            let Some(mut owed) = self.owner.fold().post_hooks.front().cloned() else {
                 return Due::Nothing;
             };
-            if owed.unseen.is_some() {
-                return Due::Observe(owed);
+            if let Some(unseen) = owed.finished.unseen.take() {
+                return Due::Observe(owed.finished, unseen);
             }
 
-            let set = self.broker.hooks().of(&self.claimed.session, &owed.works_for);
+            let set = self.broker.hooks().of(&self.claimed.session, &owed.finished.works_for);
             let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
             let Some(hook) = next.cloned() else {
-                self.owner.stage(settled(owed.turn));
+                let turn = owed.finished.turn;
+                self.owner.stage(LedgerEntry::PostHooksSettled { turn });
                 continue;
             };
 
@@ -118,28 +124,24 @@ impl Worker<'_> {
         let due = match self.due() {
             Due::Nothing => return Ok(None),
             Due::At(at) => return Ok(Some(at)),
-            due @ (Due::Observe(_) | Due::Run(..)) => due,
+            due @ (Due::Observe(..) | Due::Run(..)) => due,
         };
         self.owner.own().await?;
         self.owner.live()?;
 
         let hooks = self.broker.hooks().clone();
         let epoch = self.owner.fold().epoch;
-        let over = |owed: &Owed| {
-            let set = hooks.of(&self.claimed.session, &owed.works_for);
-            Moment::over(&self.claimed.session, epoch, set, owed)
+        let over = |finished: &FinishedTurn| {
+            let set = hooks.of(&self.claimed.session, &finished.works_for);
+            Moment::over(&self.claimed.session, epoch, set, finished)
         };
         match due {
             Due::Nothing | Due::At(_) => {}
-            Due::Observe(owed) => {
-                let moment = over(&owed);
-                let Some((call, outcome)) = owed.unseen else {
-                    return Ok(None);
-                };
-
+            Due::Observe(finished, UnseenCall { call, outcome }) => {
+                let moment = over(&finished);
                 self.lasts.spawn(async move {
                     let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
-                    let (turn, hook, failed) = (owed.turn, None, false);
+                    let (turn, hook, failed) = (finished.turn, None, false);
                     Done {
                         turn,
                         hook,
@@ -149,14 +151,14 @@ impl Worker<'_> {
                 });
             }
             Due::Run(owed, hook) => {
-                let moment = over(&owed);
-                let told = json!({ "outcome": owed.outcome });
+                let moment = over(&owed.finished);
+                let told = json!({ "outcome": owed.finished.ended });
                 let attempt = usize::try_from(owed.tries).unwrap_or(usize::MAX);
 
                 self.lasts.spawn(async move {
                     let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
                     Done {
-                        turn: owed.turn,
+                        turn: owed.finished.turn,
                         hook: Some(hook.key()),
                         ran: ran.into_iter().collect(),
                         failed: failed && attempt < AGAIN_AFTER.len(),
@@ -173,25 +175,30 @@ impl Worker<'_> {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
-                let turn = self.owner.fold().owed.front().map(|owed| owed.turn);
+                let turn = self.owner.fold().post_hooks.front().map(|owed| owed.finished.turn);
                 tracing::error!(
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "hook of a turn's end broke off"
                 );
-                turn.into_iter().for_each(|turn| self.owner.stage(settled(turn)));
+                let settled = turn.map(|turn| LedgerEntry::PostHooksSettled { turn });
+                settled.into_iter().for_each(|entry| self.owner.stage(entry));
                 return;
             }
         };
 
         self.ran(done.ran);
-        let tries = self.owner.fold().owed.front().map_or(0, |owed| owed.tries);
+        let tries = self.owner.fold().post_hooks.front().map_or(0, |owed| owed.tries);
         let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
-        match wait.filter(|_| done.failed) {
-            Some(wait) => {
+        let turn = done.turn;
+        let entry = match (wait.filter(|_| done.failed), done.hook) {
+            (Some(wait), _) => {
                 let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                self.owner.stage(retries(done.turn, self.broker.clock.now().plus(wait)));
+                let retry_at = self.broker.clock.now().plus(wait);
+                LedgerEntry::PostHookFailed { turn, retry_at }
             }
-            None => self.owner.stage(ran(done.turn, done.hook.as_deref())),
-        }
+            (None, Some(hook)) => LedgerEntry::PostHookRan { turn, hook },
+            (None, None) => LedgerEntry::UnseenCallShown { turn },
+        };
+        self.owner.stage(entry);
     }
 
     /// Begins what is owed behind a turn; waits for it only where too many turns owe.
@@ -202,7 +209,7 @@ impl Worker<'_> {
         loop {
             self.begin_last().await?;
 
-            if self.owner.fold().owed.len() <= MAX_BEHIND {
+            if self.owner.fold().post_hooks.len() <= MAX_BEHIND {
                 return Ok(());
             }
 
@@ -227,7 +234,7 @@ impl Worker<'_> {
                 continue;
             }
 
-            if self.owner.fold().owed.is_empty() {
+            if self.owner.fold().post_hooks.is_empty() {
                 return self.flush().await;
             }
 

@@ -1,7 +1,7 @@
 //! Looking at the session's subject, and writing down what does not become a turn.
 
 use shared::model::event::EventId;
-use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry};
+use shared::model::ledger::{Cursor, DispatchRef, DropReason, LedgerEntry};
 use shared::model::order::Wanted;
 use shared::model::position::Position;
 use ulid::Ulid;
@@ -13,14 +13,7 @@ use crate::doubt::{Doubt, hold};
 use crate::error::RunSessionError;
 use crate::fold::advanced;
 use crate::inbox::{self, Bad, Look};
-use crate::session::{Arrival, DropReason, Effect, Input, Pending, Placed};
-
-/// Why a dispatch is not run: an earlier message has its id.
-const REPEATED: &str = "repeated";
-/// Why a dispatch is not run: nobody can tell whether it was.
-const HELD: &str = "held";
-/// Why dispatches are not run: the ledger has consumed them, which the cursor could not tell. The entry names the last.
-const HANDLED: &str = "handled before";
+use crate::session::{Arrival, Effect, Input, Pending, Placed};
 
 /// What a look found that is not run.
 #[derive(Debug, Default)]
@@ -144,20 +137,21 @@ impl Worker<'_> {
 
         let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
         if let Some(last) = left.consumed.last() {
-            self.drop_arrival(last, &consumed, HANDLED);
+            self.drop_arrival(last, &consumed, DropReason::HandledBefore);
         }
 
-        let one_by_one = left.repeated.iter().map(|arrival| (arrival, REPEATED));
-        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, HELD))) {
+        let one_by_one = left.repeated.iter().map(|arrival| (arrival, DropReason::Repeated));
+        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, DropReason::Held))) {
             self.drop_arrival(arrival, &[arrival.sequence()], reason);
         }
     }
 
-    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: &str) {
+    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: DropReason) {
         let cursor = self.cursor_after(consumed);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: arrival.reference(),
-            reason: reason.to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }
@@ -172,10 +166,10 @@ impl Worker<'_> {
         let dispatch = bad.reference();
         self.bad.remove(&dispatch.sequence);
         let cursor = self.cursor_after(&[dispatch.sequence]);
-        let reason = format!("{}: {}", bad.reason, bad.detail);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch,
-            reason,
+            reason: DropReason::Unreadable,
+            detail: Some(format!("{}: {}", bad.reason, bad.detail)),
             cursor,
         });
 
@@ -205,13 +199,10 @@ impl Worker<'_> {
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
-        let content = match reason {
-            DropReason::Summarized | DropReason::Superseded => dropped_line(pending),
-            DropReason::Duplicate
-            | DropReason::Aborted
-            | DropReason::OverflowOld
-            | DropReason::OverflowNew
-            | DropReason::Withdrawn => String::new(),
+        let content = if reason.leaves_a_note() {
+            dropped_line(pending)
+        } else {
+            String::new()
         };
 
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -219,7 +210,8 @@ impl Worker<'_> {
                 content,
                 ..pending.reference()
             },
-            reason: reason.name().to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }
@@ -244,11 +236,11 @@ impl Worker<'_> {
     }
 
     fn repeated(&mut self, placed: &Placed) {
-        self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate.name());
+        self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate);
     }
 
     /// Writes down that what is no dispatch, a `kind` of message, leads to nothing.
-    pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: &str) {
+    pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: DropReason) {
         let event_id = EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID");
         let cursor = self.cursor_after(&[sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -259,7 +251,8 @@ impl Worker<'_> {
                 content: String::new(),
                 stranger: None,
             },
-            reason: reason.to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }

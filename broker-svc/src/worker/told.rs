@@ -4,7 +4,7 @@
 //! became of the approval is read from KV, from the leader, until the ledger has taken it. Source: `trust.md` §1.
 
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
-use shared::model::ledger::LedgerEntry;
+use shared::model::ledger::{DropReason, LedgerEntry};
 use ulid::Ulid;
 
 use super::Worker;
@@ -15,13 +15,6 @@ use crate::approval::desk::lost::{asked_for, restored};
 use crate::approval::outside::is_outside;
 use crate::error::RunSessionError;
 use crate::session::{Arrival, Told};
-
-/// What becomes of a decision that no turn waits for.
-const NOT_AWAITED: &str = "approval is not awaited";
-/// What becomes of a message about an approval of which KV says nothing that the ledger could take.
-const NOTHING: &str = "nothing became of the approval";
-/// What becomes of a message that tells of a question.
-const ASKED: &str = "an agent asks a human";
 
 impl Worker<'_> {
     /// Whether `approval`, which the ledger waits for, is still undecided. KV says so, read from the leader. Where its
@@ -111,7 +104,7 @@ impl Worker<'_> {
         }
 
         let id = decision.id.parse().unwrap_or(Ulid::nil());
-        self.drop_named("approval", id, sequence, NOT_AWAITED);
+        self.drop_named("approval", id, sequence, DropReason::ApprovalNotAwaited);
     }
 
     /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
@@ -124,12 +117,13 @@ impl Worker<'_> {
             Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
             None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
         }
-        self.drop_named("approval", id, sequence, ASKED);
+        self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }
 
     /// A message about `approval`, of which KV says nothing new, is dealt with.
     pub(super) fn drop_told(&mut self, sequence: u64, approval: &str) {
-        self.drop_named("approval", approval.parse().unwrap_or(Ulid::nil()), sequence, NOTHING);
+        let id = approval.parse().unwrap_or(Ulid::nil());
+        self.drop_named("approval", id, sequence, DropReason::ApprovalUnchanged);
     }
 
     /// Looks up in KV what became of the approval that a message names, whoever sent it: the message decides nothing.

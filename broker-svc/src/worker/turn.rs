@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::model::event::Attachment;
-use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::model::ledger::{LedgerEntry, TurnEnding, TurnFailure};
 use shared::process::trace;
 use tracing::Instrument as _;
 
@@ -47,16 +47,16 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// As hooks of the turn's end are told.
-    const fn name(&self) -> &'static str {
+    /// Returns how the turn ended, as its post-turn hooks are told; none if it has not ended.
+    const fn ending(&self) -> Option<TurnEnding> {
         match self {
-            Self::Answered(_) | Self::Settled { .. } => "completed",
-            Self::Failed(TurnFailure::Limit { .. }) => "limit",
+            Self::Answered(_) | Self::Settled { .. } => Some(TurnEnding::Completed),
+            Self::Failed(TurnFailure::Limit { .. }) => Some(TurnEnding::Limit),
             Self::Failed(TurnFailure::NoAgent | TurnFailure::Agent { .. } | TurnFailure::BadDispatch { .. }) => {
-                "failed"
+                Some(TurnEnding::Failed)
             }
-            Self::Suspended => "suspended",
-            Self::Cancelled { .. } => "interrupted",
+            Self::Suspended => None,
+            Self::Cancelled { .. } => Some(TurnEnding::Interrupted),
         }
     }
 }
@@ -199,8 +199,8 @@ impl Worker<'_> {
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
 
-        if !matches!(ended, Ended::Suspended) {
-            self.owe_hooks(turn, pendings, ended.name());
+        if let Some(ending) = ended.ending() {
+            self.owe_hooks(turn, pendings, ending);
         }
 
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
@@ -242,7 +242,7 @@ impl Worker<'_> {
         // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
         // intents nobody has answered for.
         let consumed = std::mem::take(&mut self.consumed);
-        if self.owner.fold().wished.is_empty() {
+        if self.owner.fold().owed_intents.is_empty() {
             self.broker
                 .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }

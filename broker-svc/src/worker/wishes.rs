@@ -9,7 +9,6 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::pause;
 use shared::model::dispatch::derived_ulid;
@@ -23,7 +22,7 @@ use shared::wire::headers::Headers;
 use super::Worker;
 use super::turn::Ended;
 use crate::error::RunSessionError;
-use crate::fold::{ASKED, ASKS, INTENTS, MAX_WISHED, NOTE, shortened};
+use crate::fold::{MAX_OWED_INTENTS, shortened};
 use crate::turn::{Answer, Turn, bounded};
 
 /// Where intents are asked for.
@@ -40,8 +39,6 @@ const GIVE_UP_MS: i64 = 24 * 3_600_000;
 const CONFLICT: u16 = 409;
 /// Lowest code of a service that cannot now.
 const CANNOT_NOW: u16 = 500;
-/// Point of a turn at which an answer is looked through.
-const POINT: &str = "post_stream";
 /// Notes about one answer at most.
 const MAX_NOTES: usize = 16;
 /// Longest note, bytes.
@@ -86,17 +83,19 @@ impl Worker<'_> {
             let question = self.proposal(turn, place, wish);
             match self.propose(&question, TRIES).await {
                 Some(note) => notes.extend(note),
-                None if self.owner.fold().wished.len() + owed.len() < MAX_WISHED => owed.push(question),
+                None if self.owner.fold().owed_intents.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
                 None => notes.push(unanswered(&question)),
             }
         }
 
         for note in notes.iter().take(MAX_NOTES) {
-            self.owner.stage(told(json!({ NOTE: shortened(note, MAX_NOTE_BYTES) })));
+            let note = shortened(note, MAX_NOTE_BYTES);
+            self.owner.stage(LedgerEntry::IntentRefused { note });
         }
 
         for question in owed {
-            self.owner.stage(told(json!({ ASKS: question })));
+            let proposal = Box::new(question);
+            self.owner.stage(LedgerEntry::IntentOwed { proposal });
         }
 
         Ok(Ended::Settled {
@@ -163,23 +162,23 @@ impl Worker<'_> {
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more.
     pub(super) async fn settle_wishes(&mut self) -> Result<(), RunSessionError> {
-        while let Some(question) = self.owner.fold().wished.front().cloned() {
+        while let Some(question) = self.owner.fold().owed_intents.front().cloned() {
             let Some(id) = question.id else { break };
-            // A turn may have waited for days before its answer; one owed by an earlier release says by its id alone.
-            let since = self.owner.fold().wished_since.get(&id).copied();
-            let since = since.unwrap_or_else(|| UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX)));
+            let since = self
+                .owner
+                .fold()
+                .intents_owed_since
+                .get(&id)
+                .copied()
+                .unwrap_or_default();
             let note = match self.propose(&question, 1).await {
                 Some(note) => note,
                 None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),
                 None => break,
             };
 
-            let mut outcome = json!({ ASKED: id });
-            if let Some(note) = note {
-                outcome[NOTE] = json!(shortened(&note, MAX_NOTE_BYTES));
-            }
-
-            self.owner.stage(told(outcome));
+            let note = note.map(|note| shortened(&note, MAX_NOTE_BYTES));
+            self.owner.stage(LedgerEntry::IntentSettled { id, note });
             self.owner.commit().await?;
         }
 
@@ -190,15 +189,6 @@ impl Worker<'_> {
 fn unanswered(question: &ProposeIntent) -> String {
     let kind = &question.wish.kind;
     format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
-}
-
-/// What the ledger is told of an intent.
-fn told(outcome: Value) -> LedgerEntry {
-    LedgerEntry::HookRan {
-        hook: INTENTS.to_owned(),
-        point: POINT.to_owned(),
-        outcome,
-    }
 }
 
 /// How a turn ended whose answer asks for nothing.

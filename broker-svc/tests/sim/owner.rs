@@ -220,7 +220,8 @@ impl Owner {
                     let cursor = self.cursor_after(&[pending.sequence]);
                     let dropped = LedgerEntry::DispatchDropped {
                         dispatch: pending.reference(),
-                        reason: reason.name().to_owned(),
+                        reason,
+                        detail: None,
                         cursor,
                     };
 

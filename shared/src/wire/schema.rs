@@ -137,6 +137,7 @@ impl Wire for Receipt {
 
 impl Wire for LedgerRecord {
     const SCHEMA: &'static str = "ledger";
+    const VERSION: u16 = 2;
 
     fn check(&self) -> Result<(), String> {
         if self.entries.is_empty() {

@@ -1,6 +1,6 @@
 //! What a turn brings about besides its reply: the trace is complete only once the last of it has ended.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Case;
 use super::samples::{self, at, chain, event_id, invocations, ledger, session, stored, turn};
@@ -258,17 +258,19 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
     }))
     .expect("an intent");
 
-    let intents = |outcome: Value| LedgerEntry::HookRan {
-        hook: "intents".to_owned(),
-        point: "post_stream".to_owned(),
-        outcome,
+    let owed = LedgerEntry::IntentOwed {
+        proposal: Box::new(owed),
     };
-    let mut batch = chain_with(vec![vec![intents(json!({ "asks": owed }))]]);
+    let mut batch = chain_with(vec![vec![owed]]);
     let told = trace(batch.clone()).await;
 
     assert!(!told.complete && detail(&told, Stage::Intent).len() == 1, "{told:#?}");
 
-    batch.push(ledger(30, vec![intents(json!({ "asked": id }))]));
+    let settled = LedgerEntry::IntentSettled {
+        id: id.parse().expect("a ULID"),
+        note: None,
+    };
+    batch.push(ledger(30, vec![settled]));
     let told = trace(batch).await;
     assert!(told.complete && detail(&told, Stage::Intent).is_empty(), "{told:#?}");
 }
