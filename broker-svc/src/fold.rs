@@ -59,7 +59,6 @@ pub struct Fold {
     /// Replies committed and not noted as published, oldest first.
     pub unpublished: Vec<Reply>,
     /// The dispatch that each of them answers (of several the last), by turn.
-    #[serde(default)]
     pub answers: BTreeMap<Ulid, Ulid>,
     /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
     pub recent: VecDeque<Ulid>,
@@ -75,19 +74,14 @@ pub struct Fold {
     /// Entries since the last checkpoint.
     pub since_checkpoint: u32,
     /// When the record at hand was begun.
-    #[serde(default)]
     pub at: UnixMillis,
     /// How long its writer had held the session, milliseconds.
-    #[serde(default)]
     pub held_ms: u64,
     /// When the newest turn ended.
-    #[serde(default)]
     pub active_at: UnixMillis,
     /// The session's own queue settings.
-    #[serde(default)]
     pub queue: QueueSettings,
     /// Lines about dispatches dropped for want of room, for the next turn's context; at most [`MAX_NOTES`].
-    #[serde(default)]
     pub notes: VecDeque<String>,
     /// Lines that went for want of room among these.
     #[serde(default, skip_serializing_if = "is_zero")]

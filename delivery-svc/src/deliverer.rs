@@ -349,7 +349,7 @@ async fn call(
     }
 
     if channel.lasts() {
-        let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
+        let (attempt, part, by) = (id.attempt, id.part, effects.outfit.instance.clone());
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
         if let Written::Superseded(found) = effects.receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
@@ -369,10 +369,12 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
         patience: outfit.patience,
     };
 
-    let by = begun.by.filter(|by| *by != outfit.instance);
-    let call = match &by {
-        Some(by) => former.outcome(by, id).await,
-        None => None,
+    // What this replica knows of its own calls was looked up before.
+    let by = begun.by;
+    let call = if by == outfit.instance {
+        None
+    } else {
+        former.outcome(&by, id).await
     };
 
     if !lease.is_live() {
@@ -383,12 +385,12 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
     match &call {
         Some(_) => {
             metrics::counter!("nexus_delivery_calls_told_total").increment(1);
-            tracing::info!(delivery = %id.delivery, %event_id, %session, ?by, "a former owner says how its call ended");
+            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "a former owner says how its call ended");
         }
         None => {
             metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
             tracing::warn!(
-                delivery = %id.delivery, %event_id, %session, ?by, attempt = id.attempt, part = id.part,
+                delivery = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
                 "a call is repeated, nobody knows how it ended"
             );
         }

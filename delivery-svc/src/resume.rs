@@ -49,8 +49,8 @@ pub struct Remaining {
 /// A call without an outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// The replica that made it; none = an older version, which did not say.
-    pub by: Option<String>,
+    /// The replica that made it.
+    pub by: String,
 }
 
 impl Remaining {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
-        let by = Some("a".to_owned());
+        let by = "a".to_owned();
         let expected = Remaining {
             attempt: 2,
             begun: Some(Begun { by: by.clone() }),

@@ -51,7 +51,6 @@ pub enum Passage {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unseen: bool,
         /// It was begun; one that was refused has an end alone.
-        #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
         begun: bool,
     },
     /// A message was put in before the next model call.
@@ -67,10 +66,6 @@ pub enum Passage {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
     },
-}
-
-const fn yes() -> bool {
-    true
 }
 
 /// One message of the running turn's own conversation, behind the history and the message that it answers.
@@ -130,7 +125,6 @@ pub struct Running {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
     /// What its model calls cost.
-    #[serde(default)]
     pub usage: Usage,
     /// The approval that it waits for.
     pub awaits: Option<Awaited>,

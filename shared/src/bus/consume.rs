@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::StreamExt as _;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::watch;
 
 use crate::clock::pause;
@@ -21,8 +19,6 @@ use super::error::{ConsumeError, ReadStreamError};
 use super::link;
 use super::message::Incoming;
 
-/// The server's code for "no such consumer".
-const NO_CONSUMER: u64 = 10_014;
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// How often an idle pull shows that it lives.
@@ -122,33 +118,6 @@ impl Bus {
         ordered.reading.stand(messages);
 
         Ok(ordered)
-    }
-}
-
-impl Bus {
-    /// Up to which stream sequence a durable consumer's messages are all acked; none where there is no such consumer.
-    ///
-    /// # Errors
-    /// [`ReadStreamError`] where it cannot be asked.
-    pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
-        #[derive(Deserialize)]
-        struct Floor {
-            stream_seq: u64,
-        }
-
-        #[derive(Deserialize)]
-        struct Info {
-            ack_floor: Floor,
-        }
-
-        let info = self
-            .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
-            .await;
-        match info {
-            Ok(info) => Ok(Some(info.ack_floor.stream_seq)),
-            Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }
 

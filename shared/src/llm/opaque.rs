@@ -22,7 +22,7 @@ pub(super) struct Opaque {
     pub(super) unread: Vec<Value>,
 }
 
-/// The form in which it is kept. What an older version kept has other keys, and is of no use.
+/// The form in which it is kept.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -58,7 +58,7 @@ impl Opaque {
         serde_json::to_value(kept).ok()
     }
 
-    /// What was kept, for `provider`; nothing where another one, or another version, wrote it.
+    /// What was kept, for `provider`; nothing if another provider's answer was kept.
     pub(super) fn of(kept: Option<&Value>, provider: Provider) -> Self {
         let read = kept.and_then(|kept| Kept::deserialize(kept).ok());
         let Some(kept) = read.filter(|kept| kept.wire == provider) else {

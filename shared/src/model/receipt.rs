@@ -37,9 +37,8 @@ pub enum ReceiptStep {
         attempt: u32,
         /// First part = 0.
         part: u32,
-        /// The replica that makes the call, and may know how it ended. None = an older version wrote it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<String>,
+        /// The replica that makes the call, and may know how it ended.
+        by: String,
     },
     /// Written after the call.
     AttemptFinished {

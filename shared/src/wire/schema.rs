@@ -133,6 +133,7 @@ impl Wire for RestoreHold {
 
 impl Wire for Receipt {
     const SCHEMA: &'static str = "receipt";
+    const VERSION: u16 = 2;
 }
 
 impl Wire for LedgerRecord {

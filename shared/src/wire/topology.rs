@@ -187,15 +187,6 @@ pub struct ConsumerSpec {
     pub max_ack_pending: i64,
 }
 
-/// Durable consumers that an older version had, one per partition: `{group}-{partition}`. Nobody pulls them any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetiredConsumers {
-    /// Their stream.
-    pub stream: &'static str,
-    /// How their names begin, and whose partitions they were.
-    pub group: &'static str,
-}
-
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -203,8 +194,6 @@ pub struct Topology {
     pub streams: Vec<StreamSpec>,
     /// Durable consumers.
     pub consumers: Vec<ConsumerSpec>,
-    /// Durable consumers that are not wanted any more.
-    pub retired: Vec<RetiredConsumers>,
 }
 
 fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
@@ -463,10 +452,6 @@ pub fn topology(replicas: usize) -> Topology {
     Topology {
         streams,
         consumers: consumers(),
-        retired: vec![RetiredConsumers {
-            stream: streams::EVENTS,
-            group: "hook",
-        }],
     }
 }
 

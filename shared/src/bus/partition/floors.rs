@@ -39,15 +39,6 @@ fn key_of(group: &str) -> String {
     format!("floors.{group}")
 }
 
-/// The stored floors of `group`, by partition; empty = none.
-pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
-    let (record, _) = bus
-        .kv::<PartitionFloors>(buckets::ATTEMPTS)
-        .find(&key_of(group))
-        .await?;
-    Ok(record.map_or_else(Vec::new, |record| record.floors))
-}
-
 /// The floors of one group, as far as this replica holds them.
 #[derive(Debug)]
 pub(super) struct Floors {

@@ -304,17 +304,13 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         });
     }
 
-    let first = match candidates.first() {
-        Some(void) => {
-            position::told_void(&what, group.stream, &void.at, why);
-            0
-        }
-        None => kept_by_server(tenure).await?,
-    };
+    if let Some(void) = candidates.first() {
+        position::told_void(&what, group.stream, &void.at, why);
+    }
 
     let at = Position {
         incarnation: found.incarnation,
-        sequence: first,
+        sequence: 0,
         stored_at_ns: 0,
     };
     let begun = PartitionFloor {
@@ -324,7 +320,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
     };
 
     floor.begin(&begun, stored.as_ref());
-    Ok((first, None))
+    Ok((0, None))
 }
 
 /// Where a partition may begin, best first, of what its owner has counted and what is stored.
@@ -382,16 +378,4 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
     }
 
     Ok(sum)
-}
-
-/// The ack floor of the partition's durable consumer, where data was begun with one.
-async fn kept_by_server(tenure: &Tenure) -> Result<u64, String> {
-    let Tenure {
-        bus, group, partition, ..
-    } = tenure;
-    let name = format!("{}-{partition}", group.name);
-    match bus.ack_floor(group.stream, &name).await {
-        Ok(floor) => Ok(floor.unwrap_or(0)),
-        Err(error) => Err(error.to_string()),
-    }
 }

@@ -21,7 +21,7 @@ pub struct IntentMark {
     /// Events after this sequence count.
     pub from: u64,
     /// The message of `EVENTS` at that sequence: where it is not there any more, events that were stored later than it
-    /// was count. Absent where an older release made the mark, or the stream was empty.
+    /// was count. Absent if the stream was empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
     /// When it was made.

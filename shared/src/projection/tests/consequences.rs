@@ -226,7 +226,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
     let started = ReceiptStep::AttemptStarted {
         attempt: 1,
         part: 0,
-        by: None,
+        by: "delivery-svc-0".to_owned(),
     };
     let gave_up = ReceiptStep::GaveUp {
         attempts: 1,
