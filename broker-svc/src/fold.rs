@@ -393,12 +393,6 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// `text`, or as much of its beginning as fits into `bytes`, whole characters only.
-#[must_use]
-pub fn shortened(text: &str, bytes: usize) -> String {
-    text[..text.floor_char_boundary(bytes)].to_owned()
-}
-
 /// The fold of a session's records, which begin with the session or with a record whose first entry is a checkpoint.
 /// None where they begin with a record that is neither: the hint that led there is wrong, or its fold is not readable.
 #[must_use]

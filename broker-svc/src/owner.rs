@@ -20,8 +20,9 @@ use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use crate::broker::{Broker, SERVICE};
+use crate::broker::Broker;
 use crate::cache::Remembered;
+use crate::config::SERVICE;
 use crate::error::RunSessionError;
 use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;

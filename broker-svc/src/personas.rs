@@ -26,6 +26,9 @@ pub use faults::{ParsePersonasError, PersonaFault};
 /// The persona that answers for names that the file does not hold.
 pub const DEFAULT_PERSONA: &str = "default";
 
+/// Bytes that count as a token.
+pub const TOKEN_BYTES: usize = 4;
+
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +56,12 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     /// Where it runs; empty = where the broker does.
     pub directory: String,
+}
+
+/// Roughly how many tokens `text` is: providers count differently, and none of them more than one per byte.
+#[must_use]
+pub const fn tokens_of(text: &str) -> usize {
+    text.len().div_ceil(TOKEN_BYTES)
 }
 
 /// What bounds a persona's turns.

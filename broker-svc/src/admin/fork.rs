@@ -165,9 +165,10 @@ mod tests {
     use shared::model::time::UnixMillis;
 
     use super::*;
+    use crate::agent::port::Answer;
     use crate::personas::Limits;
     use crate::sample::{pending, session};
-    use crate::turn::{Answer, Turn};
+    use crate::turn::Turn;
 
     fn record(number: u64, entries: Vec<LedgerEntry>) -> (u64, LedgerRecord) {
         let append = AppendId {

@@ -2,9 +2,11 @@ use serde_json::{Map, json};
 use shared::model::ledger::Cursor;
 use shared::model::permission::PermissionSet;
 
+use shared::model::permission::Level;
+
 use super::*;
+use crate::agent::port::Answer;
 use crate::sample::{pending, session};
-use crate::turn::Answer;
 
 fn of_the_owner(mut pending: Pending) -> Pending {
     std::sync::Arc::make_mut(&mut pending.dispatch).permissions.level = Level::Full;

@@ -5,10 +5,11 @@ use shared::model::ledger::{
 };
 
 use super::*;
-use crate::context::as_data;
+use crate::agent::port::Answer;
+use crate::message_text::as_data;
 use crate::personas::Limits;
 use crate::sample::{pending, session};
-use crate::turn::{Answer, Turn};
+use crate::turn::Turn;
 use shared::model::identity::PermissionPresets;
 
 fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
@@ -352,17 +353,6 @@ fn everything_remembered_is_bounded() {
     let state = fold(&ledger(&[255; 3_000])).expect("a whole ledger");
     assert!(state.history.len() <= HISTORY_TURNS && state.recent.len() <= RECENT_DISPATCHES);
     assert!(state.history.iter().map(Exchange::bytes).sum::<usize>() <= HISTORY_BYTES);
-}
-
-#[test]
-fn a_text_is_cut_between_characters() {
-    let text = format!("{}\u{fc}ber", "x".repeat(4_095));
-    assert_eq!(shortened(&text, 4_096), text[..4_095], "half a character is none");
-    assert_eq!(shortened(&text, 4_097), text[..4_097]);
-    assert_eq!(
-        (shortened("x", 4_096), shortened("\u{1f600}", 3)),
-        ("x".to_owned(), String::new())
-    );
 }
 
 proptest! {

@@ -11,7 +11,7 @@ use ulid::Ulid;
 use super::outcome::HookContext;
 use super::reminder::Progress;
 use super::rules::HookSet;
-use crate::fold::shortened;
+use crate::message_text::shortened;
 use crate::session::Pending;
 
 /// Longest message or answer that hooks are told, bytes; the rest is cut.

@@ -14,7 +14,7 @@ use super::declared::Hook;
 use super::moment::Moment;
 use super::outcome::HookContext;
 use super::runs::Ran;
-use crate::fold::shortened;
+use crate::message_text::shortened;
 use crate::turn::arguments::args_hash;
 
 /// Topic of the records.

@@ -5,7 +5,7 @@ use shared::model::ledger::{HookRunOutcome, HookRunResult, LedgerEntry};
 
 use super::declared::{Action, Hook};
 use super::outcome::{HookOutcome, MAX_CONTEXT_BYTES, RunHookError};
-use crate::fold::shortened;
+use crate::message_text::shortened;
 
 /// Longest error text of a hook that is kept, bytes.
 const MAX_ERROR_BYTES: usize = 2_000;

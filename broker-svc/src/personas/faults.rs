@@ -4,8 +4,8 @@ use std::fmt;
 
 use shared::llm::LlmConfig;
 
+use super::TOKEN_BYTES;
 use super::{Persona, Personas, Runner, patterns};
-use crate::context::TOKEN_BYTES;
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;

@@ -68,34 +68,6 @@ pub enum Passage {
     },
 }
 
-/// One message of the running turn's own conversation, behind the history and the message that it answers.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Line {
-    /// The person, while the turn ran.
-    User {
-        /// What they said.
-        content: String,
-    },
-    /// The model.
-    Assistant {
-        /// What it said.
-        content: String,
-        /// What it wants done; every call is answered by a [`Line::Tool`] behind.
-        tool_calls: Vec<ToolCall>,
-        /// What its provider must see again.
-        opaque: Option<Value>,
-    },
-    /// A tool.
-    Tool {
-        /// The call that it answers.
-        call: String,
-        /// The tool's name.
-        name: String,
-        /// How it ended.
-        outcome: ToolOutcome,
-    },
-}
-
 /// A turn that was begun and is not over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Running {

@@ -14,14 +14,15 @@ use super::approve::ended;
 use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
 use crate::absence::Absence;
-use crate::agent::Agent;
+use crate::agent::port::Agent;
+use crate::agent::port::{Answer, AskAgentError};
 use crate::approval::desk::decision_of;
 use crate::approval::outside::is_outside;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::{Limits, Persona};
 use crate::session::Pending;
-use crate::turn::{Answer, AskAgentError, Next, Turn, after};
+use crate::turn::{Next, Turn, after};
 
 /// Wait before a question is repeated where the configuration names none.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
 
 use super::Worker;
 use super::turn::Ended;
-use crate::agent::AskedCall;
+use crate::agent::port::AskedCall;
 use crate::error::RunSessionError;
 use crate::hook_point::reminder::Progress;
 use crate::hook_point::runs::Ran;

@@ -18,7 +18,8 @@ use super::hooks::Hooked;
 use super::think::Thinking;
 use super::turn::Ended;
 use crate::absence::Absence;
-use crate::agent::{Call, Question, Said};
+use crate::agent::port::{Answer, AskAgentError};
+use crate::agent::port::{Call, Question, Said};
 use crate::approval::scope::who;
 use crate::context::steered;
 use crate::error::RunSessionError;
@@ -27,7 +28,7 @@ use crate::session::Steering;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, left_ms};
-use crate::turn::{Answer, AskAgentError, Next, bounded};
+use crate::turn::{Next, bounded};
 
 /// How long a tool has to stop by itself once its turn is cancelled.
 const STOP_GRACE: Duration = Duration::from_millis(50);

@@ -16,7 +16,7 @@ use super::ask::Patience;
 use super::hooks::{Hooked, Paces};
 use super::steps::Stepped;
 use super::turn::Ended;
-use crate::agent::{Offer, Stepper};
+use crate::agent::port::{Offer, Stepper};
 use crate::approval::question::initiator;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;

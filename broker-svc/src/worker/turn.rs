@@ -10,13 +10,14 @@ use tracing::Instrument as _;
 
 use super::{Worker, seconds};
 use crate::absence::Absence;
-use crate::agent::Agent;
+use crate::agent::port::Agent;
+use crate::agent::port::{Answer, AskAgentError};
 use crate::compact::compaction;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
 use crate::session::Pending;
-use crate::turn::{Answer, AskAgentError, Turn, works_for};
+use crate::turn::{Turn, works_for};
 use shared::model::permission::combine::merged;
 
 /// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.

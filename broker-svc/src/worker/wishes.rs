@@ -21,9 +21,11 @@ use shared::wire::headers::Headers;
 
 use super::Worker;
 use super::turn::Ended;
+use crate::agent::port::Answer;
 use crate::error::RunSessionError;
-use crate::fold::{MAX_OWED_INTENTS, shortened};
-use crate::turn::{Answer, Turn, bounded};
+use crate::fold::MAX_OWED_INTENTS;
+use crate::message_text::shortened;
+use crate::turn::{Turn, bounded};
 
 /// Where intents are asked for.
 const PROPOSE: &str = "nexus.svc.intent.propose";

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use broker_svc::agent::port::Answer;
 use broker_svc::config::BrokerConfig;
 use broker_svc::fold::{Fold, advanced};
 use broker_svc::personas::Limits;
 use broker_svc::quarantine::{MAX_DELIVERIES, MAX_TRIES};
 use broker_svc::session::Pending;
-use broker_svc::turn::{Answer, Turn};
+use broker_svc::turn::Turn;
 use bytes::Bytes;
 use shared::bus::{Outgoing, claim, ledger};
 use shared::model::ledger::{AppendId, DropReason, LedgerEntry, LedgerRecord};
