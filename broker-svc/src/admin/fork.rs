@@ -239,7 +239,7 @@ mod tests {
         let begun = crate::fold::fold(&fork.records).expect("a ledger that begins with a checkpoint");
         assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
         assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
-        assert!(begun.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
+        assert!(begun.replies.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Worker<'_> {
     /// What is owed next; a turn that owes nothing any more is settled.
     fn due(&mut self) -> Due {
         loop {
-            let Some(mut owed) = self.owner.fold().post_hooks.front().cloned() else {
+            let Some(mut owed) = self.owner.fold().post_hooks.first().cloned() else {
                 return Due::Nothing;
             };
             if let Some(unseen) = owed.finished.unseen.take() {
@@ -175,7 +175,7 @@ impl Worker<'_> {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
-                let turn = self.owner.fold().post_hooks.front().map(|owed| owed.finished.turn);
+                let turn = self.owner.fold().post_hooks.first().map(|owed| owed.finished.turn);
                 tracing::error!(
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "hook of a turn's end broke off"
                 );
@@ -186,7 +186,7 @@ impl Worker<'_> {
         };
 
         self.ran(done.ran);
-        let tries = self.owner.fold().post_hooks.front().map_or(0, |owed| owed.tries);
+        let tries = self.owner.fold().post_hooks.first().map_or(0, |owed| owed.tries);
         let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
         let turn = done.turn;
         let entry = match (wait.filter(|_| done.failed), done.hook) {

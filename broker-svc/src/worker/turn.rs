@@ -243,7 +243,7 @@ impl Worker<'_> {
         // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
         // intents nobody has answered for.
         let consumed = std::mem::take(&mut self.consumed);
-        if self.owner.fold().owed_intents.is_empty() {
+        if self.owner.fold().intents.owed.is_empty() {
             self.broker
                 .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }

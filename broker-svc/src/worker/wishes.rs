@@ -85,7 +85,7 @@ impl Worker<'_> {
             let question = self.proposal(turn, place, wish);
             match self.propose(&question, TRIES).await {
                 Some(note) => notes.extend(note),
-                None if self.owner.fold().owed_intents.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
+                None if self.owner.fold().intents.owed.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
                 None => notes.push(unanswered(&question)),
             }
         }
@@ -164,18 +164,12 @@ impl Worker<'_> {
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more.
     pub(super) async fn settle_wishes(&mut self) -> Result<(), RunSessionError> {
-        while let Some(question) = self.owner.fold().owed_intents.front().cloned() {
+        while let Some(owed) = self.owner.fold().intents.owed.front().cloned() {
+            let question = owed.proposal;
             let Some(id) = question.id else { break };
-            let since = self
-                .owner
-                .fold()
-                .intents_owed_since
-                .get(&id)
-                .copied()
-                .unwrap_or_default();
             let note = match self.propose(&question, 1).await {
                 Some(note) => note,
-                None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),
+                None if self.broker.clock.now().since(owed.since) > GIVE_UP_MS => Some(unanswered(&question)),
                 None => break,
             };
 
