@@ -3,6 +3,7 @@
 //! Source: `sessions.md` "Agents". A name that the file does not hold is answered by its persona `default`; without
 //! a file that is the echo, so that the system runs out of the box.
 
+mod fault;
 mod faults;
 mod patterns;
 
@@ -21,7 +22,8 @@ use shared::model::session::{QueueSettings, SessionRef};
 use crate::reset::Reset;
 use crate::tool::credentials::References;
 use crate::tool::mcp::McpServer;
-pub use faults::{ParsePersonasError, PersonaFault};
+pub use fault::PersonaFault;
+pub use faults::ParsePersonasError;
 
 /// The persona that answers for names that the file does not hold.
 pub const DEFAULT_PERSONA: &str = "default";

@@ -13,8 +13,7 @@ use shared::model::time::UnixMillis;
 
 use super::Worker;
 use super::hooks::Hooked;
-use super::steps::Stepped;
-use super::think::Thinking;
+use super::step::{Confirmed, Stepped, Thinking};
 use super::turn::Ended;
 use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
@@ -42,14 +41,6 @@ pub(super) struct Listened {
     pub(super) questions: Vec<(u64, ApprovalRequest)>,
     /// Messages about approvals of which KV says nothing new: where they stand, and which approval they name.
     pub(super) empty: Vec<(u64, String)>,
-}
-
-/// Whether a call runs.
-pub(super) enum Confirmed {
-    /// It does, with these arguments.
-    Run(ToolCall),
-    /// It does not, now.
-    Stepped(Stepped),
 }
 
 impl Worker<'_> {
@@ -100,13 +91,13 @@ impl Worker<'_> {
     pub(super) fn withdraw(&mut self, why: &str) {
         let awaited = self.owner.fold().awaited().cloned();
         if let Some(awaited) = awaited {
-            self.marks.push((awaited.approval.clone(), ApprovalStatus::Cancelled));
+            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Cancelled);
             self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
         }
     }
 
     pub(super) fn stage_decision(&mut self, decision: ApprovalDecision) {
-        self.mark_taken(&decision);
+        self.approvals.mark_taken(&decision);
         self.owner.stage(LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
@@ -288,8 +279,9 @@ impl Worker<'_> {
             }
             (Standing::Used, ..) => Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await,
             (Standing::Approved, asked, _) => {
-                self.marks
-                    .extend(asked.map(|asked| (asked.approval, ApprovalStatus::Consumed)));
+                if let Some(asked) = asked {
+                    self.approvals.mark(asked.approval, ApprovalStatus::Consumed);
+                }
                 Ok(Confirmed::Run(ToolCall { arguments, ..call }))
             }
             (Standing::Rejected { by, response }, ..) => {
@@ -308,7 +300,7 @@ impl Worker<'_> {
                     .unwrap_or_default();
 
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
-                    self.marks.push((asked.approval.clone(), ApprovalStatus::Superseded));
+                    self.approvals.mark(asked.approval.clone(), ApprovalStatus::Superseded);
                     let why = Some("the arguments changed after the approval, or others must approve them");
                     self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
                 }
@@ -406,8 +398,9 @@ impl Worker<'_> {
         };
         let arguments = running.arguments_of(&call);
         let used = running.last_asked(&call.call).map(|asked| asked.approval.clone());
-        self.marks
-            .extend(used.map(|approval| (approval, ApprovalStatus::Consumed)));
+        if let Some(approval) = used {
+            self.approvals.mark(approval, ApprovalStatus::Consumed);
+        }
         ToolCall { arguments, ..call }
     }
 }

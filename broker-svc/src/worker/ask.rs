@@ -13,7 +13,6 @@ use super::Worker;
 use super::approve::ended;
 use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
-use crate::absence::Absence;
 use crate::agent::port::Agent;
 use crate::agent::port::{Answer, AskAgentError};
 use crate::approval::desk::decision_of;
@@ -157,7 +156,7 @@ impl Worker<'_> {
             let left_ms = millis(self.left());
 
             match &outcome {
-                Ok(_) => self.absence.iter().for_each(Absence::over),
+                Ok(_) => self.turns.note_answer(),
                 Err(error) => self.not_answered(turn, error),
             }
 
@@ -240,22 +239,7 @@ impl Worker<'_> {
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
         tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
-
-        match error {
-            AskAgentError::NoAgent
-            | AskAgentError::Silent(_)
-            | AskAgentError::Unreachable(_)
-            | AskAgentError::Refused {
-                error: _,
-                retryable: true,
-            } => self.absence.iter().for_each(|absence| absence.tell(&error.to_string())),
-            AskAgentError::Malformed(_)
-            | AskAgentError::Waits(_)
-            | AskAgentError::Refused {
-                error: _,
-                retryable: false,
-            } => self.absence.iter().for_each(Absence::over),
-        }
+        self.turns.note_error(error);
     }
 
     /// Waits; says whether the turn goes on.

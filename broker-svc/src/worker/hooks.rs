@@ -43,7 +43,7 @@ impl Worker<'_> {
 
     /// `moment` as far as the turn has come.
     fn now(&mut self, moment: &Moment) -> Moment {
-        self.visits = self.visits.wrapping_add(1);
+        let visit = self.turns.count_visit();
         let fold = self.owner.fold();
         let running = fold.running.as_ref();
 
@@ -54,7 +54,7 @@ impl Worker<'_> {
             reminded: false,
         };
 
-        moment.at(fold.epoch, self.visits, progress, fold.reminded.clone())
+        moment.at(fold.epoch, visit, progress, fold.reminded.clone())
     }
 
     pub(super) fn ran(&mut self, ran: Vec<Ran>) {

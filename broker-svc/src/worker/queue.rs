@@ -3,7 +3,6 @@
 use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, DispatchRef, DropReason, LedgerEntry};
 use shared::model::order::Wanted;
-use shared::model::position::Position;
 use ulid::Ulid;
 
 use super::Worker;
@@ -11,8 +10,7 @@ use super::approve::Listened;
 use crate::context::dropped_line;
 use crate::doubt::{Doubt, hold};
 use crate::error::RunSessionError;
-use crate::fold::advanced;
-use crate::inbox::{self, Bad, Look};
+use crate::inbox::{Bad, Look};
 use crate::session::{Arrival, Effect, Input, Pending, Placed};
 
 /// What a look found that is not run.
@@ -28,10 +26,7 @@ struct LeftOut {
 
 impl Worker<'_> {
     pub(super) async fn look(&mut self) -> Result<Look, RunSessionError> {
-        let look = inbox::look(self.broker, &self.claimed.session, self.looked_through + 1).await?;
-        self.looked_through = look.through.unwrap_or(self.looked_through);
-        self.stamps.extend(look.stamps.iter().copied());
-        Ok(look)
+        Ok(self.inbox.look(self.broker, &self.claimed.session).await?)
     }
 
     /// Hands what a look found to the machine; what cannot be read is given up.
@@ -39,7 +34,7 @@ impl Worker<'_> {
         let cursor = &self.owner.fold().cursor;
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
-        self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
+        self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
         let (good, left) = self.sift(look.good).await?;
 
         let Listened {
@@ -97,9 +92,7 @@ impl Worker<'_> {
                 None
             } else {
                 let (cursor, session) = (fold.cursor.clone(), &self.claimed.session);
-                self.doubts
-                    .of(self.broker, &self.era, session, &cursor, &arrival)
-                    .await?
+                self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
             if doubt.is_some() {
@@ -164,7 +157,7 @@ impl Worker<'_> {
             .await?;
 
         let dispatch = bad.reference();
-        self.bad.remove(&dispatch.sequence);
+        self.inbox.free_floor(dispatch.sequence);
         let cursor = self.cursor_after(&[dispatch.sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch,
@@ -259,25 +252,7 @@ impl Worker<'_> {
 
     /// The cursor once `consumed` are over.
     pub(super) fn cursor_after(&mut self, consumed: &[u64]) -> Cursor {
-        self.consumed.extend(consumed);
-        let bad = self.bad.first().copied();
-        let open = self.machine.lowest_open(consumed).into_iter().chain(bad).min();
-
-        let mut cursor = self.owner.fold().cursor.clone();
-        for &sequence in consumed {
-            cursor = advanced(&cursor, sequence, self.looked_through, open);
-            let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
-            cursor.event_seq = cursor.event_seq.max(event_seq);
-
-            if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
-                cursor.newest = Some(Position {
-                    incarnation: self.era.incarnation.clone(),
-                    sequence,
-                    stored_at_ns,
-                });
-            }
-        }
-
-        cursor
+        let open = self.machine.lowest_open(consumed);
+        self.inbox.cursor_after(&self.owner.fold().cursor, consumed, open)
     }
 }

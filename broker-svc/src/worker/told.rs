@@ -3,13 +3,13 @@
 //! Such a message only wakes the session's owner: anybody who may publish on the session's subject can send one. What
 //! became of the approval is read from KV, from the leader, until the ledger has taken it. Source: `trust.md` §1.
 
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus};
 use shared::model::ledger::{DropReason, LedgerEntry};
 use ulid::Ulid;
 
 use super::Worker;
+use super::approval_sync::over;
 use super::approve::{Listened, ended};
-use super::marks::over;
 use crate::approval::desk::decision_of;
 use crate::approval::desk::lost::{asked_for, restored};
 use crate::approval::outside::is_outside;
@@ -83,7 +83,7 @@ impl Worker<'_> {
             tracing::info!(
                 session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
             );
-            self.mark_taken(&decision);
+            self.approvals.mark_taken(&decision);
             self.owner.stage(LedgerEntry::ApprovalDecided {
                 decision,
                 sequence: Some(sequence),
@@ -96,11 +96,12 @@ impl Worker<'_> {
         let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
         match (running, known) {
             (Some(running), Some(asked)) => {
-                let over = over(running, asked).map(|status| (decision.id.clone(), status));
-                self.marks.extend(over);
+                if let Some(status) = over(running, asked) {
+                    self.approvals.mark(decision.id.clone(), status);
+                }
             }
-            (Some(_), None) => self.stray(decision.id.clone()),
-            (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
+            (Some(_), None) => self.approvals.add_orphan(decision.id.clone()),
+            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Cancelled),
         }
 
         let id = decision.id.parse().unwrap_or(Ulid::nil());
@@ -115,7 +116,7 @@ impl Worker<'_> {
         match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
             Some(running) if running.has_asked(&request.id) => {}
             Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
-            None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
+            None => self.approvals.mark(request.id, ApprovalStatus::Cancelled),
         }
         self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }
@@ -151,12 +152,5 @@ impl Worker<'_> {
         }
 
         Ok(())
-    }
-
-    /// Once the ledger has `decision`, KV need not keep it.
-    pub(super) fn mark_taken(&mut self, decision: &ApprovalDecision) {
-        if let ApprovalStatus::Rejected | ApprovalStatus::Expired = decision.status {
-            self.marks.push((decision.id.clone(), decision.status));
-        }
     }
 }

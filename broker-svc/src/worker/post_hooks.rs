@@ -12,7 +12,7 @@ use serde_json::json;
 use shared::clock::pause;
 use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnEnding, UnseenCall};
 use shared::model::time::UnixMillis;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use ulid::Ulid;
 
 use super::Worker;
@@ -21,7 +21,7 @@ use crate::error::RunSessionError;
 use crate::fold::PendingPostHooks;
 use crate::hook_point::declared::Hook;
 use crate::hook_point::runs::Ran;
-use crate::hook_point::{Moment, Point};
+use crate::hook_point::{Hooks, Moment, Point};
 use crate::session::Pending;
 use crate::turn::Turn;
 
@@ -30,17 +30,58 @@ const AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// Turns that may owe their last hooks while others run.
 const MAX_BEHIND: usize = 8;
 
-/// The hook under way, if one is; it ends with this.
-pub(super) type Lasts = JoinSet<Done>;
+/// The post-turn hook under way, if there is one; it ends with this.
+#[derive(Debug, Default)]
+pub(super) struct PostHookRunner {
+    tasks: JoinSet<FinishedHook>,
+}
 
-/// A hook that has run.
+/// A post-turn hook that has run.
 #[derive(Debug)]
-pub(super) struct Done {
+struct FinishedHook {
     turn: Ulid,
-    /// Which; none = those behind the turn's call.
+    /// Its key; none if these are the hooks after tool calls, which saw the turn's last call.
     hook: Option<String>,
     ran: Vec<Ran>,
+    /// It failed, and runs again.
     failed: bool,
+}
+
+impl PostHookRunner {
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Shows `unseen`, the last call of `turn`, to the hooks after tool calls.
+    fn show_call(&mut self, hooks: Arc<Hooks>, moment: Moment, turn: Ulid, unseen: UnseenCall) {
+        let UnseenCall { call, outcome } = unseen;
+        self.tasks.spawn(async move {
+            let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
+            FinishedHook {
+                turn,
+                hook: None,
+                ran,
+                failed: false,
+            }
+        });
+    }
+
+    /// Runs `hook` after the turn of `pending`.
+    fn run(&mut self, hooks: Arc<Hooks>, moment: Moment, pending: &PendingPostHooks, hook: Arc<Hook>) {
+        let turn = pending.finished.turn;
+        let told = json!({ "outcome": pending.finished.ended });
+        let attempt = usize::try_from(pending.tries).unwrap_or(usize::MAX);
+
+        self.tasks.spawn(async move {
+            let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
+            FinishedHook {
+                turn,
+                hook: Some(hook.key()),
+                ran: ran.into_iter().collect(),
+                failed: failed && attempt < AGAIN_AFTER.len(),
+            }
+        });
+    }
 }
 
 /// What is owed next.
@@ -105,7 +146,7 @@ impl Worker<'_> {
 
     /// Takes in what came of hooks that have run meanwhile.
     fn gather(&mut self) {
-        while let Some(done) = self.lasts.try_join_next() {
+        while let Some(done) = self.post_hooks.tasks.try_join_next() {
             self.has_run(done);
         }
     }
@@ -117,7 +158,7 @@ impl Worker<'_> {
     pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
         self.gather();
 
-        if !self.lasts.is_empty() {
+        if !self.post_hooks.is_idle() {
             return Ok(None);
         }
 
@@ -137,33 +178,13 @@ impl Worker<'_> {
         };
         match due {
             Due::Nothing | Due::At(_) => {}
-            Due::Observe(finished, UnseenCall { call, outcome }) => {
+            Due::Observe(finished, unseen) => {
                 let moment = over(&finished);
-                self.lasts.spawn(async move {
-                    let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
-                    let (turn, hook, failed) = (finished.turn, None, false);
-                    Done {
-                        turn,
-                        hook,
-                        ran,
-                        failed,
-                    }
-                });
+                self.post_hooks.show_call(hooks, moment, finished.turn, unseen);
             }
-            Due::Run(owed, hook) => {
-                let moment = over(&owed.finished);
-                let told = json!({ "outcome": owed.finished.ended });
-                let attempt = usize::try_from(owed.tries).unwrap_or(usize::MAX);
-
-                self.lasts.spawn(async move {
-                    let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
-                    Done {
-                        turn: owed.finished.turn,
-                        hook: Some(hook.key()),
-                        ran: ran.into_iter().collect(),
-                        failed: failed && attempt < AGAIN_AFTER.len(),
-                    }
-                });
+            Due::Run(pending, hook) => {
+                let moment = over(&pending.finished);
+                self.post_hooks.run(hooks, moment, &pending, hook);
             }
         }
 
@@ -171,7 +192,7 @@ impl Worker<'_> {
     }
 
     /// Stages what came of a hook.
-    fn has_run(&mut self, done: Result<Done, tokio::task::JoinError>) {
+    fn has_run(&mut self, done: Result<FinishedHook, JoinError>) {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
@@ -216,7 +237,7 @@ impl Worker<'_> {
             self.still_ours()?;
             self.claimed.slot.lend();
             tokio::select! {
-                Some(done) = self.lasts.join_next() => self.has_run(done),
+                Some(done) = self.post_hooks.tasks.join_next() => self.has_run(done),
                 () = pause(LOOK_EVERY) => {}
             }
         }
@@ -251,7 +272,7 @@ impl Worker<'_> {
                 false => self.begin_last().await?,
             };
 
-            if self.lasts.is_empty() && again_at.is_none() {
+            if self.post_hooks.is_idle() && again_at.is_none() {
                 return self.flush().await;
             }
 
@@ -282,19 +303,19 @@ impl Worker<'_> {
 
     /// Waits for the hook under way or, where none is, for `left`; no longer than until something comes.
     async fn wait_for_last(&mut self, left: Option<Duration>) -> Result<(), RunSessionError> {
-        let mut lasts = std::mem::take(&mut self.lasts);
+        let mut post_hooks = std::mem::take(&mut self.post_hooks);
         let next = async {
             match left {
                 Some(left) => {
                     pause(left).await;
                     None
                 }
-                None => lasts.join_next().await,
+                None => post_hooks.tasks.join_next().await,
             }
         };
 
         let done = self.beside(std::pin::pin!(next)).await?;
-        self.lasts = lasts;
+        self.post_hooks = post_hooks;
         done.flatten().into_iter().for_each(|done| self.has_run(done));
 
         Ok(())
