@@ -16,10 +16,10 @@ use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
 use shared::wire::topology::streams::DISPATCHES;
 
-use crate::agent::Agent;
 use crate::agent::echo::Echo;
 use crate::agent::llm::Llm;
 use crate::agent::nats::Nats;
+use crate::agent::port::Agent;
 use crate::agent::process::Process;
 use crate::approval::desk::Desk;
 use crate::cache::FoldCache;
@@ -30,9 +30,6 @@ use crate::hook_point::rules::HookRules;
 use crate::personas::{Personas, Runner};
 use crate::session::settings::Policy;
 use crate::settled::Settled;
-
-/// Name of this service in dead letters.
-pub const SERVICE: &str = "broker-svc";
 
 /// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of
 /// one name ever use the same append id.
@@ -76,7 +73,7 @@ pub struct Broker {
     /// Folds of the sessions run last.
     pub cache: FoldCache,
     /// The newest dispatches of all sessions.
-    pub feed: Feed,
+    pub feed: Arc<Feed>,
     /// The request to stop.
     pub shutdown: Shutdown,
     /// How long a running turn may go on after that.
@@ -98,7 +95,7 @@ pub struct Broker {
     nats: Arc<dyn Agent>,
     instead: Option<Arc<dyn Agent>>,
     process: Arc<dyn Agent>,
-    desk: Desk,
+    desk: Arc<Desk>,
     hooks: Arc<Hooks>,
     /// None where no persona asks models.
     llm: Option<Arc<dyn Agent>>,
@@ -119,7 +116,7 @@ impl Broker {
         let started = u64::try_from(clock.now().0).unwrap_or(0);
         Self {
             cache: FoldCache::new(config.fold_cache),
-            feed: Feed::default(),
+            feed: Arc::default(),
             trouble: Mutex::default(),
             era: tokio::sync::Mutex::default(),
             witness: Witness::new(&bus, Marked::Dispatches),
@@ -142,7 +139,12 @@ impl Broker {
                 &instance,
             )),
             llm: None,
-            desk: Desk::new(&bus, Arc::clone(&clock), Arc::default(), config.approvals.clone()),
+            desk: Arc::new(Desk::new(
+                &bus,
+                Arc::clone(&clock),
+                Arc::default(),
+                config.approvals.clone(),
+            )),
             bus,
             clock,
             instance,
@@ -233,13 +235,14 @@ impl Broker {
     #[must_use]
     pub fn knowing(mut self, identities: Identities) -> Self {
         let config = self.config.approvals.clone();
-        self.desk = Desk::new(&self.bus, Arc::clone(&self.clock), Arc::new(identities), config);
+        let clock = Arc::clone(&self.clock);
+        self.desk = Arc::new(Desk::new(&self.bus, clock, Arc::new(identities), config));
         self
     }
 
     /// Where approvals are kept.
     #[must_use]
-    pub const fn desk(&self) -> &Desk {
+    pub const fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }
 

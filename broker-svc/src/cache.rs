@@ -98,7 +98,7 @@ impl FoldCache {
         self.lock()
             .entries
             .get(session)
-            .is_some_and(|(_, _, known)| known.fold.cursor.floor >= sequence && known.fold.wished.is_empty())
+            .is_some_and(|(_, _, known)| known.fold.cursor.floor >= sequence && known.fold.intents.owed.is_empty())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

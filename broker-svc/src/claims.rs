@@ -16,7 +16,8 @@ use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::broker::{Broker, SERVICE};
+use crate::broker::Broker;
+use crate::config::SERVICE;
 use crate::error::RunSessionError;
 use crate::hold::Hold;
 use crate::quarantine::{self, Trial};

@@ -5,9 +5,10 @@
 
 use shared::model::ledger::LedgerEntry;
 
-use crate::context::{TOKEN_BYTES, tokens_of};
-use crate::fold::{Exchange, Fold, MAX_SENT_HISTORY, shortened};
+use crate::fold::{Exchange, Fold, MAX_SENT_HISTORY};
+use crate::message_text::shortened;
 use crate::personas::Limits;
+use crate::personas::{TOKEN_BYTES, tokens_of};
 
 /// Longest line about one side of a turn, bytes.
 const LINE_BYTES: usize = 160;
@@ -81,9 +82,10 @@ mod tests {
     use ulid::Ulid;
 
     use super::*;
+    use crate::agent::port::Answer;
     use crate::fold::HISTORY_TURNS;
     use crate::sample::{pending, session};
-    use crate::turn::{Answer, Turn};
+    use crate::turn::Turn;
 
     fn told(turns: u128, text: &str) -> Fold {
         let mut fold = Fold::default();

@@ -9,6 +9,9 @@ use shared::process::{Secret, key};
 use shared::retry::Schedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
 
+/// Name of this service in dead letters.
+pub const SERVICE: &str = "broker-svc";
+
 /// Section `[broker]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

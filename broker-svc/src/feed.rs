@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shared::bus::{Ordered, Stored};
+use shared::bus::{Bus, Ordered, Stored};
 use shared::clock::pause;
+use shared::process::lifecycle::Shutdown;
 use shared::wire::topology::streams::DISPATCHES;
 use tokio::sync::watch;
 
-use crate::broker::Broker;
 use crate::window::Window;
 
 /// Wait before reading is begun again after it could not begin.
@@ -52,14 +52,13 @@ impl Feed {
     }
 }
 
-/// Feeds the broker's window until the process is asked to stop.
-pub async fn serve(broker: Arc<Broker>) {
-    let stop = broker.shutdown.clone();
-    let mut connections = broker.bus.connections();
+/// Feeds the window of `feed` from `bus` until `stop` is requested.
+pub async fn serve(feed: Arc<Feed>, bus: Bus, stop: Shutdown) {
+    let mut connections = bus.connections();
 
     let mut messages = tokio::select! {
         () = stop.requested() => return,
-        messages = begin(&broker) => messages,
+        messages = begin(&feed, &bus) => messages,
     };
     loop {
         let message = tokio::select! {
@@ -69,14 +68,14 @@ pub async fn serve(broker: Arc<Broker>) {
                 connections.begin();
                 messages = tokio::select! {
                     () = stop.requested() => return,
-                    messages = begin(&broker) => messages,
+                    messages = begin(&feed, &bus) => messages,
                 };
                 continue;
             }
             message = messages.next() => message,
         };
 
-        broker.feed.take(Stored {
+        feed.take(Stored {
             subject: message.subject,
             headers: message.headers,
             payload: message.payload,
@@ -87,12 +86,12 @@ pub async fn serve(broker: Arc<Broker>) {
     }
 }
 
-async fn begin(broker: &Broker) -> Ordered {
+async fn begin(feed: &Feed, bus: &Bus) -> Ordered {
     loop {
-        match broker.bus.stream_state(DISPATCHES).await {
-            Ok(state) => match broker.bus.ordered(DISPATCHES, &[], state.last + 1).await {
+        match bus.stream_state(DISPATCHES).await {
+            Ok(state) => match bus.ordered(DISPATCHES, &[], state.last + 1).await {
                 Ok(messages) => {
-                    broker.feed.window(|window| window.begin(state.last + 1));
+                    feed.window(|window| window.begin(state.last + 1));
                     return messages;
                 }
                 Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),

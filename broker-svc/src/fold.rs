@@ -4,23 +4,28 @@
 //! forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
 
 mod history;
-mod owed;
+mod intents;
+mod notes;
+mod post_hooks;
+mod replies;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::intent::service::ProposeIntent;
-use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord, Usage};
-use shared::model::order::Wanted;
+use shared::model::ledger::{AppendId, Cursor, DispatchRef, DropReason, LedgerEntry, LedgerRecord, TurnLimits, Usage};
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
-pub use self::owed::{About, MAX_OWED, Owed};
-use crate::hook_point::runs::REMINDED;
+pub use self::intents::{MAX_OWED_INTENTS, OwedIntent, SessionIntents};
+pub use self::notes::{DroppedNotes, MAX_NOTES};
+pub use self::post_hooks::{MAX_PENDING_POST_HOOKS, PendingPostHooks, PostHookQueue};
+pub use self::replies::ReplyOutbox;
 use crate::turn::journal::{Awaited, Running, sum};
 use crate::turn::used::{Stamp, UsedTime};
 
@@ -33,24 +38,8 @@ pub const MAX_CHECKPOINT_BYTES: usize = 1_024 * 1_024;
 pub const RECENT_DISPATCHES: usize = 1_024;
 /// Reminders remembered as having come.
 pub const MAX_REMINDED: usize = 256;
-/// Lines about dropped dispatches remembered for the next turn.
-pub const MAX_NOTES: usize = 40;
 /// What a turn of the history takes in memory besides its texts: the entry, and two allocations.
 const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
-/// Who stands in the ledger as having said a note about an intent.
-pub const INTENTS: &str = "intents";
-/// Key under which such an entry holds an intent that nobody answered for.
-pub const ASKS: &str = "asks";
-/// Key under which such an entry names an intent that was answered for, or given up.
-pub const ASKED: &str = "asked";
-/// Where such an entry says what the next turn is told.
-pub const NOTE: &str = "note";
-/// Intents that nobody has answered for remembered at once.
-pub const MAX_WISHED: usize = 16;
-/// Reason of a dispatch that a newer one interrupted before it ran; a line of it goes into the next turn's context.
-pub const SUPERSEDED: &str = "superseded";
-/// Reason of a dispatch that was dropped for want of room, and of which a line goes into the next turn's context.
-pub const SUMMARIZED: &str = "overflow: summarized";
 
 /// What a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -69,11 +58,8 @@ pub struct Fold {
     pub cursor: Cursor,
     /// The turn begun and not over.
     pub running: Option<Running>,
-    /// Replies committed and not noted as published, oldest first.
-    pub unpublished: Vec<Reply>,
-    /// The dispatch that each of them answers (of several the last), by turn.
-    #[serde(default)]
-    pub answers: BTreeMap<Ulid, Ulid>,
+    /// Replies committed and not noted as published.
+    pub replies: ReplyOutbox,
     /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
     pub recent: VecDeque<Ulid>,
     /// The newest turns, oldest first, bounded by [`HISTORY_TURNS`] and [`HISTORY_BYTES`].
@@ -88,38 +74,24 @@ pub struct Fold {
     /// Entries since the last checkpoint.
     pub since_checkpoint: u32,
     /// When the record at hand was begun.
-    #[serde(default)]
     pub at: UnixMillis,
     /// How long its writer had held the session, milliseconds.
-    #[serde(default)]
     pub held_ms: u64,
     /// When the newest turn ended.
-    #[serde(default)]
     pub active_at: UnixMillis,
     /// The session's own queue settings.
-    #[serde(default)]
     pub queue: QueueSettings,
-    /// Lines about dispatches dropped for want of room, for the next turn's context; at most [`MAX_NOTES`].
-    #[serde(default)]
-    pub notes: VecDeque<String>,
-    /// Lines that went for want of room among these.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub notes_lost: u32,
-    /// Why intents of the newest turn were refused, for the next turn's context; at most [`MAX_NOTES`].
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub refused: VecDeque<String>,
-    /// Reminders that come once and have come; at most [`MAX_REMINDED`].
+    /// Lines about messages that were dropped, for the next turn's context.
+    pub notes: DroppedNotes,
+    /// Reminders that a session gets only once and has got; at most [`MAX_REMINDED`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reminded: BTreeSet<String>,
-    /// Intents of turns that are over which nobody has answered for, oldest first; at most [`MAX_WISHED`].
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub wished: VecDeque<ProposeIntent>,
-    /// Since when each of them has been owed, by its id.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub wished_since: BTreeMap<Ulid, UnixMillis>,
-    /// Turns that are over and whose last hooks have not run, oldest first; at most [`MAX_OWED`].
-    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
-    pub owed: VecDeque<Owed>,
+    /// Intents of finished turns.
+    #[serde(default, skip_serializing_if = "SessionIntents::is_empty")]
+    pub intents: SessionIntents,
+    /// Finished turns whose post-turn hooks have not all run.
+    #[serde(default, skip_serializing_if = "PostHookQueue::is_empty")]
+    pub post_hooks: PostHookQueue,
 }
 
 impl Fold {
@@ -145,152 +117,159 @@ impl Fold {
         self.last_append = Some(append);
     }
 
-    /// Takes in one entry.
+    /// Takes in one entry: each part of the state its own.
     pub fn apply_entry(&mut self, entry: &LedgerEntry) {
         self.since_checkpoint = self.since_checkpoint.saturating_add(1);
 
         match entry {
             LedgerEntry::SessionOpened { session } => self.session = Some(session.clone()),
-            LedgerEntry::Owned { epoch, broker: _ } => {
-                self.epoch = *epoch;
-                let now = self.stamp();
-                if let Some(turn) = &mut self.running {
-                    turn.used.taken_over(now, turn.limits.wall_ms);
-                }
-            }
+            LedgerEntry::Owned { epoch, broker: _ } => self.change_owner(*epoch),
             LedgerEntry::TurnStarted {
                 turn,
-                parent: _,
                 dispatches,
                 permissions,
                 limits,
+                ..
             } => {
-                self.running = Some(Running {
-                    turn: *turn,
-                    dispatches: dispatches.clone(),
-                    permissions: permissions.clone(),
-                    limits: *limits,
-                    began_at: self.at,
-                    notes: self.take_notes(),
-                    refused: std::mem::take(&mut self.refused).into(),
-                    passages: Vec::new(),
-                    hiding: Vec::new(),
-                    hidden: Vec::new(),
-                    usage: Usage::default(),
-                    awaits: None,
-                    used: UsedTime::begin(self.stamp()),
-                    asked: Vec::new(),
-                });
+                self.start_turn(*turn, dispatches, permissions, *limits);
             }
-            LedgerEntry::ModelAnswered { usage, model, .. } => {
-                self.usage = sum(&self.usage, usage);
-                if model.is_some() {
-                    self.model.clone_from(model);
-                }
-                self.in_turn(entry);
-            }
+            LedgerEntry::ModelAnswered { usage, model, .. } => self.count_answer(usage, model.as_ref()),
             LedgerEntry::ToolStarted { .. }
             | LedgerEntry::ToolFinished { .. }
             | LedgerEntry::ApprovalRequested { .. }
-            | LedgerEntry::Steered { .. } => self.in_turn(entry),
-            LedgerEntry::ApprovalDecided { cursor, .. } => {
-                self.in_turn(entry);
-                if let Some(cursor) = cursor {
-                    self.cursor = cursor.clone();
-                }
-            }
-            LedgerEntry::HookRan { hook, outcome, .. } => {
-                if hook == INTENTS {
-                    self.wish(outcome);
-                }
-                self.remind(outcome);
-                self.owe(outcome);
-                self.in_turn(entry);
-            }
+            | LedgerEntry::Steered { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ContextAdded { .. }
+            | LedgerEntry::ToolsHidden { .. } => {}
+            LedgerEntry::ApprovalDecided { cursor, .. } => self.advance(cursor.as_ref()),
+            LedgerEntry::ReminderShown { hook } => self.note_reminder(hook),
+            LedgerEntry::IntentRefused { note } => self.intents.add_refusal(note),
+            LedgerEntry::IntentOwed { proposal } => self.intents.add_owed(proposal, self.at),
+            LedgerEntry::IntentSettled { id, note } => self.intents.settle(*id, note.as_deref()),
+            LedgerEntry::PostHooksDue { finished } => self.post_hooks.add(finished),
+            LedgerEntry::UnseenCallShown { turn } => self.post_hooks.note_call_shown(*turn),
+            LedgerEntry::PostHookRan { turn, hook } => self.post_hooks.note_ran(*turn, hook),
+            LedgerEntry::PostHookFailed { turn, retry_at } => self.post_hooks.note_failed(*turn, *retry_at),
+            LedgerEntry::PostHooksSettled { turn } => self.post_hooks.settle(*turn),
             LedgerEntry::TurnCompleted {
                 turn,
                 reply,
                 head,
                 cursor,
-            } => {
-                let answered = self.running.as_ref().and_then(|running| running.answered());
-                let answered = answered.map(|(_, content, _)| content);
-                let said = reply.as_deref().map(|reply| reply.content.as_str()).or(answered);
-                let said = said.unwrap_or_default().to_owned();
-                self.remember_turn(*turn, &said);
-                self.head = Some(*head);
-                self.end_turn(reply.as_deref(), cursor);
-            }
-            LedgerEntry::ReplyPublished { turn } => {
-                self.unpublished.retain(|reply| reply.turn != *turn);
-                self.answers.remove(turn);
-            }
-            LedgerEntry::Checkpoint {
-                fold: _,
-                cursor: _,
-                through: _,
-            } => self.since_checkpoint = 0,
+            } => self.complete_turn(*turn, reply.as_deref(), *head, cursor),
             LedgerEntry::TurnFailed {
-                turn,
-                failure: _,
-                reply,
-                cursor,
-            } => {
-                let told = reply.as_deref().map(|reply| reply.content.as_str());
-                self.remember_broken_off(*turn, "", &format!("failed: {}", told.unwrap_or_default()));
-                self.end_turn(reply.as_deref(), cursor);
-            }
+                turn, reply, cursor, ..
+            } => self.fail_turn(*turn, reply.as_deref(), cursor),
             LedgerEntry::TurnInterrupted {
-                turn,
-                reason: _,
-                partial,
-                cursor,
-            } => {
-                self.remember_broken_off(*turn, partial, "interrupted");
-                self.end_turn(None, cursor);
-            }
+                turn, partial, cursor, ..
+            } => self.interrupt_turn(*turn, partial, cursor),
+            LedgerEntry::ReplyPublished { turn } => self.replies.remove(*turn),
+            LedgerEntry::Checkpoint { .. } => self.since_checkpoint = 0,
             LedgerEntry::DispatchDropped {
                 dispatch,
                 reason,
                 cursor,
-            } => {
-                self.consumed(dispatch.id);
-                self.cursor = cursor.clone();
-                if [SUMMARIZED, SUPERSEDED].contains(&reason.as_str()) && !dispatch.content.is_empty() {
-                    let lost = remember(&mut self.notes, &dispatch.content);
-                    self.notes_lost = self.notes_lost.saturating_add(u32::from(lost));
-                }
-            }
-            LedgerEntry::Ordered {
-                order,
-                sequence: _,
-                cursor,
-            } => {
-                self.consumed(order.id);
-                self.cursor = cursor.clone();
-
-                match &order.wanted {
-                    Wanted::Queue { settings } => self.queue = *settings,
-                    // It may come after the word that takes it back.
-                    Wanted::Withdraw { dispatch, .. } => self.consumed(*dispatch),
-                    Wanted::Abort | Wanted::Interrupt | Wanted::Reset => {}
-                }
-            }
+                ..
+            } => self.drop_dispatch(dispatch, *reason, cursor),
+            LedgerEntry::Ordered { order, cursor, .. } => self.obey(order, cursor),
             LedgerEntry::Compacted { through, summary } => self.compact(*through, summary),
-            LedgerEntry::SessionReset { reason: _ } => {
-                self.history.clear();
-                self.summary = None;
-                self.head = None;
-                self.reminded.clear();
-            }
+            LedgerEntry::SessionReset { .. } => self.reset(),
+        }
+
+        if is_within_turn(entry) {
+            self.apply_within_turn(entry);
         }
     }
 
-    /// The lines for the context of a turn that begins; the first says how many there is no room for.
-    fn take_notes(&mut self) -> Vec<String> {
-        let lost = std::mem::take(&mut self.notes_lost);
-        let lost = (lost > 0).then(|| format!("({lost} older ones, which only the ledger has)"));
-        lost.into_iter().chain(std::mem::take(&mut self.notes)).collect()
+    /// The session has another owner: what its turn has used is counted on.
+    fn change_owner(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        let now = self.stamp();
+        if let Some(turn) = &mut self.running {
+            turn.used.taken_over(now, turn.limits.wall_ms);
+        }
+    }
+
+    /// Begins the turn of a [`LedgerEntry::TurnStarted`], with everything that its context is told.
+    fn start_turn(&mut self, turn: Ulid, dispatches: &[DispatchRef], permissions: &PermissionSet, limits: TurnLimits) {
+        self.running = Some(Running {
+            turn,
+            dispatches: dispatches.to_vec(),
+            permissions: permissions.clone(),
+            limits,
+            began_at: self.at,
+            notes: self.notes.take(),
+            refused: self.intents.take_refusals(),
+            passages: Vec::new(),
+            hiding: Vec::new(),
+            hidden: Vec::new(),
+            usage: Usage::default(),
+            awaits: None,
+            used: UsedTime::begin(self.stamp()),
+            asked: Vec::new(),
+        });
+    }
+
+    fn count_answer(&mut self, usage: &Usage, model: Option<&String>) {
+        self.usage = sum(&self.usage, usage);
+        if let Some(model) = model {
+            self.model = Some(model.clone());
+        }
+    }
+
+    fn note_reminder(&mut self, hook: &str) {
+        if self.reminded.len() < MAX_REMINDED {
+            self.reminded.insert(hook.to_owned());
+        }
+    }
+
+    /// Ends a turn that was answered: it said its reply or, without one, the model's last answer.
+    fn complete_turn(&mut self, turn: Ulid, reply: Option<&Reply>, head: Ulid, cursor: &Cursor) {
+        let answered = self.running.as_ref().and_then(|running| running.answered());
+        let answered = answered.map(|(_, content, _)| content);
+        let said = reply.map(|reply| reply.content.as_str()).or(answered);
+        let said = said.unwrap_or_default().to_owned();
+
+        self.remember_turn(turn, &said);
+        self.head = Some(head);
+        self.end_turn(reply, cursor);
+    }
+
+    fn fail_turn(&mut self, turn: Ulid, reply: Option<&Reply>, cursor: &Cursor) {
+        let told = reply.map(|reply| reply.content.as_str()).unwrap_or_default();
+        self.remember_broken_off(turn, "", &format!("failed: {told}"));
+        self.end_turn(reply, cursor);
+    }
+
+    fn interrupt_turn(&mut self, turn: Ulid, partial: &str, cursor: &Cursor) {
+        self.remember_broken_off(turn, partial, "interrupted");
+        self.end_turn(None, cursor);
+    }
+
+    fn drop_dispatch(&mut self, dispatch: &DispatchRef, reason: DropReason, cursor: &Cursor) {
+        self.note_consumed(dispatch.id);
+        self.advance(Some(cursor));
+        if reason.leaves_a_note() {
+            self.notes.add(&dispatch.content);
+        }
+    }
+
+    fn obey(&mut self, order: &SessionOrder, cursor: &Cursor) {
+        self.note_consumed(order.id);
+        self.advance(Some(cursor));
+        match &order.wanted {
+            Wanted::Queue { settings } => self.queue = *settings,
+            // The dispatch may come after the order that takes it back.
+            Wanted::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
+            Wanted::Abort | Wanted::Interrupt | Wanted::Reset => {}
+        }
+    }
+
+    fn reset(&mut self) {
+        self.history.clear();
+        self.summary = None;
+        self.head = None;
+        self.reminded.clear();
     }
 
     const fn stamp(&self) -> Stamp {
@@ -300,7 +279,7 @@ impl Fold {
         }
     }
 
-    fn in_turn(&mut self, entry: &LedgerEntry) {
+    fn apply_within_turn(&mut self, entry: &LedgerEntry) {
         let now = self.stamp();
         if let Some(turn) = &mut self.running {
             turn.apply(entry, now);
@@ -308,48 +287,30 @@ impl Fold {
         }
     }
 
-    fn remind(&mut self, outcome: &Value) {
-        let key = outcome.get(REMINDED).and_then(Value::as_str);
-        if let Some(key) = key.filter(|_| self.reminded.len() < MAX_REMINDED) {
-            self.reminded.insert(key.to_owned());
-        }
-    }
-
-    fn wish(&mut self, outcome: &Value) {
-        if let Some(note) = outcome.get(NOTE).and_then(Value::as_str) {
-            remember(&mut self.refused, note);
-        }
-
-        let asks = outcome.get(ASKS).cloned().map(serde_json::from_value::<ProposeIntent>);
-        if let Some(Ok(wish)) = asks
-            && self.wished.len() < MAX_WISHED
-        {
-            self.wished_since.extend(wish.id.map(|id| (id, self.at)));
-            self.wished.push_back(wish);
-        }
-
-        let asked = outcome.get(ASKED).and_then(Value::as_str);
-        if let Some(asked) = asked.and_then(|id| id.parse::<Ulid>().ok()) {
-            self.wished.retain(|wish| wish.id != Some(asked));
-            self.wished_since.remove(&asked);
-        }
-    }
-
     fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
-        for dispatch in self.running.take().map(|turn| turn.dispatches).unwrap_or_default() {
-            self.consumed(dispatch.id);
-            self.answers.extend(reply.map(|reply| (reply.turn, dispatch.id)));
+        let dispatches = self.running.take().map(|turn| turn.dispatches).unwrap_or_default();
+        let dispatches: Vec<Ulid> = dispatches.iter().map(|dispatch| dispatch.id).collect();
+        dispatches.iter().for_each(|dispatch| self.note_consumed(*dispatch));
+
+        if let Some(reply) = reply {
+            self.replies.add(reply, &dispatches);
         }
-        self.unpublished.extend(reply.cloned());
+
         self.cursor = cursor.clone();
         self.active_at = self.at;
     }
 
-    fn consumed(&mut self, dispatch: Ulid) {
+    fn advance(&mut self, cursor: Option<&Cursor>) {
+        if let Some(cursor) = cursor {
+            self.cursor = cursor.clone();
+        }
+    }
+
+    fn note_consumed(&mut self, id: Ulid) {
         if self.recent.len() == RECENT_DISPATCHES {
             self.recent.pop_front();
         }
-        self.recent.push_back(dispatch);
+        self.recent.push_back(id);
     }
 
     /// The entry that lets a later reader begin here; due every [`CHECKPOINT_EVERY`] entries. It must be the first
@@ -376,22 +337,22 @@ impl Fold {
     #[must_use]
     pub fn weight(&self) -> usize {
         let text: usize = self.history.iter().map(|turn| turn.bytes() + EXCHANGE_OVERHEAD).sum();
-        let replies: usize = self.unpublished.iter().map(|reply| reply.content.len() + 512).sum();
-        let notes = self.notes.iter().chain(&self.refused).chain(&self.reminded);
+        let replies: usize = self
+            .replies
+            .unpublished
+            .iter()
+            .map(|reply| reply.content.len() + 512)
+            .sum();
+        let notes = self
+            .notes
+            .lines
+            .iter()
+            .chain(&self.intents.refusals)
+            .chain(&self.reminded);
         let notes: usize = notes.chain(&self.summary).map(String::len).sum();
         let ids = (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>();
-        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.owed)
+        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.post_hooks)
     }
-}
-
-/// Says whether the oldest had to go for it.
-fn remember(notes: &mut VecDeque<String>, said: &str) -> bool {
-    let is_full = notes.len() == MAX_NOTES;
-    if is_full {
-        notes.pop_front();
-    }
-    notes.push_back(said.to_owned());
-    is_full
 }
 
 /// Roughly how much memory `value` takes, bytes: as long as it is in JSON.
@@ -399,15 +360,40 @@ fn written(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// `text`, or as much of its beginning as fits into `bytes`, whole characters only.
-#[must_use]
-pub fn shortened(text: &str, bytes: usize) -> String {
-    text[..text.floor_char_boundary(bytes)].to_owned()
+/// Returns whether `entry` belongs to the turn under way, if there is one: its owner was at work when it was written.
+const fn is_within_turn(entry: &LedgerEntry) -> bool {
+    match entry {
+        LedgerEntry::ModelAnswered { .. }
+        | LedgerEntry::ToolStarted { .. }
+        | LedgerEntry::ToolFinished { .. }
+        | LedgerEntry::ApprovalRequested { .. }
+        | LedgerEntry::ApprovalDecided { .. }
+        | LedgerEntry::Steered { .. }
+        | LedgerEntry::HookRan { .. }
+        | LedgerEntry::ContextAdded { .. }
+        | LedgerEntry::ToolsHidden { .. }
+        | LedgerEntry::ReminderShown { .. }
+        | LedgerEntry::IntentRefused { .. }
+        | LedgerEntry::IntentOwed { .. }
+        | LedgerEntry::IntentSettled { .. }
+        | LedgerEntry::PostHooksDue { .. }
+        | LedgerEntry::UnseenCallShown { .. }
+        | LedgerEntry::PostHookRan { .. }
+        | LedgerEntry::PostHookFailed { .. }
+        | LedgerEntry::PostHooksSettled { .. } => true,
+        LedgerEntry::SessionOpened { .. }
+        | LedgerEntry::Owned { .. }
+        | LedgerEntry::TurnStarted { .. }
+        | LedgerEntry::TurnCompleted { .. }
+        | LedgerEntry::ReplyPublished { .. }
+        | LedgerEntry::Checkpoint { .. }
+        | LedgerEntry::TurnFailed { .. }
+        | LedgerEntry::TurnInterrupted { .. }
+        | LedgerEntry::DispatchDropped { .. }
+        | LedgerEntry::Compacted { .. }
+        | LedgerEntry::SessionReset { .. }
+        | LedgerEntry::Ordered { .. } => false,
+    }
 }
 
 /// The fold of a session's records, which begin with the session or with a record whose first entry is a checkpoint.
@@ -478,7 +464,12 @@ impl Standing {
             cursor: fold.cursor.clone(),
             in_turn: fold.running.is_some(),
             awaits: fold.awaited().cloned(),
-            owes: !fold.owed.is_empty() || fold.unpublished.iter().any(|reply| !published.contains(&reply.turn)),
+            owes: !fold.post_hooks.is_empty()
+                || fold
+                    .replies
+                    .unpublished
+                    .iter()
+                    .any(|reply| !published.contains(&reply.turn)),
         }
     }
 }

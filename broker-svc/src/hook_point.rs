@@ -14,6 +14,7 @@ pub mod claude;
 pub mod command;
 pub mod condition;
 pub mod declared;
+pub mod fault;
 pub mod gate;
 pub mod hooks;
 pub mod moment;

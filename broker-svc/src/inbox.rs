@@ -22,7 +22,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
 use crate::broker::Broker;
-use crate::broker::SERVICE;
+use crate::config::SERVICE;
 use crate::session::{Arrival, Pending, Placed, Told};
 
 /// Dispatches read at one look.

@@ -27,6 +27,7 @@ pub mod hold;
 pub mod hook_point;
 pub mod inbox;
 pub mod live;
+pub mod message_text;
 pub mod owner;
 pub mod personas;
 pub mod quarantine;

@@ -20,8 +20,9 @@ use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use crate::broker::{Broker, SERVICE};
+use crate::broker::Broker;
 use crate::cache::Remembered;
+use crate::config::SERVICE;
 use crate::error::RunSessionError;
 use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;
@@ -170,7 +171,7 @@ impl Owner {
     #[must_use]
     pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
         let Remembered { fold, published, era } = remembered;
-        let inherited = fold.unpublished.iter().map(|reply| reply.turn).collect();
+        let inherited = fold.replies.unpublished.iter().map(|reply| reply.turn).collect();
 
         Self {
             broker,
@@ -238,7 +239,7 @@ impl Owner {
         }
 
         for turn in std::mem::take(&mut self.published) {
-            if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
+            if self.fold.replies.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
             }
         }
@@ -324,6 +325,7 @@ impl Owner {
     pub async fn publish_replies(&mut self) -> Result<(), RunSessionError> {
         let due: Vec<Reply> = self
             .fold
+            .replies
             .unpublished
             .iter()
             .filter(|reply| !self.published.contains(&reply.turn))
@@ -341,7 +343,7 @@ impl Owner {
                 out = out.repeated();
             }
 
-            if let Some(dispatch) = self.fold.answers.get(&reply.turn) {
+            if let Some(dispatch) = self.fold.replies.answers.get(&reply.turn) {
                 out = out.header(DISPATCH, dispatch.to_string());
             }
 

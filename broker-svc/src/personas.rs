@@ -3,6 +3,7 @@
 //! Source: `docs/design/sessions.md` §6. A name that the file does not hold is answered by its persona `default`;
 //! without a file that is the echo, so that the system runs out of the box.
 
+mod fault;
 mod faults;
 mod patterns;
 
@@ -21,10 +22,14 @@ use shared::model::session::{QueueSettings, SessionRef};
 use crate::reset::Reset;
 use crate::tool::credentials::References;
 use crate::tool::mcp::McpServer;
-pub use faults::{ParsePersonasError, PersonaFault};
+pub use fault::PersonaFault;
+pub use faults::ParsePersonasError;
 
 /// The persona that answers for names that the file does not hold.
 pub const DEFAULT_PERSONA: &str = "default";
+
+/// Bytes that count as a token.
+pub const TOKEN_BYTES: usize = 4;
 
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -53,6 +58,12 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     /// Where it runs; empty = where the broker does.
     pub directory: String,
+}
+
+/// Roughly how many tokens `text` is: providers count differently, and none of them more than one per byte.
+#[must_use]
+pub const fn tokens_of(text: &str) -> usize {
+    text.len().div_ceil(TOKEN_BYTES)
 }
 
 /// What bounds a persona's turns.

@@ -16,7 +16,8 @@ use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
-use crate::broker::{Broker, SERVICE};
+use crate::broker::Broker;
+use crate::config::SERVICE;
 
 /// Deliveries of one claim after which its tries are counted.
 pub const MAX_DELIVERIES: u64 = 5;

@@ -11,7 +11,8 @@ use shared::process::config::Fault;
 use shared::process::identities::People;
 use shared::process::{Common, Service, Shell, identities};
 
-use crate::approval::{self, again, auditor, timers};
+use crate::approval::timer_handler::TimerHandler;
+use crate::approval::{self, again, auditor};
 use crate::broker::Broker;
 use crate::config::BrokerConfig;
 use crate::hook_point::rules::HookRules;
@@ -117,8 +118,17 @@ impl Service for BrokerService {
         }
 
         let broker = Arc::new(broker.knowing(people.all()));
+        let timers = TimerHandler {
+            bus: broker.bus.clone(),
+            clock: Arc::clone(&broker.clock),
+            store: Arc::clone(broker.desk()),
+        };
         let beside = [
-            tokio::spawn(feed::serve(Arc::clone(&broker))),
+            tokio::spawn(feed::serve(
+                Arc::clone(&broker.feed),
+                broker.bus.clone(),
+                broker.shutdown.clone(),
+            )),
             tokio::spawn(
                 broker
                     .ledger_witness()
@@ -126,7 +136,7 @@ impl Service for BrokerService {
             ),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
             tokio::spawn(quarantine::watch(Arc::clone(&broker))),
-            tokio::spawn(timers::serve(Arc::clone(&broker))),
+            tokio::spawn(timers.serve(broker.shutdown.clone())),
             tokio::spawn(follow(path, people, Arc::clone(&broker))),
             tokio::spawn(breakers::serve(Arc::clone(&broker))),
             tokio::spawn(auditor::serve(Arc::clone(&broker))),

@@ -10,13 +10,14 @@ pub mod settings;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use shared::model::ledger::DropReason;
 use shared::model::order::Wanted;
 use shared::model::permission::PermissionSet;
 use shared::model::session::{Overflow, QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::fold::{Fold, SUMMARIZED, SUPERSEDED};
+use crate::fold::Fold;
 use crate::turn::journal::Passage;
 pub use arrival::{Arrival, Pending, Placed, Told};
 use arrival::{order, same_target, target_of};
@@ -34,41 +35,6 @@ pub enum Input {
     TurnEnded,
     /// Time has passed.
     Tick,
-}
-
-/// Why a dispatch is not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropReason {
-    /// A dispatch of the same id was handed in before.
-    Duplicate,
-    /// A newer one interrupted the session.
-    Superseded,
-    /// The session was aborted.
-    Aborted,
-    /// There was no room; a line about it goes into the next turn's context.
-    Summarized,
-    /// There was no room, and it was the oldest.
-    OverflowOld,
-    /// There was no room, and it was the newest.
-    OverflowNew,
-    /// Whoever sent it took it back.
-    Withdrawn,
-}
-
-impl DropReason {
-    /// As it stands in the ledger.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::Superseded => SUPERSEDED,
-            Self::Aborted => "aborted",
-            Self::Summarized => SUMMARIZED,
-            Self::OverflowOld => "overflow: old",
-            Self::OverflowNew => "overflow: new",
-            Self::Withdrawn => "withdrawn",
-        }
-    }
 }
 
 /// What is to be done about it.
@@ -284,7 +250,7 @@ impl Session {
     fn make_room(&mut self, rules: Rules, effects: &mut Vec<Effect>) {
         while self.queued() > rules.cap {
             let (newest, reason) = match rules.overflow {
-                Overflow::Summarize => (false, DropReason::Summarized),
+                Overflow::Summarize => (false, DropReason::OverflowSummarized),
                 Overflow::Old => (false, DropReason::OverflowOld),
                 Overflow::New => (true, DropReason::OverflowNew),
             };

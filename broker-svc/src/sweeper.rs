@@ -337,7 +337,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         return wake(broker, session).await;
     }
 
-    let wished = !remembered.fold.wished.is_empty();
+    let wished = !remembered.fold.intents.owed.is_empty();
     if wished {
         walk.owes(session, now);
     }

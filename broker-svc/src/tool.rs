@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use shared::model::ledger::ToolOutcome;
 use shared::wire::agent::ToolDescription;
 
-use crate::agent::Call;
+use crate::agent::port::Call;
 use credentials::Credentials;
 
 /// One call of a tool.

@@ -13,66 +13,25 @@ pub mod used;
 use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::identity::PermissionPresets;
-use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits, Usage};
+use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::agent::Origin;
-use crate::context::{stranger, with_names};
-use crate::fold::{Fold, MAX_HISTORY_TEXT, shortened};
+use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES, Origin};
+use crate::fold::{Fold, MAX_HISTORY_TEXT};
+use crate::message_text::{shortened, with_names};
 use crate::personas::Limits;
 use crate::session::Pending;
 use journal::Running;
 use shared::model::permission::combine::merged;
 
-/// Longest answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
-pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
 /// What ends an answer that was cut.
 const CUT_MARK: &str = "… [cut]";
 /// Answers that cannot be read after which a turn fails.
 pub const MAX_MALFORMED: u32 = 3;
-
-/// What an agent says.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
-    /// The text.
-    pub content: String,
-    /// What goes along.
-    pub attachments: Vec<Attachment>,
-    /// What it cost.
-    pub usage: Usage,
-}
-
-/// Why an agent says nothing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AskAgentError {
-    /// Nobody serves the persona.
-    #[error("nobody serves the persona")]
-    NoAgent,
-    /// No answer came in time; the agent may still be at work.
-    #[error("no answer within {0} ms")]
-    Silent(u64),
-    /// The way to the agent is broken.
-    #[error("the agent could not be asked: {0}")]
-    Unreachable(String),
-    /// The agent answered, and what it said cannot be read.
-    #[error("the agent's answer cannot be read: {0}")]
-    Malformed(String),
-    /// The agent says that it cannot.
-    #[error("the agent refused: {error}")]
-    Refused {
-        /// What it said.
-        error: String,
-        /// Whether asking again may help.
-        retryable: bool,
-    },
-    /// The agent waits for a human's word.
-    #[error("the agent waits for the approval {0}")]
-    Waits(String),
-}
 
 /// What follows a question.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,7 +89,7 @@ impl Turn {
                 shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
                 &pending.dispatch.message.attachments,
             ),
-            stranger: stranger(pending).map(str::to_owned),
+            stranger: pending.stranger().map(str::to_owned),
             ..pending.reference()
         };
 

@@ -6,26 +6,28 @@
 //! then, the tail is read, and the same is done once more. A fence lost after that means another owner: this one
 //! stops without a trace.
 
+mod approval_sync;
 mod approve;
 mod ask;
 mod bell;
 mod hooks;
-mod last;
-mod marks;
+mod inbox_reader;
+mod intent_extraction;
+mod post_hooks;
 mod queue;
+mod step;
 mod steps;
 mod think;
 mod told;
 mod turn;
-mod wishes;
+mod turn_runner;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shared::bus::{CoreSubscription, claim};
+use shared::bus::claim;
 use shared::clock::pause;
-use shared::model::approval::ApprovalStatus;
 use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, TurnFailure};
 use shared::model::session::SessionRef;
@@ -35,10 +37,9 @@ use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::absence::Absence;
 use crate::broker::{Broker, Era};
 use crate::cache::Remembered;
-use crate::doubt::{self, Doubts};
+use crate::doubt;
 use crate::error::RunSessionError;
 use crate::fold::{Standing, runnable};
 use crate::hold::Hold;
@@ -47,8 +48,12 @@ use crate::owner::{Owner, load};
 use crate::session::{Effect, Input, Session};
 use crate::slot::Slot;
 use crate::turn::Turn;
-use last::Lasts;
+use approval_sync::ApprovalSync;
+use inbox_reader::InboxReader;
+use intent_extraction::IntentProposer;
+use post_hooks::PostHookRunner;
 use turn::Ended;
+use turn_runner::TurnRunner;
 
 /// A claim at hand.
 #[derive(Debug)]
@@ -97,7 +102,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
             let era = broker.era().await?;
             let fresh = load(broker, &claimed.session, None).await?;
             worker = Worker::of(broker, claimed, &era, fresh).await?;
-            worker.hopeless = Some(TurnFailure::Agent {
+            worker.turns = TurnRunner::failing(TurnFailure::Agent {
                 error: "what happened in the turn is larger than a ledger record may be".to_owned(),
             });
             worker.serve().await?;
@@ -108,6 +113,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
     worker.release().await
 }
 
+/// The loop over one claimed session; each part of its work keeps its own state.
 struct Worker<'a> {
     broker: &'a Arc<Broker>,
     claimed: &'a Claimed,
@@ -115,44 +121,16 @@ struct Worker<'a> {
     machine: Session,
     /// What the machine wants done next: turns and waits; everything else is done at once.
     effects: VecDeque<Effect>,
-    /// Why the turn at hand is ended before anything is asked.
-    hopeless: Option<TurnFailure>,
     /// Why the running turn is to be cancelled.
     cancelled: Option<String>,
-    /// Shows that the agent of the turn at hand cannot be asked.
-    absence: Option<Absence>,
-    /// Rings when something comes for the session; listened to while something takes time.
-    bell: Option<CoreSubscription>,
-    /// Everything on the session's subject up to here was handed to the machine.
-    looked_through: u64,
-    /// Bad ones that were found and are not given up yet: the cursor's floor stays below them.
-    bad: BTreeSet<u64>,
-    /// What holds of the streams.
-    era: Arc<Era>,
-    /// What was found out about dispatches in doubt.
-    doubts: Doubts,
-    /// Of what was looked at and is not consumed: when it was stored, nanoseconds since 1970, and the sequence of its
-    /// event, 0 = it has none.
-    stamps: HashMap<u64, (i64, u64)>,
-    taken_at: Instant,
-    turns: u32,
-    /// How often hooks of turns were asked.
-    visits: u32,
-    staged_bytes: usize,
-    /// Sequences whose consumption is staged or appended since the last flush.
-    consumed: Vec<u64>,
-    /// Turns staged or appended whose latency is told once their replies are out: when the dispatch was made.
-    unmeasured: Vec<UnixMillis>,
     /// The session is given back although work is left.
     yields: bool,
-    /// The scheduler did not answer for an intent: it is asked when the session is taken again.
-    unanswered: bool,
-    /// The hook that runs behind a turn that is over.
-    lasts: Lasts,
-    /// What the ledger says of approvals, once what is staged is appended, and KV does not say yet.
-    marks: Vec<(String, ApprovalStatus)>,
-    /// Approvals that were decided and that no ledger entry asks for: their turn may ask yet.
-    strays: Vec<String>,
+    taken_at: Instant,
+    inbox: InboxReader,
+    turns: TurnRunner,
+    approvals: ApprovalSync,
+    intents: IntentProposer,
+    post_hooks: PostHookRunner,
 }
 
 impl<'a> Worker<'a> {
@@ -173,13 +151,11 @@ impl<'a> Worker<'a> {
             };
         }
 
-        let mut worker = Self::new(broker, claimed, Arc::clone(era), remembered);
-        worker.doubts.is_void = is_void;
-
-        Ok(worker)
+        let inbox = InboxReader::new(Arc::clone(era), &remembered.fold.cursor, is_void);
+        Ok(Self::new(broker, claimed, inbox, remembered))
     }
 
-    fn new(broker: &'a Arc<Broker>, claimed: &'a Claimed, era: Arc<Era>, remembered: Remembered) -> Self {
+    fn new(broker: &'a Arc<Broker>, claimed: &'a Claimed, inbox: InboxReader, remembered: Remembered) -> Self {
         let owner = Owner::new(
             Arc::clone(broker),
             claimed.session.clone(),
@@ -191,28 +167,16 @@ impl<'a> Worker<'a> {
             broker,
             claimed,
             machine: Session::new(owner.fold(), broker.policy(&claimed.session.persona)),
-            effects: VecDeque::new(),
-            hopeless: None,
-            cancelled: None,
-            absence: None,
-            bell: None,
-            looked_through: owner.fold().cursor.floor,
             owner,
-            bad: BTreeSet::new(),
-            era,
-            doubts: Doubts::default(),
-            stamps: HashMap::new(),
-            taken_at: broker.clock.monotonic(),
-            turns: 0,
-            visits: 0,
-            staged_bytes: 0,
-            consumed: Vec::new(),
-            unmeasured: Vec::new(),
+            effects: VecDeque::new(),
+            cancelled: None,
             yields: false,
-            unanswered: false,
-            lasts: Lasts::new(),
-            marks: Vec::new(),
-            strays: Vec::new(),
+            taken_at: broker.clock.monotonic(),
+            inbox,
+            turns: TurnRunner::default(),
+            approvals: ApprovalSync::default(),
+            intents: IntentProposer::default(),
+            post_hooks: PostHookRunner::default(),
         }
     }
 
@@ -232,7 +196,7 @@ impl<'a> Worker<'a> {
         }
 
         self.settle_hooks().await?;
-        self.settle_wishes().await
+        self.settle_intents().await
     }
 
     /// A turn that a former owner began goes first; where its dispatch is gone, it is written down as interrupted.
@@ -347,7 +311,7 @@ impl<'a> Worker<'a> {
             .saturating_duration_since(self.taken_at)
             .as_millis();
 
-        let long = self.turns >= config.fairness_turns || held >= u128::from(config.fairness_ms);
+        let long = self.turns.ended() >= config.fairness_turns || held >= u128::from(config.fairness_ms);
         long && self.broker.claims_waiting() > 0
     }
 
@@ -358,7 +322,7 @@ impl<'a> Worker<'a> {
             broker,
             claimed,
             owner,
-            looked_through,
+            inbox,
             yields,
             ..
         } = self;
@@ -386,7 +350,7 @@ impl<'a> Worker<'a> {
                 .await?
                 .map(|stored| stored.sequence);
 
-            let unseen = last.filter(|&last| last > looked_through);
+            let unseen = last.filter(|&last| last > inbox.looked_through());
             // What a suspended turn waits for may be what has come.
             let may_go_on = standing.awaits.is_some() && unseen.is_some();
 

@@ -38,11 +38,6 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
 
             report.created.iter().for_each(|what| say!("made {what}"));
             report.updated.iter().for_each(|what| say!("changed {what}"));
-            report.removed.iter().for_each(|what| say!("removed {what}"));
-
-            for what in &report.kept {
-                say!("kept {what}: it is removed once hook-svc of this version has taken its partition over");
-            }
 
             if report == EnsureReport::default() {
                 say!("nothing to do");

@@ -354,7 +354,7 @@ async fn call(
 
     // Durable before the call, because the next owner must know that it may have been made.
     if channel.lasts() {
-        let (attempt, part, by) = (id.attempt, id.part, Some(effects.outfit.instance.clone()));
+        let (attempt, part, by) = (id.attempt, id.part, effects.outfit.instance.clone());
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
         if let Written::Superseded(found) = effects.receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
@@ -375,11 +375,12 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
         patience: outfit.patience,
     };
 
-    // A call of this instance that is not in the book was made before a restart: no process has its outcome.
-    let by = begun.by.filter(|by| *by != outfit.instance);
-    let call = match &by {
-        Some(by) => former.outcome(by, id).await,
-        None => None,
+    // What this instance knows of its own calls was looked up before.
+    let by = begun.by;
+    let call = if by == outfit.instance {
+        None
+    } else {
+        former.outcome(&by, id).await
     };
 
     // The wait may have outlasted the lease.
@@ -391,12 +392,12 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
     match &call {
         Some(_) => {
             metrics::counter!("nexus_delivery_calls_told_total").increment(1);
-            tracing::info!(delivery = %id.delivery, %event_id, %session, ?by, "a former owner says how its call ended");
+            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "a former owner says how its call ended");
         }
         None => {
             metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
             tracing::warn!(
-                delivery = %id.delivery, %event_id, %session, ?by, attempt = id.attempt, part = id.part,
+                delivery = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
                 "a call is repeated, nobody knows how it ended"
             );
         }

@@ -49,8 +49,8 @@ pub struct Remaining {
 /// A call that was started and has no known outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begun {
-    /// Instance name of the replica that made it; `None` = an older version, which did not record it.
-    pub by: Option<String>,
+    /// Instance name of the replica that made it.
+    pub by: String,
 }
 
 impl Remaining {
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
-        let by = Some("a".to_owned());
+        let by = "a".to_owned();
         let expected = Remaining {
             attempt: 2,
             begun: Some(Begun { by: by.clone() }),

@@ -18,7 +18,6 @@ mod header_block;
 mod held;
 mod kv;
 pub mod ledger;
-mod leftover;
 mod link;
 mod message;
 mod object;

@@ -3,12 +3,14 @@
 use serde_json::json;
 use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
 use shared::model::dispatch::DeliveryContext;
+use shared::model::event::EventId;
 use shared::model::intent::book::{AgentBook, Booking, Charge};
 use shared::model::intent::mark::IntentMark;
+use shared::model::intent::service::ProposeIntent;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{
     ApprovalRequirement, EventMatch, Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentScope,
-    IntentStatus, Lineage, Rejection, Withdrawn,
+    IntentStatus, IntentWish, Lineage, Rejection, Withdrawn,
 };
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::position::Position;
@@ -29,6 +31,38 @@ fn at() -> IntentSchedule {
     IntentSchedule::At {
         local: "2026-11-23T08:00".to_owned(),
         zone: "Europe/Berlin".to_owned(),
+    }
+}
+
+/// A question to the scheduler, with every field set.
+pub(crate) fn proposal() -> ProposeIntent {
+    ProposeIntent {
+        id: Some(ulid(7)),
+        wish: IntentWish {
+            kind: "remind".to_owned(),
+            parameters: [("text".to_owned(), json!("stretch"))].into_iter().collect(),
+            schedule: IntentSchedule::After { seconds: 90 },
+            scope: IntentScope::default(),
+            approval: Some(ApprovalRequirement::default()),
+            expires_at: Some(AT),
+            reason: "they asked for it".to_owned(),
+            supersedes: Some(ulid(6)),
+            cancel_on_user_turn: true,
+        },
+        agent: "default".to_owned(),
+        session: "main".to_owned(),
+        turn: Some(ulid(5)),
+        permissions: PermissionSet {
+            level: Level::Full,
+            ..PermissionSet::default()
+        },
+        delivery_context: DeliveryContext {
+            channel: "telegram".to_owned(),
+            account_id: some("main"),
+            peer_id: some("-100"),
+            ..DeliveryContext::default()
+        },
+        causation: Some(EventId::parse("telegram:main/-100/42").expect("an id")),
     }
 }
 

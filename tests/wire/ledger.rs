@@ -3,10 +3,12 @@
 use serde_json::json;
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::ledger::{
-    AppendId, DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnLimits, Usage,
+    AppendId, DispatchRef, DropReason, FinishedTurn, HookRunOutcome, HookRunResult, LedgerEntry, LedgerRecord,
+    ToolCall, ToolOutcome, TurnDescription, TurnEnding, TurnFailure, TurnLimits, UnseenCall, Usage,
 };
 use shared::model::rate::{Counted, RateWindow};
 
+use super::intents::proposal;
 use super::order::session_order;
 use super::samples::{AT, approval, attachment, cursor, permissions, reference, reply, session, some, ulid};
 
@@ -75,7 +77,23 @@ fn turn_entries() -> Vec<LedgerEntry> {
         LedgerEntry::HookRan {
             hook: "audit".to_owned(),
             point: "PreToolUse".to_owned(),
-            outcome: json!({ "allow": true }),
+            outcome: HookRunOutcome {
+                result: HookRunResult::Denied,
+                error: some("too much"),
+                side_effects: vec!["told the owner".to_owned()],
+            },
+        },
+        LedgerEntry::ContextAdded {
+            hook: "style".to_owned(),
+            point: "pre_stream".to_owned(),
+            text: "be brief".to_owned(),
+        },
+        LedgerEntry::ToolsHidden {
+            hook: "style".to_owned(),
+            tools: vec!["pay*".to_owned()],
+        },
+        LedgerEntry::ReminderShown {
+            hook: "welcome".to_owned(),
         },
         LedgerEntry::Steered {
             dispatch: reference(),
@@ -88,6 +106,56 @@ fn turn_entries() -> Vec<LedgerEntry> {
             cursor: cursor(),
         },
         LedgerEntry::ReplyPublished { turn: ulid(1) },
+    ]
+}
+
+fn intent_entries() -> Vec<LedgerEntry> {
+    vec![
+        LedgerEntry::IntentRefused {
+            note: "there is no kind `dance`".to_owned(),
+        },
+        LedgerEntry::IntentOwed {
+            proposal: Box::new(proposal()),
+        },
+        LedgerEntry::IntentSettled {
+            id: ulid(7),
+            note: some("it is over budget"),
+        },
+    ]
+}
+
+fn post_hook_entries() -> Vec<LedgerEntry> {
+    let turn = ulid(1);
+    let description = TurnDescription {
+        user: "ada".to_owned(),
+        metadata: [("channel".to_owned(), json!("telegram"))].into_iter().collect(),
+    };
+    let unseen = UnseenCall {
+        call: ToolCall {
+            call: "c1".to_owned(),
+            name: "pay".to_owned(),
+            arguments: json!({ "amount": 5 }),
+        },
+        outcome: ToolOutcome::Ok { result: json!("done") },
+    };
+
+    vec![
+        LedgerEntry::PostHooksDue {
+            finished: Box::new(FinishedTurn {
+                turn,
+                ended: TurnEnding::Completed,
+                works_for: vec![session()],
+                description,
+                unseen: Some(unseen),
+            }),
+        },
+        LedgerEntry::UnseenCallShown { turn },
+        LedgerEntry::PostHookRan {
+            turn,
+            hook: "notify".to_owned(),
+        },
+        LedgerEntry::PostHookFailed { turn, retry_at: AT },
+        LedgerEntry::PostHooksSettled { turn },
     ]
 }
 
@@ -114,7 +182,8 @@ fn other_entries() -> Vec<LedgerEntry> {
         },
         LedgerEntry::DispatchDropped {
             dispatch: reference(),
-            reason: "cap".to_owned(),
+            reason: DropReason::Unreadable,
+            detail: some("wrong_session: it is for another session"),
             cursor: cursor(),
         },
         LedgerEntry::Compacted {
@@ -133,7 +202,8 @@ fn other_entries() -> Vec<LedgerEntry> {
 }
 
 pub(crate) fn ledger() -> Vec<LedgerRecord> {
-    turn_entries().into_iter().chain(other_entries()).map(record).collect()
+    let entries = [turn_entries(), intent_entries(), post_hook_entries(), other_entries()];
+    entries.into_iter().flatten().map(record).collect()
 }
 
 /// A tool that is run with other arguments than the model asked for.

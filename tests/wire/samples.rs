@@ -219,7 +219,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         ReceiptStep::AttemptStarted {
             attempt: 1,
             part: 0,
-            by: None,
+            by: "delivery-svc-0".to_owned(),
         },
         finished(AttemptOutcome::Done),
         finished(AttemptOutcome::Retry {
@@ -241,11 +241,6 @@ pub(crate) fn receipts() -> Vec<Receipt> {
         },
         ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
-        },
-        ReceiptStep::AttemptStarted {
-            attempt: 2,
-            part: 1,
-            by: Some("delivery-svc-0".to_owned()),
         },
     ];
 

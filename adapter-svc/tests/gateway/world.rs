@@ -202,7 +202,6 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
         &Topology {
             streams,
             consumers: Vec::new(),
-            retired: Vec::new(),
         },
         false,
     )

@@ -165,9 +165,10 @@ mod tests {
     use shared::model::time::UnixMillis;
 
     use super::*;
+    use crate::agent::port::Answer;
     use crate::personas::Limits;
     use crate::sample::{pending, session};
-    use crate::turn::{Answer, Turn};
+    use crate::turn::Turn;
 
     fn record(number: u64, entries: Vec<LedgerEntry>) -> (u64, LedgerRecord) {
         let append = AppendId {
@@ -238,7 +239,7 @@ mod tests {
         let begun = crate::fold::fold(&fork.records).expect("a ledger that begins with a checkpoint");
         assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
         assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
-        assert!(begun.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
+        assert!(begun.replies.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::wire::agent::AgentRequest;
 
-use super::{Agent, Origin};
-use crate::turn::{Answer, AskAgentError};
+use super::port::{Agent, Origin};
+use crate::agent::port::{Answer, AskAgentError};
 
 /// What stands before the message.
 pub const PREFIX: &str = "echo: ";

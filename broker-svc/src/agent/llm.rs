@@ -14,17 +14,17 @@ use shared::llm::{self, Ask, AskModelError, Finish, MalformedArguments, Message,
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
 use shared::wire::agent::{AgentRequest, Role, ToolDescription};
 
-use super::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
+use super::port::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
 use crate::absence::Absence;
-use crate::context::with_names;
+use crate::agent::port::Line;
+use crate::agent::port::{Answer, AskAgentError};
 use crate::live::Live;
+use crate::message_text::with_names;
 use crate::personas::{Persona, Personas};
 use crate::tool::credentials::{Credentials, References};
 use crate::tool::schema::misfit;
 use crate::tool::toolbox::Toolbox;
 use crate::tool::{ToolCall, failed};
-use crate::turn::journal::Line;
-use crate::turn::{Answer, AskAgentError};
 
 /// What stands for a message without words: a timer's, or an answer that was none. Some providers refuse a conversation
 /// with an empty one in it.

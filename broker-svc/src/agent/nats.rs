@@ -14,8 +14,8 @@ use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
-use super::{Agent, Origin};
-use crate::turn::{Answer, AskAgentError};
+use super::port::{Agent, Origin};
+use crate::agent::port::{Answer, AskAgentError};
 
 /// Asks over NATS.
 #[derive(Debug, Clone)]

@@ -20,12 +20,12 @@ use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
 
-use super::{Agent, Origin};
+use super::port::{Agent, Origin};
+use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES};
 use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
 use crate::hook_point::Hooks;
 use crate::live::Live;
 use crate::personas::{Personas, Program};
-use crate::turn::{Answer, AskAgentError, MAX_ANSWER_BYTES};
 use crate::walls;
 
 /// Longest line, bytes.

@@ -13,7 +13,7 @@ use ulid::Ulid;
 use super::reply::SHOWN_DIGITS;
 use super::scope::words;
 use crate::config::{ApprovalsConfig, LinkConfig};
-use crate::fold::shortened;
+use crate::message_text::shortened;
 
 /// Letters of a reply code; those of ULIDs, of which none is taken for another.
 const CODE_LETTERS: usize = 8;

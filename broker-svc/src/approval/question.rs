@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::scope::{AGENT, words};
-use crate::agent::Origin;
+use crate::agent::port::Origin;
 use crate::session::Pending;
 use crate::turn::arguments::args_hash;
 

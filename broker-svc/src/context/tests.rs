@@ -2,9 +2,11 @@ use serde_json::{Map, json};
 use shared::model::ledger::Cursor;
 use shared::model::permission::PermissionSet;
 
+use shared::model::permission::Level;
+
 use super::*;
+use crate::agent::port::Answer;
 use crate::sample::{pending, session};
-use crate::turn::Answer;
 
 fn of_the_owner(mut pending: Pending) -> Pending {
     std::sync::Arc::make_mut(&mut pending.dispatch).permissions.level = Level::Full;
@@ -153,10 +155,8 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
         prompts.push(assemble(setting, &session(), &fold, &turn, &pendings, UnixMillis(1)).system_prompt);
 
         if number == 1 {
-            fold.apply_entry(&shared::model::ledger::LedgerEntry::HookRan {
-                hook: crate::fold::INTENTS.to_owned(),
-                point: "post_stream".to_owned(),
-                outcome: json!({"note": "unknown_kind: there is no kind `dance`"}),
+            fold.apply_entry(&shared::model::ledger::LedgerEntry::IntentRefused {
+                note: "unknown_kind: there is no kind `dance`".to_owned(),
             });
         }
 

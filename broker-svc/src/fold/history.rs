@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use shared::model::ledger::DispatchRef;
 use ulid::Ulid;
 
-use super::{Fold, shortened};
-use crate::context::as_data;
+use super::Fold;
+use crate::message_text::as_data;
+use crate::message_text::shortened;
 
 /// Turns of history remembered.
 pub const HISTORY_TURNS: usize = 64;

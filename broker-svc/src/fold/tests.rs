@@ -1,12 +1,17 @@
 use proptest::prelude::*;
-use shared::model::ledger::{ToolCall, TurnFailure};
+use shared::model::ledger::{
+    DropReason, FinishedTurn, HookRunOutcome, HookRunResult, ToolCall, ToolOutcome, TurnDescription, TurnEnding,
+    TurnFailure, UnseenCall,
+};
 
 use super::*;
-use crate::context::as_data;
+use crate::agent::port::Answer;
+use crate::message_text::as_data;
 use crate::personas::Limits;
 use crate::sample::{pending, session};
-use crate::turn::{Answer, Turn};
+use crate::turn::Turn;
 use shared::model::identity::PermissionPresets;
+use shared::model::intent::service::ProposeIntent;
 
 fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     let append = AppendId {
@@ -57,6 +62,7 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
             2 => entries.push(turn.failed(TurnFailure::NoAgent, cursor)),
             3 => entries.extend(
                 state
+                    .replies
                     .unpublished
                     .first()
                     .map(|r| LedgerEntry::ReplyPublished { turn: r.turn }),
@@ -122,10 +128,10 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
         }
     );
 
-    assert_eq!((state.unpublished.len(), state.recent.len()), (1, 1));
+    assert_eq!((state.replies.unpublished.len(), state.recent.len()), (1, 1));
 
     state.apply_entry(&LedgerEntry::ReplyPublished { turn: turn.id });
-    assert!(state.unpublished.is_empty());
+    assert!(state.replies.unpublished.is_empty());
 }
 
 #[test]
@@ -210,7 +216,8 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
             dispatch.content = format!("note {number}");
             state.apply_entry(&LedgerEntry::DispatchDropped {
                 dispatch,
-                reason: SUMMARIZED.to_owned(),
+                reason: DropReason::OverflowSummarized,
+                detail: None,
                 cursor: Cursor::default(),
             });
         }
@@ -350,17 +357,6 @@ fn everything_remembered_is_bounded() {
     assert!(state.history.iter().map(Exchange::bytes).sum::<usize>() <= HISTORY_BYTES);
 }
 
-#[test]
-fn a_text_is_cut_between_characters() {
-    let text = format!("{}\u{fc}ber", "x".repeat(4_095));
-    assert_eq!(shortened(&text, 4_096), text[..4_095], "half a character is none");
-    assert_eq!(shortened(&text, 4_097), text[..4_097]);
-    assert_eq!(
-        (shortened("x", 4_096), shortened("\u{1f600}", 3)),
-        ("x".to_owned(), String::new())
-    );
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -402,17 +398,84 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
     }))
     .expect("a proposal");
 
-    let told = |outcome: Value| LedgerEntry::HookRan {
-        hook: INTENTS.to_owned(),
-        point: String::new(),
-        outcome,
-    };
-    state.apply_entry(&told(serde_json::json!({ ASKS: wish })));
-    assert_eq!(
-        (state.wished.len(), state.wished_since.get(&id)),
-        (1, Some(&UnixMillis(7_000)))
-    );
+    let proposal = Box::new(wish);
+    state.apply_entry(&LedgerEntry::IntentOwed { proposal });
+    let owed: Vec<_> = state
+        .intents
+        .owed
+        .iter()
+        .map(|owed| (owed.proposal.id, owed.since))
+        .collect();
+    assert_eq!(owed, [(Some(id), UnixMillis(7_000))]);
 
-    state.apply_entry(&told(serde_json::json!({ ASKED: id })));
-    assert!(state.wished.is_empty() && state.wished_since.is_empty());
+    let note = Some("there is no such kind".to_owned());
+    state.apply_entry(&LedgerEntry::IntentSettled { id, note });
+    assert!(state.intents.owed.is_empty());
+    assert_eq!(state.intents.refusals, ["there is no such kind"]);
+}
+
+/// A hook may be called as an operator likes: what the ledger says of its run is no intent, reminder or post-turn hook.
+#[test]
+fn a_hook_called_intents_changes_nothing_but_the_count_of_entries() {
+    let mut state = Fold::default();
+    state.apply_entry(&LedgerEntry::HookRan {
+        hook: "intents".to_owned(),
+        point: "post_stream".to_owned(),
+        outcome: HookRunOutcome {
+            result: HookRunResult::Allowed,
+            error: Some("note".to_owned()),
+            side_effects: vec!["asked".to_owned(), "owes".to_owned()],
+        },
+    });
+
+    let untouched = Fold {
+        since_checkpoint: 1,
+        ..Fold::default()
+    };
+    assert_eq!(state, untouched);
+}
+
+#[test]
+fn a_finished_turn_needs_its_hooks_until_each_has_run_or_all_are_settled() {
+    let mut state = Fold::default();
+    let (turn, other) = (Ulid::from_parts(1, 1), Ulid::from_parts(1, 2));
+    let due = |turn| LedgerEntry::PostHooksDue {
+        finished: Box::new(FinishedTurn {
+            turn,
+            ended: TurnEnding::Completed,
+            works_for: Vec::new(),
+            description: TurnDescription::default(),
+            unseen: Some(UnseenCall {
+                call: ToolCall {
+                    call: "1-1".to_owned(),
+                    name: "pay".to_owned(),
+                    arguments: Value::Null,
+                },
+                outcome: ToolOutcome::Ok { result: Value::Null },
+            }),
+        }),
+    };
+    state.apply_entry(&due(turn));
+    state.apply_entry(&due(other));
+    assert!(Standing::of(&state, &[]).owes);
+
+    let retry_at = UnixMillis(9_000);
+    state.apply_entry(&LedgerEntry::PostHookFailed { turn, retry_at });
+    let first = |state: &Fold| state.post_hooks.first().cloned().expect("a turn");
+    assert_eq!((first(&state).tries, first(&state).again_at), (1, Some(retry_at)));
+
+    state.apply_entry(&LedgerEntry::UnseenCallShown { turn });
+    let hook = "notify".to_owned();
+    state.apply_entry(&LedgerEntry::PostHookRan { turn, hook });
+    let pending = first(&state);
+    assert!(pending.finished.unseen.is_none() && pending.done.contains("notify"));
+    assert_eq!((pending.tries, pending.again_at), (0, None));
+
+    state.apply_entry(&LedgerEntry::PostHooksSettled { turn });
+    let pending = first(&state);
+    assert!(pending.finished.turn == other && pending.finished.unseen.is_some() && pending.done.is_empty());
+    assert!(Standing::of(&state, &[]).owes);
+
+    state.apply_entry(&LedgerEntry::PostHooksSettled { turn: other });
+    assert!(!Standing::of(&state, &[]).owes);
 }

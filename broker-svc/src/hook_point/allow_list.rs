@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::declared::HookFault;
+use super::fault::HookFault;
 use entry::Entry;
 pub use place::Place;
 pub use words::{Errors, Redirects, Refusal};

@@ -9,7 +9,7 @@ use shared::model::permission::glob;
 use shared::model::rate::MAX_CALLS;
 
 use super::allow_list::AllowList;
-use super::declared::Fields;
+use super::fault::Fields;
 use super::outcome::{HookContext, HookOutcome};
 use super::point::Point;
 use super::truncate::truncated;

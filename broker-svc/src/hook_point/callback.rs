@@ -20,7 +20,7 @@ use ulid::Ulid;
 use self::making::Making;
 use super::moment::Moment;
 use super::point::Point;
-use super::runs::{CONTEXT, Ran};
+use super::runs::Ran;
 use crate::broker::Broker;
 use crate::inbox;
 use crate::owner::load;
@@ -182,6 +182,5 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
 
 /// What hooks that `ran` say to the model.
 fn texts(ran: &[Ran]) -> Vec<String> {
-    let texts = ran.iter().filter_map(|ran| ran.told.get(CONTEXT)?.as_str());
-    texts.map(str::to_owned).collect()
+    ran.iter().filter_map(|ran| ran.context.clone()).collect()
 }

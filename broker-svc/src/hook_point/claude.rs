@@ -11,7 +11,7 @@ use shared::model::approval::{Ask, Scope};
 use super::declared::Hook;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::Point;
-use crate::fold::shortened;
+use crate::message_text::shortened;
 
 /// Output of a command that is kept, bytes.
 pub const MAX_OUTPUT_BYTES: usize = 4_096;

@@ -24,7 +24,7 @@ use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::Point;
 use super::record::Recorder;
 use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
-use crate::fold::shortened;
+use crate::message_text::shortened;
 use crate::walls;
 
 /// Commands that run at once beside turns; further ones are skipped and reported.

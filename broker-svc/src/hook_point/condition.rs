@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::model::permission::glob;
 
-use super::declared::Fields;
+use super::fault::Fields;
 
 /// One condition on one argument. Where an argument that is compared by size is no number, the condition holds: a hook
 /// that guards amounts must not be got around by spelling one otherwise.

@@ -3,12 +3,12 @@
 //! Source: `docs/design/sessions.md` §7; seed 004 §3 for command hooks. What is unknown is a fault that names its key,
 //! and every fault of a declaration is found at once.
 
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::model::permission::{glob, pattern_fault};
 
 use super::builtin::Builtin;
 use super::condition::Condition;
+use super::fault::{Fields, HookFault};
 use super::outcome::HookContext;
 use super::point::Point;
 use super::reminder::{Reminder, Trigger};
@@ -21,21 +21,6 @@ pub const MAX_TIMEOUT_S: u64 = 600;
 pub const DEFAULT_PRIORITY: i32 = 50;
 /// Longest name of a hook, bytes.
 const MAX_NAME_BYTES: usize = 100;
-
-/// Something that is wrong with `hooks.yaml`, or with the hooks of `personas.yaml`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HookFault {
-    /// Dotted path of the key.
-    pub key: String,
-    /// What was found and what is expected.
-    pub problem: String,
-}
-
-impl std::fmt::Display for HookFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.key, self.problem)
-    }
-}
 
 /// Where a hook is declared; the wider layer first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,45 +127,6 @@ impl Hook {
             Layer::Global => self.name.clone(),
             Layer::Persona(persona) => format!("{persona}:{}", self.name),
             Layer::Session(pattern) => format!("{pattern}:{}", self.name),
-        }
-    }
-}
-
-/// The fields of a mapping, taken one by one; what is left at the end is unknown.
-pub(super) struct Fields<'a> {
-    pub(super) map: Map<String, Value>,
-    pub(super) at: &'a str,
-    pub(super) faults: &'a mut Vec<HookFault>,
-}
-
-impl Fields<'_> {
-    pub(super) fn wrong(&mut self, key: &str, problem: impl Into<String>) {
-        let key = if key.is_empty() {
-            self.at.to_owned()
-        } else if self.at.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.at)
-        };
-        let problem = problem.into();
-        self.faults.push(HookFault { key, problem });
-    }
-
-    pub(super) fn take<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {
-        let value = self.map.remove(key).filter(|value| !value.is_null())?;
-        match serde_json::from_value(value) {
-            Ok(read) => Some(read),
-            Err(error) => {
-                self.wrong(key, error.to_string());
-                None
-            }
-        }
-    }
-
-    pub(super) fn finish(mut self, expected: &str) {
-        let unknown: Vec<String> = self.map.keys().cloned().collect();
-        for key in unknown {
-            self.wrong(&key, format!("is unknown here, expected {expected}"));
         }
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use shared::model::ledger::{ToolCall, ToolOutcome};
+use shared::model::ledger::{FinishedTurn, ToolCall, ToolOutcome, TurnDescription};
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
 use super::outcome::HookContext;
 use super::reminder::Progress;
 use super::rules::HookSet;
-use crate::fold::{About, Owed, shortened};
+use crate::message_text::shortened;
 use crate::session::Pending;
 
 /// Longest message or answer that hooks are told, bytes; the rest is cut.
@@ -86,24 +86,24 @@ impl Moment {
         }
     }
 
-    /// The turn that is over and owes its last hooks, with the hooks of `set`.
+    /// Returns the turn `finished` to its post-turn hooks, which are in `set`.
     #[must_use]
-    pub fn over(session: &SessionRef, epoch: u64, set: Arc<HookSet>, owed: &Owed) -> Self {
-        let mut moment = Self::new(session, owed.turn, epoch, set, &[]);
-        moment.user.clone_from(&owed.about.user);
-        moment.metadata.extend(owed.about.metadata.clone());
+    pub fn over(session: &SessionRef, epoch: u64, set: Arc<HookSet>, finished: &FinishedTurn) -> Self {
+        let mut moment = Self::new(session, finished.turn, epoch, set, &[]);
+        moment.user.clone_from(&finished.description.user);
+        moment.metadata.extend(finished.description.metadata.clone());
         moment
     }
 
-    /// What of it is kept for the hooks that run when it is over.
+    /// Returns what is kept of the turn for its post-turn hooks.
     #[must_use]
-    pub fn about(&self) -> About {
+    pub fn description(&self) -> TurnDescription {
         let mut metadata = self.metadata.clone();
         metadata.retain(|key, _| !["session", "turn"].contains(&key.as_str()));
         if let Some(Value::String(prompt)) = metadata.get_mut("prompt") {
             *prompt = shortened(prompt, MAX_KEPT_BYTES);
         }
-        About {
+        TurnDescription {
             user: self.user.clone(),
             metadata,
         }

@@ -14,7 +14,7 @@ use super::declared::Hook;
 use super::moment::Moment;
 use super::outcome::HookContext;
 use super::runs::Ran;
-use crate::fold::shortened;
+use crate::message_text::shortened;
 use crate::turn::arguments::args_hash;
 
 /// Topic of the records.
@@ -41,7 +41,7 @@ impl Recorder {
         let mut record = self.record("hook", moment, context);
         record.insert("point".to_owned(), json!(ran.point));
         record.insert("hook".to_owned(), json!(ran.hook));
-        record.extend(ran.told.clone());
+        record.extend(ran.audit_fields());
         let what = format!("{}:{}:{round}:{}", ran.point, ran.hook, moment.visit);
         let id = id(moment, context, &what);
         if let Err(error) = self.publish(&record, id).await {

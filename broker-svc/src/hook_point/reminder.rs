@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::declared::Fields;
+use super::fault::Fields;
 
 /// Calls in a row that must have failed where `on_repeated_failure` names no number.
 const REPEATED: u32 = 2;

@@ -13,7 +13,8 @@ use shared::model::session::SessionRef;
 
 use super::allow_list::{AllowList, Place};
 use super::builtin::Builtin;
-use super::declared::{Action, DEFAULT_TIMEOUT_MS, Fields, Hook, HookFault, Layer, OnFailure, declared};
+use super::declared::{Action, DEFAULT_TIMEOUT_MS, Hook, Layer, OnFailure, declared};
+use super::fault::{Fields, HookFault};
 use super::point::Point;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 

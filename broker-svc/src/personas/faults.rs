@@ -1,29 +1,12 @@
 //! What is wrong with a `personas.yaml` that can be read. *Pure.*
 
-use std::fmt;
-
 use shared::llm::LlmConfig;
 
-use super::{Persona, Personas, Runner, patterns};
-use crate::context::TOKEN_BYTES;
+use super::fault::{PersonaFault, fault};
+use super::{Persona, Personas, Runner, TOKEN_BYTES, patterns};
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;
-
-/// One fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersonaFault {
-    /// Dotted path of the key.
-    pub key: String,
-    /// What was found and what is expected.
-    pub problem: String,
-}
-
-impl fmt::Display for PersonaFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.problem)
-    }
-}
 
 /// Why a text is not a `personas.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,10 +56,6 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault>
     });
 
     bounded.collect()
-}
-
-pub(super) fn fault(key: String, problem: String) -> PersonaFault {
-    PersonaFault { key, problem }
 }
 
 fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {

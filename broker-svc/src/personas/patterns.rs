@@ -5,7 +5,7 @@
 
 use shared::model::permission::{ToolRules, glob, may_begin, pattern_fault};
 
-use super::faults::{PersonaFault, fault};
+use super::fault::{PersonaFault, fault};
 use super::{Persona, Personas, Runner};
 use crate::tool::catalogue;
 use crate::tool::mcp::prefix_of;

@@ -7,6 +7,7 @@ use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
+use shared::model::permission::Level;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use ulid::Ulid;
@@ -37,6 +38,13 @@ impl Pending {
             content: String::new(),
             stranger: None,
         }
+    }
+
+    /// Returns the sender of the message; none if that is the owner.
+    #[must_use]
+    pub fn stranger(&self) -> Option<&str> {
+        let is_owner = self.dispatch.permissions.level == Level::Full;
+        (!is_owner).then_some(self.dispatch.message.from.as_str())
     }
 }
 

@@ -442,10 +442,10 @@ fn what_has_no_room_is_dropped_as_the_session_says() {
 
     check(
         Overflow::Summarize,
-        &["drop 13 overflow: summarized", "start 14", "start 20"],
+        &["drop 13 overflow_summarized", "start 14", "start 20"],
     );
-    check(Overflow::Old, &["drop 13 overflow: old", "start 14", "start 20"]);
-    check(Overflow::New, &["drop 20 overflow: new", "start 13", "start 14"]);
+    check(Overflow::Old, &["drop 13 overflow_old", "start 14", "start 20"]);
+    check(Overflow::New, &["drop 20 overflow_new", "start 13", "start 14"]);
 }
 
 #[test]

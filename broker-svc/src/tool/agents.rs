@@ -22,7 +22,7 @@ use shared::wire::envelope::Format;
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, HOPS, Headers};
 use shared::wire::subject;
 
-use super::catalogue::described;
+use super::service::described;
 use super::{Tool, ToolCall, failed};
 use crate::turn::WORKS_FOR;
 

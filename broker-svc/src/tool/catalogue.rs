@@ -11,10 +11,9 @@ use shared::clock::SharedClock;
 use shared::model::dispatch::derived_ulid;
 use shared::model::hook::MadeIn;
 use shared::model::time::UnixMillis;
-use shared::wire::agent::ToolDescription;
 
 use super::agents::{AgentStatus, SendMessage};
-use super::service::{Question, ServiceTool};
+use super::service::{Question, ServiceTool, described};
 use super::{Tool, ToolCall};
 
 /// A tool that asks a service.
@@ -52,17 +51,6 @@ pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
 /// The names of all of them.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name).chain(super::agents::NAMES)
-}
-
-/// A tool's description; `properties` are those of its arguments, of which no others are taken.
-pub(super) fn described(name: &str, description: &str, properties: &Value, required: &[&str]) -> ToolDescription {
-    ToolDescription {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        parameters: json!({
-            "type": "object", "properties": properties, "required": required, "additionalProperties": false
-        }),
-    }
 }
 
 const ROWS: [Row; 10] = [

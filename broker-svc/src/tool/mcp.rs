@@ -25,7 +25,7 @@ use self::connection::{Connection, connect};
 pub use self::declared::{McpServer, fault};
 use super::credentials::References;
 use super::{Tool, ToolCall, failed};
-use crate::agent::Away;
+use crate::agent::port::Away;
 
 /// How long a server may take to start and to list its tools.
 const START_WITHIN: Duration = Duration::from_secs(30);

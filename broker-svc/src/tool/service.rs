@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Value, json};
 use shared::bus::{Bus, RequestError};
 use shared::clock::SharedClock;
 use shared::model::ledger::ToolOutcome;
@@ -79,5 +79,16 @@ fn outcome(answer: Result<Value, RequestError>) -> ToolOutcome {
         Err(error @ (RequestError::Timeout { .. } | RequestError::Answer { .. })) => ToolOutcome::Unknown {
             reason: error.to_string(),
         },
+    }
+}
+
+/// A tool's description; `properties` are those of its arguments, of which no others are taken.
+pub(super) fn described(name: &str, description: &str, properties: &Value, required: &[&str]) -> ToolDescription {
+    ToolDescription {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        parameters: json!({
+            "type": "object", "properties": properties, "required": required, "additionalProperties": false
+        }),
     }
 }

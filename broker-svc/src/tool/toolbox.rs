@@ -11,7 +11,7 @@ use shared::model::permission::glob;
 use super::Tool;
 use super::catalogue;
 use super::mcp::{Servers, may_be_of};
-use crate::agent::Away;
+use crate::agent::port::Away;
 use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.

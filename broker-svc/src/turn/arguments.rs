@@ -4,7 +4,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::model::ledger::ToolOutcome;
 
-use crate::fold::shortened;
+use crate::message_text::shortened;
 
 /// Longest result of a tool that is kept and shown to the model, bytes of JSON; the rest is cut and the cut is marked.
 pub const MAX_OUTCOME_BYTES: usize = 256 * 1_024;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use shared::model::event::Attachment;
 use shared::model::ledger::TurnFailure;
 
-use crate::agent::Said;
+use crate::agent::port::Said;
 
 /// Largest attachments, tool calls and opaque part of one answer together, bytes of JSON.
 pub const MAX_BESIDE_BYTES: usize = 1_024 * 1_024;
@@ -44,7 +44,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::agent::AskedCall;
+    use crate::agent::port::AskedCall;
 
     /// Whether a call with `half` of what is kept, an opaque part and attachments like it are kept.
     fn check(call: bool, opaque: bool, attached: bool) -> bool {

@@ -16,7 +16,6 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::used::{Stamp, UsedTime};
-use crate::hook_point::runs::{CONTEXT, HIDDEN};
 pub use asked::{Asked, Awaited, Standing, stands};
 
 /// One thing that happened in a running turn.
@@ -52,7 +51,6 @@ pub enum Passage {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unseen: bool,
         /// It was begun; one that was refused has an end alone.
-        #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
         begun: bool,
     },
     /// A message was put in before the next model call.
@@ -67,38 +65,6 @@ pub enum Passage {
         /// Which hook, and where.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
-    },
-}
-
-const fn yes() -> bool {
-    true
-}
-
-/// One message of the running turn's own conversation, behind the history and the message that it answers.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Line {
-    /// The person, while the turn ran.
-    User {
-        /// What they said.
-        content: String,
-    },
-    /// The model.
-    Assistant {
-        /// What it said.
-        content: String,
-        /// What it wants done; every call is answered by a [`Line::Tool`] behind.
-        tool_calls: Vec<ToolCall>,
-        /// What its provider must see again.
-        opaque: Option<Value>,
-    },
-    /// A tool.
-    Tool {
-        /// The call that it answers.
-        call: String,
-        /// The tool's name.
-        name: String,
-        /// How it ended.
-        outcome: ToolOutcome,
     },
 }
 
@@ -131,7 +97,6 @@ pub struct Running {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
     /// What its model calls cost.
-    #[serde(default)]
     pub usage: Usage,
     /// The approval that it waits for.
     pub awaits: Option<Awaited>,
@@ -232,17 +197,8 @@ impl Running {
                 unseen: false,
                 begun: true,
             }),
-            LedgerEntry::HookRan { hook, point, outcome } => {
-                if let Some(content) = outcome.get(CONTEXT).and_then(Value::as_str) {
-                    self.inject(content.to_owned(), format!("{point}/{hook}"));
-                }
-                let hidden = outcome.get(HIDDEN).and_then(Value::as_array);
-                for hidden in hidden.into_iter().flatten().filter_map(Value::as_str) {
-                    if !self.hiding.iter().any(|hiding| hiding == hidden) {
-                        self.hiding.push(hidden.to_owned());
-                    }
-                }
-            }
+            LedgerEntry::ContextAdded { hook, point, text } => self.inject(text.clone(), format!("{point}/{hook}")),
+            LedgerEntry::ToolsHidden { hook: _, tools } => self.hide(tools),
             LedgerEntry::ToolFinished { call, outcome, unseen } => self.finished(call, outcome, *unseen),
             LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
             LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
@@ -265,7 +221,26 @@ impl Running {
             | LedgerEntry::DispatchDropped { .. }
             | LedgerEntry::Compacted { .. }
             | LedgerEntry::SessionReset { .. }
-            | LedgerEntry::Ordered { .. } => {}
+            | LedgerEntry::Ordered { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ReminderShown { .. }
+            | LedgerEntry::IntentRefused { .. }
+            | LedgerEntry::IntentOwed { .. }
+            | LedgerEntry::IntentSettled { .. }
+            | LedgerEntry::PostHooksDue { .. }
+            | LedgerEntry::UnseenCallShown { .. }
+            | LedgerEntry::PostHookRan { .. }
+            | LedgerEntry::PostHookFailed { .. }
+            | LedgerEntry::PostHooksSettled { .. } => {}
+        }
+    }
+
+    /// Hides `tools` from the next model call.
+    fn hide(&mut self, tools: &[String]) {
+        for tool in tools {
+            if !self.hiding.contains(tool) {
+                self.hiding.push(tool.clone());
+            }
         }
     }
 

@@ -1,3 +1,5 @@
+use shared::model::ledger::Usage;
+
 use super::*;
 use crate::sample::{pending, session};
 

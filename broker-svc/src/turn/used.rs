@@ -25,16 +25,13 @@ pub struct Stamp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedTime {
     /// Milliseconds before the present stretch of work.
-    #[serde(default)]
     before_ms: u64,
     /// When the present stretch began, in the owner's held time; none while the turn waits for a human.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since_ms: Option<u64>,
     /// The owner's held time at its last record.
-    #[serde(default)]
     seen_ms: u64,
     /// Its wall clock then.
-    #[serde(default)]
     seen_at: UnixMillis,
 }
 

@@ -7,14 +7,13 @@
 use serde_json::Value;
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};
 use shared::model::dispatch::derived_ulid;
-use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::ledger::{DropReason, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
 use super::Worker;
 use super::hooks::Hooked;
-use super::steps::Stepped;
-use super::think::Thinking;
+use super::step::{Confirmed, Stepped, Thinking};
 use super::turn::Ended;
 use crate::approval::desk::{Said, decision_of};
 use crate::approval::machine::Word;
@@ -31,9 +30,6 @@ use crate::turn::journal::{Standing, stands};
 /// would run.
 const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
 
-/// What becomes of a message that is a word on an approval.
-const WORD: &str = "a word on an approval";
-
 /// What a look found, as far as humans are concerned.
 #[derive(Debug, Default)]
 pub(super) struct Listened {
@@ -45,14 +41,6 @@ pub(super) struct Listened {
     pub(super) questions: Vec<(u64, ApprovalRequest)>,
     /// Messages about approvals of which KV says nothing new: where they stand, and which approval they name.
     pub(super) empty: Vec<(u64, String)>,
-}
-
-/// Whether a call runs.
-pub(super) enum Confirmed {
-    /// It does, with these arguments.
-    Run(ToolCall),
-    /// It does not, now.
-    Stepped(Stepped),
 }
 
 impl Worker<'_> {
@@ -103,13 +91,13 @@ impl Worker<'_> {
     pub(super) fn withdraw(&mut self, why: &str) {
         let awaited = self.owner.fold().awaited().cloned();
         if let Some(awaited) = awaited {
-            self.marks.push((awaited.approval.clone(), ApprovalStatus::Cancelled));
+            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Cancelled);
             self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
         }
     }
 
     pub(super) fn stage_decision(&mut self, decision: ApprovalDecision) {
-        self.mark_taken(&decision);
+        self.approvals.mark_taken(&decision);
         self.owner.stage(LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
@@ -161,7 +149,8 @@ impl Worker<'_> {
         let cursor = self.cursor_after(&[pending.sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: pending.reference(),
-            reason: WORD.to_owned(),
+            reason: DropReason::ApprovalAnswered,
+            detail: None,
             cursor,
         });
     }
@@ -290,8 +279,9 @@ impl Worker<'_> {
             }
             (Standing::Used, ..) => Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await,
             (Standing::Approved, asked, _) => {
-                self.marks
-                    .extend(asked.map(|asked| (asked.approval, ApprovalStatus::Consumed)));
+                if let Some(asked) = asked {
+                    self.approvals.mark(asked.approval, ApprovalStatus::Consumed);
+                }
                 Ok(Confirmed::Run(ToolCall { arguments, ..call }))
             }
             (Standing::Rejected { by, response }, ..) => {
@@ -310,7 +300,7 @@ impl Worker<'_> {
                     .unwrap_or_default();
 
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
-                    self.marks.push((asked.approval.clone(), ApprovalStatus::Superseded));
+                    self.approvals.mark(asked.approval.clone(), ApprovalStatus::Superseded);
                     let why = Some("the arguments changed after the approval, or others must approve them");
                     self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
                 }
@@ -408,8 +398,9 @@ impl Worker<'_> {
         };
         let arguments = running.arguments_of(&call);
         let used = running.last_asked(&call.call).map(|asked| asked.approval.clone());
-        self.marks
-            .extend(used.map(|approval| (approval, ApprovalStatus::Consumed)));
+        if let Some(approval) = used {
+            self.approvals.mark(approval, ApprovalStatus::Consumed);
+        }
         ToolCall { arguments, ..call }
     }
 }

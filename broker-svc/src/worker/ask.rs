@@ -13,15 +13,15 @@ use super::Worker;
 use super::approve::ended;
 use super::hooks::{Hooked, Paces};
 use super::turn::Ended;
-use crate::absence::Absence;
-use crate::agent::Agent;
+use crate::agent::port::Agent;
+use crate::agent::port::{Answer, AskAgentError};
 use crate::approval::desk::decision_of;
 use crate::approval::outside::is_outside;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::{Limits, Persona};
 use crate::session::Pending;
-use crate::turn::{Answer, AskAgentError, Next, Turn, after};
+use crate::turn::{Next, Turn, after};
 
 /// Wait before a question is repeated where the configuration names none.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ impl Worker<'_> {
             let left_ms = millis(self.left());
 
             match &outcome {
-                Ok(_) => self.absence.iter().for_each(Absence::over),
+                Ok(_) => self.turns.note_answer(),
                 Err(error) => self.not_answered(turn, error),
             }
 
@@ -239,22 +239,7 @@ impl Worker<'_> {
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
         tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
-
-        match error {
-            AskAgentError::NoAgent
-            | AskAgentError::Silent(_)
-            | AskAgentError::Unreachable(_)
-            | AskAgentError::Refused {
-                error: _,
-                retryable: true,
-            } => self.absence.iter().for_each(|absence| absence.tell(&error.to_string())),
-            AskAgentError::Malformed(_)
-            | AskAgentError::Waits(_)
-            | AskAgentError::Refused {
-                error: _,
-                retryable: false,
-            } => self.absence.iter().for_each(Absence::over),
-        }
+        self.turns.note_error(error);
     }
 
     /// Waits; says whether the turn goes on.

@@ -1,13 +1,11 @@
 //! Waiting for something while looking up: at the deadline, at the request to stop, at the queue.
 //!
-//! The bell is a core subscription on the session's subject: it may ring twice or not at all, and before the stream
-//! holds what it rings for, so data is always read from where the last look ended: soon after a ring, and each second.
+//! Data is always read from where the last look ended: soon after a ring of the bell, and each second.
 
 use std::pin::Pin;
 use std::time::Duration;
 
 use shared::clock::pause;
-use shared::wire::subject;
 
 use super::Worker;
 use crate::error::RunSessionError;
@@ -31,33 +29,20 @@ impl Worker<'_> {
         let mut looks = LOOKS_AFTER_RING.len();
         let suspended = self.is_suspended();
         loop {
-            let bell = &mut self.bell;
-            let rung = async {
-                match bell.as_mut() {
-                    Some(bell) => bell.next().await.is_some(),
-                    None => std::future::pending().await,
-                }
-            };
-
             let wait = LOOKS_AFTER_RING
                 .get(looks)
                 .map_or(LOOK_EVERY, |&ms| Duration::from_millis(ms));
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(Some(done)),
-                open = rung => {
-                    looks = 0;
-                    if !open {
-                        self.bell = None;
-                    }
-                }
+                () = self.inbox.wait_for_ring() => looks = 0,
                 () = pause(wait) => looks = looks.saturating_add(1),
             }
 
-            let before = self.looked_through;
+            let before = self.inbox.looked_through();
             self.look_up().await?;
 
-            if self.looked_through > before {
+            if self.inbox.looked_through() > before {
                 looks = LOOKS_AFTER_RING.len();
             }
 
@@ -90,15 +75,10 @@ impl Worker<'_> {
     /// Listens to the session's subject from now on, and looks at what came before. Without a bell the look each
     /// second finds the same, later.
     pub(super) async fn listen(&mut self) -> Result<(), RunSessionError> {
-        if self.bell.is_some() {
-            return Ok(());
+        if self.inbox.listen(&self.broker.bus, &self.claimed.session).await {
+            self.look_up().await?;
         }
-        let subject = subject::dispatch(&self.claimed.session);
-        match self.broker.bus.core_subscribe(&subject).await {
-            Ok(bell) => self.bell = Some(bell),
-            Err(error) => tracing::debug!(session = %self.claimed.session, error, "no bell"),
-        }
-        self.look_up().await
+        Ok(())
     }
 }
 

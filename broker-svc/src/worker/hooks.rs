@@ -5,7 +5,7 @@ use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
 
 use super::Worker;
 use super::turn::Ended;
-use crate::agent::AskedCall;
+use crate::agent::port::AskedCall;
 use crate::error::RunSessionError;
 use crate::hook_point::reminder::Progress;
 use crate::hook_point::runs::Ran;
@@ -43,7 +43,7 @@ impl Worker<'_> {
 
     /// `moment` as far as the turn has come.
     fn now(&mut self, moment: &Moment) -> Moment {
-        self.visits = self.visits.wrapping_add(1);
+        let visit = self.turns.count_visit();
         let fold = self.owner.fold();
         let running = fold.running.as_ref();
 
@@ -54,12 +54,12 @@ impl Worker<'_> {
             reminded: false,
         };
 
-        moment.at(fold.epoch, self.visits, progress, fold.reminded.clone())
+        moment.at(fold.epoch, visit, progress, fold.reminded.clone())
     }
 
     pub(super) fn ran(&mut self, ran: Vec<Ran>) {
         for ran in ran {
-            self.owner.stage(ran.entry());
+            ran.entries().into_iter().for_each(|entry| self.owner.stage(entry));
         }
     }
 

@@ -1,9 +1,8 @@
 //! Looking at the session's subject, and writing down what does not become a turn.
 
 use shared::model::event::EventId;
-use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry};
+use shared::model::ledger::{Cursor, DispatchRef, DropReason, LedgerEntry};
 use shared::model::order::Wanted;
-use shared::model::position::Position;
 use ulid::Ulid;
 
 use super::Worker;
@@ -11,16 +10,8 @@ use super::approve::Listened;
 use crate::context::dropped_line;
 use crate::doubt::{Doubt, hold};
 use crate::error::RunSessionError;
-use crate::fold::advanced;
-use crate::inbox::{self, Bad, Look};
-use crate::session::{Arrival, DropReason, Effect, Input, Pending, Placed};
-
-/// Why a dispatch is not run: an earlier message has its id.
-const REPEATED: &str = "repeated";
-/// Why a dispatch is not run: nobody can tell whether it was.
-const HELD: &str = "held";
-/// Why dispatches are not run: the ledger has consumed them, which the cursor could not tell. The entry names the last.
-const HANDLED: &str = "handled before";
+use crate::inbox::{Bad, Look};
+use crate::session::{Arrival, Effect, Input, Pending, Placed};
 
 /// What a look found that is not run.
 #[derive(Debug, Default)]
@@ -35,10 +26,7 @@ struct LeftOut {
 
 impl Worker<'_> {
     pub(super) async fn look(&mut self) -> Result<Look, RunSessionError> {
-        let look = inbox::look(self.broker, &self.claimed.session, self.looked_through + 1).await?;
-        self.looked_through = look.through.unwrap_or(self.looked_through);
-        self.stamps.extend(look.stamps.iter().copied());
-        Ok(look)
+        Ok(self.inbox.look(self.broker, &self.claimed.session).await?)
     }
 
     /// Hands what a look found to the machine; what cannot be read is given up.
@@ -46,7 +34,7 @@ impl Worker<'_> {
         let cursor = &self.owner.fold().cursor;
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
-        self.bad.extend(look.bad.iter().map(|bad| bad.stored.sequence));
+        self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
         let (good, left) = self.sift(look.good).await?;
 
         let Listened {
@@ -104,9 +92,7 @@ impl Worker<'_> {
                 None
             } else {
                 let (cursor, session) = (fold.cursor.clone(), &self.claimed.session);
-                self.doubts
-                    .of(self.broker, &self.era, session, &cursor, &arrival)
-                    .await?
+                self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
             if doubt.is_some() {
@@ -144,20 +130,21 @@ impl Worker<'_> {
 
         let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
         if let Some(last) = left.consumed.last() {
-            self.drop_arrival(last, &consumed, HANDLED);
+            self.drop_arrival(last, &consumed, DropReason::HandledBefore);
         }
 
-        let one_by_one = left.repeated.iter().map(|arrival| (arrival, REPEATED));
-        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, HELD))) {
+        let one_by_one = left.repeated.iter().map(|arrival| (arrival, DropReason::Repeated));
+        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, DropReason::Held))) {
             self.drop_arrival(arrival, &[arrival.sequence()], reason);
         }
     }
 
-    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: &str) {
+    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: DropReason) {
         let cursor = self.cursor_after(consumed);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch: arrival.reference(),
-            reason: reason.to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }
@@ -170,12 +157,12 @@ impl Worker<'_> {
             .await?;
 
         let dispatch = bad.reference();
-        self.bad.remove(&dispatch.sequence);
+        self.inbox.free_floor(dispatch.sequence);
         let cursor = self.cursor_after(&[dispatch.sequence]);
-        let reason = format!("{}: {}", bad.reason, bad.detail);
         self.owner.stage(LedgerEntry::DispatchDropped {
             dispatch,
-            reason,
+            reason: DropReason::Unreadable,
+            detail: Some(format!("{}: {}", bad.reason, bad.detail)),
             cursor,
         });
 
@@ -205,13 +192,10 @@ impl Worker<'_> {
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
-        let content = match reason {
-            DropReason::Summarized | DropReason::Superseded => dropped_line(pending),
-            DropReason::Duplicate
-            | DropReason::Aborted
-            | DropReason::OverflowOld
-            | DropReason::OverflowNew
-            | DropReason::Withdrawn => String::new(),
+        let content = if reason.leaves_a_note() {
+            dropped_line(pending)
+        } else {
+            String::new()
         };
 
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -219,7 +203,8 @@ impl Worker<'_> {
                 content,
                 ..pending.reference()
             },
-            reason: reason.name().to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }
@@ -244,11 +229,11 @@ impl Worker<'_> {
     }
 
     fn repeated(&mut self, placed: &Placed) {
-        self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate.name());
+        self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate);
     }
 
     /// Writes down that what is no dispatch, a `kind` of message, leads to nothing.
-    pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: &str) {
+    pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: DropReason) {
         let event_id = EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID");
         let cursor = self.cursor_after(&[sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -259,32 +244,15 @@ impl Worker<'_> {
                 content: String::new(),
                 stranger: None,
             },
-            reason: reason.to_owned(),
+            reason,
+            detail: None,
             cursor,
         });
     }
 
     /// The cursor once `consumed` are over.
     pub(super) fn cursor_after(&mut self, consumed: &[u64]) -> Cursor {
-        self.consumed.extend(consumed);
-        let bad = self.bad.first().copied();
-        let open = self.machine.lowest_open(consumed).into_iter().chain(bad).min();
-
-        let mut cursor = self.owner.fold().cursor.clone();
-        for &sequence in consumed {
-            cursor = advanced(&cursor, sequence, self.looked_through, open);
-            let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
-            cursor.event_seq = cursor.event_seq.max(event_seq);
-
-            if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
-                cursor.newest = Some(Position {
-                    incarnation: self.era.incarnation.clone(),
-                    sequence,
-                    stored_at_ns,
-                });
-            }
-        }
-
-        cursor
+        let open = self.machine.lowest_open(consumed);
+        self.inbox.cursor_after(&self.owner.fold().cursor, consumed, open)
     }
 }

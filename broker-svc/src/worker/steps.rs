@@ -12,13 +12,12 @@ use shared::model::permission::{Level, glob, permitted};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
-use super::approve::Confirmed;
 use super::ask::{Patience, millis};
 use super::hooks::Hooked;
-use super::think::Thinking;
+use super::step::{Confirmed, Stepped, Thinking};
 use super::turn::Ended;
-use crate::absence::Absence;
-use crate::agent::{Call, Question, Said};
+use crate::agent::port::{Answer, AskAgentError};
+use crate::agent::port::{Call, Question, Said};
 use crate::approval::scope::who;
 use crate::context::steered;
 use crate::error::RunSessionError;
@@ -27,16 +26,10 @@ use crate::session::Steering;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, left_ms};
-use crate::turn::{Answer, AskAgentError, Next, bounded};
+use crate::turn::{Next, bounded};
 
 /// How long a tool has to stop by itself once its turn is cancelled.
 const STOP_GRACE: Duration = Duration::from_millis(50);
-
-/// How a step went.
-pub(super) enum Stepped {
-    On,
-    Ended(Ended),
-}
 
 impl Worker<'_> {
     pub(super) fn finished(&mut self, call: String, outcome: ToolOutcome) {
@@ -120,7 +113,7 @@ impl Worker<'_> {
 
         let error = match outcome {
             Ok(mut said) => {
-                self.absence.iter().for_each(Absence::over);
+                self.turns.note_answer();
 
                 if let Some(failure) = excess_of(&said) {
                     return Ok(Stepped::Ended(Ended::Failed(failure)));
@@ -186,7 +179,7 @@ impl Worker<'_> {
             left,
             origin: thinking.turn.origin(),
             quiet: thinking.moment.set.withholds(),
-            absence: self.absence.clone(),
+            absence: self.turns.absence().cloned(),
         }
     }
 

@@ -5,53 +5,27 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use shared::clock::pause;
-use shared::model::approval::{ApprovalStatus, Party};
+use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::ToolCall;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 
 use super::Worker;
 use super::ask::Patience;
 use super::hooks::{Hooked, Paces};
-use super::steps::Stepped;
+use super::step::{Stepped, Thinking};
 use super::turn::Ended;
-use crate::agent::{Offer, Stepper};
+use crate::agent::port::{Offer, Stepper};
 use crate::approval::question::initiator;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
-use crate::hook_point::Moment;
 use crate::personas::Persona;
 use crate::session::Pending;
-use crate::tool::schema::misfit;
 use crate::turn::Turn;
 use crate::turn::steps::{Situation, Step, next};
 
 /// How long a turn waits before it looks again whether a tool is there.
 const TOOLS_AGAIN: Duration = Duration::from_secs(1);
-
-/// What stays the same over a turn's steps.
-pub(super) struct Thinking<'a> {
-    pub(super) turn: &'a Turn,
-    pub(super) persona: &'a Persona,
-    pub(super) stepper: &'a dyn Stepper,
-    pub(super) offers: Vec<Offer>,
-    pub(super) request: AgentRequest,
-    /// Who wrote what the turn answers.
-    pub(super) initiator: Option<Party>,
-    pub(super) moment: Moment,
-}
-
-impl Thinking<'_> {
-    /// What is wrong with `arguments` by the schema of the tool `name`.
-    pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
-        misfit(&self.offer(name)?.description.parameters, arguments)
-    }
-
-    pub(super) fn offer(&self, name: &str) -> Option<&Offer> {
-        self.offers.iter().find(|offer| offer.description.name == name)
-    }
-}
 
 /// What a turn has come to in the hands of one owner.
 #[derive(Default)]

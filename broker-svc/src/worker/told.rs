@@ -4,25 +4,18 @@
 //! became of the approval is read from KV, from the leader, until the ledger has taken it. Source:
 //! `docs/design/trust.md` §1.
 
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus};
-use shared::model::ledger::LedgerEntry;
+use shared::model::approval::{ApprovalRequest, ApprovalStatus};
+use shared::model::ledger::{DropReason, LedgerEntry};
 use ulid::Ulid;
 
 use super::Worker;
+use super::approval_sync::over;
 use super::approve::{Listened, ended};
-use super::marks::over;
 use crate::approval::desk::decision_of;
 use crate::approval::desk::lost::{asked_for, restored};
 use crate::approval::outside::is_outside;
 use crate::error::RunSessionError;
 use crate::session::{Arrival, Told};
-
-/// What becomes of a decision that no turn waits for.
-const NOT_AWAITED: &str = "approval is not awaited";
-/// What becomes of a message about an approval of which KV says nothing that the ledger could take.
-const NOTHING: &str = "nothing became of the approval";
-/// What becomes of a message that tells of a question.
-const ASKED: &str = "an agent asks a human";
 
 impl Worker<'_> {
     /// Whether `approval`, which the ledger waits for, is still undecided. KV says so, read from the leader. Where its
@@ -91,7 +84,7 @@ impl Worker<'_> {
             tracing::info!(
                 session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
             );
-            self.mark_taken(&decision);
+            self.approvals.mark_taken(&decision);
             self.owner.stage(LedgerEntry::ApprovalDecided {
                 decision,
                 sequence: Some(sequence),
@@ -104,15 +97,16 @@ impl Worker<'_> {
         let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
         match (running, known) {
             (Some(running), Some(asked)) => {
-                let over = over(running, asked).map(|status| (decision.id.clone(), status));
-                self.marks.extend(over);
+                if let Some(status) = over(running, asked) {
+                    self.approvals.mark(decision.id.clone(), status);
+                }
             }
-            (Some(_), None) => self.stray(decision.id.clone()),
-            (None, _) => self.marks.push((decision.id.clone(), ApprovalStatus::Cancelled)),
+            (Some(_), None) => self.approvals.add_orphan(decision.id.clone()),
+            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Cancelled),
         }
 
         let id = decision.id.parse().unwrap_or(Ulid::nil());
-        self.drop_named("approval", id, sequence, NOT_AWAITED);
+        self.drop_named("approval", id, sequence, DropReason::ApprovalNotAwaited);
     }
 
     /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
@@ -123,14 +117,15 @@ impl Worker<'_> {
         match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
             Some(running) if running.has_asked(&request.id) => {}
             Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
-            None => self.marks.push((request.id, ApprovalStatus::Cancelled)),
+            None => self.approvals.mark(request.id, ApprovalStatus::Cancelled),
         }
-        self.drop_named("approval", id, sequence, ASKED);
+        self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }
 
     /// A message about `approval`, of which KV says nothing new, is dealt with.
     pub(super) fn drop_told(&mut self, sequence: u64, approval: &str) {
-        self.drop_named("approval", approval.parse().unwrap_or(Ulid::nil()), sequence, NOTHING);
+        let id = approval.parse().unwrap_or(Ulid::nil());
+        self.drop_named("approval", id, sequence, DropReason::ApprovalUnchanged);
     }
 
     /// Looks up in KV what became of the approval that a message names, whoever sent it: the message decides nothing.
@@ -158,12 +153,5 @@ impl Worker<'_> {
         }
 
         Ok(())
-    }
-
-    /// Once the ledger has `decision`, KV need not keep it.
-    pub(super) fn mark_taken(&mut self, decision: &ApprovalDecision) {
-        if let ApprovalStatus::Rejected | ApprovalStatus::Expired = decision.status {
-            self.marks.push((decision.id.clone(), decision.status));
-        }
     }
 }

@@ -4,25 +4,21 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared::model::event::Attachment;
-use shared::model::ledger::{LedgerEntry, TurnFailure};
+use shared::model::ledger::{LedgerEntry, TurnEnding, TurnFailure};
 use shared::process::trace;
 use tracing::Instrument as _;
 
-use super::{Worker, seconds};
+use super::Worker;
 use crate::absence::Absence;
-use crate::agent::Agent;
+use crate::agent::port::Agent;
+use crate::agent::port::{Answer, AskAgentError};
 use crate::compact::compaction;
 use crate::context::{Setting, assemble};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
 use crate::session::Pending;
-use crate::turn::{Answer, AskAgentError, Turn, works_for};
+use crate::turn::{Turn, works_for};
 use shared::model::permission::combine::merged;
-
-/// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
-const MAX_STAGED_BYTES: usize = 128 * 1_024;
-/// Turns staged at most before they are appended.
-const MAX_STAGED_TURNS: u32 = 8;
 
 /// How a turn ended.
 #[derive(Debug)]
@@ -47,16 +43,16 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// As hooks of the turn's end are told.
-    const fn name(&self) -> &'static str {
+    /// Returns how the turn ended, as its post-turn hooks are told; none if it has not ended.
+    const fn ending(&self) -> Option<TurnEnding> {
         match self {
-            Self::Answered(_) | Self::Settled { .. } => "completed",
-            Self::Failed(TurnFailure::Limit { .. }) => "limit",
+            Self::Answered(_) | Self::Settled { .. } => Some(TurnEnding::Completed),
+            Self::Failed(TurnFailure::Limit { .. }) => Some(TurnEnding::Limit),
             Self::Failed(TurnFailure::NoAgent | TurnFailure::Agent { .. } | TurnFailure::BadDispatch { .. }) => {
-                "failed"
+                Some(TurnEnding::Failed)
             }
-            Self::Suspended => "suspended",
-            Self::Cancelled { .. } => "interrupted",
+            Self::Suspended => None,
+            Self::Cancelled { .. } => Some(TurnEnding::Interrupted),
         }
     }
 }
@@ -75,7 +71,7 @@ impl Worker<'_> {
 
     async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
         let persona = self.broker.personas.of(&self.claimed.session.persona);
-        if let Some(failure) = self.hopeless.take() {
+        if let Some(failure) = self.turns.take_failure() {
             let (turn, _) = self.begin(pendings, persona, false);
             self.settle_outside().await?;
             self.end(&turn, pendings, Ended::Failed(failure));
@@ -88,7 +84,7 @@ impl Worker<'_> {
         if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
             self.end(&turn, pendings, ended);
-            if self.staged_bytes > MAX_STAGED_BYTES || self.turns.is_multiple_of(MAX_STAGED_TURNS) {
+            if self.turns.must_flush() {
                 self.flush().await?;
             }
             return Ok(());
@@ -100,7 +96,8 @@ impl Worker<'_> {
         self.listen().await?;
         let (bus, clock) = (self.broker.bus.clone(), self.broker.clock.clone());
         let session = self.claimed.session.clone();
-        self.absence = Some(Absence::of(bus, clock, session, turn.id, &turn.origin().delivery));
+        let absence = Absence::of(bus, clock, session, turn.id, &turn.origin().delivery);
+        self.turns.begin_asking(absence);
 
         let ended = match (answered, agent.steps()) {
             (_, Some(stepper)) => Box::pin(self.think(&turn, pendings, persona, stepper)).await?,
@@ -115,14 +112,13 @@ impl Worker<'_> {
             (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
         };
 
-        // Whoever asks the agent next shows it anew.
-        self.absence = None;
+        self.turns.end_asking();
 
         if matches!(ended, Ended::Suspended) {
             return self.flush().await;
         }
 
-        let ended = self.wishes(&turn, ended).await?;
+        let ended = self.extract_intents(&turn, ended).await?;
         self.settle_outside().await?;
         self.end(&turn, pendings, ended);
         self.flush().await?;
@@ -199,14 +195,14 @@ impl Worker<'_> {
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
 
-        if !matches!(ended, Ended::Suspended) {
-            self.owe_hooks(turn, pendings, ended.name());
+        if let Some(ending) = ended.ending() {
+            self.owe_hooks(turn, pendings, ending);
         }
 
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {
             Ended::Answered(answer) => {
-                self.staged_bytes += 2 * answer.content.len() + text;
+                self.turns.note_staged(2 * answer.content.len() + text);
                 for entry in turn.completed(answer, cursor) {
                     self.owner.stage(entry);
                 }
@@ -229,20 +225,19 @@ impl Worker<'_> {
             }
         };
 
-        self.turns += 1;
-        self.unmeasured.extend(pendings.iter().map(|p| p.dispatch.timestamp));
+        self.turns.note_end(pendings.iter().map(|p| p.dispatch.timestamp));
         metrics::counter!("nexus_broker_turns_total", "outcome" => label).increment(1);
     }
 
     /// Appends what is staged, then publishes the replies that the ledger holds now.
     pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
         self.owner.commit().await?;
-        self.staged_bytes = 0;
+        self.turns.note_append();
 
         // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
         // intents nobody has answered for.
-        let consumed = std::mem::take(&mut self.consumed);
-        if self.owner.fold().wished.is_empty() {
+        let consumed = self.inbox.take_consumed();
+        if self.owner.fold().intents.owed.is_empty() {
             self.broker
                 .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }
@@ -254,12 +249,7 @@ impl Worker<'_> {
             *self.claimed.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
 
-        let now = self.broker.clock.now();
-        for dispatched in self.unmeasured.drain(..) {
-            let took = u64::try_from(now.since(dispatched)).unwrap_or(0);
-            metrics::histogram!("nexus_broker_turn_latency_seconds").record(seconds(took));
-        }
-
+        self.turns.measure(self.broker.clock.now());
         Ok(())
     }
 }

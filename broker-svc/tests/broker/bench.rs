@@ -4,8 +4,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::agent::Agent;
-use broker_svc::approval::{auditor, timers};
+use broker_svc::agent::port::Agent;
+use broker_svc::approval::auditor;
+use broker_svc::approval::timer_handler::TimerHandler;
 use broker_svc::broker::Broker;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::breakers;
@@ -289,12 +290,21 @@ pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: Bro
 
 pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
     let pulling = Arc::clone(&broker);
+    let timers = TimerHandler {
+        bus: broker.bus.clone(),
+        clock: Arc::clone(&broker.clock),
+        store: Arc::clone(broker.desk()),
+    };
     let tasks = vec![
         tokio::spawn(async move { claims::serve(&pulling, |_| ()).await }),
-        tokio::spawn(feed::serve(Arc::clone(&broker))),
+        tokio::spawn(feed::serve(
+            Arc::clone(&broker.feed),
+            broker.bus.clone(),
+            broker.shutdown.clone(),
+        )),
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
         tokio::spawn(quarantine::watch(Arc::clone(&broker))),
-        tokio::spawn(timers::serve(Arc::clone(&broker))),
+        tokio::spawn(timers.serve(broker.shutdown.clone())),
         tokio::spawn(auditor::serve(Arc::clone(&broker))),
         tokio::spawn(breakers::serve(Arc::clone(&broker))),
     ];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::ledger::LedgerEntry;
+use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::order::{SessionOrder, Wanted};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
@@ -146,8 +146,7 @@ async fn a_message_that_interrupts_cancels_at_once_and_the_newest_runs() {
 
     assert_eq!(partial, Some("thinking"), "what it had said is kept: {entries:#?}");
 
-    let superseded =
-        |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == "superseded");
+    let superseded = |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if *reason == DropReason::Superseded);
     assert_eq!(entries.iter().filter(|entry| superseded(entry)).count(), 1);
 
     busy.stop().await;
@@ -210,8 +209,7 @@ async fn an_order_to_abort_ends_the_turn_and_drops_what_waits() {
 
     let entries = busy.bench.entries(&busy.main).await;
     let ended = |entry: &LedgerEntry| matches!(entry, LedgerEntry::TurnInterrupted { .. });
-    let aborted =
-        |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == "aborted");
+    let aborted = |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if *reason == DropReason::Aborted);
 
     assert_eq!(entries.iter().filter(|e| ended(e)).count(), 1, "{entries:#?}");
     assert_eq!(entries.iter().filter(|e| aborted(e)).count(), 1, "{entries:#?}");

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use broker_svc::agent::port::Answer;
 use broker_svc::config::BrokerConfig;
 use broker_svc::fold::{Fold, advanced};
 use broker_svc::personas::Limits;
 use broker_svc::quarantine::{MAX_DELIVERIES, MAX_TRIES};
 use broker_svc::session::Pending;
-use broker_svc::turn::{Answer, Turn};
+use broker_svc::turn::Turn;
 use bytes::Bytes;
 use shared::bus::{Outgoing, claim, ledger};
-use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
+use shared::model::ledger::{AppendId, DropReason, LedgerEntry, LedgerRecord};
 use shared::model::position::Place;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
@@ -341,7 +342,7 @@ async fn a_dispatch_published_again_outside_of_the_servers_window_is_not_run_aga
     let entries = bench.entries(&main).await;
     let dropped = entries
         .iter()
-        .any(|e| matches!(e, LedgerEntry::DispatchDropped { reason, .. } if reason == "duplicate"));
+        .any(|e| matches!(e, LedgerEntry::DispatchDropped { reason, .. } if *reason == DropReason::Duplicate));
 
     assert!(dropped && bench.replies().await.len() == 2);
 

@@ -56,10 +56,17 @@ pub(crate) fn ran(entries: &[LedgerEntry]) -> Vec<(String, String, Value)> {
     let mut all = Vec::new();
     for entry in entries {
         if let LedgerEntry::HookRan { hook, point, outcome } = entry {
-            all.push((hook.clone(), point.clone(), outcome.clone()));
+            let outcome = serde_json::to_value(outcome).expect("JSON");
+            all.push((hook.clone(), point.clone(), outcome));
         }
     }
     all
+}
+
+/// Counts the turns whose post-turn hooks have all run.
+pub(crate) fn settled_turns(entries: &[LedgerEntry]) -> usize {
+    let settled = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::PostHooksSettled { .. });
+    entries.iter().filter(settled).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]

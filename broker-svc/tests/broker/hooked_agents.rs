@@ -3,20 +3,19 @@
 
 use std::path::Path;
 
-use broker_svc::fold::Owed;
 use broker_svc::hook_point::callback;
 use serde_json::{Value, json};
 use shared::bus::{RequestError, ServiceSpec};
 use shared::llm::Provider;
 use shared::model::event::Event;
-use shared::model::ledger::LedgerEntry;
+use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnDescription, TurnEnding};
 use shared::testing::ModelServer;
 use shared::testing::model_server::Scripted;
 use shared::wire::headers::Headers;
 use shared::wire::topology::streams;
 
 use crate::bench::{Bench, DEADLINE, dispatch, eventually, session};
-use crate::hooked::{insisting, ran};
+use crate::hooked::{insisting, settled_turns};
 use crate::models::{PERSONA, config, send};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,8 +241,7 @@ async fn what_runs_at_a_turns_end_runs_however_it_ended_and_again_where_it_faile
     assert_eq!(lines()[0]["hook_event_name"], "Stop");
 
     eventually("both are settled", async || {
-        let ran = ran(&bench.entries(&main).await);
-        ran.iter().filter(|(_, _, told)| told.get("settled").is_some()).count() == 2
+        settled_turns(&bench.entries(&main).await) == 2
     })
     .await;
     running.stop().await;
@@ -278,11 +276,15 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
         }
     }
 
-    let owed = broker_svc::hook_point::runs::owes(&Owed {
-        turn: turn.expect("a turn"),
-        outcome: "completed".to_owned(),
-        ..Owed::default()
-    });
+    let owed = LedgerEntry::PostHooksDue {
+        finished: Box::new(FinishedTurn {
+            turn: turn.expect("a turn"),
+            ended: TurnEnding::Completed,
+            works_for: Vec::new(),
+            description: TurnDescription::default(),
+            unseen: None,
+        }),
+    };
     bench.append(&main, vec![owed]).await;
     let second = bench.run_hooked("b2", PERSONA, &hooks, llm()).await;
     bench.claim(&main).await;

@@ -22,7 +22,7 @@ use tokio::process::Child;
 
 use crate::approvals::{approve, asked, personas, trusted};
 use crate::bench::{Bench, DEADLINE, broker_at, child, connect_to, run_broker, session, told, unstamped};
-use crate::hooked::ran;
+use crate::hooked::settled_turns;
 use crate::stepping::{Effect, Scripted, answer, script};
 
 /// Names the server of a broker that is a process of its own; absent where the tests run.
@@ -219,8 +219,8 @@ impl Turn {
         if replies.iter().all(|reply| reply.interactive.is_some()) || self.bench.claims().await > 0 {
             return false;
         }
-        let ran = ran(&self.bench.entries(&self.main).await);
-        self.story != Story::Hooked || ran.iter().any(|(_, _, told)| told.get("settled").is_some())
+        let entries = self.bench.entries(&self.main).await;
+        self.story != Story::Hooked || settled_turns(&entries) > 0
     }
 }
 
@@ -261,7 +261,18 @@ async fn turn(story: Story, kill_at: Option<usize>) -> Went {
 /// What two runs must have in common: not who owned the session, what hooks of a step said that was taken up again, when
 /// a reply was noted, and names that are made of the time.
 fn line(entry: &LedgerEntry) -> Option<String> {
-    if let LedgerEntry::Owned { .. } | LedgerEntry::HookRan { .. } | LedgerEntry::ReplyPublished { .. } = entry {
+    if let LedgerEntry::Owned { .. }
+    | LedgerEntry::HookRan { .. }
+    | LedgerEntry::ContextAdded { .. }
+    | LedgerEntry::ToolsHidden { .. }
+    | LedgerEntry::ReminderShown { .. }
+    | LedgerEntry::PostHooksDue { .. }
+    | LedgerEntry::UnseenCallShown { .. }
+    | LedgerEntry::PostHookRan { .. }
+    | LedgerEntry::PostHookFailed { .. }
+    | LedgerEntry::PostHooksSettled { .. }
+    | LedgerEntry::ReplyPublished { .. } = entry
+    {
         return None;
     }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
-use serde_json::Value;
 use shared::model::approval::ApprovalStatus;
+use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
 use tempfile::TempDir;
 
 use crate::approvals::{Story, asked, personas};
 use crate::bench::{Bench, broker_at, eventually, run_broker, session};
-use crate::hooked::ran;
+use crate::hooked::settled_turns;
 
 /// A hook that says that it has begun, and ends once the test lets go of its lock, or at its time-out.
 const PROGRAM: &str = "
@@ -115,8 +115,7 @@ async fn a_word_an_interrupt_and_a_newer_message_do_not_wait_for_the_hooks_of_th
 
     slow.may_end();
     eventually("every turn's hook has run", async || {
-        let ran = ran(&story.bench.entries(&story.main).await);
-        ran.iter().filter(|(_, _, told)| told.get("settled").is_some()).count() == 5
+        settled_turns(&story.bench.entries(&story.main).await) == 5
     })
     .await;
 
@@ -154,14 +153,10 @@ async fn a_session_whose_last_hook_runs_keeps_no_slot_from_others() {
     for session in [&one, &other] {
         eventually("nothing is owed", async || {
             let entries = bench.entries(session).await;
-            let told = |key: &str| {
-                ran(&entries)
-                    .iter()
-                    .filter(|(_, _, told): &&(_, _, Value)| told.get(key).is_some())
-                    .count()
-            };
+            let due = |entry: &&LedgerEntry| matches!(entry, LedgerEntry::PostHooksDue { .. });
+            let due = entries.iter().filter(due).count();
 
-            told("owes") > 0 && told("owes") == told("settled")
+            due > 0 && due == settled_turns(&entries)
         })
         .await;
     }

@@ -15,7 +15,7 @@ use shared::testing::model_server::Scripted;
 use tokio::sync::Notify;
 
 use crate::bench::{Bench, Running, dispatch, eventually, session};
-use crate::hooked::{connector, insisting, ran};
+use crate::hooked::{connector, insisting, settled_turns};
 use crate::models::{PERSONA, config};
 
 /// A hook's program: it appends its question to a file, and ends when nobody holds the lock of another.
@@ -90,11 +90,6 @@ fn ends(entries: &[LedgerEntry]) -> Vec<(bool, ToolOutcome)> {
         }
     }
     ends
-}
-
-fn settled(entries: &[LedgerEntry]) -> usize {
-    let ran = ran(entries);
-    ran.iter().filter(|(_, _, told)| told.get("settled").is_some()).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +194,10 @@ async fn an_interrupt_does_not_wait_for_the_hooks_behind_a_call_and_they_run_all
 
     slow.go();
     eventually("the newest", async || bench.completed(&main).await.len() == 1).await;
-    eventually("what was owed", async || settled(&bench.entries(&main).await) == 1).await;
+    eventually("what was owed", async || {
+        settled_turns(&bench.entries(&main).await) == 1
+    })
+    .await;
 
     assert_eq!(
         slow.asked()[1]["tool_response"],
@@ -224,10 +222,13 @@ async fn a_new_turn_does_not_wait_for_the_last_hooks_of_the_one_before() {
     send(&bench, &main, 2, None).await;
     eventually("the second", async || bench.completed(&main).await.len() == 2).await;
 
-    assert_eq!((slow.asked().len(), settled(&bench.entries(&main).await)), (1, 0));
+    assert_eq!((slow.asked().len(), settled_turns(&bench.entries(&main).await)), (1, 0));
 
     slow.go();
-    eventually("both are settled", async || settled(&bench.entries(&main).await) == 2).await;
+    eventually("both are settled", async || {
+        settled_turns(&bench.entries(&main).await) == 2
+    })
+    .await;
     let asked = slow.asked();
     let told: Vec<_> = asked
         .iter()
@@ -270,7 +271,10 @@ async fn a_last_hook_that_fails_is_tried_again_and_the_others_are_not() {
     let main = session("main");
     let running = run(&bench, "b1", &hooks, &server).await;
     send(&bench, &main, 1, None).await;
-    eventually("it is settled", async || settled(&bench.entries(&main).await) == 1).await;
+    eventually("it is settled", async || {
+        settled_turns(&bench.entries(&main).await) == 1
+    })
+    .await;
     let lines = |path: &Path| std::fs::read_to_string(path).unwrap_or_default().lines().count();
 
     assert_eq!((lines(&good), lines(&bad)), (1, 2));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use shared::bus::Outgoing;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
-use shared::model::ledger::LedgerEntry;
+use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::held::HeldKind;
@@ -117,11 +117,11 @@ async fn run_both(bench: &Bench, session: &SessionRef, both: [&Dispatch; 2]) {
 }
 
 /// Waits until the ledger of `session` says that a dispatch was dropped for `wanted`.
-async fn is_dropped(bench: &Bench, session: &SessionRef, wanted: &str) {
+async fn is_dropped(bench: &Bench, session: &SessionRef, wanted: DropReason) {
     eventually("it is recognised", async || {
         let entries = bench.entries(session).await;
         let is_it =
-            |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if reason == wanted);
+            |entry: &LedgerEntry| matches!(entry, LedgerEntry::DispatchDropped { reason, .. } if *reason == wanted);
         entries.iter().any(is_it)
     })
     .await;
@@ -145,7 +145,7 @@ async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subjec
     let out = Outgoing::new(subject::dispatch(&main), &first).msg_id("later");
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
-    is_dropped(&bench, &main, "repeated").await;
+    is_dropped(&bench, &main, DropReason::Repeated).await;
 
     assert!(turns(&bench, &main).await.values().all(|times| *times == 1));
 
@@ -205,7 +205,7 @@ async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledg
     let out = Outgoing::new(subject, &again).msg_id("later");
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
-    is_dropped(&bench, &main, "handled before").await;
+    is_dropped(&bench, &main, DropReason::HandledBefore).await;
 
     assert_eq!(turns(&bench, &main).await.len(), 2);
 

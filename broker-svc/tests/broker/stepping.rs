@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use broker_svc::agent::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
-use broker_svc::turn::journal::Line;
-use broker_svc::turn::{Answer, AskAgentError};
+use broker_svc::agent::port::Line;
+use broker_svc::agent::port::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
+use broker_svc::agent::port::{Answer, AskAgentError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -197,7 +197,7 @@ async fn intents_are_asked_for_once_and_refusals_reach_the_next_turn_whoever_is_
 
         let count = |is: fn(&LedgerEntry) -> bool| went.entries.iter().filter(|entry| is(entry)).count();
         let answered = count(|entry| matches!(entry, LedgerEntry::ModelAnswered { .. }));
-        let noted = count(|entry| matches!(entry, LedgerEntry::HookRan { .. }));
+        let noted = count(|entry| matches!(entry, LedgerEntry::IntentRefused { .. }));
         let completed = count(|entry| matches!(entry, LedgerEntry::TurnCompleted { .. }));
 
         assert_eq!((answered, noted, completed), (2, 2, 2), "{kill:?}");
@@ -289,8 +289,7 @@ async fn what_nobody_answers_for_is_asked_for_later() {
     let kinds: Vec<String> = names.into_values().collect();
     assert!(kinds.contains(&"remind".to_owned()) && kinds.contains(&"dance".to_owned()));
 
-    let settled =
-        |entry: &LedgerEntry| matches!(entry, LedgerEntry::HookRan { outcome, .. } if outcome.get("asked").is_some());
+    let settled = |entry: &LedgerEntry| matches!(entry, LedgerEntry::IntentSettled { .. });
     eventually("both are settled", async || {
         bench.entries(&main).await.iter().filter(|entry| settled(entry)).count() == 2
     })

@@ -9,7 +9,7 @@ use serde_json::Value;
 use shared::model::approval::{ApprovalRequest, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::EventId;
-use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
+use shared::model::ledger::{DispatchRef, DropReason, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::order::Wanted;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -193,7 +193,8 @@ impl Owner {
                 content: String::new(),
                 stranger: None,
             },
-            reason: "not awaited".to_owned(),
+            reason: DropReason::ApprovalNotAwaited,
+            detail: None,
             cursor,
         };
 

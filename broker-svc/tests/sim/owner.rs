@@ -166,7 +166,7 @@ impl Owner {
                 .collect();
 
             self.phase = Phase::Turn(Turn::resumed(&session(), &self.fold, &running, &found));
-        } else if !self.fold.unpublished.is_empty() {
+        } else if !self.fold.replies.unpublished.is_empty() {
             // What a former owner left is published by an owner only.
             return self.commit_and_publish(world, faults);
         }
@@ -220,7 +220,8 @@ impl Owner {
                     let cursor = self.cursor_after(&[pending.sequence]);
                     let dropped = LedgerEntry::DispatchDropped {
                         dispatch: pending.reference(),
-                        reason: reason.name().to_owned(),
+                        reason,
+                        detail: None,
                         cursor,
                     };
 
@@ -273,7 +274,7 @@ impl Owner {
         }
 
         for turn in std::mem::take(&mut self.published) {
-            if self.fold.unpublished.iter().any(|reply| reply.turn == turn) {
+            if self.fold.replies.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
             }
         }
@@ -327,7 +328,7 @@ impl Owner {
             return Fate::Gone;
         }
 
-        for reply in &self.fold.unpublished {
+        for reply in &self.fold.replies.unpublished {
             if !self.published.contains(&reply.turn) {
                 // A crash between two publishes, or before the first.
                 if faults && world.chance.once_in(12) {

@@ -201,7 +201,7 @@ impl World {
     }
 
     fn owed(&self) -> impl Iterator<Item = Ulid> {
-        let unpublished = self.truth.unpublished.iter().map(|reply| reply.turn);
+        let unpublished = self.truth.replies.unpublished.iter().map(|reply| reply.turn);
         unpublished.filter(|turn| !self.published.contains_key(turn))
     }
 

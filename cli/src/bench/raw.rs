@@ -31,7 +31,6 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
         &Topology {
             streams: vec![spec],
             consumers: Vec::new(),
-            retired: Vec::new(),
         },
         true,
     )

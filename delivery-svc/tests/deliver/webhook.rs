@@ -41,7 +41,7 @@ async fn a_reply_is_posted_signed_and_comes_back_as_an_event() {
     let begun = ReceiptStep::AttemptStarted {
         attempt: 1,
         part: 0,
-        by: Some("a".to_owned()),
+        by: "a".to_owned(),
     };
     let delivered = ReceiptStep::Delivered {
         attempts: 1,

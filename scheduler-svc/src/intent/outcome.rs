@@ -85,8 +85,14 @@ impl Search {
                 self.ends
                     .push((Some(*turn), ending(IntentCode::TurnInterrupted, reason)));
             }
-            LedgerEntry::DispatchDropped { dispatch, reason, .. } if dispatch.id == self.dispatch => {
-                return Some(Found::Ended(ending(IntentCode::DispatchDropped, reason)));
+            LedgerEntry::DispatchDropped {
+                dispatch,
+                reason,
+                detail,
+                ..
+            } if dispatch.id == self.dispatch => {
+                let why = reason.describe(detail.as_deref());
+                return Some(Found::Ended(ending(IntentCode::DispatchDropped, why)));
             }
             LedgerEntry::TurnStarted { turn, dispatches, .. } => {
                 if dispatches.iter().any(|dispatch| dispatch.id == self.dispatch) {
@@ -108,6 +114,17 @@ impl Search {
             | LedgerEntry::ApprovalRequested { .. }
             | LedgerEntry::ApprovalDecided { .. }
             | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ContextAdded { .. }
+            | LedgerEntry::ToolsHidden { .. }
+            | LedgerEntry::ReminderShown { .. }
+            | LedgerEntry::IntentRefused { .. }
+            | LedgerEntry::IntentOwed { .. }
+            | LedgerEntry::IntentSettled { .. }
+            | LedgerEntry::PostHooksDue { .. }
+            | LedgerEntry::UnseenCallShown { .. }
+            | LedgerEntry::PostHookRan { .. }
+            | LedgerEntry::PostHookFailed { .. }
+            | LedgerEntry::PostHooksSettled { .. }
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
             | LedgerEntry::Compacted { .. }
@@ -136,7 +153,7 @@ pub fn ends_something(record: &LedgerRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use shared::model::event::EventId;
-    use shared::model::ledger::{AppendId, Cursor, DispatchRef, TurnLimits};
+    use shared::model::ledger::{AppendId, Cursor, DispatchRef, DropReason, TurnLimits};
     use shared::model::permission::PermissionSet;
 
     use super::*;
@@ -244,7 +261,8 @@ mod tests {
 
         let dropped = LedgerEntry::DispatchDropped {
             dispatch: dispatch(1),
-            reason: "cap".to_owned(),
+            reason: DropReason::OverflowOld,
+            detail: None,
             cursor: Cursor::default(),
         };
         assert_eq!(code(check(vec![vec![dropped]], 0)), IntentCode::DispatchDropped);

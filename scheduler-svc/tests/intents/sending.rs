@@ -76,7 +76,7 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
             let begun = ReceiptStep::AttemptStarted {
                 attempt: 1,
                 part: 0,
-                by: None,
+                by: "delivery-svc-0".to_owned(),
             };
 
             for step in [begun, step] {

@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
 use futures_util::StreamExt as _;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::watch;
 
 use crate::clock::pause;
@@ -23,8 +21,6 @@ use super::error::{ConsumeError, ReadStreamError};
 use super::link;
 use super::message::Incoming;
 
-/// The server's error code for "no such consumer".
-const NO_CONSUMER: u64 = 10_014;
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
 /// Interval of the heartbeats of an idle pull.
@@ -127,34 +123,6 @@ impl Bus {
         ordered.reading.stand(messages);
 
         Ok(ordered)
-    }
-}
-
-impl Bus {
-    /// Returns the stream sequence up to which all messages of a durable consumer are acked, or `None` if there is no
-    /// such consumer.
-    ///
-    /// # Errors
-    /// Returns [`ReadStreamError`] if the server cannot be asked.
-    pub(super) async fn ack_floor(&self, stream: &str, consumer: &str) -> Result<Option<u64>, ReadStreamError> {
-        #[derive(Deserialize)]
-        struct Floor {
-            stream_seq: u64,
-        }
-
-        #[derive(Deserialize)]
-        struct Info {
-            ack_floor: Floor,
-        }
-
-        let info = self
-            .api::<Info>(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
-            .await;
-        match info {
-            Ok(info) => Ok(Some(info.ack_floor.stream_seq)),
-            Err(ReadStreamError::Refused { code: NO_CONSUMER, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -18,15 +18,13 @@ const CREATIONS_AT_ONCE: usize = 16;
 
 /// The option of what is not there.
 const MISSING: &str = "missing";
-/// The option of what an older version has left behind.
-const LEFT_OVER: &str = "left over";
 
 /// One difference between what is wanted and what is there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Drift {
     /// `stream EVENTS`, `consumer hook-7 of EVENTS`.
     pub what: String,
-    /// The option; `missing` where the whole is not there, `left over` where it is and should not be.
+    /// The option; `missing` if the whole is not there.
     pub option: String,
     /// What the topology says.
     pub wanted: String,
@@ -41,19 +39,10 @@ impl Drift {
         self.option == MISSING
     }
 
-    /// Whether it keeps services from running on what is there: neither what can be made nor what does no harm.
+    /// Whether it keeps services from running on what is there: they make what is missing, and change nothing.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        !self.is_missing() && self.option != LEFT_OVER
-    }
-
-    fn left_over(what: String) -> Self {
-        Self {
-            what,
-            option: LEFT_OVER.to_owned(),
-            wanted: "absent".to_owned(),
-            found: "there".to_owned(),
-        }
+        !self.is_missing()
     }
 }
 
@@ -61,10 +50,6 @@ impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_missing() {
             return write!(f, "{} is missing", self.what);
-        }
-
-        if !self.is_conflict() {
-            return write!(f, "{} is left over from an older version", self.what);
         }
 
         write!(
@@ -82,10 +67,6 @@ pub struct EnsureReport {
     pub created: Vec<String>,
     /// What was changed.
     pub updated: Vec<String>,
-    /// What was removed: left over from an older version.
-    pub removed: Vec<String>,
-    /// What is left over and not removed yet: nobody of this version has taken over what it counted.
-    pub kept: Vec<String>,
 }
 
 fn stream_config(spec: &StreamSpec) -> Config {
@@ -217,14 +198,7 @@ impl Bus {
             .try_concat()
             .await?;
 
-        let left: Vec<Drift> = self
-            .leftovers(topology)
-            .await?
-            .into_iter()
-            .map(|left| Drift::left_over(left.what()))
-            .collect();
-
-        Ok([streams, consumers, left].concat())
+        Ok([streams, consumers].concat())
     }
 
     async fn stream_drift(&self, spec: &StreamSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
@@ -288,9 +262,8 @@ impl Bus {
 
     /// Makes what is missing. Two replicas that do it at once do no harm.
     ///
-    /// With `update` what differs is changed as well, as far as the server allows, and what an older version has left
-    /// over is removed; without it a difference in what is there is an error: silently running on another topology would
-    /// break our promises.
+    /// With `update` what differs is changed as well, as far as the server allows; without it a difference in what is
+    /// there is an error: silently running on another topology would break our promises.
     ///
     /// # Errors
     /// [`EnsureTopologyError`].
@@ -338,10 +311,6 @@ impl Bus {
             } else {
                 report.updated.push(what);
             }
-        }
-
-        if update {
-            (report.removed, report.kept) = self.remove_leftovers(topology).await?;
         }
 
         Ok(report)

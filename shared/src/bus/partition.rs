@@ -35,7 +35,6 @@ use super::kv::Kv;
 use super::tap::Tap;
 
 pub(in crate::bus) use floor::Floor;
-pub(in crate::bus) use floors::stored_floors;
 pub use lease::Lease;
 pub use owned::{Again, Owned, unsettled};
 

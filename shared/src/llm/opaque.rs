@@ -22,7 +22,7 @@ pub(super) struct Opaque {
     pub(super) unread: Vec<Value>,
 }
 
-/// Stored form of [`Opaque`]. Data in any other form is ignored.
+/// Stored form of [`Opaque`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -58,7 +58,7 @@ impl Opaque {
         serde_json::to_value(kept).ok()
     }
 
-    /// Reads the stored form for `provider`; empty if another provider wrote it or the form is another one.
+    /// Reads the stored form for `provider`; empty if another provider wrote it.
     pub(super) fn of(kept: Option<&Value>, provider: Provider) -> Self {
         let read = kept.and_then(|kept| Kept::deserialize(kept).ok());
         let Some(kept) = read.filter(|kept| kept.wire == provider) else {

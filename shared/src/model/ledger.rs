@@ -2,16 +2,23 @@
 //!
 //! Source: `docs/design/sessions.md` §3; seed 001 §7.
 
+mod drop_reason;
+mod hook_run;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
 use super::approval::{ApprovalDecision, ApprovalRequest};
 use super::event::Attachment;
+use super::intent::service::ProposeIntent;
 use super::permission::PermissionSet;
 use super::position::Position;
 use super::reply::Reply;
 use super::time::UnixMillis;
+
+pub use self::drop_reason::DropReason;
+pub use self::hook_run::{FinishedTurn, HookRunOutcome, HookRunResult, TurnDescription, TurnEnding, UnseenCall};
 
 /// Names one append for ever, so that a repeated one is recognised as our own (`docs/design/sessions.md` §1.3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -280,8 +287,76 @@ pub enum LedgerEntry {
         hook: String,
         /// At which point.
         point: String,
-        /// What it said.
-        outcome: Value,
+        /// How the run ended.
+        outcome: HookRunOutcome,
+    },
+    /// A hook added text to the conversation of the running turn.
+    ContextAdded {
+        /// The hook.
+        hook: String,
+        /// The point at which it ran.
+        point: String,
+        /// The text, shortened to the longest that a hook may add.
+        text: String,
+    },
+    /// A hook hides tools from the next model call of the running turn.
+    ToolsHidden {
+        /// The hook.
+        hook: String,
+        /// Glob patterns of tool names.
+        tools: Vec<String>,
+    },
+    /// A reminder that a session gets only once was added to its conversation.
+    ReminderShown {
+        /// The hook that declares the reminder.
+        hook: String,
+    },
+    /// An intent in the agent's answer was refused; the next turn is told.
+    IntentRefused {
+        /// Why, for the agent to read.
+        note: String,
+    },
+    /// The scheduler did not answer for an intent in the agent's answer: it is asked again until it does.
+    IntentOwed {
+        /// The question to the scheduler.
+        proposal: Box<ProposeIntent>,
+    },
+    /// The scheduler answered for an owed intent, or the broker gave it up.
+    IntentSettled {
+        /// The intent's id.
+        id: Ulid,
+        /// Why it was refused or given up, for the agent to read; absent if the scheduler took it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// The post-turn hooks of a turn are to run; written with the turn's end.
+    PostHooksDue {
+        /// The turn.
+        finished: Box<FinishedTurn>,
+    },
+    /// The hooks after tool calls have seen the call that the finished turn left unseen.
+    UnseenCallShown {
+        /// The turn.
+        turn: Ulid,
+    },
+    /// A post-turn hook ran, and does not run again for this turn.
+    PostHookRan {
+        /// The turn.
+        turn: Ulid,
+        /// The hook.
+        hook: String,
+    },
+    /// The next post-turn hook failed and runs again.
+    PostHookFailed {
+        /// The turn.
+        turn: Ulid,
+        /// The earliest time of the next run.
+        retry_at: UnixMillis,
+    },
+    /// All post-turn hooks of a turn ran, or were given up.
+    PostHooksSettled {
+        /// The turn.
+        turn: Ulid,
     },
     /// A dispatch was put into the running turn, before its next model call.
     Steered {
@@ -346,7 +421,10 @@ pub enum LedgerEntry {
         /// Which.
         dispatch: DispatchRef,
         /// Why.
-        reason: String,
+        reason: DropReason,
+        /// What exactly is wrong with it, for people to read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<String>,
         /// How far the session has come.
         cursor: Cursor,
     },
@@ -395,6 +473,17 @@ impl LedgerRecord {
                 | LedgerEntry::ApprovalRequested { .. }
                 | LedgerEntry::ApprovalDecided { .. }
                 | LedgerEntry::HookRan { .. }
+                | LedgerEntry::ContextAdded { .. }
+                | LedgerEntry::ToolsHidden { .. }
+                | LedgerEntry::ReminderShown { .. }
+                | LedgerEntry::IntentRefused { .. }
+                | LedgerEntry::IntentOwed { .. }
+                | LedgerEntry::IntentSettled { .. }
+                | LedgerEntry::PostHooksDue { .. }
+                | LedgerEntry::UnseenCallShown { .. }
+                | LedgerEntry::PostHookRan { .. }
+                | LedgerEntry::PostHookFailed { .. }
+                | LedgerEntry::PostHooksSettled { .. }
                 | LedgerEntry::TurnCompleted { .. }
                 | LedgerEntry::ReplyPublished { .. }
                 | LedgerEntry::Checkpoint { .. }

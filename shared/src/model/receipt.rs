@@ -38,10 +38,8 @@ pub enum ReceiptStep {
         attempt: u32,
         /// Index of the part, from 0.
         part: u32,
-        /// Instance name of the replica that makes the call, and may know its outcome. Absent in records of older
-        /// versions.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        by: Option<String>,
+        /// Instance name of the replica that makes the call, and may know its outcome.
+        by: String,
     },
     /// An attempt ended. Written after the call.
     AttemptFinished {

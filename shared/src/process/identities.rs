@@ -198,7 +198,6 @@ mod tests {
         let topology = crate::wire::topology::Topology {
             streams,
             consumers: Vec::new(),
-            retired: Vec::new(),
         };
         bus.ensure(&topology, false).await.expect("the bucket");
 

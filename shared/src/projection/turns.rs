@@ -9,10 +9,8 @@ use ulid::Ulid;
 use crate::model::approval::{ApprovalRequest, ApprovalStatus};
 use crate::model::intent::service::ProposeIntent;
 use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, Usage};
+use crate::model::reply::Reply;
 use crate::model::session::SessionRef;
-
-/// Hook name under which a ledger has what it says of intents.
-const INTENTS: &str = "intents";
 
 /// What one ledger message changes.
 #[derive(Debug, Default, PartialEq)]
@@ -20,7 +18,7 @@ pub(super) struct SessionRows<'a> {
     pub(super) turns: Vec<TurnChange<'a>>,
     pub(super) messages: Vec<MessageRow<'a>>,
     pub(super) tools: Vec<ToolChange<'a>>,
-    pub(super) ends: Vec<DispatchEnd<'a>>,
+    pub(super) ends: Vec<DispatchEnd>,
     pub(super) approvals: Vec<ApprovalChange<'a>>,
     pub(super) intents: Vec<IntentChange>,
     pub(super) tokens_in: u64,
@@ -79,10 +77,11 @@ pub(super) struct ToolChange<'a> {
 
 /// A dispatch that went into a turn, or will not.
 #[derive(Debug, PartialEq)]
-pub(super) struct DispatchEnd<'a> {
+pub(super) struct DispatchEnd {
     pub(super) dispatch: Ulid,
     pub(super) turn: Option<String>,
-    pub(super) dropped: Option<&'a str>,
+    /// Why it will not, as people read it.
+    pub(super) dropped: Option<String>,
 }
 
 /// A question to a human, or what became of one.
@@ -139,6 +138,17 @@ const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
         | LedgerEntry::ApprovalRequested { .. }
         | LedgerEntry::ApprovalDecided { .. }
         | LedgerEntry::HookRan { .. }
+        | LedgerEntry::ContextAdded { .. }
+        | LedgerEntry::ToolsHidden { .. }
+        | LedgerEntry::ReminderShown { .. }
+        | LedgerEntry::IntentRefused { .. }
+        | LedgerEntry::IntentOwed { .. }
+        | LedgerEntry::IntentSettled { .. }
+        | LedgerEntry::PostHooksDue { .. }
+        | LedgerEntry::UnseenCallShown { .. }
+        | LedgerEntry::PostHookRan { .. }
+        | LedgerEntry::PostHookFailed { .. }
+        | LedgerEntry::PostHooksSettled { .. }
         | LedgerEntry::ReplyPublished { .. }
         | LedgerEntry::Checkpoint { .. }
         | LedgerEntry::DispatchDropped { .. }
@@ -161,6 +171,7 @@ pub(super) fn fold<'a>(record: &'a LedgerRecord, running: Option<&str>) -> Sessi
 }
 
 impl<'a> SessionRows<'a> {
+    /// Takes in one entry.
     fn take(&mut self, entry: &'a LedgerEntry) {
         match entry {
             LedgerEntry::TurnStarted {
@@ -169,9 +180,7 @@ impl<'a> SessionRows<'a> {
                 dispatches,
                 permissions: _,
                 limits: _,
-            } => {
-                self.start(*turn, *parent, dispatches);
-            }
+            } => self.start(*turn, *parent, dispatches),
             LedgerEntry::ModelAnswered {
                 step,
                 content,
@@ -194,88 +203,89 @@ impl<'a> SessionRows<'a> {
                 self.tool(call, None, Some((!unseen).then_some(outcome)));
             }
             LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),
-            LedgerEntry::TurnCompleted {
-                turn,
-                reply,
-                head,
-                cursor: _,
-            } => {
-                self.head = Some(Some(head.to_string()));
-                self.end(
-                    *turn,
-                    Ended {
-                        status: "completed",
-                        replied: reply.is_some(),
-                        outcome: None,
-                    },
-                );
-            }
+            LedgerEntry::TurnCompleted { turn, reply, head, .. } => self.complete(*turn, reply.is_some(), *head),
             LedgerEntry::TurnFailed {
-                turn,
-                failure,
-                reply,
-                cursor: _,
-            } => {
-                if let Some(reply) = reply {
-                    let turn = turn.to_string();
-                    self.message(format!("{turn}/reply"), turn, "assistant", &reply.content);
-                }
-
-                self.end(
-                    *turn,
-                    Ended {
-                        status: "failed",
-                        replied: reply.is_some(),
-                        outcome: Some(failure_text(failure)),
-                    },
-                );
-            }
+                turn, failure, reply, ..
+            } => self.fail(*turn, failure, reply.as_deref()),
             LedgerEntry::TurnInterrupted {
-                turn,
-                reason,
-                partial,
-                cursor: _,
-            } => {
-                let id = turn.to_string();
-                self.message(format!("{id}/partial"), id, "assistant", partial);
-                self.end(
-                    *turn,
-                    Ended {
-                        status: "interrupted",
-                        replied: false,
-                        outcome: Some(reason.clone()),
-                    },
-                );
-            }
+                turn, reason, partial, ..
+            } => self.interrupt(*turn, reason, partial),
             LedgerEntry::DispatchDropped {
                 dispatch,
                 reason,
+                detail,
                 cursor: _,
-            } => {
-                self.ends.push(DispatchEnd {
-                    dispatch: dispatch.id,
-                    turn: None,
-                    dropped: Some(reason),
-                });
-            }
+            } => self.ends.push(DispatchEnd {
+                dispatch: dispatch.id,
+                turn: None,
+                dropped: Some(reason.describe(detail.as_deref())),
+            }),
             LedgerEntry::ApprovalRequested { request } => self.approvals.push(ApprovalChange::Asked { request }),
             LedgerEntry::ApprovalDecided { decision, .. } => self.approvals.push(ApprovalChange::Decided {
                 id: &decision.id,
                 status: decision.status,
             }),
-            LedgerEntry::HookRan { hook, outcome, .. } => {
-                if hook == INTENTS {
-                    self.intents.extend(intent_change(outcome));
-                }
-            }
+            LedgerEntry::IntentOwed { proposal } => self.intents.push(IntentChange::Owed(proposal.clone())),
+            LedgerEntry::IntentSettled { id, note: _ } => self.intents.push(IntentChange::Settled(id.to_string())),
+            LedgerEntry::SessionReset { .. } => self.head = Some(None),
             LedgerEntry::SessionOpened { .. }
             | LedgerEntry::Owned { .. }
+            | LedgerEntry::HookRan { .. }
+            | LedgerEntry::ContextAdded { .. }
+            | LedgerEntry::ToolsHidden { .. }
+            | LedgerEntry::ReminderShown { .. }
+            | LedgerEntry::IntentRefused { .. }
+            | LedgerEntry::PostHooksDue { .. }
+            | LedgerEntry::UnseenCallShown { .. }
+            | LedgerEntry::PostHookRan { .. }
+            | LedgerEntry::PostHookFailed { .. }
+            | LedgerEntry::PostHooksSettled { .. }
             | LedgerEntry::ReplyPublished { .. }
             | LedgerEntry::Checkpoint { .. }
             | LedgerEntry::Compacted { .. }
             | LedgerEntry::Ordered { .. } => {}
-            LedgerEntry::SessionReset { .. } => self.head = Some(None),
         }
+    }
+
+    fn complete(&mut self, turn: Ulid, replied: bool, head: Ulid) {
+        self.head = Some(Some(head.to_string()));
+        self.end(
+            turn,
+            Ended {
+                status: "completed",
+                replied,
+                outcome: None,
+            },
+        );
+    }
+
+    fn fail(&mut self, turn: Ulid, failure: &TurnFailure, reply: Option<&'a Reply>) {
+        if let Some(reply) = reply {
+            let turn = turn.to_string();
+            self.message(format!("{turn}/reply"), turn, "assistant", &reply.content);
+        }
+
+        self.end(
+            turn,
+            Ended {
+                status: "failed",
+                replied: reply.is_some(),
+                outcome: Some(failure_text(failure)),
+            },
+        );
+    }
+
+    fn interrupt(&mut self, turn: Ulid, reason: &str, partial: &'a str) {
+        let id = turn.to_string();
+        self.message(format!("{id}/partial"), id, "assistant", partial);
+        self.end(
+            turn,
+            Ended {
+                status: "interrupted",
+                replied: false,
+                outcome: Some(reason.to_owned()),
+            },
+        );
     }
 
     fn start(&mut self, turn: Ulid, parent: Option<Ulid>, dispatches: &'a [DispatchRef]) {
@@ -378,16 +388,6 @@ impl<'a> SessionRows<'a> {
             });
         }
     }
-}
-
-/// What an entry of the hook [`INTENTS`] says of an intent that the scheduler has to answer for.
-fn intent_change(outcome: &Value) -> Option<IntentChange> {
-    if let Some(asked) = outcome.get("asked").and_then(Value::as_str) {
-        return Some(IntentChange::Settled(asked.to_owned()));
-    }
-    let owed = outcome.get("asks")?.clone();
-    let owed: ProposeIntent = serde_json::from_value(owed).ok()?;
-    Some(IntentChange::Owed(Box::new(owed)))
 }
 
 fn failure_text(failure: &TurnFailure) -> String {

@@ -133,10 +133,12 @@ impl Wire for RestoreHold {
 
 impl Wire for Receipt {
     const SCHEMA: &'static str = "receipt";
+    const VERSION: u16 = 2;
 }
 
 impl Wire for LedgerRecord {
     const SCHEMA: &'static str = "ledger";
+    const VERSION: u16 = 2;
 
     fn check(&self) -> Result<(), String> {
         if self.entries.is_empty() {

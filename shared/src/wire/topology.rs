@@ -189,15 +189,6 @@ pub struct ConsumerSpec {
     pub max_ack_pending: i64,
 }
 
-/// Durable consumers of an older version, one per partition: `{group}-{partition}`. No process pulls them any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetiredConsumers {
-    /// Stream of the consumers.
-    pub stream: &'static str,
-    /// Prefix of their names: the group whose partitions they served.
-    pub group: &'static str,
-}
-
 /// The whole topology of one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -205,8 +196,6 @@ pub struct Topology {
     pub streams: Vec<StreamSpec>,
     /// All durable consumers that are used.
     pub consumers: Vec<ConsumerSpec>,
-    /// Durable consumers that must be deleted.
-    pub retired: Vec<RetiredConsumers>,
 }
 
 fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
@@ -467,10 +456,6 @@ pub fn topology(replicas: usize) -> Topology {
     Topology {
         streams,
         consumers: consumers(),
-        retired: vec![RetiredConsumers {
-            stream: streams::EVENTS,
-            group: "hook",
-        }],
     }
 }
 

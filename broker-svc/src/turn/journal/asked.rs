@@ -41,7 +41,6 @@ pub struct Asked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
     /// How it was asked for.
-    #[serde(default)]
     pub ask: Ask,
     /// The agent runs the call itself and has asked by itself: KV decides what becomes of the approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -1,6 +1,7 @@
 //! The conversation that a running turn makes. *Pure.*
 
-use super::{Line, Passage, Running};
+use super::{Passage, Running};
+use crate::agent::port::Line;
 
 impl Running {
     /// The turn's own conversation so far. A call whose end nobody knows is not in it.

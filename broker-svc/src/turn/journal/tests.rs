@@ -162,10 +162,13 @@ fn waiting_for_a_human_takes_no_time_of_the_turn() {
 
 #[test]
 fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
-    let said = |hook: &str, content: &str| {
-        let outcome = json!({ "context": content, "hidden_tools": ["pay"] });
-        let (hook, point) = (hook.to_owned(), "pre_stream".to_owned());
-        (2_000, LedgerEntry::HookRan { hook, point, outcome })
+    let said = |hook: &str, text: &str| {
+        let (hook, point, text) = (hook.to_owned(), "pre_stream".to_owned(), text.to_owned());
+        (2_000, LedgerEntry::ContextAdded { hook, point, text })
+    };
+    let hides = |hook: &str| {
+        let (hook, tools) = (hook.to_owned(), vec!["pay".to_owned()]);
+        (2_000, LedgerEntry::ToolsHidden { hook, tools })
     };
     let answered = LedgerEntry::ModelAnswered {
         step: 1,
@@ -177,7 +180,13 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
         model: None,
     };
 
-    let taken_over = vec![said("a", "be kind"), said("b", "be quick"), said("a", "be kinder")];
+    let taken_over = vec![
+        said("a", "be kind"),
+        hides("a"),
+        said("b", "be quick"),
+        hides("b"),
+        said("a", "be kinder"),
+    ];
     let running_on = |more: Vec<(i64, LedgerEntry)>| running([taken_over.clone(), more].concat());
     let once = running_on(Vec::new());
 
@@ -213,11 +222,4 @@ fn a_call_that_was_refused_has_an_end_and_did_not_run() {
 
     let failed = running(vec![(2_000, started), (3_000, denied)]);
     assert_eq!(failed.begun_calls(), ["pay"]);
-
-    // A checkpoint of a release that did not tell them apart: it said of every call that it ran.
-    let mut old = serde_json::to_value(&refused).expect("JSON");
-    old["passages"][1].as_object_mut().expect("a passage").remove("begun");
-    let old: Running = serde_json::from_value(old).expect("a running turn");
-
-    assert_eq!(old.begun_calls(), ["pay"]);
 }

@@ -5,8 +5,8 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::*;
+use crate::agent::port::Line;
 use crate::sample::pending;
-use crate::turn::journal::Line;
 use crate::turn::used::{Stamp, UsedTime};
 
 const BEGAN: Stamp = Stamp {

@@ -39,18 +39,6 @@ fn key_of(group: &str) -> String {
     format!("floors.{group}")
 }
 
-/// Returns the stored floors of `group`, by partition; empty if there are none.
-///
-/// # Errors
-/// Returns [`ReadStreamError`] if the leader cannot be asked.
-pub(in crate::bus) async fn stored_floors(bus: &Bus, group: &str) -> Result<Vec<u64>, ReadStreamError> {
-    let (record, _) = bus
-        .kv::<PartitionFloors>(buckets::ATTEMPTS)
-        .find(&key_of(group))
-        .await?;
-    Ok(record.map_or_else(Vec::new, |record| record.floors))
-}
-
 /// Floors of one group, for the partitions that this replica holds.
 #[derive(Debug)]
 pub(super) struct Floors {

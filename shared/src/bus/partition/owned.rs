@@ -307,17 +307,13 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         });
     }
 
-    let first = match candidates.first() {
-        Some(void) => {
-            position::told_void(&what, group.stream, &void.at, why);
-            0
-        }
-        None => kept_by_server(tenure).await?,
-    };
+    if let Some(void) = candidates.first() {
+        position::told_void(&what, group.stream, &void.at, why);
+    }
 
     let at = Position {
         incarnation: found.incarnation,
-        sequence: first,
+        sequence: 0,
         stored_at_ns: 0,
     };
     let begun = PartitionFloor {
@@ -327,7 +323,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
     };
 
     floor.begin(&begun, stored.as_ref());
-    Ok((first, None))
+    Ok((0, None))
 }
 
 /// Returns the floors at which a partition may start, best first, from its owner's count and the stored floor.
@@ -386,16 +382,4 @@ pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, Read
     }
 
     Ok(sum)
-}
-
-/// Returns the ack floor of the partition's durable consumer, if there is one, else 0.
-async fn kept_by_server(tenure: &Tenure) -> Result<u64, String> {
-    let Tenure {
-        bus, group, partition, ..
-    } = tenure;
-    let name = format!("{}-{partition}", group.name);
-    match bus.ack_floor(group.stream, &name).await {
-        Ok(floor) => Ok(floor.unwrap_or(0)),
-        Err(error) => Err(error.to_string()),
-    }
 }

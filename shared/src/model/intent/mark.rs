@@ -21,7 +21,7 @@ pub struct IntentMark {
     /// Sequence in `EVENTS` after which events count.
     pub from: u64,
     /// Message of `EVENTS` at that sequence. If it is not there any more, events that were stored later than it
-    /// count. Absent if an older release made the mark, or the stream was empty.
+    /// count. Absent if the stream was empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
     /// Time the mark was made.

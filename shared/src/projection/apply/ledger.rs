@@ -58,7 +58,12 @@ pub(super) fn write(
             .prepare_cached(
                 "INSERT OR REPLACE INTO nexus_dispatch_ends(dispatch_id, turn_id, dropped, at) VALUES(?1,?2,?3,?4)",
             )?
-            .execute((end.dispatch.to_string(), end.turn.as_deref(), end.dropped, record.at.0))?;
+            .execute((
+                end.dispatch.to_string(),
+                end.turn.as_deref(),
+                end.dropped.as_deref(),
+                record.at.0,
+            ))?;
     }
 
     for approval in &rows.approvals {

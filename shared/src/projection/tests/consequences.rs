@@ -1,6 +1,6 @@
 //! Consequences of a turn besides its reply: the trace is complete only once the last of them has ended.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Case;
 use super::samples::{self, at, chain, event_id, invocations, ledger, session, stored, turn};
@@ -228,7 +228,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
     let started = ReceiptStep::AttemptStarted {
         attempt: 1,
         part: 0,
-        by: None,
+        by: "delivery-svc-0".to_owned(),
     };
     let gave_up = ReceiptStep::GaveUp {
         attempts: 1,
@@ -260,17 +260,19 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
     }))
     .expect("an intent");
 
-    let intents = |outcome: Value| LedgerEntry::HookRan {
-        hook: "intents".to_owned(),
-        point: "post_stream".to_owned(),
-        outcome,
+    let owed = LedgerEntry::IntentOwed {
+        proposal: Box::new(owed),
     };
-    let mut batch = chain_with(vec![vec![intents(json!({ "asks": owed }))]]);
+    let mut batch = chain_with(vec![vec![owed]]);
     let told = trace(batch.clone()).await;
 
     assert!(!told.complete && detail(&told, Stage::Intent).len() == 1, "{told:#?}");
 
-    batch.push(ledger(30, vec![intents(json!({ "asked": id }))]));
+    let settled = LedgerEntry::IntentSettled {
+        id: id.parse().expect("a ULID"),
+        note: None,
+    };
+    batch.push(ledger(30, vec![settled]));
     let told = trace(batch).await;
     assert!(told.complete && detail(&told, Stage::Intent).is_empty(), "{told:#?}");
 }

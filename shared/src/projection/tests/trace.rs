@@ -1,7 +1,7 @@
 use super::Case;
 use super::samples::{self, chain, dispatch_ref, event_id, fired, invocations, ledger, receipt, session, turn};
 use crate::model::invocation::{HookInvocation, HookOutcome};
-use crate::model::ledger::{Cursor, LedgerEntry, TurnFailure};
+use crate::model::ledger::{Cursor, DropReason, LedgerEntry, TurnFailure};
 use crate::model::receipt::{AttemptOutcome, ReceiptStep};
 use crate::projection::Applied;
 use crate::projection::api::{FindRequest, HistoryRequest, Stage, Trace, TraceRequest};
@@ -89,7 +89,8 @@ async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
     let cursor = Cursor::default();
     let dropped = LedgerEntry::DispatchDropped {
         dispatch: dispatch_ref(1),
-        reason: "superseded".to_owned(),
+        reason: DropReason::Superseded,
+        detail: None,
         cursor: cursor.clone(),
     };
 

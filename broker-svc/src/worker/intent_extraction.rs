@@ -9,22 +9,24 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use shared::bus::RequestError;
+use shared::bus::{Bus, RequestError};
 use shared::clock::pause;
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::Attachment;
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentWish, extract};
 use shared::model::ledger::{LedgerEntry, Usage};
+use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 
 use super::Worker;
 use super::turn::Ended;
+use crate::agent::port::Answer;
 use crate::error::RunSessionError;
-use crate::fold::{ASKED, ASKS, INTENTS, MAX_WISHED, NOTE, shortened};
-use crate::turn::{Answer, Turn, bounded};
+use crate::fold::MAX_OWED_INTENTS;
+use crate::message_text::shortened;
+use crate::turn::{Turn, bounded};
 
 /// Where intents are asked for.
 const PROPOSE: &str = "nexus.svc.intent.propose";
@@ -40,19 +42,66 @@ const GIVE_UP_MS: i64 = 24 * 3_600_000;
 const CONFLICT: u16 = 409;
 /// Lowest code of a service that cannot now.
 const CANNOT_NOW: u16 = 500;
-/// Point of a turn at which an answer is looked through.
-const POINT: &str = "post_stream";
 /// Notes about one answer at most.
 const MAX_NOTES: usize = 16;
 /// Longest note, bytes.
 const MAX_NOTE_BYTES: usize = 1_024;
+
+/// Asks the scheduler for intents, as long as it answers.
+#[derive(Debug, Default)]
+pub(super) struct IntentProposer {
+    /// The scheduler did not answer: it is asked when the session is taken again.
+    is_unanswered: bool,
+}
+
+impl IntentProposer {
+    /// Asks up to `tries` times; says what the next turn has to know, if anything. None: nobody has answered, and
+    /// nobody is asked any more while the session is held.
+    async fn propose(
+        &mut self,
+        bus: &Bus,
+        session: &SessionRef,
+        question: &ProposeIntent,
+        tries: u32,
+    ) -> Option<Option<String>> {
+        let kind = &question.wish.kind;
+        for attempt in 1..=tries {
+            if self.is_unanswered {
+                return None;
+            }
+
+            match bus.request(PROPOSE, Headers::new(), question, ANSWER_WITHIN).await {
+                Ok(IntentAnswer { rejection, .. }) => {
+                    return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
+                }
+                Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
+                    return Some(Some(format!("Your intent `{kind}` cannot be taken: {text}")));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        %session, turn = question.turn.map(tracing::field::display), attempt, %error,
+                        "intent could not be asked for"
+                    );
+                }
+            }
+
+            self.is_unanswered = attempt == tries;
+
+            if !self.is_unanswered {
+                pause(ASK_AGAIN).await;
+            }
+        }
+
+        None
+    }
+}
 
 impl Worker<'_> {
     /// Takes the intents out of how `turn` ended, asks for them, and stages what the next turn has to know.
     ///
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more.
-    pub(super) async fn wishes(&mut self, turn: &Turn, ended: Ended) -> Result<Ended, RunSessionError> {
+    pub(super) async fn extract_intents(&mut self, turn: &Turn, ended: Ended) -> Result<Ended, RunSessionError> {
         let (content, attachments, usage) = match ended {
             Ended::Answered(answer) => (bounded(answer.content), answer.attachments, Some(answer.usage)),
             Ended::Settled { content, attachments } => (content, attachments, None),
@@ -84,19 +133,25 @@ impl Worker<'_> {
         let mut owed = Vec::new();
         for (place, wish) in found.proposals.into_iter().enumerate() {
             let question = self.proposal(turn, place, wish);
-            match self.propose(&question, TRIES).await {
+            match self
+                .intents
+                .propose(&self.broker.bus, &self.claimed.session, &question, TRIES)
+                .await
+            {
                 Some(note) => notes.extend(note),
-                None if self.owner.fold().wished.len() + owed.len() < MAX_WISHED => owed.push(question),
+                None if self.owner.fold().intents.owed.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
                 None => notes.push(unanswered(&question)),
             }
         }
 
         for note in notes.iter().take(MAX_NOTES) {
-            self.owner.stage(told(json!({ NOTE: shortened(note, MAX_NOTE_BYTES) })));
+            let note = shortened(note, MAX_NOTE_BYTES);
+            self.owner.stage(LedgerEntry::IntentRefused { note });
         }
 
         for question in owed {
-            self.owner.stage(told(json!({ ASKS: question })));
+            let proposal = Box::new(question);
+            self.owner.stage(LedgerEntry::IntentOwed { proposal });
         }
 
         Ok(Ended::Settled {
@@ -123,63 +178,26 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks up to `tries` times; says what the next turn has to know, if anything. None: nobody has answered, and
-    /// nobody is asked any more while the session is held.
-    async fn propose(&mut self, question: &ProposeIntent, tries: u32) -> Option<Option<String>> {
-        let (session, kind) = (&self.claimed.session, &question.wish.kind);
-        for attempt in 1..=tries {
-            if self.unanswered {
-                return None;
-            }
-
-            let bus = &self.broker.bus;
-            match bus.request(PROPOSE, Headers::new(), question, ANSWER_WITHIN).await {
-                Ok(IntentAnswer { rejection, .. }) => {
-                    return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
-                }
-                Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
-                    return Some(Some(format!("Your intent `{kind}` cannot be taken: {text}")));
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        %session, turn = question.turn.map(tracing::field::display), attempt, %error,
-                        "intent could not be asked for"
-                    );
-                }
-            }
-
-            self.unanswered = attempt == tries;
-
-            if !self.unanswered {
-                pause(ASK_AGAIN).await;
-            }
-        }
-
-        None
-    }
-
     /// Asks for what nobody has answered for, as long as somebody answers now.
     ///
     /// # Errors
     /// [`RunSessionError`] where the session is not ours any more.
-    pub(super) async fn settle_wishes(&mut self) -> Result<(), RunSessionError> {
-        while let Some(question) = self.owner.fold().wished.front().cloned() {
+    pub(super) async fn settle_intents(&mut self) -> Result<(), RunSessionError> {
+        while let Some(owed) = self.owner.fold().intents.owed.front().cloned() {
+            let question = owed.proposal;
             let Some(id) = question.id else { break };
-            // A turn may have waited for days before its answer; one owed by an earlier release says by its id alone.
-            let since = self.owner.fold().wished_since.get(&id).copied();
-            let since = since.unwrap_or_else(|| UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX)));
-            let note = match self.propose(&question, 1).await {
+            let note = match self
+                .intents
+                .propose(&self.broker.bus, &self.claimed.session, &question, 1)
+                .await
+            {
                 Some(note) => note,
-                None if self.broker.clock.now().since(since) > GIVE_UP_MS => Some(unanswered(&question)),
+                None if self.broker.clock.now().since(owed.since) > GIVE_UP_MS => Some(unanswered(&question)),
                 None => break,
             };
 
-            let mut outcome = json!({ ASKED: id });
-            if let Some(note) = note {
-                outcome[NOTE] = json!(shortened(&note, MAX_NOTE_BYTES));
-            }
-
-            self.owner.stage(told(outcome));
+            let note = note.map(|note| shortened(&note, MAX_NOTE_BYTES));
+            self.owner.stage(LedgerEntry::IntentSettled { id, note });
             self.owner.commit().await?;
         }
 
@@ -190,15 +208,6 @@ impl Worker<'_> {
 fn unanswered(question: &ProposeIntent) -> String {
     let kind = &question.wish.kind;
     format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
-}
-
-/// What the ledger is told of an intent.
-fn told(outcome: Value) -> LedgerEntry {
-    LedgerEntry::HookRan {
-        hook: INTENTS.to_owned(),
-        point: POINT.to_owned(),
-        outcome,
-    }
 }
 
 /// How a turn ended whose answer asks for nothing.

@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use serde_json::json;
 use shared::clock::pause;
+use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnEnding, UnseenCall};
 use shared::model::time::UnixMillis;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use ulid::Ulid;
 
 use super::Worker;
 use super::bell::LOOK_EVERY;
 use crate::error::RunSessionError;
-use crate::fold::Owed;
+use crate::fold::PendingPostHooks;
 use crate::hook_point::declared::Hook;
-use crate::hook_point::runs::{Ran, owes, ran, retries, settled};
-use crate::hook_point::{Moment, Point};
+use crate::hook_point::runs::Ran;
+use crate::hook_point::{Hooks, Moment, Point};
 use crate::session::Pending;
 use crate::turn::Turn;
 
@@ -29,17 +30,58 @@ const AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// Turns that may owe their last hooks while others run.
 const MAX_BEHIND: usize = 8;
 
-/// The hook under way, if one is; it ends with this.
-pub(super) type Lasts = JoinSet<Done>;
+/// The post-turn hook under way, if there is one; it ends with this.
+#[derive(Debug, Default)]
+pub(super) struct PostHookRunner {
+    tasks: JoinSet<FinishedHook>,
+}
 
-/// A hook that has run.
+/// A post-turn hook that has run.
 #[derive(Debug)]
-pub(super) struct Done {
+struct FinishedHook {
     turn: Ulid,
-    /// Which; none = those behind the turn's call.
+    /// Its key; none if these are the hooks after tool calls, which saw the turn's last call.
     hook: Option<String>,
     ran: Vec<Ran>,
+    /// It failed, and runs again.
     failed: bool,
+}
+
+impl PostHookRunner {
+    fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Shows `unseen`, the last call of `turn`, to the hooks after tool calls.
+    fn show_call(&mut self, hooks: Arc<Hooks>, moment: Moment, turn: Ulid, unseen: UnseenCall) {
+        let UnseenCall { call, outcome } = unseen;
+        self.tasks.spawn(async move {
+            let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
+            FinishedHook {
+                turn,
+                hook: None,
+                ran,
+                failed: false,
+            }
+        });
+    }
+
+    /// Runs `hook` after the turn of `pending`.
+    fn run(&mut self, hooks: Arc<Hooks>, moment: Moment, pending: &PendingPostHooks, hook: Arc<Hook>) {
+        let turn = pending.finished.turn;
+        let told = json!({ "outcome": pending.finished.ended });
+        let attempt = usize::try_from(pending.tries).unwrap_or(usize::MAX);
+
+        self.tasks.spawn(async move {
+            let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
+            FinishedHook {
+                turn,
+                hook: Some(hook.key()),
+                ran: ran.into_iter().collect(),
+                failed: failed && attempt < AGAIN_AFTER.len(),
+            }
+        });
+    }
 }
 
 /// What is owed next.
@@ -47,46 +89,51 @@ enum Due {
     Nothing,
     At(UnixMillis),
     /// The hooks behind the turn's call.
-    Observe(Owed),
-    Run(Owed, Arc<Hook>),
+    Observe(FinishedTurn, UnseenCall),
+    Run(PendingPostHooks, Arc<Hook>),
 }
 
 impl Worker<'_> {
     /// Stages, with the end of `turn`, which ended as `ended`, what its last hooks are owed.
-    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: &str) {
+    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: TurnEnding) {
         let moment = self.moment(turn, pendings);
         let running = self.owner.fold().running.as_ref();
         let unseen = running.and_then(|running| running.unseen());
-        let unseen = unseen.map(|(call, outcome)| (call, outcome.clone()));
+        let unseen = unseen.map(|(call, outcome)| UnseenCall {
+            call,
+            outcome: outcome.clone(),
+        });
 
         if unseen.is_none() && !moment.set.has(Point::PostSession) {
             return;
         }
 
-        self.owner.stage(owes(&Owed {
-            turn: turn.id,
-            outcome: ended.to_owned(),
-            works_for: turn.works_for().to_vec(),
-            about: moment.about(),
-            unseen,
-            ..Owed::default()
-        }));
+        self.owner.stage(LedgerEntry::PostHooksDue {
+            finished: Box::new(FinishedTurn {
+                turn: turn.id,
+                ended,
+                works_for: turn.works_for().to_vec(),
+                description: moment.description(),
+                unseen,
+            }),
+        });
     }
 
     /// What is owed next; a turn that owes nothing any more is settled.
     fn due(&mut self) -> Due {
         loop {
-            let Some(owed) = self.owner.fold().owed.front().cloned() else {
+            let Some(mut owed) = self.owner.fold().post_hooks.first().cloned() else {
                 return Due::Nothing;
             };
-            if owed.unseen.is_some() {
-                return Due::Observe(owed);
+            if let Some(unseen) = owed.finished.unseen.take() {
+                return Due::Observe(owed.finished, unseen);
             }
 
-            let set = self.broker.hooks().of(&self.claimed.session, &owed.works_for);
+            let set = self.broker.hooks().of(&self.claimed.session, &owed.finished.works_for);
             let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
             let Some(hook) = next.cloned() else {
-                self.owner.stage(settled(owed.turn));
+                let turn = owed.finished.turn;
+                self.owner.stage(LedgerEntry::PostHooksSettled { turn });
                 continue;
             };
 
@@ -99,7 +146,7 @@ impl Worker<'_> {
 
     /// Takes in what came of hooks that have run meanwhile.
     fn gather(&mut self) {
-        while let Some(done) = self.lasts.try_join_next() {
+        while let Some(done) = self.post_hooks.tasks.try_join_next() {
             self.has_run(done);
         }
     }
@@ -111,57 +158,33 @@ impl Worker<'_> {
     pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
         self.gather();
 
-        if !self.lasts.is_empty() {
+        if !self.post_hooks.is_idle() {
             return Ok(None);
         }
 
         let due = match self.due() {
             Due::Nothing => return Ok(None),
             Due::At(at) => return Ok(Some(at)),
-            due @ (Due::Observe(_) | Due::Run(..)) => due,
+            due @ (Due::Observe(..) | Due::Run(..)) => due,
         };
         self.owner.own().await?;
         self.owner.live()?;
 
         let hooks = self.broker.hooks().clone();
         let epoch = self.owner.fold().epoch;
-        let over = |owed: &Owed| {
-            let set = hooks.of(&self.claimed.session, &owed.works_for);
-            Moment::over(&self.claimed.session, epoch, set, owed)
+        let over = |finished: &FinishedTurn| {
+            let set = hooks.of(&self.claimed.session, &finished.works_for);
+            Moment::over(&self.claimed.session, epoch, set, finished)
         };
         match due {
             Due::Nothing | Due::At(_) => {}
-            Due::Observe(owed) => {
-                let moment = over(&owed);
-                let Some((call, outcome)) = owed.unseen else {
-                    return Ok(None);
-                };
-
-                self.lasts.spawn(async move {
-                    let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
-                    let (turn, hook, failed) = (owed.turn, None, false);
-                    Done {
-                        turn,
-                        hook,
-                        ran,
-                        failed,
-                    }
-                });
+            Due::Observe(finished, unseen) => {
+                let moment = over(&finished);
+                self.post_hooks.show_call(hooks, moment, finished.turn, unseen);
             }
-            Due::Run(owed, hook) => {
-                let moment = over(&owed);
-                let told = json!({ "outcome": owed.outcome });
-                let attempt = usize::try_from(owed.tries).unwrap_or(usize::MAX);
-
-                self.lasts.spawn(async move {
-                    let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
-                    Done {
-                        turn: owed.turn,
-                        hook: Some(hook.key()),
-                        ran: ran.into_iter().collect(),
-                        failed: failed && attempt < AGAIN_AFTER.len(),
-                    }
-                });
+            Due::Run(pending, hook) => {
+                let moment = over(&pending.finished);
+                self.post_hooks.run(hooks, moment, &pending, hook);
             }
         }
 
@@ -169,29 +192,34 @@ impl Worker<'_> {
     }
 
     /// Stages what came of a hook.
-    fn has_run(&mut self, done: Result<Done, tokio::task::JoinError>) {
+    fn has_run(&mut self, done: Result<FinishedHook, JoinError>) {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
-                let turn = self.owner.fold().owed.front().map(|owed| owed.turn);
+                let turn = self.owner.fold().post_hooks.first().map(|owed| owed.finished.turn);
                 tracing::error!(
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "hook of a turn's end broke off"
                 );
-                turn.into_iter().for_each(|turn| self.owner.stage(settled(turn)));
+                let settled = turn.map(|turn| LedgerEntry::PostHooksSettled { turn });
+                settled.into_iter().for_each(|entry| self.owner.stage(entry));
                 return;
             }
         };
 
         self.ran(done.ran);
-        let tries = self.owner.fold().owed.front().map_or(0, |owed| owed.tries);
+        let tries = self.owner.fold().post_hooks.first().map_or(0, |owed| owed.tries);
         let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
-        match wait.filter(|_| done.failed) {
-            Some(wait) => {
+        let turn = done.turn;
+        let entry = match (wait.filter(|_| done.failed), done.hook) {
+            (Some(wait), _) => {
                 let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                self.owner.stage(retries(done.turn, self.broker.clock.now().plus(wait)));
+                let retry_at = self.broker.clock.now().plus(wait);
+                LedgerEntry::PostHookFailed { turn, retry_at }
             }
-            None => self.owner.stage(ran(done.turn, done.hook.as_deref())),
-        }
+            (None, Some(hook)) => LedgerEntry::PostHookRan { turn, hook },
+            (None, None) => LedgerEntry::UnseenCallShown { turn },
+        };
+        self.owner.stage(entry);
     }
 
     /// Begins what is owed behind a turn; waits for it only where too many turns owe.
@@ -202,14 +230,14 @@ impl Worker<'_> {
         loop {
             self.begin_last().await?;
 
-            if self.owner.fold().owed.len() <= MAX_BEHIND {
+            if self.owner.fold().post_hooks.len() <= MAX_BEHIND {
                 return Ok(());
             }
 
             self.still_ours()?;
             self.claimed.slot.lend();
             tokio::select! {
-                Some(done) = self.lasts.join_next() => self.has_run(done),
+                Some(done) = self.post_hooks.tasks.join_next() => self.has_run(done),
                 () = pause(LOOK_EVERY) => {}
             }
         }
@@ -227,7 +255,7 @@ impl Worker<'_> {
                 continue;
             }
 
-            if self.owner.fold().owed.is_empty() {
+            if self.owner.fold().post_hooks.is_empty() {
                 return self.flush().await;
             }
 
@@ -244,7 +272,7 @@ impl Worker<'_> {
                 false => self.begin_last().await?,
             };
 
-            if self.lasts.is_empty() && again_at.is_none() {
+            if self.post_hooks.is_idle() && again_at.is_none() {
                 return self.flush().await;
             }
 
@@ -275,19 +303,19 @@ impl Worker<'_> {
 
     /// Waits for the hook under way or, where none is, for `left`; no longer than until something comes.
     async fn wait_for_last(&mut self, left: Option<Duration>) -> Result<(), RunSessionError> {
-        let mut lasts = std::mem::take(&mut self.lasts);
+        let mut post_hooks = std::mem::take(&mut self.post_hooks);
         let next = async {
             match left {
                 Some(left) => {
                     pause(left).await;
                     None
                 }
-                None => lasts.join_next().await,
+                None => post_hooks.tasks.join_next().await,
             }
         };
 
         let done = self.beside(std::pin::pin!(next)).await?;
-        self.lasts = lasts;
+        self.post_hooks = post_hooks;
         done.flatten().into_iter().for_each(|done| self.has_run(done));
 
         Ok(())

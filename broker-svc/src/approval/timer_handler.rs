@@ -1,0 +1,95 @@
+//! Handles the timers of approvals that fire.
+//!
+//! One may fire early (a turn that was taken up again asked a moment later), twice, or after everything is over: KV
+//! decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::bus::{Bus, Incoming, PullOptions};
+use shared::clock::SharedClock;
+use shared::model::approval::{ApprovalTimer, ApprovalTimerPurpose};
+use shared::model::time::UnixMillis;
+use shared::process::lifecycle::Shutdown;
+use shared::wire::topology::{APPROVAL_TIMERS, streams};
+
+use super::desk::{Desk, KeepApprovalError};
+use crate::config::SERVICE;
+
+/// Fired timers asked for at once.
+const BATCH: usize = 64;
+/// Wait before a timer whose handling failed is given out again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest wait that one timer is sent back with.
+const LONGEST_NAK: Duration = Duration::from_secs(60);
+/// How long a timer that rings before its question is stored waits for it, milliseconds: whoever asks sets it first, and
+/// may die in between.
+const QUESTION_MS: i64 = 60_000;
+
+/// Fired timers, and the store that they act on.
+#[derive(Debug, Clone)]
+pub struct TimerHandler {
+    /// The bus that the timers fire on.
+    pub bus: Bus,
+    /// The time.
+    pub clock: SharedClock,
+    /// The approvals.
+    pub store: Arc<Desk>,
+}
+
+impl TimerHandler {
+    /// Handles timers as they fire, until `shutdown` is requested.
+    pub async fn serve(self, shutdown: Shutdown) {
+        let options = PullOptions { batch: BATCH };
+        let mut fired = self.bus.pull(streams::SCHEDULES, APPROVAL_TIMERS, options);
+        loop {
+            let incoming = tokio::select! {
+                biased;
+                () = shutdown.requested() => return,
+                incoming = fired.next() => incoming,
+            };
+            self.handle(&incoming).await;
+        }
+    }
+
+    async fn handle(&self, incoming: &Incoming) {
+        let now = self.clock.now();
+        let timer: ApprovalTimer = match incoming.decode() {
+            Ok(timer) => timer,
+            Err(error) => return incoming.bury(&self.bus, SERVICE, &error, now).await,
+        };
+        match apply(&self.store, &timer, incoming.published_at, now).await {
+            Ok(None) => incoming.ack().await,
+            Ok(Some(wait)) => incoming.nak(Some(wait)).await,
+            Err(error) => {
+                tracing::warn!(approval = timer.approval, %error, "timer of an approval is handled again");
+                incoming.nak(Some(AGAIN)).await;
+            }
+        }
+    }
+}
+
+/// Applies `timer`, which fired at `rang`. Returns how long to wait before it is delivered again if it fired too early.
+async fn apply(
+    desk: &Desk,
+    timer: &ApprovalTimer,
+    rang: UnixMillis,
+    now: UnixMillis,
+) -> Result<Option<Duration>, KeepApprovalError> {
+    let Some(standing) = desk.get(&timer.approval).await? else {
+        return Ok((now < rang.plus(QUESTION_MS)).then_some(AGAIN));
+    };
+
+    match timer.purpose {
+        ApprovalTimerPurpose::Escalate => desk.escalate(&timer.approval).await?,
+        ApprovalTimerPurpose::Expire => {
+            let early = u64::try_from(standing.request.expires_at.since(now)).unwrap_or(0);
+            if early > 0 {
+                return Ok(Some(Duration::from_millis(early).min(LONGEST_NAK)));
+            }
+            desk.lapse(&timer.approval).await?;
+        }
+    }
+
+    Ok(None)
+}

@@ -1,0 +1,155 @@
+//! How far a worker has read its session's subject, and what it knows of the messages there.
+//!
+//! The bell is a core subscription on the session's subject: it may ring twice or not at all, and before the stream
+//! holds what it rings for, so data is always read from where the last look ended.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use shared::bus::{Bus, CoreSubscription, ReadStreamError};
+use shared::model::ledger::Cursor;
+use shared::model::position::Position;
+use shared::model::session::SessionRef;
+use shared::wire::subject;
+
+use crate::broker::{Broker, Era};
+use crate::doubt::{Doubt, Doubts};
+use crate::error::RunSessionError;
+use crate::fold::advanced;
+use crate::inbox::{self, Look};
+use crate::session::Arrival;
+
+/// A worker's place in its session's subject of `DISPATCHES`.
+#[derive(Debug)]
+pub(super) struct InboxReader {
+    /// What holds of the streams.
+    era: Arc<Era>,
+    /// What was found out about dispatches in doubt.
+    doubts: Doubts,
+    /// Rings when something comes for the session; listened to while something takes time.
+    bell: Option<CoreSubscription>,
+    /// Everything on the session's subject up to here was handed to the machine.
+    looked_through: u64,
+    /// Unreadable messages that are not given up yet: the cursor's floor stays below them.
+    unreadable: BTreeSet<u64>,
+    /// Of what was looked at and is not consumed: when it was stored, nanoseconds since 1970, and the sequence of its
+    /// event, 0 = it has none.
+    stamps: HashMap<u64, (i64, u64)>,
+    /// Sequences whose consumption is staged or appended since the last flush.
+    consumed: Vec<u64>,
+}
+
+impl InboxReader {
+    /// Creates a reader that begins behind `cursor`; `is_void` says that the cursor counted a stream that is gone.
+    pub(super) fn new(era: Arc<Era>, cursor: &Cursor, is_void: bool) -> Self {
+        let mut reader = Self {
+            era,
+            doubts: Doubts::default(),
+            bell: None,
+            looked_through: cursor.floor,
+            unreadable: BTreeSet::new(),
+            stamps: HashMap::new(),
+            consumed: Vec::new(),
+        };
+
+        reader.doubts.is_void = is_void;
+        reader
+    }
+
+    /// Returns the sequence up to which everything was looked at.
+    pub(super) const fn looked_through(&self) -> u64 {
+        self.looked_through
+    }
+
+    /// Looks at what has come since the last look.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the stream cannot be asked.
+    pub(super) async fn look(&mut self, broker: &Broker, session: &SessionRef) -> Result<Look, ReadStreamError> {
+        let look = inbox::look(broker, session, self.looked_through + 1).await?;
+        self.looked_through = look.through.unwrap_or(self.looked_through);
+        self.stamps.extend(look.stamps.iter().copied());
+        Ok(look)
+    }
+
+    /// Returns whether a dispatch that `cursor` does not count was handled before, or may have been.
+    ///
+    /// # Errors
+    /// [`RunSessionError`] if the record cannot be asked.
+    pub(super) async fn doubt(
+        &mut self,
+        broker: &Broker,
+        session: &SessionRef,
+        cursor: &Cursor,
+        arrival: &Arrival,
+    ) -> Result<Option<Doubt>, RunSessionError> {
+        self.doubts.of(broker, &self.era, session, cursor, arrival).await
+    }
+
+    /// Keeps the cursor's floor below the unreadable messages at `sequences`.
+    pub(super) fn hold_floor(&mut self, sequences: impl IntoIterator<Item = u64>) {
+        self.unreadable.extend(sequences);
+    }
+
+    /// Lets the cursor's floor pass the message at `sequence`.
+    pub(super) fn free_floor(&mut self, sequence: u64) {
+        self.unreadable.remove(&sequence);
+    }
+
+    /// Returns `cursor` once the messages at `consumed` are over; `open` is the lowest one that the machine still has.
+    pub(super) fn cursor_after(&mut self, cursor: &Cursor, consumed: &[u64], open: Option<u64>) -> Cursor {
+        self.consumed.extend(consumed);
+        let unreadable = self.unreadable.first().copied();
+        let open = open.into_iter().chain(unreadable).min();
+
+        let mut cursor = cursor.clone();
+        for &sequence in consumed {
+            cursor = advanced(&cursor, sequence, self.looked_through, open);
+            let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
+            cursor.event_seq = cursor.event_seq.max(event_seq);
+
+            if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
+                cursor.newest = Some(Position {
+                    incarnation: self.era.incarnation.clone(),
+                    sequence,
+                    stored_at_ns,
+                });
+            }
+        }
+
+        cursor
+    }
+
+    /// Takes the sequences consumed since the last time.
+    pub(super) fn take_consumed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.consumed)
+    }
+
+    /// Listens to the session's subject from now on. Returns whether it did not before.
+    ///
+    /// Without a bell the look each second finds the same, later.
+    pub(super) async fn listen(&mut self, bus: &Bus, session: &SessionRef) -> bool {
+        if self.bell.is_some() {
+            return false;
+        }
+
+        match bus.core_subscribe(&subject::dispatch(session)).await {
+            Ok(bell) => self.bell = Some(bell),
+            Err(error) => tracing::debug!(%session, error, "no bell"),
+        }
+
+        true
+    }
+
+    /// Waits until the bell rings, for ever if there is none.
+    pub(super) async fn wait_for_ring(&mut self) {
+        let is_open = match self.bell.as_mut() {
+            Some(bell) => bell.next().await.is_some(),
+            None => std::future::pending().await,
+        };
+
+        if !is_open {
+            self.bell = None;
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Why a message of a session does not become a turn. *Pure.*
+
+use serde::{Deserialize, Serialize};
+
+/// Why a message in `DISPATCHES` is consumed without a turn of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropReason {
+    /// A dispatch or an order with the same id was handed in before.
+    Duplicate,
+    /// A newer dispatch interrupted the session before this one ran.
+    Superseded,
+    /// The session was aborted.
+    Aborted,
+    /// Its sender withdrew it.
+    Withdrawn,
+    /// The queue was full; a line about it goes into the context of the next turn.
+    OverflowSummarized,
+    /// The queue was full, and this was the oldest message.
+    OverflowOld,
+    /// The queue was full, and this was the newest message.
+    OverflowNew,
+    /// An earlier message on the same subject has its id.
+    Repeated,
+    /// After a restore, the ledger and `DISPATCHES` do not say whether it ran; an operator decides.
+    Held,
+    /// The ledger consumed it before, which the cursor could not tell. One entry names the last of several.
+    HandledBefore,
+    /// It cannot be decoded, or is addressed to another session; `detail` says which. It is also a dead letter.
+    Unreadable,
+    /// It answered the question of an approval.
+    ApprovalAnswered,
+    /// It says how an approval ended that no turn waits for.
+    ApprovalNotAwaited,
+    /// It names an approval of which KV says nothing new.
+    ApprovalUnchanged,
+    /// It says that an agent asked for an approval.
+    ApprovalAsked,
+}
+
+impl DropReason {
+    /// Returns the reason as it is written on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Superseded => "superseded",
+            Self::Aborted => "aborted",
+            Self::Withdrawn => "withdrawn",
+            Self::OverflowSummarized => "overflow_summarized",
+            Self::OverflowOld => "overflow_old",
+            Self::OverflowNew => "overflow_new",
+            Self::Repeated => "repeated",
+            Self::Held => "held",
+            Self::HandledBefore => "handled_before",
+            Self::Unreadable => "unreadable",
+            Self::ApprovalAnswered => "approval_answered",
+            Self::ApprovalNotAwaited => "approval_not_awaited",
+            Self::ApprovalUnchanged => "approval_unchanged",
+            Self::ApprovalAsked => "approval_asked",
+        }
+    }
+
+    /// Returns the reason as people read it: its name, followed by `detail` if there is one.
+    #[must_use]
+    pub fn describe(self, detail: Option<&str>) -> String {
+        match detail {
+            Some(detail) => format!("{}: {detail}", self.name()),
+            None => self.name().to_owned(),
+        }
+    }
+
+    /// Returns whether the next turn is told what the dropped message said.
+    #[must_use]
+    pub const fn leaves_a_note(self) -> bool {
+        match self {
+            Self::Superseded | Self::OverflowSummarized => true,
+            Self::Duplicate
+            | Self::Aborted
+            | Self::Withdrawn
+            | Self::OverflowOld
+            | Self::OverflowNew
+            | Self::Repeated
+            | Self::Held
+            | Self::HandledBefore
+            | Self::Unreadable
+            | Self::ApprovalAnswered
+            | Self::ApprovalNotAwaited
+            | Self::ApprovalUnchanged
+            | Self::ApprovalAsked => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_one_name_on_the_wire_and_in_text() {
+        for reason in [
+            DropReason::Duplicate,
+            DropReason::Superseded,
+            DropReason::Aborted,
+            DropReason::Withdrawn,
+            DropReason::OverflowSummarized,
+            DropReason::OverflowOld,
+            DropReason::OverflowNew,
+            DropReason::Repeated,
+            DropReason::Held,
+            DropReason::HandledBefore,
+            DropReason::Unreadable,
+            DropReason::ApprovalAnswered,
+            DropReason::ApprovalNotAwaited,
+            DropReason::ApprovalUnchanged,
+            DropReason::ApprovalAsked,
+        ] {
+            assert_eq!(serde_json::to_value(reason).expect("JSON"), reason.name());
+        }
+
+        assert_eq!(
+            DropReason::Unreadable.describe(Some("not CBOR")),
+            "unreadable: not CBOR"
+        );
+    }
+}
