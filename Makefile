@@ -36,13 +36,15 @@ bench: tools build-release ## measure: table (release build, two cores suffice)
 bench-json: tools build-release ## measure: JSON on standard output
 	@$(TARGET)/release/nexus bench --json
 
-chaos: tools build ## the long forms: at least 200 kills, every zone's clock changes, a million streams of models, floods, slow conversations, races
+chaos: tools build ## the long forms: at least 200 kills, every zone's clock changes, a million streams of models, floods, slow conversations, races, hostile hooks one by one
 	@deploy/fetch-tools cargo-nextest
 	NEXUS_CHAOS=long cargo nextest run --workspace --test chaos --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p shared --test schedules -E 'test(oracle)' --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p shared --test llm_bounds --profile chaos
 	NEXUS_CHAOS=long cargo nextest run -p adapter-svc -p hook-svc -p broker-svc \
 		-E 'test(hostile::) & package(adapter-svc) | test(head_of_line) | test(approvals_once)' --profile chaos
+	NEXUS_HOOKS=long cargo nextest run -p hook-svc \
+		-E 'test(whatever_hooks_try_others_do_not_pay) | test(hostile_hooks_cost_nobody_else_a_result)' --profile chaos
 
 tools: ## nats-server and Bun into .tools/, unless fitting ones are on the PATH
 	@deploy/fetch-tools

@@ -7,10 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use shared::bus::Bus;
+use shared::clock::pause;
 use shared::model::event::EventId;
+use shared::model::hook::HookStatus;
+use shared::model::hook_api::{HookList, HookView, ListHooks};
 use shared::projection::api::Trace;
 
 use crate::args::{Common, DemoOptions};
+use crate::hook::ask;
 use crate::launch::{Plan, Stack};
 use crate::output::json;
 use crate::say;
@@ -21,6 +26,8 @@ use receiver::Receiver;
 /// The demo's secrets: everything stays on this machine and ends with it.
 const GITHUB_SECRET: &str = "the demo's webhook secret";
 const CHANNEL_SECRET: &str = "whsec_bmV4dXMgZGVtbyBjaGFubmVsIHNlY3JldCAwMDA=";
+/// How often it is looked whether the hooks are active.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long one chain may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -90,6 +97,7 @@ fn write_files(directory: &Path, receiver: &str) -> Result<String> {
 async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result<()> {
     let bus = stack.bus("nexus-demo").await?;
     let gateway = stack.gateway()?;
+    await_hooks(&bus).await?;
 
     say!("\n1. a signed GitHub webhook to {gateway}/hooks/github");
     let webhook = EventId::parse(senders::github(&gateway, GITHUB_SECRET).await?)?;
@@ -109,6 +117,23 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     say!("\nthe page was answered: {answer}");
 
     Ok(())
+}
+
+/// Waits until every hook is active: one that needs a channel waits until delivery-svc has named its accounts.
+async fn await_hooks(bus: &Bus) -> Result<()> {
+    let wait = async {
+        loop {
+            let list: Result<HookList> = ask(bus, "list", &ListHooks::default()).await;
+            let is_active = |hook: &HookView| hook.status == HookStatus::Active;
+            if list.is_ok_and(|list| !list.hooks.is_empty() && list.hooks.iter().all(is_active)) {
+                return;
+            }
+            pause(LOOK_EVERY).await;
+        }
+    };
+
+    let waited = tokio::time::timeout(PATIENCE, wait).await;
+    waited.context("the demo's hooks are not active: see `nexus hook list`")
 }
 
 fn tell(common: &Common, name: &str, trace: &Trace) -> Result<()> {

@@ -3,6 +3,7 @@
  * @description Hands pushes, issues, pull requests and pings of a GitHub webhook to an agent.
  * @mode persistent
  * @priority 60
+ * @needs-channel webhook:demo
  */
 
 type Summary = { what: string; fields: Record<string, unknown> };

@@ -23,6 +23,9 @@ const REFUSED: u8 = 97;
 /// What the rules are written for: files, truncation, device control, TCP, signals and abstract sockets.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
+/// The first descriptor behind the pipes that every program has.
+const FIRST_DESCRIPTOR: i32 = 3;
+
 const MIB: u64 = 1024 * 1024;
 
 /// Runs the jail that `arguments` ask for; returns only where that fails.
@@ -41,6 +44,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     }
 
     if let Err(error) = die_with_parent(&options) {
+        return refuse(&error);
+    }
+
+    if let Err(error) = keep_descriptors(&options) {
         return refuse(&error);
     }
 
@@ -117,6 +124,16 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
     } else {
         Err(format!("parent={wanted}: it is gone"))
     }
+}
+
+/// Has the program inherit its three pipes and the descriptors that are named, and no other: nothing below judges what is
+/// open already, whoever opened it and left it open for this process's parent.
+fn keep_descriptors(options: &[(&str, &str)]) -> Result<(), String> {
+    let number = |value: &str| value.parse().map_err(|_| format!("keep={value}: a number is expected"));
+    let kept: Result<Vec<i32>, String> = values(options, "keep").map(number).collect();
+    close_fds::set_fds_cloexec(FIRST_DESCRIPTOR, &kept?);
+
+    Ok(())
 }
 
 fn limit(options: &[(&str, &str)]) -> Result<(), String> {

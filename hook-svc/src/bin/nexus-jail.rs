@@ -5,7 +5,7 @@
 //! calls (seccomp: no sockets, no processes, no tracing, no mounts); memory, files and their size (resource limits); the
 //! environment. All of it holds for every process that descends from it, and cannot be taken back.
 //!
-//! `ro=PATH` may be read, `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE`;
+//! Of what its parent left open it has the three pipes alone, and `keep=NUMBER`; `ro=PATH` may be read, `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE`;
 //! `parent=PID` is the process that starts it; it dies with the thread of it that did; `user=UID:GID` is what it becomes
 //! before anything else. `data_mb`, `file_mb`, `files`,
 //! `cpu_s` are limits; `errno=NUMBER` is what refused calls answer, EPERM where it is not said: with another one it shows

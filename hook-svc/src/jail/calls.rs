@@ -8,23 +8,13 @@
 use libc::c_long;
 
 /// Calls that may be made for some of their commands only: the call, which argument names the command, the commands.
-/// Names for threads and memory, and which locks SQLite takes; none that belongs to a file instead of a process.
+/// Names for threads and memory; no locks of files: nobody has a database of its own but in memory.
 pub(super) const COMMANDS: &[(c_long, u8, &[u32])] = &[
     (libc::SYS_prctl, 0, &[PR_SET_NAME, PR_GET_NAME, PR_SET_VMA]),
     (
         libc::SYS_fcntl,
         1,
-        &[
-            F_DUPFD,
-            F_GETFD,
-            F_SETFD,
-            F_GETFL,
-            F_SETFL,
-            F_GETLK,
-            F_SETLK,
-            F_SETLKW,
-            F_DUPFD_CLOEXEC,
-        ],
+        &[F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC],
     ),
     (
         libc::SYS_ioctl,
@@ -42,9 +32,6 @@ const F_GETFD: u32 = 1;
 const F_SETFD: u32 = 2;
 const F_GETFL: u32 = 3;
 const F_SETFL: u32 = 4;
-const F_GETLK: u32 = 5;
-const F_SETLK: u32 = 6;
-const F_SETLKW: u32 = 7;
 const F_DUPFD_CLOEXEC: u32 = 1_030;
 const TCGETS: u32 = 0x5401;
 const TIOCGWINSZ: u32 = 0x5413;

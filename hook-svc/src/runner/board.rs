@@ -24,6 +24,8 @@ pub(super) struct Board {
     standby: Option<usize>,
     /// Those that live and take nothing more.
     retiring: BTreeSet<usize>,
+    /// Whose process is being replaced, until the next one is up.
+    replaced: Option<usize>,
     current: Arc<Loaded>,
     counters: HashMap<String, Counters>,
     /// By worker: counters by hook index of the set in force that it has not been told.
@@ -55,6 +57,7 @@ impl Board {
             apart: VecDeque::new(),
             standby,
             retiring: BTreeSet::new(),
+            replaced: None,
             current: Arc::new(Loaded::empty()),
             counters: HashMap::new(),
             untold: vec![BTreeMap::new(); workers],
@@ -142,6 +145,18 @@ impl Board {
     pub(super) fn ended(&mut self, worker: usize) {
         self.retiring.remove(&worker);
         self.stand_in(worker);
+    }
+
+    /// Whether the process of `worker` may be replaced now: those of all workers are, one after the other.
+    pub(super) fn takes_turn(&mut self, worker: usize) -> bool {
+        *self.replaced.get_or_insert(worker) == worker
+    }
+
+    /// The process of `worker` has come up.
+    pub(super) fn came_up(&mut self, worker: usize) {
+        if self.replaced == Some(worker) {
+            self.replaced = None;
+        }
     }
 
     /// `worker` stands by from now on, or another one that retires: that one takes nothing anyway.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::calls::Calls;
 use super::host::Call;
 use super::parts::Steps;
-use super::protocol::Answer;
+use super::protocol::{self, Answer};
 use super::seats::{Seat, Waits};
 use super::sources::Loaded;
 use super::{Done, HookSource, Job, Outcome, Step, Verdict};
@@ -246,6 +246,7 @@ impl Flight {
         }
 
         for (index, us, error, stack) in answer.failures {
+            let (error, stack) = (protocol::cut(error), stack.map(protocol::cut));
             self.decide(index, us, Outcome::Failed { error, stack })?;
         }
 

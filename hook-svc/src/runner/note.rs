@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::flight::{Noted, NotedOutcome};
+use super::protocol;
 use super::user::User;
 
 /// Cells of four bytes: slot, running hook + 1, steps, generation.
@@ -122,7 +123,7 @@ fn entry(bytes: &[u8]) -> Option<(Noted, usize)> {
     let what = match cell(bytes, 2)? {
         1 => NotedOutcome::Passed,
         2 => NotedOutcome::Result(text()?),
-        3 => NotedOutcome::Failed(text()?),
+        3 => NotedOutcome::Failed(protocol::cut(text()?)),
         _ => return None,
     };
 

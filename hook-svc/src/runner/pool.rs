@@ -18,6 +18,7 @@ use super::parts::Steps;
 use super::sandbox::{CheckSandboxError, Jail};
 use super::seats::{MAX_UNDER_WAY, Seat, Seating};
 use super::sources::Loaded;
+use super::user;
 use super::worker::{self, Common, Role};
 use super::{Counters, HookSet, Job, PoolConfig, Stray};
 
@@ -53,18 +54,21 @@ impl Pool {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
         let jail = Jail::check(&bun, &dir, &config).await?;
+        open_to_workers(&dir, &jail)?;
         let strays = broadcast::Sender::new(STRAYS);
         Ok(Self::within(jail, dir, strays, config, &clock))
     }
 
-    /// Starts another pool in the sandbox of this one, which is not looked at again.
+    /// Starts another pool, of the author in `seat`, in the sandbox of this one, which is not looked at again.
     ///
     /// # Errors
     /// [`StartPoolError::MakeDirectory`].
-    pub(super) fn beside(&self, config: PoolConfig, clock: &SharedClock) -> Result<Self, StartPoolError> {
+    pub(super) fn beside(&self, config: PoolConfig, seat: u32, clock: &SharedClock) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
         let Common { jail, strays, .. } = &*self.inner.common;
-        Ok(Self::within(jail.clone(), dir, strays.clone(), config, clock))
+        let jail = jail.of_author(seat);
+        open_to_workers(&dir, &jail)?;
+        Ok(Self::within(jail, dir, strays.clone(), config, clock))
     }
 
     fn within(
@@ -153,6 +157,11 @@ impl Pool {
     /// What scripts throw outside of their evaluations from now on, here and in the pools beside this one.
     pub(super) fn strays(&self) -> broadcast::Receiver<Stray> {
         self.inner.common.strays.subscribe()
+    }
+
+    /// Whether no hooks are in force in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inner.common.board().current().set().hooks().is_empty()
     }
 
     /// Whether no event is under way in it.
@@ -265,6 +274,14 @@ pub enum LoadHooksError {
     /// The pool is going down.
     #[error("the hook workers are being stopped")]
     Stopped,
+}
+
+/// Lets those whom workers run as into `dir`, and no other user.
+fn open_to_workers(dir: &Path, jail: &Jail) -> Result<(), StartPoolError> {
+    match jail.user() {
+        Some(user) => user::open_to(dir, user).map_err(StartPoolError::MakeDirectory),
+        None => Ok(()),
+    }
 }
 
 /// A fresh directory with the worker's source, below `parent`. Named by process and time: two pools never share one.

@@ -27,7 +27,7 @@ use crate::error::chain;
 const OPERATOR: &str = "operator";
 
 /// Most authors beside the operators; the hooks of further ones are not run.
-const MAX_AUTHORS: usize = 64;
+pub(super) const MAX_AUTHORS: usize = 64;
 
 /// Steps of one part beside its verdicts: who has to wait, who waits, the end.
 const MOST_OTHER_STEPS: usize = 3;
@@ -45,10 +45,17 @@ struct Inner {
     /// The operators'.
     own: Pool,
     /// Of the others, by author. One whose hooks are gone goes when nothing is under way in it.
-    others: Mutex<BTreeMap<String, Pool>>,
+    others: Mutex<BTreeMap<String, SeatedPool>>,
     in_force: Mutex<InForce>,
     // One switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
+}
+
+/// The pool of an author, and which of [`MAX_AUTHORS`] they are: nobody else has the number as long as the pool lives.
+#[derive(Debug)]
+struct SeatedPool {
+    seat: u32,
+    pool: Pool,
 }
 
 /// The hooks in force at one instant, by owner.
@@ -186,23 +193,41 @@ impl Pools {
         Ok(Runs { pool, loaded })
     }
 
-    /// Ends the pools of authors who have no hooks any more, where nothing is under way in them.
+    /// Ends the pools of authors who have no hooks any more. Where something is under way, the hooks leave the pool at once,
+    /// and with them, in time, what they left to run; the pool ends with a later set.
     async fn retire(&self) {
         let in_force = self.current();
         let has_hooks = |author: &str| in_force.parts.iter().any(|part| part.author == author);
         let is_over = |author: &str, pool: &Pool| !has_hooks(author) && pool.is_idle();
         let over: Vec<Pool> = self
             .others()
-            .extract_if(.., |author, pool| is_over(author, pool))
-            .map(|(_, pool)| pool)
+            .extract_if(.., |author, seated| is_over(author, &seated.pool))
+            .map(|(_, seated)| seated.pool)
             .collect();
 
         for pool in over {
             pool.stop().await;
         }
+
+        let deserted: Vec<(String, Pool)> = self
+            .others()
+            .iter()
+            .filter(|(author, seated)| !has_hooks(author) && !seated.pool.is_empty())
+            .map(|(author, seated)| (author.clone(), seated.pool.clone()))
+            .collect();
+
+        for (author, pool) in deserted {
+            if let Err(error) = pool.load(Arc::default()).await {
+                tracing::error!(
+                    author,
+                    error = chain(&error),
+                    "deleted hooks of this author stay loaded for now"
+                );
+            }
+        }
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<String, Pool>> {
+    fn others(&self) -> MutexGuard<'_, BTreeMap<String, SeatedPool>> {
         self.inner.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,21 +239,26 @@ impl Pools {
 
         let mut others = self.others();
         if let Some(known) = others.get(author) {
-            return Ok(known.clone());
+            return Ok(known.pool.clone());
         }
 
-        if others.len() >= MAX_AUTHORS {
+        let is_free = |seat: &u32| others.values().all(|seated| seated.seat != *seat);
+        let Some(seat) = (0..).take(MAX_AUTHORS).find(is_free) else {
             return Err(LoadHooksError::TooManyAuthors(MAX_AUTHORS));
-        }
+        };
 
         let config = PoolConfig {
             workers: 1,
             lazy: true,
             ..self.inner.config.clone()
         };
-        let started = self.inner.own.beside(config, &self.inner.clock);
+        let started = self.inner.own.beside(config, seat, &self.inner.clock);
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
-        others.insert(author.to_owned(), pool.clone());
+        let seated = SeatedPool {
+            seat,
+            pool: pool.clone(),
+        };
+        others.insert(author.to_owned(), seated);
 
         Ok(pool)
     }
@@ -376,8 +406,8 @@ impl Pools {
     pub async fn stop(&self) {
         self.inner.own.stop().await;
         let others = std::mem::take(&mut *self.others());
-        for pool in others.values() {
-            pool.stop().await;
+        for seated in others.values() {
+            seated.pool.stop().await;
         }
     }
 }

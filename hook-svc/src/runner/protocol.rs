@@ -22,6 +22,9 @@ pub(super) const MAX_BATCH_BYTES: usize = 512 * 1024;
 /// Longest frame that a worker may send, in bytes: a batch whose every answer is as long as allowed.
 pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 
+/// Longest text of an error, in bytes: the shim sends at most 4,000 characters (`shim/hooks.ts`).
+const MAX_ERROR_BYTES: usize = 16_000;
+
 /// Bytes of a frame's length.
 const HEADER_BYTES: usize = 4;
 
@@ -88,10 +91,18 @@ pub(super) struct Frame<'a> {
 /// A script's query.
 #[derive(Debug, Deserialize)]
 pub(super) struct QueryFrame {
-    /// The event on which it runs, as far as the process knows; where that one is not under way, another that is.
+    /// The event on which its database was opened; none = -1.
+    #[serde(default = "no_slot")]
+    pub(super) opened: i64,
+    /// The event on which the script runs, as far as the process knows. It counts if `opened` is not under way; if it is not
+    /// under way either, another one that is.
     pub(super) slot: i64,
     /// What it asks.
     pub(super) query: ModelQuery,
+}
+
+const fn no_slot() -> i64 {
+    -1
 }
 
 /// What a script's call came to.
@@ -154,6 +165,12 @@ pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReadFrameErr
 /// Reads the body of a frame.
 pub(super) fn read(body: &[u8]) -> Result<Frame<'_>, ReadFrameError> {
     serde_json::from_slice(body).map_err(ReadFrameError::Malformed)
+}
+
+/// Cuts the text of an error to what the shim would have sent: a script may write frames of its own, of any length.
+pub(super) fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
+    text
 }
 
 /// Writes `message` as a frame over whatever `buffer` held.

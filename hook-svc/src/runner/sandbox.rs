@@ -7,7 +7,7 @@
 //! hand them to.
 
 use std::io::PipeReader;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -16,8 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
 use super::note::NoteFile;
+use super::pools::MAX_AUTHORS;
 use super::user::{self, User};
 use super::{PoolConfig, starter};
+
+/// The seat of the last author: where hooks can run as that user, they can as those of all others.
+const LAST_SEAT: u32 = MAX_AUTHORS as u32 - 1;
 
 /// The launcher, beside the program or one directory above it.
 const LAUNCHER: &str = "nexus-jail";
@@ -89,6 +93,8 @@ pub(super) struct Jail {
     launcher: Option<PathBuf>,
     /// As whom workers run; none = as this process.
     user: Option<User>,
+    /// Whether workers of each author run as a user of their own.
+    separates: bool,
     is_strict: bool,
     missing: Vec<String>,
     /// Why workers run as this process though it is root and nobody said that they shall.
@@ -111,11 +117,41 @@ struct Found {
 impl Jail {
     /// Finds the launcher and tries it, with the worker's files in `dir`.
     pub(super) async fn check(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
+        let mut jail = Self::find(bun, dir, config).await?;
+
+        // Whom `hooks.user` names is meant, and nobody else.
+        if config.user.is_empty() && jail.user.is_some() {
+            let last = Self {
+                user: Some(user::of_author(LAST_SEAT)),
+                ..jail.clone()
+            };
+
+            match last.look(dir, Path::new(&*config.db_path)).await {
+                Ok(found) => jail.separates = found.user,
+                Err(error) => tracing::info!(error, "hooks of all authors run as one user"),
+            }
+        }
+
+        Ok(jail)
+    }
+
+    /// This one for the workers of the author in `seat`.
+    pub(super) fn of_author(&self, seat: u32) -> Self {
+        let mut jail = self.clone();
+        if self.separates {
+            jail.user = Some(user::of_author(seat));
+        }
+        jail
+    }
+
+    /// As [`Jail::check`]; all workers run as one user.
+    async fn find(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
         let bun = bun.canonicalize().unwrap_or_else(|_| bun.to_owned());
         let mut jail = Self {
             bun,
             launcher: launcher(),
             user: None,
+            separates: false,
             is_strict: true,
             missing: Vec::new(),
             as_own: None,
@@ -211,14 +247,15 @@ impl Jail {
     ) -> std::io::Result<Child> {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
-        let mut command = self.command(dir, Some(note.path()), compiles);
+        let answers_number = answers.as_raw_fd();
+        let mut command = self.command(dir, Some((note.path(), answers_number)), compiles);
 
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/worker.ts"))
             .arg(note_arg)
             .arg(format!("db={db_path}"))
-            .arg(format!("answers={}", answers.as_raw_fd()))
+            .arg(format!("answers={answers_number}"))
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -228,8 +265,9 @@ impl Jail {
         starter::start(command, answers)
     }
 
-    /// Bun, confined; its arguments are to follow.
-    fn command(&self, dir: &Path, note: Option<&Path>, compiles: bool) -> Command {
+    /// Bun, confined; its arguments are to follow. `worker`: the note that a worker writes, and what it has open beside its
+    /// three pipes.
+    fn command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
@@ -247,7 +285,7 @@ impl Jail {
 
         let own = [("rx", self.bun.as_path())]
             .into_iter()
-            .chain(note.map(|path| ("wf", path)));
+            .chain(worker.map(|(note, _)| ("wf", note)));
         for (key, path) in read.chain(system).chain(run).chain(own) {
             let mut argument = std::ffi::OsString::from(format!("{key}="));
             argument.push(path);
@@ -267,8 +305,9 @@ impl Jail {
             command.arg(format!("{name}={most}"));
         }
 
-        if note.is_some() {
+        if let Some((_, open)) = worker {
             command.arg(format!("parent={}", std::process::id()));
+            command.arg(format!("keep={open}"));
         }
 
         command.arg("--").arg(&self.bun);

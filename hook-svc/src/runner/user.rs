@@ -1,6 +1,6 @@
 //! As whom hooks run: root's own processes hand them to a user who owns nothing.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Who they run as where nothing is configured.
@@ -8,6 +8,10 @@ const NOBODY: &str = "nobody";
 
 /// Where users are listed.
 const USERS: &str = "/etc/passwd";
+
+/// The first of the numbers that authors' hooks run as, one for each author: no distribution gives these to anybody (60706 to
+/// 61183 are unused, systemd's `UIDS-GIDS`).
+const FIRST_OF_AUTHORS: u32 = 61_000;
 
 /// A user's and a group's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,21 @@ pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
             named(wanted, &users).map(Some)
         }
     }
+}
+
+/// Whom the hooks of the author in `seat` run as: somebody whom no other author's hooks run as.
+pub(super) fn of_author(seat: u32) -> User {
+    let number = FIRST_OF_AUTHORS + seat;
+    User {
+        uid: number,
+        gid: number,
+    }
+}
+
+/// Lets the group of `user` into the folder at `path`, and beside it this process alone.
+pub(super) fn open_to(path: &Path, user: User) -> std::io::Result<()> {
+    std::os::unix::fs::chown(path, None, Some(user.gid))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o750))
 }
 
 /// Whether this process is root, where the kernel tells.

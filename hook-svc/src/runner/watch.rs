@@ -287,12 +287,23 @@ struct Gone {
     still: Duration,
 }
 
-/// Memory that `pid` holds, in MiB; `None` where the kernel does not tell.
+/// Memory that `pid` holds, in MiB, what the kernel has put into swap with it; `None` where the kernel does not tell.
 pub(super) fn memory_mb(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let held = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = held.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(kib / 1024)
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    Some(held_kib(&status)? / 1024)
+}
+
+/// The resident set and the part of it in swap, of the text of `/proc/PID/status`. Shared pages count whole: two workers
+/// share none that hooks can write.
+fn held_kib(status: &str) -> Option<u64> {
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+
+    let resident = field("VmRSS:")?;
+    // A kernel without swap does not name it.
+    Some(resident.saturating_add(field("VmSwap:").unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -456,6 +467,15 @@ mod tests {
         let ended = |computed| begin().lives(computed, 0, |_| {}).expect("it ends");
         assert!(matches!(ended(50), (5..=6, Look::Stuck(_))), "{:?}", ended(50));
         assert!(matches!(ended(0), (39..=41, Look::Still(_))), "{:?}", ended(0));
+    }
+
+    #[test]
+    fn memory_in_swap_is_held_too() {
+        let status = "Name:\tbun\nVmRSS:\t  204800 kB\nVmSwap:\t  512000 kB\n";
+        assert_eq!(held_kib(status), Some(716_800));
+        assert_eq!(held_kib("VmRSS:\t  1024 kB\n"), Some(1_024));
+        assert_eq!(held_kib("Name:\tbun\n"), None, "a process that has ended");
+        assert!(memory_mb(std::process::id()).is_some_and(|held| held > 0));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod burial;
 mod death;
 mod feed;
+mod leaving;
 mod listen;
 mod output;
 mod queries;
@@ -34,6 +35,7 @@ use super::sandbox::Jail;
 use super::sources::Loaded;
 use super::watch::{self, Pulse, Times, Work};
 use death::WorkerDeath;
+use leaving::{Leave, Leaver};
 use output::Allowance;
 use queries::Asking;
 use terms::Terms;
@@ -123,12 +125,13 @@ pub(super) enum Role {
 /// Keeps worker `index` alive until the pool stops.
 pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
     let mut delay = Duration::ZERO;
+    let output = Mutex::new(Allowance::new(clock.monotonic()));
     while !common.stop.is_cancelled() {
         if !wait_for_work(&common, index, role).await {
             return;
         }
 
-        let run = Run::new(&common, &clock, index, role);
+        let run = Run::new(&common, &clock, &output, (index, role));
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
             death = run.live() => death,
@@ -202,6 +205,8 @@ struct Run<'a> {
     replies: Arc<Mutex<Vec<Reply>>>,
     /// Rings when the read model is asked, and when an evaluation that may have asked it is over.
     asked: Notify,
+    /// What of its output is logged.
+    output: &'a Mutex<Allowance>,
 }
 
 struct State<'a> {
@@ -227,10 +232,10 @@ struct State<'a> {
     /// How much time has passed for the process, as of the last look.
     age: Duration,
     retires: bool,
+    /// Since when files that it has loaded are not in its set any more.
+    left: Option<Instant>,
     note: Option<NoteFile>,
     query: Asking,
-    /// What of its output is logged.
-    output: Allowance,
 }
 
 /// Counts a process as up for as long as it is.
@@ -250,7 +255,12 @@ impl Drop for UpMark<'_> {
 }
 
 impl<'a> Run<'a> {
-    fn new(common: &'a Common, clock: &'a SharedClock, index: usize, role: Role) -> Self {
+    fn new(
+        common: &'a Common,
+        clock: &'a SharedClock,
+        output: &'a Mutex<Allowance>,
+        (index, role): (usize, Role),
+    ) -> Self {
         let state = State {
             in_flight: HashMap::new(),
             next_slot: 0,
@@ -269,9 +279,9 @@ impl<'a> Run<'a> {
             terms: Terms::default(),
             age: Duration::ZERO,
             retires: false,
+            left: None,
             note: None,
             query: Asking::default(),
-            output: Allowance::new(clock.monotonic()),
         };
 
         Self {
@@ -283,6 +293,7 @@ impl<'a> Run<'a> {
             moved: Arc::default(),
             replies: Arc::default(),
             asked: Notify::new(),
+            output,
         }
     }
 
@@ -367,6 +378,7 @@ impl<'a> Run<'a> {
             }
 
             self.weigh(&mut state, pid)?;
+            self.replace(&mut state, now)?;
 
             let look = pulse.look(sight, Times::of(pid), now);
             state.age = pulse.age();
@@ -410,15 +422,55 @@ impl<'a> Run<'a> {
             }
 
             // Where others are up it takes no more, so that it comes to its end.
-            let has_others = self.common.ready.load(Ordering::Relaxed) > 1;
-            if !state.retires && has_others && self.role == Role::Beside {
-                state.retires = true;
-                if self.role == Role::Beside {
-                    self.common.retire(self.index);
-                }
+            if self.has_others() {
+                self.drain(state);
             }
         }
 
         Ok(())
+    }
+
+    /// Whether another process of the pool is up that takes events.
+    fn has_others(&self) -> bool {
+        self.role == Role::Beside && self.common.ready.load(Ordering::Relaxed) > 1
+    }
+
+    /// Has the process take nothing more.
+    fn drain(&self, state: &mut State<'_>) {
+        if !std::mem::replace(&mut state.retires, true) && self.role == Role::Beside {
+            self.common.retire(self.index);
+        }
+    }
+
+    /// Ends a process in which hooks are loaded that were deleted or replaced: so does what they left to run.
+    fn replace(&self, state: &mut State<'_>, now: Instant) -> Result<(), WorkerDeath> {
+        if self.role == Role::Apart && state.mine.is_some() && state.left.is_none() {
+            // It loads a further set only when its suspect is called.
+            let is_old = self.common.board().current().generation() != state.held.generation();
+            state.left = is_old.then_some(now);
+        }
+
+        let Some(left) = state.left.filter(|_| state.loading.is_none()) else {
+            return Ok(());
+        };
+
+        let waited = now.saturating_duration_since(left);
+        let has_turn =
+            self.role == Role::Apart || (leaving::wants_turn(waited) && self.common.board().takes_turn(self.index));
+        let leaver = Leaver {
+            waited,
+            is_free: state.in_flight.is_empty(),
+            has_turn,
+            has_others: self.has_others(),
+        };
+
+        match leaving::decide(leaver) {
+            Leave::Stay => Ok(()),
+            Leave::Drain => {
+                self.drain(state);
+                Ok(())
+            }
+            Leave::End => Err(WorkerDeath::Replaced),
+        }
     }
 }

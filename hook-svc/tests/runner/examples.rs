@@ -28,6 +28,52 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
     (metadata, hook)
 }
 
+/// Where `source` says that answers go: channels and accounts of its delivery contexts.
+fn deliveries(source: &str) -> Vec<(String, Option<String>)> {
+    let contexts = source.split("deliveryContext:").skip(1);
+    let contexts = contexts.map(|rest| rest.split('}').next().unwrap_or_default());
+
+    let field = |context: &str, name: &str| {
+        let (_, value) = context.split_once(&format!("{name}: \""))?;
+        Some(value.split('"').next()?.to_owned())
+    };
+
+    contexts
+        .map(|context| {
+            let channel = field(context, "channel").unwrap_or_else(|| panic!("no channel in `{context}`"));
+            (channel, field(context, "accountId"))
+        })
+        .collect()
+}
+
+#[test]
+fn every_shipped_hook_waits_for_the_channels_it_answers_on() {
+    let mut seen = 0;
+    for folder in ["hooks", "examples"] {
+        let folder = format!("{}/../deploy/{folder}", env!("CARGO_MANIFEST_DIR"));
+        for entry in std::fs::read_dir(&folder).expect(&folder) {
+            let path = entry.expect("read").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let Some(id) = name.strip_suffix(".ts").filter(|id| !id.ends_with(".d")) else {
+                continue;
+            };
+
+            let source = std::fs::read_to_string(&path).expect("read");
+            let needs = header::parse(id, &source).expect("a hook").needs_channels;
+            for (channel, account) in deliveries(&source) {
+                seen += 1;
+                let whole = account.map_or_else(|| channel.clone(), |account| format!("{channel}:{account}"));
+                assert!(
+                    needs.iter().any(|need| *need == whole || *need == channel),
+                    "{id} answers on {whole} and needs {needs:?}"
+                );
+            }
+        }
+    }
+
+    assert!(seen >= 5, "{seen} delivery contexts were found");
+}
+
 fn with(mut event: Value, field: &str, value: Value) -> Value {
     event[field] = value;
     event

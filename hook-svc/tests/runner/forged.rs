@@ -18,7 +18,7 @@ const MEANS: &str = "import fs from 'node:fs';
       fs.writeSync(1, frame);
     };\n";
 
-/// Shows events to `bad` beside two innocents of its author until it has cost itself an evaluation: it dies of `error`,
+/// Shows events to `bad` beside two innocents of its author until it has cost itself an evaluation: it dies of `error`, one of several,
 /// and each innocent loses at most one event.
 async fn check(bad: &str, error: &str) {
     let source = format!("{MEANS}{bad}");
@@ -42,7 +42,7 @@ async fn check(bad: &str, error: &str) {
     }
 
     let said = said.unwrap_or_default();
-    assert!(said.contains(error), "{bad}: {said}");
+    assert!(error.split('|').any(|error| said.contains(error)), "{bad}: {said}");
     assert!(lost <= 2, "{bad}: innocents lost {lost} of 24 evaluations");
 
     let later = pool.evaluate(dm("web:later", "x")).await;
@@ -51,13 +51,14 @@ async fn check(bad: &str, error: &str) {
     pool.stop().await;
 }
 
-const COMPUTED: &str = "ms of processor time";
+/// One of these: where a disk is busy, who writes to its note, which is a file, waits for the page more than it computes.
+const STANDS: &str = "ms of processor time|it neither computed nor answered";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_counts_its_own_steps_is_stuck() {
     check(
         "export default () => { const c = mapped(); for (;;) c[2] = (c[2] + 1) | 0; };",
-        COMPUTED,
+        STANDS,
     )
     .await;
 }
@@ -66,7 +67,7 @@ async fn who_counts_its_own_steps_is_stuck() {
 async fn who_answers_pings_that_nobody_sent_is_stuck() {
     check(
         "export default () => { let n = 0; for (;;) { if (n++ % 100000 === 0) say({ t: 'pong', n }); } };",
-        COMPUTED,
+        STANDS,
     )
     .await;
 }
@@ -75,7 +76,7 @@ async fn who_answers_pings_that_nobody_sent_is_stuck() {
 async fn who_says_that_sets_have_loaded_is_stuck() {
     check(
         "export default () => { let n = 0; for (;;) { if (n++ % 100000 === 0) say({ t: 'loaded', g: 1, bad: [] }); } };",
-        COMPUTED,
+        STANDS,
     )
     .await;
 }
@@ -84,7 +85,7 @@ async fn who_says_that_sets_have_loaded_is_stuck() {
 async fn who_names_an_innocent_costs_it_one_event() {
     check(
         "export default () => { const c = mapped(); for (;;) { c[1] = 1; c[2]++; } };",
-        COMPUTED,
+        STANDS,
     )
     .await;
 }
@@ -93,7 +94,7 @@ async fn who_names_an_innocent_costs_it_one_event() {
 async fn who_names_nobody_is_found() {
     check(
         "export default () => { const c = mapped(); for (;;) { c[1] = 0; c[2]++; } };",
-        COMPUTED,
+        STANDS,
     )
     .await;
 }
@@ -117,7 +118,30 @@ async fn who_keeps_back_all_answers_is_overdue() {
         const busy = () => { const end = performance.now() + 40; while (performance.now() < end); };
         for (let n = 0; n < 4; n++) setInterval(busy, 1);
       });";
-    check(bad, "killed its worker").await;
+    // On a machine that is busy elsewhere the alarm may ring after all.
+    check(bad, "killed its worker|timed out after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_any_length_are_cut() {
+    let long = "'x'.repeat(8 << 20)";
+    let forgers = [
+        format!("export default () => {{ say({{ r: {long} }}); for (;;); }};"),
+        format!(
+            "export default () => {{ say({{ r: [[mapped()[0], 0, [1], [], [[0, 1, {long}, {long}]], [], []]] }}); for (;;); }};"
+        ),
+    ];
+
+    for forges in forgers {
+        let pool = TestPool::start_with(vec![timed("bad", 1_000, &format!("{MEANS}{forges}"))], 1).await;
+        let answer = pool.evaluate(dm("web:1", "x")).await;
+        assert!(
+            answer.error("bad").len() <= 16_000,
+            "{forges}: {}",
+            answer.error("bad").len()
+        );
+        pool.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,7 +167,8 @@ async fn a_module_that_never_ends_loading_holds_nobody_up() {
     answer.fired("z");
 
     assert!(answer.error("bad").contains("more than 1000 ms"), "{answer:?}");
-    assert!(answer.error("noted").contains(COMPUTED), "{answer:?}");
+    let stands = STANDS.split('|').any(|error| answer.error("noted").contains(error));
+    assert!(stands, "{answer:?}");
 
     pool.stop().await;
 }

@@ -149,6 +149,37 @@ fn refused() -> Vec<(&'static str, [i64; 5])> {
     calls
 }
 
+/// The first version, as `1.2.3`, behind the first `before` in `text`.
+fn version_behind<'a>(text: &'a str, before: &str) -> &'a str {
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no `{before}`"));
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(rest.len());
+    rest[..end].trim_end_matches('.')
+}
+
+/// Another Bun may need other calls: they are recorded again with it (`docs/hooks-isolation.md`, "Working on it").
+#[test]
+fn the_calls_were_recorded_with_the_bun_that_is_fetched() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+
+    let lock = read("deploy/tools.lock");
+    let versions: std::collections::BTreeSet<&str> = lock
+        .lines()
+        .filter_map(|line| line.strip_prefix("bun ")?.split_ascii_whitespace().next())
+        .collect();
+    assert_eq!(versions.len(), 1, "one Bun for all platforms: {versions:?}");
+
+    for page in ["hook-svc/src/jail/calls.rs", "docs/hooks-isolation.md"] {
+        let recorded = version_behind(&read(page), "Bun 1.").to_owned();
+        assert!(
+            versions.contains(format!("1.{recorded}").as_str()),
+            "{page}: Bun 1.{recorded}, fetched is {versions:?}"
+        );
+    }
+}
+
 #[test]
 fn the_filter_itself_refuses_what_reaches_out() {
     if says("NEXUS_SANDBOX", "absent") {

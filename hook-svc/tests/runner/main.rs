@@ -8,7 +8,11 @@ mod frozen;
 mod hostile;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod jail;
+#[cfg(target_os = "linux")]
+mod levels;
 mod model;
 mod pool;
 mod reload;
+#[cfg(target_os = "linux")]
+mod users;
 mod verdicts;

@@ -1,11 +1,15 @@
 //! The read model as scripts see it: over the protocol, in both libraries' spellings, and no file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hook_svc::runner::{HookSource, PoolConfig, Sandbox};
 use serde_json::{Value, json};
+use shared::breaker::Circuit;
 use shared::clock::{Clock as _, SystemClock};
-use shared::projection::Projection;
+use shared::model::hook::{HookMetadata, HookOrigin, HookRecord, HookState};
+use shared::model::time::UnixMillis;
+use shared::projection::{ListedHook, Projection};
 use shared::testing::says;
 use tempfile::TempDir;
 
@@ -33,6 +37,30 @@ async fn start(hooks: Vec<HookSource>, sandbox: Sandbox) -> (TestPool, TempDir, 
         ..TestPool::config()
     };
     (TestPool::start_of(config, hooks).await, folder, projection)
+}
+
+/// A row of the read model's table of hooks.
+fn listed(id: &str) -> ListedHook {
+    let record = HookRecord {
+        id: id.to_owned(),
+        source: String::new(),
+        content_hash: String::new(),
+        metadata: HookMetadata::of(id.to_owned()),
+        enabled: true,
+        origin: HookOrigin::Pushed,
+        created_by: "operator".to_owned(),
+        made_in: None,
+        created_at: UnixMillis(1),
+        updated_at: UnixMillis(1),
+        disabled_reason: None,
+        parse_error: None,
+    };
+
+    ListedHook {
+        record,
+        state: HookState::default(),
+        circuit: Circuit::default(),
+    }
 }
 
 fn extracted(answer: &Answer, hook: &str) -> Value {
@@ -190,6 +218,48 @@ async fn a_large_answer_comes_whole_and_one_without_bounds_does_not() {
     );
     assert_eq!((&said["ordered"], &said["first"]), (&json!(true), &json!([1, 2, 3])));
     assert_ne!(said["bounded"], json!("nothing"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_evaluation_reads_one_state_though_others_read_between() {
+    let asks = "import fs from 'node:fs'; import { Database } from 'bun:sqlite';
+        let met = null;
+        export default async ({ event, dbPath }) => {
+          const db = new Database(dbPath), count = () => db.query('SELECT count(*) AS n FROM hooks').get().n;
+          const counts = [count()];
+          const { promise, resolve } = Promise.withResolvers();
+          if (met === null) { met = resolve; await promise; } else { met(); met = null; }
+          for (let round = 0; round < 20; round++) {
+            await (round % 2 ? Bun.sleep(1) : fs.promises.stat('/dev/null').catch(() => {}));
+            counts.push(count());
+          }
+          return { fire: true, context: { extracted: { counts: [...new Set(counts)] } } };
+        };";
+    let (pool, _folder, projection) = start(vec![timed("asks", 30_000, asks)], Sandbox::Degraded).await;
+    pool.evaluate_skipping(dm("web:0", "warm"), &["asks"]).await;
+
+    let is_done = AtomicBool::new(false);
+    let writing = async {
+        let mut hooks = Vec::new();
+        while !is_done.load(Ordering::Relaxed) {
+            hooks.push(listed(&format!("hook{}", hooks.len())));
+            projection.list_hooks(hooks.clone()).await.expect("written");
+        }
+        assert!(hooks.len() > 2, "{} were written", hooks.len());
+    };
+    let asking = async {
+        let (one, other) = tokio::join!(pool.evaluate(dm("web:1", "x")), pool.evaluate(dm("web:2", "x")));
+        is_done.store(true, Ordering::Relaxed);
+        (one, other)
+    };
+
+    let ((one, other), ()) = tokio::join!(asking, writing);
+    for answer in [one, other] {
+        let counts = extracted(&answer, "asks");
+        assert_eq!(counts["counts"].as_array().map(Vec::len), Some(1), "{counts}");
+    }
+
+    pool.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

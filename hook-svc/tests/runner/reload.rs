@@ -127,6 +127,108 @@ async fn ticks(pool: &TestPool, id: &str) -> i64 {
         .expect("a number")
 }
 
+/// What no timer holds: loops over promises that the process itself settles.
+const LOOPS_ON: &str = "import fs from 'node:fs'; let on = false; export default () => {
+    if (!on) { on = true; globalThis.ticks = 0;
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = () => { globalThis.ticks++; port2.postMessage(0); };
+      port2.postMessage(0);
+      (async () => { for (;;) { await fs.promises.stat('/dev/null').catch(() => {}); globalThis.ticks++; } })(); }
+    return { fire: false }; };";
+
+/// Asks an event every few milliseconds until the hook that looks is in a process in which nothing was left.
+async fn is_replaced(pool: &TestPool, within: Duration) {
+    let begun = SystemClock.monotonic();
+    let mut number = 0;
+    eventually("its process is replaced", async || {
+        number += 1;
+        ticks(pool, &format!("web:on/{number}")).await == -1
+    })
+    .await;
+
+    let took = SystemClock.monotonic().duration_since(begun);
+    assert!(took < within, "{took:?}");
+}
+
+/// How many processes this one has started.
+fn processes_of_this_test() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").expect("Linux").flatten();
+    let children = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    children.map(|children| children.split_whitespace().count()).sum()
+}
+
+/// A little more than what a process may go on.
+const REPLACED_WITHIN: Duration = Duration::from_secs(35);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_of_a_deleted_hook_is_replaced_under_traffic() {
+    let hooks = vec![timed("looks", 30_000, LOOKS), timed("loops", 30_000, LOOPS_ON)];
+    let pool = TestPool::start_with(hooks, 1).await;
+    pool.evaluate(dm("web:0", "x")).await;
+    let before = ticks(&pool, "web:1").await;
+    eventually("it goes on", async || ticks(&pool, "web:2").await > before).await;
+
+    pool.load(&[("looks", LOOKS)]).await;
+    is_replaced(&pool, REPLACED_WITHIN).await;
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
+    let waits = "let on = false; export default async () => {
+        if (!on) { on = true; (async () => { for (let n = 0; ; n++) { await Promise.resolve(); if (n % 1000 === 0) await Bun.sleep(5); } })(); }
+        await new Promise(() => {}); };";
+    let of_another = hook_svc::runner::HookSource {
+        created_by: "mallory".to_owned(),
+        ..timed("waits", 20_000, waits)
+    };
+    let pool = TestPool::start_with(vec![timed("looks", 30_000, LOOKS), of_another], 1).await;
+    let in_force = pool.pool.current();
+    let job = crate::pool::job(dm("web:0", "x"), None);
+    let mut evaluation = pool.pool.evaluate(&in_force, &job, &hook_svc::runner::Seats::default());
+    eventually("it waits", async || {
+        matches!(evaluation.next().await, Some(hook_svc::runner::Step::Waiting(_)))
+    })
+    .await;
+    let (works, stands_by, of_mallory) = (1, 1, 1);
+    eventually("all processes are up", async || {
+        processes_of_this_test() == works + stands_by + of_mallory
+    })
+    .await;
+
+    pool.load(&[("looks", LOOKS)]).await;
+    let begun = SystemClock.monotonic();
+    eventually("its process has ended", async || processes_of_this_test() == 2).await;
+    let took = SystemClock.monotonic().duration_since(begun);
+    assert!(took < REPLACED_WITHIN, "{took:?}");
+    pool.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_where_a_hook_was_deleted_is_evaluated_to_its_end() {
+    let waits = "export default async ({ event }) => { await Bun.sleep(event.content === 'long' ? 9000 : 1); return { fire: true }; };";
+    let hooks = vec![
+        timed("looks", 30_000, LOOKS),
+        timed("loops", 30_000, LOOPS_ON),
+        timed("waits", 60_000, waits),
+    ];
+    let pool = TestPool::start_with(hooks, 1).await;
+    pool.evaluate(dm("web:0", "x")).await;
+    eventually("it goes on", async || ticks(&pool, "web:1").await > 0).await;
+
+    let kept = vec![timed("looks", 30_000, LOOKS), timed("waits", 60_000, waits)];
+    let (answer, ()) = tokio::join!(pool.evaluate(dm("web:long", "long")), async {
+        pool.pool
+            .load(std::sync::Arc::new(hook_svc::runner::HookSet::new(kept)))
+            .await
+            .expect("loads");
+        is_replaced(&pool, REPLACED_WITHIN).await;
+    });
+
+    answer.fired("waits");
+    pool.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_deleted_hook_left_to_run_ends_with_it() {
     let hooks = vec![timed("looks", 30_000, LOOKS), timed("ticks", 30_000, TICKS)];

@@ -1,13 +1,13 @@
 //! More than fifty hooks that want out, under the whole sandbox: innocents of another author notice nothing, those of the
 //! same author lose what was under way, and what the hostile ones held is given back.
 //!
-//! Ten at once, each of an author of its own beside two innocents. `NEXUS_HOOKS=long` takes them one by one, and compares
-//! what events take with what they take without.
+//! Ten at once, each of an author of its own beside two innocents. `NEXUS_HOOKS=long` (`make chaos`) takes them one by one, and
+//! compares what events take with what they take without. The figures are printed.
 
 mod scripts;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shared::clock::{Clock as _, SystemClock, pause};
@@ -36,6 +36,17 @@ const PAUSED_WITHIN: Duration = Duration::from_secs(90);
 /// How long it takes until everything is given back.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
+/// What a process of hooks may add to the log in a second, in bytes, and how many there are of each author: one that holds
+/// all hooks, and one for suspects.
+const LOGGED_A_SECOND: u64 = 64 * 1024;
+const WORKERS_OF_AUTHOR: u64 = 2;
+
+/// What hook-svc itself logs of a wave, in bytes: that hooks fail, and are paused.
+const LOGGED_BESIDE: u64 = 1024 * 1024;
+
+/// How much the log may grow from one look to the next when everything is given back, in bytes.
+const LOGGED_AT_REST: u64 = 2 * 1024;
+
 /// How much memory may stay, MiB: what hook-svc and Bun have allocated, and not the scripts' hundreds.
 const KEPT_MB: u64 = 128;
 
@@ -47,6 +58,8 @@ const SOON_MS: i64 = 8_000;
 
 /// Fires upon each event, each in a session of its own.
 const HONEST: &str = "export default ({ event }) => ({ fire: true, routing: { session: `s${event.source_id}` } });\n";
+/// The same of an agent, whose hooks may name no session.
+const FIRES: &str = "export default () => ({ fire: true });\n";
 const PASSES: &str = "export default () => ({ fire: false });\n";
 
 /// What hook-svc and all that it has started hold.
@@ -107,12 +120,20 @@ struct Watched {
     pid: u32,
     before: Held,
     published: u32,
+    log: PathBuf,
+    /// Open here, and left open for hook-svc.
+    _inherited: std::fs::File,
 }
 
 impl Watched {
     async fn start() -> Self {
         let mut world = World::new(&[("honest.ts", HONEST), ("honest2.ts", HONEST)]).await;
         world.sandbox = "enforce";
+        let log = world.write_file("hook-svc.log", "");
+        world.log = Some(log.clone());
+        let secret = world.write_file("secret", "the secret of another author");
+        let inherited = std::fs::File::open(secret).expect("opened");
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).expect("left open");
         world.start("a");
         world.wait_for_members(1).await;
         let pid = world.replica("a").pid();
@@ -122,6 +143,8 @@ impl Watched {
             pid,
             before: held(pid),
             published: 0,
+            log,
+            _inherited: inherited,
         };
 
         watched.publish(10).await;
@@ -146,7 +169,7 @@ impl Watched {
         let mut hooks: Vec<HookRecord> = Vec::new();
         for (author, script, _) in wave {
             let hostile = format!("{MEANS}{script}");
-            for (name, source) in [("a", PASSES), ("bad", hostile.as_str()), ("z", PASSES)] {
+            for (name, source) in [("a", FIRES), ("bad", hostile.as_str()), ("z", PASSES)] {
                 hooks.push(of_author(author, &format!("{author}.{name}"), source));
             }
         }
@@ -155,7 +178,7 @@ impl Watched {
             kv.create(&token(&hook.id), hook).await.expect("stored");
         }
 
-        let first = self.published;
+        let (first, logged) = (self.published, self.logged());
         let begun = SystemClock.monotonic();
         let since = || SystemClock.monotonic().duration_since(begun);
         let reasons = self.until_paused(wave).await;
@@ -170,10 +193,19 @@ impl Watched {
         faults.extend(self.losses(wave, first).await);
         let settled = since();
         faults.extend(self.kept().await.map(|kept| format!("{reasons:?}: {kept}")));
+
         let events = self.published - first;
+        let (took, logged) = (since(), self.logged() - logged);
+        let workers = WORKERS_OF_AUTHOR * (wave.len() as u64 + 1);
+        let bound = LOGGED_A_SECOND * workers * (took.as_secs() + 1) + LOGGED_BESIDE;
+        if logged > bound {
+            faults.push(format!(
+                "{logged} bytes are logged in {took:.1?}, {bound} at most: {reasons:?}"
+            ));
+        }
         println!(
-            "{events} events, paused after {paused:.1?}, settled {settled:.1?}, given back {:.1?}: {reasons:#?}",
-            since()
+            "{events} events, {} KiB logged, paused after {paused:.1?}, settled {settled:.1?}, given back {took:.1?}: {reasons:#?}",
+            logged / 1024
         );
 
         faults
@@ -209,52 +241,82 @@ impl Watched {
     async fn losses(&self, wave: &[Hostile], first: u32) -> Vec<String> {
         let records = self.world.invocations().await;
         let records: Vec<&EventInvocations> = records.iter().skip(first as usize).collect();
+        // An innocent that is passed over is as lost as one that is killed.
         let lost = |id: &str| {
-            let failed = |record: &&&EventInvocations| {
+            let is_lost = |record: &&&EventInvocations| {
                 let of = record.hooks.iter().find(|hook| hook.hook_id == id);
-                of.is_some_and(|hook| matches!(hook.outcome, HookOutcome::Failed { .. }))
+                of.is_some_and(|hook| match hook.outcome {
+                    HookOutcome::Failed { .. } | HookOutcome::Skipped { .. } => true,
+                    HookOutcome::Passed
+                    | HookOutcome::Fired { .. }
+                    | HookOutcome::Suppressed { .. }
+                    | HookOutcome::Deferred => false,
+                })
             };
-            records.iter().filter(failed).count()
+            records.iter().filter(is_lost).count()
         };
 
         let of_same = wave
             .iter()
             .flat_map(|(author, ..)| [format!("{author}.a"), format!("{author}.z")]);
         let others = ["honest", "honest2"].map(|id| (id.to_owned(), 0));
-        let bounds = of_same.map(|id| (id, MAX_LOST)).chain(others);
-        let over = bounds
-            .map(|(id, bound)| (lost(&id), id, bound))
-            .filter(|(lost, _, bound)| lost > bound);
 
-        over.map(|(lost, id, bound)| format!("{id} lost {lost} events of {}, {bound} at most", records.len()))
-            .collect()
+        let (mut faults, mut lost_of_same) = (Vec::new(), 0);
+        for (id, bound) in of_same.map(|id| (id, MAX_LOST)).chain(others) {
+            let lost = lost(&id);
+            lost_of_same += lost;
+            if lost > bound {
+                let events = records.len();
+                faults.push(format!("{id} lost {lost} events of {events}, {bound} at most"));
+            }
+
+            let state = self.world.hook_state(&id).await;
+            if let Some(state) = state.filter(|state| state.status == HookStatus::Paused) {
+                faults.push(format!("the innocent {id} is paused: {:?}", state.last_error));
+            }
+        }
+
+        println!("innocents of the same authors lost {lost_of_same} evaluations");
+        faults
+    }
+
+    /// How long the log is, in bytes.
+    fn logged(&self) -> u64 {
+        std::fs::metadata(&self.log).map_or(0, |metadata| metadata.len())
     }
 
     /// What is not given back in time.
     async fn kept(&self) -> Option<String> {
         let begun = SystemClock.monotonic();
+        let mut logged = self.logged();
         loop {
             let now = held(self.pid);
+            let grown = self.logged() - std::mem::replace(&mut logged, self.logged());
             let Held {
                 processes,
                 memory_mb,
                 segments,
             } = self.before;
 
-            if now.processes <= processes && now.memory_mb <= memory_mb + KEPT_MB && now.segments <= segments {
+            let is_back =
+                now.processes <= processes && now.memory_mb <= memory_mb + KEPT_MB && now.segments <= segments;
+            if is_back && grown <= LOGGED_AT_REST {
                 return None;
             }
 
             if SystemClock.monotonic().duration_since(begun) > GIVEN_BACK_WITHIN {
-                return Some(format!("{now:?} is held, {:?} before", self.before));
+                return Some(format!(
+                    "{now:?} is held, {:?} before, and {grown} bytes logged at last",
+                    self.before
+                ));
             }
 
             pause(Duration::from_millis(200)).await;
         }
     }
 
-    /// From the storing of each event behind the first so many to that of the first honest hook's dispatch, ms, ascending.
-    async fn latencies(&self, behind: u32) -> Vec<i64> {
+    /// From the storing of each event behind the first so many to that of its dispatches, ms.
+    async fn latencies(&self, behind: u32) -> Latencies {
         let mut events = BTreeMap::new();
         for sequence in u64::from(behind) + 1..=u64::from(self.published) {
             let stored = self.world.bus.at_sequence("EVENTS", sequence).await.expect("readable");
@@ -262,7 +324,7 @@ impl Watched {
         }
 
         let state = self.world.bus.stream_state("DISPATCHES").await.expect("its state");
-        let mut took = Vec::new();
+        let mut took = Latencies::default();
         for sequence in 1..=state.last {
             let stored = self
                 .world
@@ -273,19 +335,43 @@ impl Watched {
 
             let stored = stored.expect("stored");
             let dispatch: shared::model::dispatch::Dispatch = stored.decode().expect("a dispatch");
+            let event = events.get(&dispatch.event_seq);
+            let of_event = event.map(|at| stored.published_at.0 - at);
             if dispatch.hook_id == "honest" {
-                let event = events.get(&dispatch.event_seq);
-                took.extend(event.map(|at| stored.published_at.0 - at));
+                took.of_another.extend(of_event);
+            } else if dispatch.hook_id.contains('.') {
+                took.of_same.extend(of_event);
             }
         }
 
-        took.sort_unstable();
+        took.of_another.sort_unstable();
+        took.of_same.sort_unstable();
         took
     }
 }
 
-fn p99(took: &[i64]) -> i64 {
-    took[took.len() * 99 / 100]
+/// How long innocents' events took, ms, ascending.
+#[derive(Debug, Default)]
+struct Latencies {
+    /// Of the operator's first hook.
+    of_another: Vec<i64>,
+    /// Of the hooks beside a hostile one of their author.
+    of_same: Vec<i64>,
+}
+
+/// The percentile of what ascends; 0 where nothing was measured.
+fn percentile(took: &[i64], percent: usize) -> i64 {
+    took.get(took.len() * percent / 100).copied().unwrap_or_default()
+}
+
+/// Median, p99 and the longest.
+fn shown(took: &[i64]) -> String {
+    let [p50, p99] = [50, 99].map(|percent| percentile(took, percent));
+    let longest = took.last().copied().unwrap_or_default();
+    format!(
+        "p50 {p50} ms, p99 {p99} ms, at most {longest} ms of {} events",
+        took.len()
+    )
 }
 
 /// What is not as [`all`] says of those of `wave`.
@@ -311,7 +397,7 @@ async fn whatever_hooks_try_others_do_not_pay() {
     let mut watched = Watched::start().await;
     watched.publish(if is_long { ALONE } else { 0 }).await;
     watched.world.wait_for_records(u64::from(watched.published)).await;
-    let alone = p99(&watched.latencies(0).await);
+    let alone = watched.latencies(0).await;
 
     let (mut faults, first) = (Vec::new(), watched.published);
     for wave in hostile.chunks(if is_long { 1 } else { 10 }) {
@@ -322,14 +408,20 @@ async fn whatever_hooks_try_others_do_not_pay() {
 
     let took = watched.latencies(first).await;
     assert_eq!(
-        took.len(),
+        took.of_another.len(),
         (watched.published - first) as usize,
         "every event has its dispatch"
     );
 
-    let beside = p99(&took);
-    println!("an innocent's p99 {alone} ms alone, {beside} ms beside, {took:?}");
+    println!("an innocent without hostile hooks: {}", shown(&alone.of_another));
+    println!("an innocent of another author: {}", shown(&took.of_another));
+    println!("innocents of the same author: {}", shown(&took.of_same));
+    let (alone, beside) = (percentile(&alone.of_another, 99), percentile(&took.of_another, 99));
     let bound = if is_long { (2 * alone).max(alone + 20) } else { SOON_MS };
 
-    assert!(beside <= bound, "p99 {beside} ms, {alone} ms alone: {took:?}");
+    assert!(
+        beside <= bound,
+        "p99 {beside} ms, {alone} ms alone: {:?}",
+        took.of_another
+    );
 }

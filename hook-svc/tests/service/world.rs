@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) sections: String,
     /// `hooks.sandbox` of replicas that start from now on.
     pub(crate) sandbox: &'static str,
+    /// Where replicas that start from now on log to; none = where the test does.
+    pub(crate) log: Option<PathBuf>,
     pub(crate) bus: Bus,
     pub(crate) nats: NatsServer,
     folder: tempfile::TempDir,
@@ -110,6 +112,7 @@ impl World {
             replicas: Vec::new(),
             sections: String::new(),
             sandbox: "degraded",
+            log: None,
             bus,
             nats,
             folder,
@@ -199,13 +202,19 @@ impl World {
         };
 
         std::fs::write(&config, text + &files).expect("written");
-        let child = Command::new(env!("CARGO_BIN_EXE_hook-svc"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hook-svc"));
+        command
             .arg("--config")
             .arg(&config)
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
-            .env("NEXUS_INSTANCE", name)
-            .spawn()
-            .expect("the service starts");
+            .env("NEXUS_INSTANCE", name);
+
+        if let Some(log) = &self.log {
+            let log = std::fs::File::options().append(true).open(log).expect("a log");
+            command.stdout(log.try_clone().expect("a second")).stderr(log);
+        }
+
+        let child = command.spawn().expect("the service starts");
 
         self.replicas.push(Replica {
             name: name.to_owned(),

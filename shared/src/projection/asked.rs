@@ -4,22 +4,19 @@
 //! the read model can run it. This session runs it on this machine's file, read-only, in one transaction per
 //! evaluation. Limits: a second for a query and for a transaction, 4 MiB for a page and for any value.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod session;
+
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rusqlite::limits::Limit;
 use rusqlite::types::{Value as Sql, ValueRef};
-use rusqlite::{Connection, ErrorCode, InterruptHandle, Statement};
+use rusqlite::{ErrorCode, Statement};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::schema;
-use crate::clock::SharedClock;
+pub use session::{MAX_OPEN, ModelSession, Stop};
 
 /// Maximum size of one page, as JSON, and of one value inside SQLite, in bytes.
 pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -155,156 +152,6 @@ impl From<rusqlite::Error> for ModelQueryError {
             _ => Self::Failed(error.to_string()),
         }
     }
-}
-
-/// Handle that interrupts a session's current query from another thread.
-#[derive(Default)]
-pub struct Stop(Mutex<Option<InterruptHandle>>);
-
-impl std::fmt::Debug for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stop").finish_non_exhaustive()
-    }
-}
-
-impl Stop {
-    /// Interrupts the current query; later ones are not affected.
-    pub fn interrupt(&self) {
-        if let Some(handle) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            handle.interrupt();
-        }
-    }
-}
-
-/// One reader of the file, for evaluations one after the other. Blocking.
-#[derive(Debug)]
-pub struct ModelSession {
-    path: PathBuf,
-    clock: SharedClock,
-    open: Option<Open>,
-    stop: Arc<Stop>,
-}
-
-#[derive(Debug)]
-struct Open {
-    connection: Connection,
-    /// Device and inode of the file: it may have been replaced.
-    file: (u64, u64),
-    /// Evaluation that the open transaction belongs to, and the time at which it began.
-    transaction: Option<(u32, Instant)>,
-}
-
-impl ModelSession {
-    /// Builds a session on the file at `path`, which is opened at the first query.
-    #[must_use]
-    pub fn new(path: PathBuf, clock: SharedClock) -> Self {
-        Self {
-            path,
-            clock,
-            open: None,
-            stop: Arc::default(),
-        }
-    }
-
-    /// Handle that interrupts its queries.
-    #[must_use]
-    pub fn stop(&self) -> Arc<Stop> {
-        Arc::clone(&self.stop)
-    }
-
-    /// Returns the evaluation whose transaction is open, and the transaction's age.
-    #[must_use]
-    pub fn transaction(&self) -> Option<(u32, Duration)> {
-        let (evaluation, began) = self.open.as_ref()?.transaction?;
-        Some((evaluation, self.clock.monotonic().saturating_duration_since(began)))
-    }
-
-    /// Ends the transaction, if there is one.
-    pub fn end(&mut self) {
-        if let Some(open) = &mut self.open
-            && open.transaction.take().is_some()
-            && open.connection.execute_batch("ROLLBACK").is_err()
-        {
-            self.open = None;
-        }
-    }
-
-    /// Runs `query` in the transaction of `evaluation`. A new transaction is begun if the open one belongs to another
-    /// evaluation or is too old.
-    ///
-    /// # Errors
-    /// Returns [`ModelQueryError`] if there is no page.
-    pub fn ask(&mut self, evaluation: u32, query: &ModelQuery, until: Instant) -> Result<ModelPage, ModelQueryError> {
-        check(&query.sql)?;
-
-        self.begin(evaluation, query)?;
-        let Some(open) = &self.open else {
-            return Err(ModelQueryError::Unavailable("it is closed".to_owned()));
-        };
-
-        let mut statement = open.connection.prepare_cached(&query.sql)?;
-        if !statement.readonly() {
-            return Err(ModelQueryError::Refused("this statement writes".to_owned()));
-        }
-
-        bind(&mut statement, query)?;
-        rows(&mut statement, query, || self.clock.monotonic() >= until)
-    }
-
-    fn begin(&mut self, evaluation: u32, query: &ModelQuery) -> Result<(), ModelQueryError> {
-        let now = self.clock.monotonic();
-        let transaction = self.open.as_ref().and_then(|open| open.transaction);
-        let goes_on =
-            transaction.is_some_and(|(of, began)| of == evaluation && now.saturating_duration_since(began) < MAX_QUERY);
-        if goes_on {
-            return Ok(());
-        }
-
-        self.end();
-
-        if query.skip > 0 {
-            // In another state of the file, `skip` would skip other rows.
-            return Err(ModelQueryError::TimedOut);
-        }
-
-        let metadata = std::fs::metadata(&self.path);
-        let metadata = metadata.map_err(|error| ModelQueryError::Unavailable(error.to_string()))?;
-        let file = (metadata.dev(), metadata.ino());
-        if self.open.as_ref().is_none_or(|open| open.file != file) {
-            let connection = schema::open_reader(&self.path)?;
-            limit(&connection)?;
-            let handle = connection.get_interrupt_handle();
-            *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
-            self.open = Some(Open {
-                connection,
-                file,
-                transaction: None,
-            });
-        }
-
-        if let Some(open) = &mut self.open {
-            open.connection.execute_batch("BEGIN")?;
-            open.transaction = Some((evaluation, now));
-
-            let has: i64 = open
-                .connection
-                .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = 'EVENTS'")?
-                .query_row([], |row| row.get(0))?;
-            if has.cast_unsigned() < query.sequence {
-                return Err(ModelQueryError::Unavailable("it has not taken in the event".to_owned()));
-            }
-        }
-
-        Ok(())
-    }
-}
-
-/// Limits the size of one value in SQLite, and keeps the connection from other files.
-fn limit(connection: &Connection) -> Result<(), ModelQueryError> {
-    let most = i32::try_from(MAX_PAGE_BYTES).unwrap_or(i32::MAX);
-    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;
-    connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    Ok(())
 }
 
 /// Fails unless `sql` begins as a statement that reads.

@@ -30,6 +30,11 @@ export function slotNow(): number {
   return cells[0];
 }
 
+/** The slot of the event on which a hook is running; -1 if none is. */
+export function slotRunning(): number {
+  return cells[1] === 0 ? -1 : cells[0];
+}
+
 /** Hook `index` has answered the event in `slot`. What does not fit is left out: it would run again. */
 export function noted(slot: number, index: number, kind: number, us: number, text: string | null): void {
   const at = JOURNAL + cells[4];

@@ -4,7 +4,7 @@
 import { SQLiteError } from "bun:sqlite";
 import fs from "node:fs";
 import { send } from "./frames.ts";
-import { slotNow } from "./note.ts";
+import { slotNow, slotRunning } from "./note.ts";
 
 type Page = { columns: string[]; rows: unknown[][]; more: boolean };
 type Query = { sql: string; values: unknown[]; named: Record<string, unknown>; skip: number; most: number | null; exact: boolean };
@@ -33,8 +33,9 @@ function fill(bytes: Buffer): void {
   }
 }
 
-function ask(query: Query): Page {
-  send({ t: "query", q: { slot: slotNow(), query } });
+// `opened`: the event on which its database was opened. After an `await` nobody can tell for sure which event is running.
+function ask(query: Query, opened: number): Page {
+  send({ t: "query", q: { slot: slotNow(), opened, query } });
   fill(header);
   const body = allocate(header.readUInt32LE(0));
   fill(body);
@@ -75,12 +76,14 @@ function decode(value: any, exact: boolean): unknown {
 class ModelStatement {
   #sql: string;
   #exact: boolean;
+  #opened: number;
   #type: any = null;
   #described: { columns: string[] } | null = null;
 
-  constructor(sql: string, exact: boolean) {
+  constructor(sql: string, exact: boolean, opened: number) {
     this.#sql = sql;
     this.#exact = exact;
+    this.#opened = opened;
   }
 
   #query(params: any[], skip: number, most: number | null): Query {
@@ -97,7 +100,7 @@ class ModelStatement {
   *#rows(params: any[], most: number | null): IterableIterator<unknown[]> {
     const query = this.#query(params, 0, most);
     for (;;) {
-      const page = ask(query);
+      const page = ask(query, this.#opened);
       this.#described = page;
       for (const row of page.rows) yield row.map((value) => decode(value, this.#exact));
       if (!page.more) return;
@@ -110,7 +113,7 @@ class ModelStatement {
     return this.#type === null ? shown : assign(create(this.#type.prototype), shown);
   }
 
-  get columnNames(): string[] { return (this.#described ??= ask(this.#query([], 0, 0))).columns; }
+  get columnNames(): string[] { return (this.#described ??= ask(this.#query([], 0, 0), this.#opened)).columns; }
   get native(): null { return null; }
   get readonly(): boolean { return true; }
   get reader(): boolean { return this.columnNames.length > 0; }
@@ -142,6 +145,7 @@ class ModelDatabase {
   readonly filename = dbPath;
   #exact: boolean;
   #isOpen = true;
+  #opened = slotRunning();
 
   constructor(options?: any) {
     this.#exact = options?.safeIntegers === true;
@@ -152,7 +156,7 @@ class ModelDatabase {
 
   prepare(sql: string): ModelStatement {
     if (!this.#isOpen) throw new RangeError("Cannot use a closed database");
-    return new ModelStatement(`${sql}`, this.#exact);
+    return new ModelStatement(`${sql}`, this.#exact, this.#opened);
   }
 
   query(sql: string): ModelStatement { return this.prepare(sql); }

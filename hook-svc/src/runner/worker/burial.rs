@@ -8,6 +8,9 @@ use crate::runner::HookSource;
 use crate::runner::flight::{Flight, Noted, Stage};
 use crate::runner::note::Note;
 
+/// Longest text of the cause of a death, in bytes.
+const MAX_CAUSE_BYTES: usize = 500;
+
 /// Who has killed a worker.
 struct Culprit {
     hook: Arc<HookSource>,
@@ -65,7 +68,7 @@ impl Run<'_> {
                 continue;
             }
 
-            match flight.lost_worker(culprit.is_some(), &cause) {
+            match flight.lost_worker(culprit.is_some() || death.is_orderly(), &cause) {
                 Stage::UnderWay => open.push(flight),
                 Stage::Apart => board.set_apart(flight),
                 Stage::Over => {}
@@ -175,9 +178,13 @@ fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
     flights
 }
 
+/// Why the process died. What it sent may be quoted in that, whatever its length.
 fn chain(error: &WorkerDeath) -> String {
-    match std::error::Error::source(error) {
+    let mut cause = match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
-    }
+    };
+
+    cause.truncate(cause.floor_char_boundary(MAX_CAUSE_BYTES));
+    cause
 }

@@ -26,6 +26,8 @@ pub(super) enum WorkerDeath {
     Memory(u64),
     #[error("it has grown to {0} MiB and is replaced")]
     Grown(u64),
+    #[error("hooks that it has loaded were deleted or replaced")]
+    Replaced,
     #[error("it had nothing to do")]
     Idle,
     #[error("it is another suspect's turn")]
@@ -46,6 +48,7 @@ impl WorkerDeath {
             | Self::Hook(_)
             | Self::Memory(_)
             | Self::Grown(_)
+            | Self::Replaced
             | Self::Idle
             | Self::Turn => false,
         }
@@ -60,14 +63,21 @@ impl WorkerDeath {
             | Self::Frame(_)
             | Self::Hook(_)
             | Self::Memory(_) => true,
-            Self::Start(_) | Self::Pipe(_) | Self::Exited | Self::Grown(_) | Self::Idle | Self::Turn => false,
+            Self::Start(_)
+            | Self::Pipe(_)
+            | Self::Exited
+            | Self::Grown(_)
+            | Self::Replaced
+            | Self::Idle
+            | Self::Turn => false,
         }
     }
 
-    /// Whether it ended because we wanted it to, with nothing under way.
+    /// Whether it ended because we wanted it to. Nothing was under way then, unless it had to be replaced after all: what
+    /// was runs again, and nobody is to blame.
     pub(super) const fn is_orderly(&self) -> bool {
         match self {
-            Self::Grown(_) | Self::Idle | Self::Turn => true,
+            Self::Grown(_) | Self::Replaced | Self::Idle | Self::Turn => true,
             Self::Start(_)
             | Self::Pipe(_)
             | Self::Exited

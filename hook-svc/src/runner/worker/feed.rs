@@ -131,6 +131,9 @@ impl Run<'_> {
         if let Some((loaded, alone)) = load {
             let message = board.load_message(self.index, &loaded, &state.held, alone.as_deref());
             protocol::write_message(buffer, &message);
+            if !loaded.dropped(&state.held).is_empty() {
+                state.left = state.left.or(Some(now));
+            }
             state.turn = state.turn.or(Some(now));
             state.mine = alone;
             state.loading = Some(loaded);

@@ -1,5 +1,6 @@
 //! From a worker: answers, and what it says of itself.
 
+use std::borrow::Cow;
 use std::sync::{Arc, PoisonError};
 
 use tokio::io::AsyncReadExt as _;
@@ -11,9 +12,6 @@ use crate::runner::protocol::{self, CallFrame, Frame, Reply};
 use crate::runner::sources::Loaded;
 use crate::runner::watch::{Sight, Work};
 use crate::runner::{HookSource, Stray};
-
-/// What a line of the log has beside a stray error, bytes, about.
-const STRAY_BYTES: usize = 128;
 
 impl Run<'_> {
     /// Takes what the process says until it says no more.
@@ -56,6 +54,9 @@ impl Run<'_> {
                     Role::Beside => &self.common.ready,
                     Role::Apart => &self.common.ready_apart,
                 }));
+                if self.role == Role::Beside {
+                    self.common.board().came_up(self.index);
+                }
                 self.common.changed.notify_waiters();
                 self.moved.notify_one();
             }
@@ -67,12 +68,12 @@ impl Run<'_> {
             Some("loaded") => {
                 if let Some(loaded) = state.loading.take() {
                     state.ended += 1;
-                    log_failed_loads(&loaded, &frame.bad, state.mine.as_deref());
+                    self.log_failed_loads(&loaded, &frame.bad, state.mine.as_deref());
                     state.hold(loaded);
                 }
                 self.moved.notify_one();
             }
-            Some("stray") => self.strayed(&mut state, frame),
+            Some("stray") => self.strayed(&state, frame),
             Some("call") => {
                 for call in frame.k {
                     self.call(&state, call)?;
@@ -92,23 +93,41 @@ impl Run<'_> {
 
     /// A script threw where nobody asked it anything. Whose it is, the process knows of timers; of others the stack tells,
     /// where there is one.
-    fn strayed(&self, state: &mut State<'_>, frame: Frame<'_>) {
-        let error = frame.message.unwrap_or_default();
-        let is_logged = self.may_log(state, STRAY_BYTES + error.len());
+    fn strayed(&self, state: &State<'_>, frame: Frame<'_>) {
+        let error = protocol::cut(frame.message.unwrap_or_default());
         let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
-            if is_logged {
+            if self.may_log(&error) {
                 tracing::warn!(error, "some hook threw outside of its evaluations");
             }
             return;
         };
 
         let hook = Arc::clone(hook);
-        if is_logged {
+        if self.may_log(&format!("{}{error}", hook.id)) {
             tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
         }
 
         // Nobody may be interested.
         let _ = self.common.strays.send(Stray { hook, error });
+    }
+
+    /// Logs why hooks of `loaded` do not load; `alone`: only this one was to be loaded.
+    fn log_failed_loads(&self, loaded: &Loaded, bad: &[(u32, Cow<'_, str>)], alone: Option<&str>) {
+        for (index, error) in bad {
+            let hook = loaded
+                .set()
+                .hooks()
+                .get(*index as usize)
+                .map_or("", |hook| hook.id.as_str());
+
+            if alone.is_some_and(|alone| alone != hook) {
+                continue;
+            }
+
+            if self.may_log(&format!("{hook}{error}")) {
+                tracing::warn!(hook, %error, "hook does not load");
+            }
+        }
     }
 
     /// Every hook that `flight` was open for has answered.
@@ -241,21 +260,5 @@ fn stray<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) 
         }
         (None, Some(stack)) => known.find_map(|loaded| loaded.hook_in_stack(stack)),
         (None, None) => None,
-    }
-}
-
-/// `alone`: only this one was to be loaded.
-fn log_failed_loads(loaded: &Loaded, bad: &[(u32, std::borrow::Cow<'_, str>)], alone: Option<&str>) {
-    for (index, error) in bad {
-        let hook = loaded
-            .set()
-            .hooks()
-            .get(*index as usize)
-            .map_or("", |hook| hook.id.as_str());
-
-        if alone.is_some_and(|alone| alone != hook) {
-            continue;
-        }
-        tracing::warn!(hook, %error, "hook does not load");
     }
 }

@@ -1,20 +1,29 @@
 //! What scripts print, or throw at nobody: logged, as far as it is no flood.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStderr;
 
-use super::{Run, State};
+use super::Run;
 
 /// Longest piece that is logged at once, in bytes.
 const MAX_PRINTED_BYTES: usize = 2_048;
 
-/// What is logged of one process in [`PERIOD`], in bytes: as much as a log bears from a script that has gone wrong.
+/// What hooks of one worker may add to the log in [`PERIOD`], in bytes: as much as a log bears from a script that has gone
+/// wrong.
 const MAX_LOGGED_BYTES: usize = 64 * 1024;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How much of a process's output has been logged in this period. *Pure.*
+/// What a line of the log has beside the text that a script caused, in bytes: time, level, module, message, worker, at most.
+const LINE_BYTES: usize = 256;
+
+/// Longest escape of a character in either format of the log: `\u0001`.
+const ESCAPE_BYTES: usize = 6;
+
+/// How much of a worker's output has been logged in this period. It belongs to the worker, not to its process: a script
+/// that ends its process has no second allowance by that. *Pure.*
 #[derive(Debug)]
 pub(super) struct Allowance {
     since: Instant,
@@ -62,9 +71,10 @@ impl Run<'_> {
                 break;
             }
 
-            if self.may_log(&mut self.state(), length) {
-                let text = String::from_utf8_lossy(&buffer[..length]);
-                tracing::info!(worker = self.index, text = text.trim_end(), "hooks printed");
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            let text = text.trim_end();
+            if self.may_log(text) {
+                tracing::info!(worker = self.index, text, "hooks printed");
             }
         }
 
@@ -72,9 +82,12 @@ impl Run<'_> {
         std::future::pending::<()>().await;
     }
 
-    /// Whether so many bytes that scripts cause may be logged; says once a second that they may not.
-    pub(super) fn may_log(&self, state: &mut State<'_>, bytes: usize) -> bool {
-        match state.output.take(bytes, self.clock.monotonic()) {
+    /// Whether a line with `text`, which a script caused, may be logged. Says once a second that no more are.
+    pub(super) fn may_log(&self, text: &str) -> bool {
+        let now = self.clock.monotonic();
+        let mut allowance = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+
+        match allowance.take(line_bytes(text), now) {
             Fate::Logged => true,
             Fate::FirstDropped => {
                 metrics::counter!("nexus_hook_output_dropped_total").increment(1);
@@ -89,11 +102,35 @@ impl Run<'_> {
     }
 }
 
+/// How many bytes of the log a line with `text` takes, at most.
+fn line_bytes(text: &str) -> usize {
+    let escaped = |character: char| {
+        let shown: usize = character.escape_debug().map(char::len_utf8).sum();
+        if character.is_control() {
+            shown.max(ESCAPE_BYTES)
+        } else {
+            shown
+        }
+    };
+
+    LINE_BYTES + text.chars().map(escaped).sum::<usize>()
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use shared::clock::{Clock as _, SystemClock};
 
     use super::*;
+
+    /// How many lines with `text` are logged at once, of a thousand.
+    fn logged(text: &str) -> usize {
+        let now = SystemClock.monotonic();
+        let mut allowance = Allowance::new(now);
+        let bytes = line_bytes(text);
+        let lines = (0..1_000).map(|_| allowance.take(bytes, now));
+        lines.filter(|fate| *fate == Fate::Logged).count()
+    }
 
     #[test]
     fn a_flood_is_dropped_with_one_line_a_second() {
@@ -104,5 +141,28 @@ mod tests {
         let count = |fate| fates.iter().filter(|other| **other == fate).count();
         assert_eq!((count(Fate::Logged), count(Fate::FirstDropped)), (32, 1));
         assert_eq!(allowance.take(1, start + PERIOD), Fate::Logged);
+    }
+
+    #[test]
+    fn a_line_counts_with_all_that_stands_around_its_text() {
+        for text in ["", "x", "\u{1}", "\u{202e}"] {
+            assert!(logged(text) <= MAX_LOGGED_BYTES / LINE_BYTES, "{text:?}");
+        }
+        assert_eq!(
+            logged(&"\0".repeat(MAX_PRINTED_BYTES)),
+            5,
+            "each is six bytes in the log"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_longer_in_the_log_than_it_counts(text in any::<String>()) {
+            let as_json = serde_json::to_string(&text).expect("it serialises");
+            let as_debug = format!("{text:?}");
+            let quotes = 2;
+            let longest = as_json.len().max(as_debug.len()) - quotes;
+            prop_assert!(LINE_BYTES + longest <= line_bytes(&text));
+        }
     }
 }

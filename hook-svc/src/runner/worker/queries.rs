@@ -66,16 +66,25 @@ struct Done {
 
 impl State<'_> {
     /// Takes a query of the process.
-    pub(super) fn ask(&mut self, QueryFrame { slot, mut query }: QueryFrame) -> Result<(), ImpossibleAnswer> {
+    pub(super) fn ask(&mut self, frame: QueryFrame) -> Result<(), ImpossibleAnswer> {
         match self.query {
             Asking::Nothing => {}
             Asking::Asked(..) | Asking::Open | Asking::Answered => return Err(ImpossibleAnswer::Query),
         }
 
-        let named = u32::try_from(slot)
-            .ok()
-            .filter(|slot| self.in_flight.contains_key(slot));
-        let evaluation = named.or_else(|| self.in_flight.keys().min().copied());
+        let QueryFrame {
+            opened,
+            slot,
+            mut query,
+        } = frame;
+        let under_way = |slot: i64| {
+            u32::try_from(slot)
+                .ok()
+                .filter(|slot| self.in_flight.contains_key(slot))
+        };
+        let evaluation = under_way(opened)
+            .or_else(|| under_way(slot))
+            .or_else(|| self.in_flight.keys().min().copied());
 
         // How new an answer must be is not for the process to say.
         let flight = evaluation.and_then(|slot| self.in_flight.get(&slot));
@@ -144,24 +153,21 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for the next query. A transaction ends with its evaluation, or when it is as old as a query may take: it keeps
-    /// the log from being begun anew.
+    /// Ends the transactions that are over, and waits for the next query. A transaction ends with its evaluation, or when it
+    /// is as old as a query may take: it keeps the log from being begun anew.
     async fn rest(&self, mut session: ModelSession) -> ModelSession {
-        let Some((evaluation, age)) = session.transaction() else {
-            self.asked.notified().await;
-            return session;
-        };
-        let is_under_way = self.state().in_flight.contains_key(&evaluation);
-        if is_under_way && let Some(left) = MAX_QUERY.checked_sub(age) {
-            tokio::select! {
-                () = self.asked.notified() => {}
-                () = pause(left) => {}
+        // A few microseconds each: nothing is written by it.
+        let left = session.end_old(|evaluation| self.state().in_flight.contains_key(&evaluation));
+        match left {
+            None => self.asked.notified().await,
+            Some(left) => {
+                tokio::select! {
+                    () = self.asked.notified() => {}
+                    () = pause(left) => {}
+                }
             }
-            return session;
         }
 
-        // A few microseconds: nothing is written by it.
-        session.end();
         session
     }
 

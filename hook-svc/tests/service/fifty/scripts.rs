@@ -253,11 +253,26 @@ const GREEDY: [Hostile; 8] = [
 ];
 
 /// Who talk too much, or to whom they may not, and who change what others use.
-const LOUD: [Hostile; 11] = [
+const LOUD: [Hostile; 15] = [
     (
         "stderr",
         "const text = 'x'.repeat(65536); export default () => { for (;;) fs.writeSync(2, text); };",
         Some("EAGAIN"),
+    ),
+    (
+        "drip",
+        "export default () => { setInterval(() => { for (let n = 0; n < 200; n++) fs.writeSync(2, 'x'); }, 1); return { fire: false }; };",
+        None,
+    ),
+    (
+        "escapes",
+        "const text = '\\u0001'.repeat(65536); export default () => { for (let n = 0; n < 1000; n++) console.log(text); return { fire: false }; };",
+        None,
+    ),
+    (
+        "quotes",
+        "const text = 'x'.repeat(1 << 23); export default () => { say({ r: text }); for (;;); };",
+        Some("it sent what no worker sends"),
     ),
     (
         "console",
@@ -298,6 +313,19 @@ const LOUD: [Hostile; 11] = [
         "secrets",
         "export default () => { fs.readFileSync(`/proc/${process.ppid}/environ`); };",
         Some("EACCES"),
+    ),
+    (
+        "inherits",
+        "export default () => {
+          for (let fd = 3; fd < 128; fd++) {
+            const bytes = Buffer.alloc(64);
+            let length = 0;
+            try { length = fs.readSync(fd, bytes, 0, 64, 0); } catch {}
+            if (bytes.toString('utf8', 0, length).includes('secret')) return { fire: false };
+          }
+          throw new Error('nothing was left open');
+        };",
+        Some("nothing was left open"),
     ),
     (
         "disk",

@@ -1,0 +1,117 @@
+//! When a process is replaced because files that it has loaded have left the set. *Pure.*
+//!
+//! Timers of a hook that was deleted or replaced end with it, but not everything that it may have left to run: a loop over
+//! promises, a listener. That ends with the process. Edits that follow each other closely cost one process.
+
+use std::time::Duration;
+
+/// How long a process goes on at least: what is edited meanwhile is replaced with the rest.
+const AFTER: Duration = Duration::from_secs(5);
+
+/// After how long it takes nothing more, though no other process can take its place.
+const DRAINS_AFTER: Duration = Duration::from_secs(20);
+
+/// After how long it ends, whatever is under way in it.
+const MOST: Duration = Duration::from_secs(30);
+
+/// What a process in which such files are loaded does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It goes on.
+    Stay,
+    /// It takes nothing more.
+    Drain,
+    /// It ends.
+    End,
+}
+
+/// What is known of the process and its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leaver {
+    /// How long ago the files left.
+    pub(super) waited: Duration,
+    /// Whether nothing is under way in it.
+    pub(super) is_free: bool,
+    /// Whether it is its turn: the processes of a pool are replaced one after the other.
+    pub(super) has_turn: bool,
+    /// Whether another process is up.
+    pub(super) has_others: bool,
+}
+
+/// What the process does now.
+pub(super) fn decide(leaver: Leaver) -> Leave {
+    let Leaver {
+        waited,
+        is_free,
+        has_turn,
+        has_others,
+    } = leaver;
+
+    if waited >= MOST {
+        Leave::End
+    } else if waited < AFTER || !has_turn {
+        Leave::Stay
+    } else if is_free {
+        Leave::End
+    } else if has_others || waited >= DRAINS_AFTER {
+        Leave::Drain
+    } else {
+        Leave::Stay
+    }
+}
+
+/// Whether [`decide`] may ask for the turn of a process after `waited`.
+pub(super) fn wants_turn(waited: Duration) -> bool {
+    waited >= AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn leaver(seconds: u64) -> Leaver {
+        Leaver {
+            waited: Duration::from_secs(seconds),
+            is_free: true,
+            has_turn: true,
+            has_others: true,
+        }
+    }
+
+    #[test]
+    fn it_ends_when_nothing_is_under_way_and_not_at_once() {
+        assert_eq!(decide(leaver(4)), Leave::Stay);
+        assert_eq!(decide(leaver(5)), Leave::End);
+    }
+
+    #[test]
+    fn it_takes_nothing_more_where_another_takes_its_place_or_time_is_short() {
+        let busy = |seconds, has_others| {
+            decide(Leaver {
+                is_free: false,
+                has_others,
+                ..leaver(seconds)
+            })
+        };
+        assert_eq!((busy(5, true), busy(5, false)), (Leave::Drain, Leave::Stay));
+        assert_eq!((busy(20, true), busy(20, false)), (Leave::Drain, Leave::Drain));
+    }
+
+    #[test]
+    fn the_processes_of_a_pool_go_one_after_the_other() {
+        let waits = Leaver {
+            has_turn: false,
+            ..leaver(29)
+        };
+        assert_eq!(decide(waits), Leave::Stay);
+    }
+
+    proptest! {
+        #[test]
+        fn none_is_there_after_half_a_minute(is_free: bool, has_turn: bool, has_others: bool, seconds in 30_u64..1_000) {
+            prop_assert_eq!(decide(Leaver { is_free, has_turn, has_others, ..leaver(seconds) }), Leave::End);
+        }
+    }
+}
