@@ -59,7 +59,8 @@ impl Source {
     }
 }
 
-/// The offsets in the first of `paths`, none where no file is there. The boot time never goes back.
+/// The offsets in the first of `paths`, none where no file is there. What it says of the boot time never becomes less: who stops
+/// a process for as long as the clock is to have stood sets no boot time back.
 fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     let now = process_time();
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,13 +73,14 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     known.offsets = Offsets {
         wall_ms: told.wall_ms,
         boot: told.boot.max(known.offsets.boot),
+        stood: told.stood.max(known.offsets.stood),
     };
 
     known.read_at = Some(now);
     known.offsets
 }
 
-/// Reads `wall=+86400s boot=+500ms`; what is not named is zero.
+/// Reads `wall=+86400s boot=+500ms stood=5s`; what is not named is zero.
 fn parse(text: &str) -> Result<Offsets, String> {
     let mut offsets = Offsets::default();
     for word in text.split_whitespace() {
@@ -92,7 +94,11 @@ fn parse(text: &str) -> Result<Offsets, String> {
                 let ahead = u64::try_from(millis).map_err(|_| format!("`{word}`: boot time never goes back"))?;
                 offsets.boot = Duration::from_millis(ahead);
             }
-            _ => return Err(format!("`{word}`: expected wall=… or boot=…")),
+            "stood" => {
+                let stood = u64::try_from(millis).map_err(|_| format!("`{word}`: a clock stands for some time"))?;
+                offsets.stood = Duration::from_millis(stood);
+            }
+            _ => return Err(format!("`{word}`: expected wall=…, boot=… or stood=…")),
         }
     }
 
@@ -115,14 +121,22 @@ mod tests {
         let day = Offsets {
             wall_ms: 86_400_000,
             boot: Duration::from_secs(86_400),
+            stood: Duration::ZERO,
         };
         assert_eq!(parse("wall=+86400s boot=86400s\n"), Ok(day));
 
         let back = Offsets {
             wall_ms: -1_500,
-            boot: Duration::ZERO,
+            ..Offsets::default()
         };
         assert_eq!(parse("wall=-1500ms"), Ok(back));
+
+        let paused = Offsets {
+            wall_ms: -1_500,
+            stood: Duration::from_millis(1_500),
+            ..Offsets::default()
+        };
+        assert_eq!(parse("wall=-1500ms stood=1500ms"), Ok(paused));
         assert_eq!(parse(""), Ok(Offsets::default()));
 
         for wrong in ["wall", "wall=1", "boot=-1s", "moon=+1s", "wall=1h"] {
