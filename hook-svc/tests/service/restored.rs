@@ -107,6 +107,59 @@ async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
     assert_eq!(model.calls(), 100, "each event once");
 }
 
+/// Fires upon everything, after it has asked the model.
+const ASKS_AND_FIRES: &str = "export default async ({ llm }) => { await llm('well?'); return { fire: true }; };\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_sent_again_after_its_stream_lost_it_has_been_evaluated() {
+    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let mut world = world(&model).await;
+    world.write_hook("asks.ts", ASKS_AND_FIRES);
+    world.start("a");
+    world.wait_for_members(1).await;
+
+    for number in 0..5 {
+        world.publish(&event("v1", number, "hello")).await;
+    }
+
+    world.wait_for_records(5).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("a").stop().await, "it ends well");
+
+    world.nats.stop().await;
+    let older = world.nats.copy_of(EVENTS);
+    world.nats.restart().await;
+
+    world.start("b");
+    let lost: Vec<Event> = (5..10).map(|number| event("v1", number, "hello")).collect();
+    world.publish_all(&lost).await;
+    world.wait_for_records(10).await;
+    world.wait_until_acked().await;
+    assert!(world.replica("b").stop().await, "it ends well");
+
+    world.nats.stop().await;
+    world.nats.put_back(EVENTS, &older);
+    world.nats.restart().await;
+
+    // Its source sends the last one again, at another sequence than it had, and what is new behind it.
+    let new = event("v1", 10, "hello");
+    world.publish(&lost[4]).await;
+    world.publish(&new).await;
+
+    world.start("c");
+    world.record(&new).await;
+    world.wait_until_acked().await;
+
+    let records = world.invocations().await;
+    let of_lost = records.iter().filter(|record| record.event_id == lost[4].id);
+    assert_eq!(of_lost.count(), 1, "its record stands");
+
+    let dispatches = world.dispatches().await;
+    let of_lost = dispatches.iter().filter(|dispatch| dispatch.event_id == lost[4].id);
+    assert_eq!(of_lost.count(), 1);
+    assert_eq!(model.calls(), 11, "each event once");
+}
+
 /// Asks the model once for each change.
 const ASKS_OF_CHANGES: &str = "/** @match direction=updated,deleted */
 export default async ({ llm, event }) => { await llm(`of ${event.content}`); return { fire: true }; };\n";
