@@ -4,6 +4,7 @@ use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry};
 use shared::model::order::Wanted;
 use shared::model::position::Position;
+use shared::wire::held::DROPPED_AS_HELD;
 use ulid::Ulid;
 
 use super::Worker;
@@ -17,8 +18,9 @@ use crate::session::{Arrival, DropReason, Effect, Input, Pending, Placed};
 
 /// Why a dispatch is not run: an earlier message has its id.
 const REPEATED: &str = "repeated";
-/// Why a dispatch is not run: nobody can tell whether it was.
-const HELD: &str = "held";
+/// Why an order is not carried out: nobody can tell whether it was. The entry does not name the order's id, so that the letter
+/// can be redriven.
+const IN_DOUBT: &str = "order in doubt";
 /// Why dispatches are not run: the ledger has consumed them, which the cursor could not tell. The entry names the last.
 const HANDLED: &str = "handled before";
 
@@ -148,7 +150,7 @@ impl Worker<'_> {
         }
 
         let one_by_one = left.repeated.iter().map(|arrival| (arrival, REPEATED));
-        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, HELD))) {
+        for (arrival, reason) in one_by_one.chain(left.held.iter().map(|arrival| (arrival, DROPPED_AS_HELD))) {
             self.drop_arrival(arrival, &[arrival.sequence()], reason);
         }
     }

@@ -1,9 +1,11 @@
-//! What was given up, as far as traces have to know: a chain that ended in the dead letters is not under way. *Pure.*
+//! What was given up or is held, as far as traces have to know: a chain that ended in the dead letters is not under way, and
+//! one that waits for an operator is. *Pure.*
 
 use std::collections::BTreeMap;
 
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers::MSG_ID;
+use crate::wire::held::{HELD_LETTER, HeldUntil};
 use crate::wire::topology::streams;
 
 /// Most letters of each kind that are remembered; the oldest go first.
@@ -16,11 +18,17 @@ pub struct GivenUp {
     events: BTreeMap<u64, String>,
     /// Replies that were not delivered: turn → why.
     replies: BTreeMap<String, String>,
+    /// What operators want of held messages, by key in KV `held`; none = nobody has asked.
+    held: Option<BTreeMap<String, HeldUntil>>,
 }
 
 impl GivenUp {
-    /// Takes a letter in.
+    /// Takes a letter in. What is held is not given up.
     pub fn take(&mut self, letter: &DeadLetter) {
+        if letter.service == HELD_LETTER {
+            return;
+        }
+
         let why = format!("{}: {}", letter.reason, letter.detail);
         if letter.stream == streams::EVENTS {
             self.events.insert(letter.sequence, why);
@@ -42,6 +50,24 @@ impl GivenUp {
                 self.replies.pop_first();
             }
         }
+    }
+
+    /// Takes in what KV `held` has of the keys that a trace asked for.
+    pub fn take_held(&mut self, held: BTreeMap<String, HeldUntil>) {
+        self.held = Some(held);
+    }
+
+    /// Whether somebody has asked KV `held`.
+    #[must_use]
+    pub const fn is_held_known(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// What KV `held` has under `key`; none = nobody has asked.
+    #[must_use]
+    pub fn held(&self, key: &str) -> Option<Option<HeldUntil>> {
+        let held = self.held.as_ref()?;
+        Some(held.get(key).copied())
     }
 
     /// Why the event at `sequence` was given up, if it was.

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use crate::model::dispatch::derived_ulid;
 use crate::model::time::UnixMillis;
 
 use super::dead_letter::DeadLetter;
@@ -12,6 +13,9 @@ use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
 
 /// The service, and the reason, of the letters that stand beside what is held.
 pub const HELD_LETTER: &str = "held";
+
+/// Why a dispatch is not run that is held, as the ledger says it.
+pub const DROPPED_AS_HELD: &str = "held";
 
 /// What is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +76,14 @@ pub struct Held {
 }
 
 impl Held {
+    /// The id of the dispatch that is published where an operator wants the held dispatch `id` done once more: it follows from
+    /// that one's, so that the session takes it for a new one, and once.
+    #[must_use]
+    pub fn redone_id(id: Ulid) -> Ulid {
+        let made_at = UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(0));
+        derived_ulid(made_at, &["redo", &id.to_string()])
+    }
+
     /// Its key in the bucket.
     #[must_use]
     pub fn key(&self) -> String {
