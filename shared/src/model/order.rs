@@ -41,6 +41,15 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Wanted {
+    /// Whether it is about the moment in which it is given, so that carrying it out once more does harm.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        match self {
+            Self::Abort | Self::Interrupt | Self::Reset => true,
+            Self::Queue { .. } | Self::Withdraw { .. } => false,
+        }
+    }
+
     /// A word for it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
