@@ -1,15 +1,16 @@
-//! Replies that their queue has lost: `DELIVERIES` put back to an older state, emptied or made anew.
+//! Replies that their queue has lost: `DELIVERIES`, or `PARKED`, put back to an older state, emptied or made anew.
 //!
 //! The ledger has every reply whole, and the receipts say which of them are settled. What is in neither the queue nor the
-//! receipts is published again, under its own id: were the receipts older too, their witness would have it held. The queue
-//! is looked through wherever it may be another one: when this process begins, when a connection stands anew, and when the
-//! stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV `positions`).
+//! receipts is published again, under its own id: were the receipts older too, their witness would have it held. The queues
+//! are looked through wherever they may be others: when this process begins, when a connection stands anew, and when a
+//! stream is not the one that was there. One replica at a time does that. Up to when it need be looked back is noted every few
+//! seconds (KV `positions`): since the oldest reply that waits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{CasError, Kv, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo};
+use shared::bus::{CasError, Kv, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, TaskLease};
 use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::receipt::{Receipt, ReceiptStep};
@@ -36,28 +37,53 @@ const EVERY: Duration = Duration::from_secs(2);
 const MARGIN_MS: i64 = 10_000;
 /// Messages read at once.
 const PAGE: usize = 500;
+/// The task that one replica at a time does.
+const TASK: &str = "lost-replies";
 
 /// The queue of replies, compared with what should be in it.
 #[derive(Debug)]
 pub struct LostReplies {
     outfit: Arc<Outfit>,
     noted: Kv<Waiting>,
+    lease: TaskLease,
 }
 
-/// Which queue was looked through, and how far it had come.
+/// Which queues were looked through, and how far they had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
+    deliveries: Queue,
+    parked: Queue,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Queue {
     incarnation: String,
     created: String,
     last: u64,
 }
 
-impl Seen {
+impl Queue {
+    fn new(info: &StreamInfo) -> Self {
+        Self {
+            incarnation: info.incarnation.clone(),
+            created: info.created.clone(),
+            last: info.state.last,
+        }
+    }
+
     /// Whether `later` may be another queue, or the same one put back.
     fn is_followed_by(&self, later: &Self) -> bool {
-        let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
-        of(self) == of(later) && self.last <= later.last
+        self.incarnation == later.incarnation && self.created == later.created && self.last <= later.last
+    }
+}
+
+impl Seen {
+    /// Whether `later` may be other queues, or the same ones put back.
+    fn is_followed_by(&self, later: &Self) -> bool {
+        self.connection == later.connection
+            && self.deliveries.is_followed_by(&later.deliveries)
+            && self.parked.is_followed_by(&later.parked)
     }
 }
 
@@ -78,23 +104,25 @@ impl LostReplies {
     pub fn new(outfit: Arc<Outfit>) -> Self {
         Self {
             noted: outfit.bus.kv(buckets::POSITIONS),
+            lease: TaskLease::new(&outfit.bus, TASK, outfit.instance.clone()),
             outfit,
         }
     }
 
     /// Looks after the queue until `stop`.
-    pub async fn keep(self, stop: Shutdown) {
+    pub async fn keep(mut self, stop: Shutdown) {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
             let stops = stop.is_requested();
 
             match self.look(known.as_ref()).await {
-                Ok(seen) => known = Some(seen),
+                Ok(seen) => known = seen,
                 Err(error) => tracing::debug!(%error, "the queue of replies is not compared with the ledger yet"),
             }
 
             if stops {
+                self.lease.give_back().await;
                 return;
             }
 
@@ -106,43 +134,59 @@ impl LostReplies {
         }
     }
 
-    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+    /// Looks at the queues if that is this replica's to do, and through them if they may have lost something. Returns how they
+    /// were found; none = another replica looks after them.
+    async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
+        if !self.lease.hold().await? {
+            return Ok(None);
+        }
+
         // One that ends meanwhile is another one for whoever looks next.
-        let connection = self.outfit.bus.connection_number();
-        let info = self.outfit.bus.stream_info(streams::DELIVERIES).await?;
+        let bus = self.outfit.bus.clone();
+        let connection = bus.connection_number();
+        let info = bus.stream_info(streams::DELIVERIES).await?;
+        let parked = bus.stream_info(streams::PARKED).await?;
         let seen = Seen {
             connection,
-            incarnation: info.incarnation.clone(),
-            created: info.created.clone(),
-            last: info.state.last,
+            deliveries: Queue::new(&info),
+            parked: Queue::new(&parked),
         };
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-            self.find(info.state.last).await?;
+            self.find(info.state.last.max(parked.state.last)).await?;
         }
 
-        self.note(&info).await?;
-        Ok(seen)
+        self.note(&info, &parked).await?;
+        Ok(Some(seen))
     }
 
     /// Notes since when something waits.
-    async fn note(&self, info: &StreamInfo) -> Result<(), LookError> {
-        let first = match info.state.messages {
-            0 => None,
-            _ => {
-                let from = info.state.first;
-                self.outfit.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
-            }
-        };
-
-        let since = match first {
+    async fn note(&self, info: &StreamInfo, parked: &StreamInfo) -> Result<(), LookError> {
+        let waiting = match self.first_of(streams::DELIVERIES, info).await? {
             Some(first) => first.published_at,
             None => self.server_time().await?,
         };
-        let since = since.plus(-MARGIN_MS);
-        self.noted.put(streams::DELIVERIES, &Waiting { since }).await?;
+
+        // The copy that is parked is younger than the reply, whose id is older than its place in the ledger.
+        let first = self.first_of(streams::PARKED, parked).await?;
+        let parked = first.and_then(|first| first.decode::<Reply>().ok());
+        let parked = parked.and_then(|reply| i64::try_from(reply.id.timestamp_ms()).ok());
+        let since = parked.map_or(waiting, |parked| waiting.min(UnixMillis(parked)));
+
+        let noted = Waiting {
+            since: since.plus(-MARGIN_MS),
+            seen: None,
+        };
+        self.noted.put(streams::DELIVERIES, &noted).await?;
 
         Ok(())
+    }
+
+    async fn first_of(&self, stream: &str, info: &StreamInfo) -> Result<Option<Stored>, ReadStreamError> {
+        match info.state.messages {
+            0 => Ok(None),
+            _ => self.outfit.bus.next_on_subject(stream, ">", info.state.first).await,
+        }
     }
 
     async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
@@ -151,7 +195,7 @@ impl LostReplies {
     }
 
     /// Publishes again what should wait and does not; the queue has come to `last`.
-    async fn find(&self, last: u64) -> Result<(), LookError> {
+    async fn find(&mut self, last: u64) -> Result<(), LookError> {
         let Some(since) = self.since().await? else {
             return Ok(());
         };
@@ -168,8 +212,13 @@ impl LostReplies {
         );
         let mut count = 0_u64;
 
-        let mut page = self.page(streams::LEDGER, since, None).await?;
-        while let Some(through) = page.last().map(|stored| stored.sequence) {
+        let mut ledger = Pages::since(&self.outfit.bus, streams::LEDGER, since);
+        loop {
+            let page = ledger.next().await?;
+            if page.is_empty() {
+                break;
+            }
+
             for reply in page.iter().flat_map(replies) {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the copy that is gone. Another copy costs a look.
@@ -179,8 +228,11 @@ impl LostReplies {
                 }
             }
 
-            page = self.page(streams::LEDGER, since, Some(through)).await?;
+            // Reading takes its time, and another replica would begin as well.
+            self.lease.hold().await?;
         }
+
+        count_read(ledger.read());
 
         if count > 0 {
             metrics::counter!("nexus_delivery_lost_replies_total").increment(count);
@@ -263,27 +315,28 @@ impl LostReplies {
     /// The deliveries that were settled since then.
     async fn settled(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
-        let mut page = self.page(streams::RECEIPTS, since, None).await?;
-        while let Some(through) = page.last().map(|stored| stored.sequence) {
+        let mut receipts = Pages::since(&self.outfit.bus, streams::RECEIPTS, since);
+        loop {
+            let page = receipts.next().await?;
+            if page.is_empty() {
+                break;
+            }
+
             let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
             ids.extend(
                 receipts
                     .filter(|receipt| is_last(&receipt.step))
                     .map(|receipt| receipt.delivery),
             );
-
-            page = self.page(streams::RECEIPTS, since, Some(through)).await?;
         }
 
+        count_read(receipts.read());
         Ok(ids)
     }
+}
 
-    async fn page(&self, stream: &str, since: UnixMillis, after: Option<u64>) -> Result<Vec<Stored>, ReadStreamError> {
-        match after {
-            None => self.outfit.bus.history_since(stream, ">", since, PAGE).await,
-            Some(after) => self.outfit.bus.history(stream, ">", after + 1, PAGE).await,
-        }
-    }
+fn count_read(messages: u64) {
+    metrics::counter!("nexus_delivery_lost_replies_read_total").increment(messages);
 }
 
 /// Whether nothing follows a receipt that says `step`, but what an operator asks for.

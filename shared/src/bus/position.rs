@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::model::position::{Found, Position, Standing, judge};
+use crate::model::time::UnixMillis;
+use crate::wire::witness::SeenStream;
 
 use super::connect::Bus;
 use super::error::{EnsureTopologyError, ReadStreamError};
+use super::read::StreamInfo;
 
 /// Key of a stream's metadata under which its incarnation stands: random, written when the stream is made.
 pub(super) const INCARNATION: &str = "nexus.incarnation";
@@ -105,6 +108,53 @@ impl Bus {
             sequence,
             stored_at_ns: found.stored_at_ns,
         }))
+    }
+
+    /// How `stream`, of which the leader has said `info` at `at` or later, was found. None = its last message is gone.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn seen_stream(
+        &self,
+        stream: &str,
+        info: &StreamInfo,
+        at: UnixMillis,
+    ) -> Result<Option<SeenStream>, ReadStreamError> {
+        let seen = |position| SeenStream {
+            position,
+            created: info.created.clone(),
+            at,
+        };
+        if info.state.last == 0 {
+            return Ok(Some(seen(Position::default())));
+        }
+
+        let found = self.at_sequence(stream, info.state.last).await?;
+        Ok(found.map(|found| {
+            seen(Position {
+                incarnation: info.incarnation.clone(),
+                sequence: found.sequence,
+                stored_at_ns: found.stored_at_ns,
+            })
+        }))
+    }
+
+    /// Whether `stream`, of which the leader has said `info`, is the one that was `seen`, and has lost nothing of what it had
+    /// then but what age takes from its beginning.
+    ///
+    /// # Errors
+    /// [`ReadStreamError`] if the leader cannot be asked.
+    pub async fn is_as_seen(
+        &self,
+        stream: &str,
+        info: &StreamInfo,
+        seen: &SeenStream,
+    ) -> Result<bool, ReadStreamError> {
+        let last = seen.position.sequence;
+        if info.created != seen.created || (last > 0 && info.state.first > last) {
+            return Ok(false);
+        }
+        Ok(self.standing(stream, &seen.position).await?.holds())
     }
 
     /// The position of the last message of `stream`; before the first where there is none.

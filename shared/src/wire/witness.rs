@@ -22,11 +22,25 @@ pub struct Witnessed {
 }
 
 /// What waited in `DELIVERIES` or `DISPATCHES` when somebody looked last (KV `positions`, key = the stream's name).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// A while before the oldest message that waited was stored, and where none waited before that was seen; Unix
     /// milliseconds by the server's clock. Whatever is older has left the queue, or comes from a backup, which has it.
     pub since: UnixMillis,
+    /// How the stream was found when nothing of it was lost; none = nobody has looked through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<SeenStream>,
+}
+
+/// A stream of which everything was there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenStream {
+    /// Its last message.
+    pub position: Position,
+    /// When it was made, as the server writes it.
+    pub created: String,
+    /// When that was seen, by the server's clock.
+    pub at: UnixMillis,
 }
 
 impl Wire for Waiting {
