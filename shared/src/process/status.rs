@@ -1,6 +1,6 @@
 //! What every replica tells about itself over the bus, to whoever asks all of them at once (`nexus doctor`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,13 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use super::health::{Health, Part};
 use super::lifecycle::Shutdown;
-use crate::bus::Bus;
+use crate::bus::{Bus, ReadStreamError};
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::model::time::UnixMillis;
 use crate::wire::headers::Headers;
+use crate::wire::session_mark::LeaseRecord;
+use crate::wire::subject::token;
+use crate::wire::topology::buckets;
 
 /// Where every replica listens.
 const SUBJECT: &str = "nexus.svc.replica.status";
+/// What keys in KV `leases` begin with under which replicas say that they are there.
+const REPLICA: &str = "replica.";
+/// How long that counts, and how often it is said.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(600);
+const ANNOUNCED_EVERY: Duration = Duration::from_secs(60);
+/// How long it may take to say that a replica ends.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_millis(500);
 /// How long a replica waits before it listens again, if it could not.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -79,6 +89,17 @@ pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, Strin
     Ok(Heard { replicas, unread })
 }
 
+/// Instances of the replicas that have said within ten minutes that they are there, and not that they end: those that should
+/// answer [`ask_replicas`].
+///
+/// # Errors
+/// [`ReadStreamError`] if KV `leases` cannot be read.
+pub async fn announced_replicas(bus: &Bus) -> Result<BTreeSet<String>, ReadStreamError> {
+    let leases = bus.kv::<LeaseRecord>(buckets::LEASES).survey().await?;
+    let replicas = leases.entries.into_iter().filter(|(key, _)| key.starts_with(REPLICA));
+    Ok(replicas.map(|(_, lease)| lease.value.holder).collect())
+}
+
 /// Who answers.
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
@@ -89,6 +110,43 @@ pub(super) struct Teller {
 }
 
 impl Teller {
+    /// Says in KV `leases` that this replica is there, until `ended`; then that it is not.
+    pub(super) async fn announce(self, bus: Bus, ended: Shutdown) {
+        let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+        let key = format!("{REPLICA}{}.{}", self.service, token(&self.instance));
+        let record = LeaseRecord {
+            holder: self.instance,
+            epoch: 0,
+            in_progress: None,
+            unclean: 0,
+            released: false,
+        };
+
+        while !ended.is_requested() {
+            let said = tokio::select! {
+                said = leases.put_ttl(&key, &record, ANNOUNCED_FOR) => said,
+                () = ended.requested() => break,
+            };
+            let wait = match said {
+                Ok(_) => ANNOUNCED_EVERY,
+                Err(error) => {
+                    tracing::debug!(%error, "this replica could not say that it is there");
+                    AGAIN
+                }
+            };
+
+            tokio::select! {
+                () = pause(wait) => {}
+                () = ended.requested() => {}
+            }
+        }
+
+        let taken_back = tokio::time::timeout(TAKEN_BACK_WITHIN, leases.delete(&key, None)).await;
+        if !matches!(taken_back, Ok(Ok(()))) {
+            tracing::debug!("this replica could not say that it ends");
+        }
+    }
+
     /// Answers over `bus` until `ended`.
     pub(super) async fn serve(self, bus: Bus, ended: Shutdown) {
         while !ended.is_requested() {
@@ -198,5 +256,28 @@ mod tests {
         assert_eq!(found[1].parts["nats"].detail, "as it is");
 
         ended.trigger();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_that_ends_well_is_not_awaited() {
+        let (_server, bus) = world().await;
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let ended = Shutdown::default();
+        let teller = Teller {
+            service: "hook-svc",
+            instance: "a.b/c".to_owned(),
+            health: Health::default(),
+            metrics: recorder.handle(),
+        };
+
+        let announcing = tokio::spawn(teller.announce(bus.clone(), ended.clone()));
+        let expected = BTreeSet::from(["a.b/c".to_owned()]);
+        while announced_replicas(&bus).await.expect("asked") != expected {
+            pause(Duration::from_millis(10)).await;
+        }
+
+        ended.trigger();
+        announcing.await.expect("it ends");
+        assert_eq!(announced_replicas(&bus).await.expect("asked"), BTreeSet::new());
     }
 }
