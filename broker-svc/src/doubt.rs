@@ -4,7 +4,8 @@
 //! what was consumed. An event is no newer than what the session has handled, and not young: a hook replica that was
 //! stopped, or evaluates again after a restore, may have published its dispatch a second time, behind the server's
 //! duplicate window (or says itself that it may come a second time); then the session's own subject says whether an earlier message has the id. The ledger is older than
-//! it was: then what arrived before is neither done nor undone, and is held.
+//! it was: then what arrived before is neither done nor undone. A dispatch is held; an order for the moment in which it was
+//! given (reset, abort, interrupt) is not carried out and has a dead letter; any other changes nothing when it is carried out again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,8 +24,9 @@ use ulid::Ulid;
 use crate::broker::{Broker, Era};
 use crate::cache::Remembered;
 use crate::error::RunSessionError;
+use crate::inbox::Bad;
 use crate::owner::stretch;
-use crate::session::{Arrival, Pending};
+use crate::session::{Arrival, Pending, Placed};
 
 /// A message with the id of one that is younger than this when it arrives, milliseconds, was refused by the server's
 /// duplicate window (120 s); sources' clocks may be ahead by the rest.
@@ -128,7 +130,7 @@ impl Doubts {
     ) -> Result<Option<Doubt>, RunSessionError> {
         let (id, arrived) = match arrival {
             Arrival::Dispatch(pending) => (pending.dispatch.id, pending.arrived),
-            Arrival::Order(placed) => (placed.order.id, placed.order.at),
+            Arrival::Order(placed) => (placed.order.id, placed.arrived),
             // What was decided is told by the approval itself.
             Arrival::Decision(_) => return Ok(None),
         };
@@ -140,7 +142,8 @@ impl Doubts {
         }
 
         let Arrival::Dispatch(pending) = arrival else {
-            return Ok(None);
+            let is_for_now = matches!(arrival, Arrival::Order(placed) if placed.order.wanted.is_for_now());
+            return Ok((is_older && is_for_now).then_some(Doubt::Unknown));
         };
 
         if is_older {
@@ -301,6 +304,32 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
     };
 
     Ok(broker.bus.hold(&held).await?)
+}
+
+/// Puts the order `placed` to the dead letters: the ledger cannot tell whether it was carried out.
+///
+/// # Errors
+/// [`RunSessionError`] if the letter cannot be stored.
+pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &Placed) -> Result<(), RunSessionError> {
+    let Some(stored) = broker.bus.at_sequence(DISPATCHES, placed.sequence).await? else {
+        // Dropped by age meanwhile.
+        return Ok(());
+    };
+
+    let wanted = placed.order.wanted.name();
+    tracing::warn!(%session, wanted, "order is not carried out: the ledger is older, and it may have been");
+
+    let in_doubt = Bad {
+        stored,
+        reason: "order_in_doubt",
+        detail: format!("the ledger of {session} is older than the order to {wanted}, which may have been carried out"),
+    };
+    broker
+        .bus
+        .dead_letter_record(in_doubt.letter(broker.clock.now()))
+        .await?;
+
+    Ok(())
 }
 
 #[cfg(test)]

@@ -168,6 +168,7 @@ fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static s
 
     Ok(Arrival::Order(Placed {
         sequence: stored.sequence,
+        arrived: stored.published_at,
         order,
     }))
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::{Outgoing, PublishError, Stored, ledger};
+use shared::bus::{CasError, Outgoing, PublishError, Stored, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -298,22 +298,20 @@ impl Owner {
         Ok(())
     }
 
-    /// Notes where the newest checkpoint is, for readers that do not begin at the end.
+    /// Notes which message the newest checkpoint is, for readers that do not begin at the end.
     async fn hint(&self, sequence: u64) {
-        let key = subject::session_key(&self.session);
-        let hints = self.broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
-        if let Err(error) = hints
-            .put(
-                &key,
-                &SettledFloor {
-                    sequence,
-                    position: None,
-                },
-            )
-            .await
-        {
+        if let Err(error) = self.write_hint(sequence).await {
             tracing::debug!(session = %self.session, %error, "checkpoint hint was not written");
         }
+    }
+
+    async fn write_hint(&self, sequence: u64) -> Result<(), CasError> {
+        let bus = &self.broker.bus;
+        let position = bus.position_at(LEDGER, sequence).await?;
+        let hints = bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+        let key = subject::session_key(&self.session);
+        hints.put(&key, &SettledFloor { sequence, position }).await?;
+        Ok(())
     }
 
     /// Publishes the replies that the ledger holds and that are not known to be published, oldest first. The id is

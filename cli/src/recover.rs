@@ -5,8 +5,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Entry, Outgoing, claim};
-use shared::model::dispatch::{Dispatch, derived_ulid};
-use shared::model::time::UnixMillis;
+use shared::model::dispatch::Dispatch;
 use shared::wire::envelope::decode;
 use shared::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, WRITER};
 use shared::wire::held::{Held, HeldKind, HeldUntil};
@@ -133,8 +132,7 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
         }
         HeldKind::Dispatch => {
             let was: Dispatch = decode(&headers, &payload).context("the dispatch cannot be read")?;
-            let made_at = UnixMillis(i64::try_from(was.id.timestamp_ms()).unwrap_or(0));
-            let id = derived_ulid(made_at, &["redo", &was.id.to_string()]);
+            let id = Held::redone_id(was.id);
             let target = was.target.clone();
             let again = Outgoing::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
             bus.publish(again).await?;

@@ -1,17 +1,17 @@
-//! Search for replies that their queue has lost: `DELIVERIES` was restored to an older state, emptied or created
-//! again.
+//! Search for replies that their queue has lost: `DELIVERIES` or `PARKED` was restored to an older state, emptied or
+//! created again.
 //!
-//! The ledger has every reply, and the receipts record the settled ones. A reply that is in neither the queue nor the
+//! The ledger has every reply, and the receipts record the settled ones. A reply that is in neither the queues nor the
 //! receipts is published again under its own id. If the receipts were older too, their witness would cause it to be
-//! held. The queue is checked whenever it may be another one: when this process starts, after a new connection, and
-//! if the stream is not the one seen before. The time back to which the search must look is recorded every few
-//! seconds (KV `positions`).
+//! held. The queues are checked whenever they may be other ones: when this process starts, after a new connection, and
+//! if a stream is not the one seen before. One replica at a time does that. The time back to which the search must look
+//! is recorded every few seconds (KV `positions`): the time of the oldest reply that waits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{CasError, Kv, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo};
+use shared::bus::{CasError, Kv, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, TaskLease};
 use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::receipt::{Receipt, ReceiptStep};
@@ -38,28 +38,53 @@ const EVERY: Duration = Duration::from_secs(2);
 const MARGIN_MS: i64 = 10_000;
 /// Number of messages read at once.
 const PAGE: usize = 500;
+/// The task that one replica at a time does.
+const TASK: &str = "lost-replies";
 
 /// The search for replies that are missing from the queue.
 #[derive(Debug)]
 pub struct LostReplies {
     outfit: Arc<Outfit>,
     noted: Kv<Waiting>,
+    lease: TaskLease,
 }
 
-/// The identity and progress of the queue at a check.
+/// The identities and progress of the queues at a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
+    deliveries: Queue,
+    parked: Queue,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Queue {
     incarnation: String,
     created: String,
     last: u64,
 }
 
-impl Seen {
-    /// Returns whether `later` is the same queue, as far as its identity and last sequence show.
+impl Queue {
+    fn new(info: &StreamInfo) -> Self {
+        Self {
+            incarnation: info.incarnation.clone(),
+            created: info.created.clone(),
+            last: info.state.last,
+        }
+    }
+
+    /// Returns whether `later` may be another queue, or the same one restored to an older state.
     fn is_followed_by(&self, later: &Self) -> bool {
-        let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
-        of(self) == of(later) && self.last <= later.last
+        self.incarnation == later.incarnation && self.created == later.created && self.last <= later.last
+    }
+}
+
+impl Seen {
+    /// Whether `later` may be other queues, or the same ones put back.
+    fn is_followed_by(&self, later: &Self) -> bool {
+        self.connection == later.connection
+            && self.deliveries.is_followed_by(&later.deliveries)
+            && self.parked.is_followed_by(&later.parked)
     }
 }
 
@@ -80,12 +105,13 @@ impl LostReplies {
     pub fn new(outfit: Arc<Outfit>) -> Self {
         Self {
             noted: outfit.bus.kv(buckets::POSITIONS),
+            lease: TaskLease::new(&outfit.bus, TASK, outfit.instance.clone()),
             outfit,
         }
     }
 
-    /// Checks the queue repeatedly until `stop` is requested.
-    pub async fn keep(self, stop: Shutdown) {
+    /// Checks the queues repeatedly until `stop` is requested.
+    pub async fn keep(mut self, stop: Shutdown) {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
@@ -93,11 +119,12 @@ impl LostReplies {
             let stops = stop.is_requested();
 
             match self.look(known.as_ref()).await {
-                Ok(seen) => known = Some(seen),
+                Ok(seen) => known = seen,
                 Err(error) => tracing::debug!(%error, "the queue of replies is not compared with the ledger yet"),
             }
 
             if stops {
+                self.lease.give_back().await;
                 return;
             }
 
@@ -109,43 +136,59 @@ impl LostReplies {
         }
     }
 
-    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+    /// Checks the queues if that is this replica's task, and searches them if they may have lost something. Returns
+    /// their state; `None` = another replica checks them.
+    async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
+        if !self.lease.hold().await? {
+            return Ok(None);
+        }
+
         // A connection that ends in the meantime has another number at the next check.
-        let connection = self.outfit.bus.connection_number();
-        let info = self.outfit.bus.stream_info(streams::DELIVERIES).await?;
+        let bus = self.outfit.bus.clone();
+        let connection = bus.connection_number();
+        let info = bus.stream_info(streams::DELIVERIES).await?;
+        let parked = bus.stream_info(streams::PARKED).await?;
         let seen = Seen {
             connection,
-            incarnation: info.incarnation.clone(),
-            created: info.created.clone(),
-            last: info.state.last,
+            deliveries: Queue::new(&info),
+            parked: Queue::new(&parked),
         };
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-            self.find(info.state.last).await?;
+            self.find(info.state.last.max(parked.state.last)).await?;
         }
 
-        self.note(&info).await?;
-        Ok(seen)
+        self.note(&info, &parked).await?;
+        Ok(Some(seen))
     }
 
     /// Records the time since which a reply waits.
-    async fn note(&self, info: &StreamInfo) -> Result<(), LookError> {
-        let first = match info.state.messages {
-            0 => None,
-            _ => {
-                let from = info.state.first;
-                self.outfit.bus.next_on_subject(streams::DELIVERIES, ">", from).await?
-            }
-        };
-
-        let since = match first {
+    async fn note(&self, info: &StreamInfo, parked: &StreamInfo) -> Result<(), LookError> {
+        let waiting = match self.first_of(streams::DELIVERIES, info).await? {
             Some(first) => first.published_at,
             None => self.server_time().await?,
         };
-        let since = since.plus(-MARGIN_MS);
-        self.noted.put(streams::DELIVERIES, &Waiting { since }).await?;
+
+        // The copy that is parked is younger than the reply, whose id is older than its place in the ledger.
+        let first = self.first_of(streams::PARKED, parked).await?;
+        let parked = first.and_then(|first| first.decode::<Reply>().ok());
+        let parked = parked.and_then(|reply| i64::try_from(reply.id.timestamp_ms()).ok());
+        let since = parked.map_or(waiting, |parked| waiting.min(UnixMillis(parked)));
+
+        let noted = Waiting {
+            since: since.plus(-MARGIN_MS),
+            seen: None,
+        };
+        self.noted.put(streams::DELIVERIES, &noted).await?;
 
         Ok(())
+    }
+
+    async fn first_of(&self, stream: &str, info: &StreamInfo) -> Result<Option<Stored>, ReadStreamError> {
+        match info.state.messages {
+            0 => Ok(None),
+            _ => self.outfit.bus.next_on_subject(stream, ">", info.state.first).await,
+        }
     }
 
     async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
@@ -154,7 +197,7 @@ impl LostReplies {
     }
 
     /// Publishes the replies again that are missing from the queue. `last` is the queue's last sequence.
-    async fn find(&self, last: u64) -> Result<(), LookError> {
+    async fn find(&mut self, last: u64) -> Result<(), LookError> {
         let Some(since) = self.since().await? else {
             return Ok(());
         };
@@ -172,8 +215,13 @@ impl LostReplies {
         );
         let mut count = 0_u64;
 
-        let mut page = self.page(streams::LEDGER, since, None).await?;
-        while let Some(through) = page.last().map(|stored| stored.sequence) {
+        let mut ledger = Pages::since(&self.outfit.bus, streams::LEDGER, since);
+        loop {
+            let page = ledger.next().await?;
+            if page.is_empty() {
+                break;
+            }
+
             for reply in page.iter().flat_map(replies) {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the lost copy, so the copy has another id. A duplicate
@@ -184,8 +232,11 @@ impl LostReplies {
                 }
             }
 
-            page = self.page(streams::LEDGER, since, Some(through)).await?;
+            // Reading takes its time, and another replica would begin as well.
+            self.lease.hold().await?;
         }
+
+        count_read(ledger.read());
 
         if count > 0 {
             metrics::counter!("nexus_delivery_lost_replies_total").increment(count);
@@ -269,27 +320,28 @@ impl LostReplies {
     /// Returns the deliveries that were settled since then.
     async fn settled(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
-        let mut page = self.page(streams::RECEIPTS, since, None).await?;
-        while let Some(through) = page.last().map(|stored| stored.sequence) {
+        let mut receipts = Pages::since(&self.outfit.bus, streams::RECEIPTS, since);
+        loop {
+            let page = receipts.next().await?;
+            if page.is_empty() {
+                break;
+            }
+
             let receipts = page.iter().filter_map(|stored| stored.decode::<Receipt>().ok());
             ids.extend(
                 receipts
                     .filter(|receipt| is_last(&receipt.step))
                     .map(|receipt| receipt.delivery),
             );
-
-            page = self.page(streams::RECEIPTS, since, Some(through)).await?;
         }
 
+        count_read(receipts.read());
         Ok(ids)
     }
+}
 
-    async fn page(&self, stream: &str, since: UnixMillis, after: Option<u64>) -> Result<Vec<Stored>, ReadStreamError> {
-        match after {
-            None => self.outfit.bus.history_since(stream, ">", since, PAGE).await,
-            Some(after) => self.outfit.bus.history(stream, ">", after + 1, PAGE).await,
-        }
-    }
+fn count_read(messages: u64) {
+    metrics::counter!("nexus_delivery_lost_replies_read_total").increment(messages);
 }
 
 /// Returns whether a receipt with `step` is the last one of a delivery, unless an operator repeats it.

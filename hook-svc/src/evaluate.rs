@@ -195,7 +195,8 @@ impl Evaluator {
         })
     }
 
-    /// The last record of the event, as the leader says.
+    /// The last record of the event, as the leader says. An event that is sent again after `EVENTS` was put back has another
+    /// sequence and the record that it had; one that an operator published again has the record of that message alone.
     pub(crate) async fn record_of(&self, task: &Task) -> Result<Option<EventInvocations>, HandleEventError> {
         let subject = subject::invocation(task.partition, &task.key);
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
@@ -203,7 +204,8 @@ impl Evaluator {
         };
 
         match stored.decode::<EventInvocations>() {
-            Ok(record) => Ok(Some(record).filter(|record| record.event_seq == task.sequence)),
+            Ok(record) if task.is_redriven() && record.event_seq != task.sequence => Ok(None),
+            Ok(record) => Ok(Some(record)),
             Err(error) => {
                 tracing::warn!(event_id = %task.event.id, %error, "record of the event cannot be read, it is evaluated again");
                 Ok(None)

@@ -57,7 +57,7 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
         })
 }
 
-/// What an event led to. Only a chain that waits for something is held against the dead letters, and only one in which
+/// What an event led to. Only a chain that waits for something is compared with the dead letters and with what is held, and only one in which
 /// humans were asked against the queues: of a card that waits there is no other record.
 async fn traced(
     projection: &Projection,
@@ -75,7 +75,8 @@ async fn traced(
         true => queued(bus, projection).await,
         false => Some(Vec::new()),
     };
-    let mut trace = projection.trace(question, letters.given_up().await).await?;
+    let given_up = letters.given_up(&trace.may_be_held).await;
+    let mut trace = projection.trace(question, given_up).await?;
     match queued {
         Some(queued) => queued.iter().for_each(|reply| wait_for(&mut trace, reply)),
         None => trace.complete = false,

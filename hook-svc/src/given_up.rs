@@ -1,8 +1,11 @@
-//! Dead letters, read when a trace waits for something that may have been given up.
+//! Dead letters and held messages, read when a trace waits for something that may have been given up or be held.
+
+use std::collections::BTreeMap;
 
 use shared::bus::{Bus, ReadStreamError};
 use shared::projection::given_up::{GivenUp, MAX_REMEMBERED};
 use shared::wire::dead_letter::DeadLetter;
+use shared::wire::held::HeldUntil;
 use shared::wire::topology::streams::DLQ;
 use tokio::sync::Mutex;
 
@@ -29,8 +32,29 @@ impl Letters {
         }
     }
 
-    /// What was given up until now. Where `DLQ` cannot be read, what is known.
-    pub async fn given_up(&self) -> GivenUp {
+    /// What was given up until now, and what is held under `keys`. Where `DLQ` cannot be read, what is known; where KV `held`
+    /// cannot, all of it may be held.
+    pub async fn given_up(&self, keys: &[String]) -> GivenUp {
+        let mut given_up = self.letters().await;
+        match self.held(keys).await {
+            Ok(held) => given_up.take_held(held),
+            Err(error) => tracing::debug!(%error, "what is held cannot be read; a trace waits for it"),
+        }
+
+        given_up
+    }
+
+    async fn held(&self, keys: &[String]) -> Result<BTreeMap<String, HeldUntil>, ReadStreamError> {
+        let mut found = BTreeMap::new();
+        for key in keys {
+            let held = self.bus.held().find(key).await?.0;
+            found.extend(held.map(|held| (key.clone(), held.wanted)));
+        }
+
+        Ok(found)
+    }
+
+    async fn letters(&self) -> GivenUp {
         let mut read = self.read.lock().await;
         if let Err(error) = self.read_on(&mut read).await {
             tracing::debug!(%error, "dead letters cannot be read; a trace may wait for what was given up");

@@ -4,23 +4,24 @@
 //! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
 //! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
 //! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
-//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
-//! `positions`).
+//! and when the stream is not the one that was there. One replica at a time does that. Every few seconds it is noted (KV
+//! `positions`) up to when it need be looked back, and which message was the stream's last: where that message is there, only
+//! what came behind it is looked for.
 
-use std::collections::{BTreeMap, HashSet};
+mod fired;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::bus::{
-    CasError, HoldError, Kv, Marked, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
-    WitnessError, claim,
+    CasError, HoldError, Kv, Marked, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, TaskLease,
+    Witness, WitnessError, claim,
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
-use shared::model::hook::HookResult;
-use shared::model::invocation::{EventInvocations, HookOutcome};
+use shared::model::invocation::EventInvocations;
 use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
@@ -38,21 +39,23 @@ use crate::evaluate::Evaluator;
 use crate::owner::{Owner, SERVICE};
 use crate::roster::{Author, Traits};
 use crate::routing::Fire;
+use fired::{Fired, answered, count_read, first_start, leave_out_stored, next_fires};
 
 /// How often it is noted since when something waits.
 const EVERY: Duration = Duration::from_secs(2);
 /// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// Messages read at once.
-const PAGE: usize = 500;
+/// The task that one replica at a time does.
+const TASK: &str = "lost-dispatches";
 
 /// `DISPATCHES`, compared with what should be in it.
 pub(crate) struct LostDispatches {
     owner: Arc<Owner>,
     noted: Kv<Waiting>,
     witness: Witness,
+    lease: TaskLease,
     /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
-    is_asked: AtomicBool,
+    is_asked: bool,
 }
 
 /// Which stream was looked through, and how far it had come.
@@ -72,14 +75,6 @@ impl Seen {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)
     }
-}
-
-/// A fire that a record names.
-struct Fired {
-    /// The record's sequence in `INVOCATIONS`.
-    record: u64,
-    hook_id: String,
-    started_at: UnixMillis,
 }
 
 /// The stream cannot be compared.
@@ -104,7 +99,8 @@ impl LostDispatches {
         Self {
             noted: bus.kv(buckets::POSITIONS),
             witness: Witness::new(bus, Marked::Dispatches),
-            is_asked: AtomicBool::new(false),
+            lease: TaskLease::new(bus, TASK, owner.evaluator.instance.clone()),
+            is_asked: false,
             owner,
         }
     }
@@ -114,7 +110,7 @@ impl LostDispatches {
     }
 
     /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
-    pub(crate) async fn keep(self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
+    pub(crate) async fn keep(mut self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
@@ -124,24 +120,32 @@ impl LostDispatches {
                 () = stop.requested() => false,
             };
             if !knows {
-                return;
+                break;
             }
 
             match self.look(known.as_ref()).await {
-                Ok(seen) => known = Some(seen),
+                Ok(seen) => known = seen,
                 Err(error) => tracing::debug!(%error, "dispatches are not compared with their records yet"),
             }
 
             tokio::select! {
-                () = stop.requested() => return,
+                () = stop.requested() => break,
                 () = connections.stands_anew() => {}
                 () = pause(EVERY) => {}
             }
         }
+
+        self.lease.give_back().await;
     }
 
-    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
-        let bus = &self.evaluator().performer.bus;
+    /// Looks at the stream if that is this replica's to do, and through it if it may have lost something. Returns how it was
+    /// found; none = another replica looks after it.
+    async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
+        if !self.lease.hold().await? {
+            return Ok(None);
+        }
+
+        let bus = self.evaluator().performer.bus.clone();
         // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
 
@@ -156,22 +160,32 @@ impl LostDispatches {
             last: info.state.last,
         };
 
-        let former = self.noted.find(streams::DISPATCHES).await?.0.map(|noted| noted.since);
+        let former = self.noted.find(streams::DISPATCHES).await?.0;
+        let waited_since = former.as_ref().map(|noted| noted.since);
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-            self.find(self.since(former, now).await?, info.state.last).await?;
+            let mut since = self.since(waited_since, now).await?;
+            // Up to its last message that was seen, nothing is lost.
+            if let Some(former) = former.as_ref().and_then(|noted| noted.seen.as_ref())
+                && bus.is_as_seen(streams::DISPATCHES, &info, former).await?
+            {
+                since = since.max(former.at.plus(-MARGIN_MS));
+            }
+
+            self.find(since, info.state.last).await?;
         }
 
-        if self.is_asked.load(Ordering::Relaxed) {
+        if self.is_asked {
             self.witness.check(self.evaluator().clock.now()).await?;
         }
 
-        let since = self.waits_since(&info, former, now).await?;
-        if former != Some(since) {
-            self.noted.put(streams::DISPATCHES, &Waiting { since }).await?;
-        }
+        let noted = Waiting {
+            since: self.waits_since(&info, waited_since, now).await?,
+            seen: bus.seen_stream(streams::DISPATCHES, &info, now).await?,
+        };
+        self.noted.put(streams::DISPATCHES, &noted).await?;
 
-        Ok(seen)
+        Ok(Some(seen))
     }
 
     async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
@@ -223,45 +237,52 @@ impl LostDispatches {
     }
 
     /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
-    /// the ledger.
-    async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
+    /// the ledger. What is kept in memory is a part of the records, and what is lost.
+    async fn find(&mut self, since: UnixMillis, last: u64) -> Result<(), LookError> {
         // In this order: a dispatch is stored before its record, and consumed after both.
-        let mut fired = BTreeMap::new();
-        self.each(streams::INVOCATIONS, since, |stored| fired.extend(fires(stored)))
-            .await?;
-        let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
+        let mut records = Pages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
+        let mut lost = BTreeMap::new();
+        loop {
+            let (mut fired, until) = next_fires(&mut records).await?;
+            let Some(until) = until else { break };
+            leave_out_stored(&self.evaluator().performer.bus, &mut fired, Some(until)).await?;
+            lost.append(&mut fired);
+
+            // Reading takes its time, and another replica would begin as well.
+            self.lease.hold().await?;
+        }
+
+        count_read(records.read());
+
+        // One that was published again stands behind its record.
+        leave_out_stored(&self.evaluator().performer.bus, &mut lost, None).await?;
+        let Some(first) = first_start(&lost) else {
             return Ok(());
         };
 
-        let since = first.plus(-MARGIN_MS);
-        self.each(streams::DISPATCHES, since, |stored| {
-            if let Ok(dispatch) = stored.decode::<Dispatch>() {
-                fired.remove(&dispatch.id);
+        self.is_asked = true;
+        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        let mut ledger = Pages::since(&self.evaluator().performer.bus, streams::LEDGER, first);
+        loop {
+            let page = ledger.next().await?;
+            if page.is_empty() {
+                break;
             }
-        })
-        .await?;
-
-        if fired.is_empty() {
-            return Ok(());
+            let entries = page.iter().filter_map(|stored| stored.decode::<LedgerRecord>().ok());
+            for id in entries.flat_map(|record| record.consumed()) {
+                lost.remove(&id);
+            }
         }
 
-        self.is_asked.store(true, Ordering::Relaxed);
-        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
-        let mut consumed = HashSet::new();
-        self.each(streams::LEDGER, since, |stored| {
-            consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
-        })
-        .await?;
-
-        fired.retain(|id, _| !consumed.contains(id));
+        count_read(ledger.read());
 
         // Ids begin with the event's time: as their events came.
-        for (id, fired) in &fired {
+        for (id, fired) in &lost {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
 
-        if !fired.is_empty() {
-            let count = fired.len();
+        if !lost.is_empty() {
+            let count = lost.len();
             metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
             tracing::warn!(
                 count,
@@ -271,56 +292,6 @@ impl LostDispatches {
         }
 
         Ok(())
-    }
-
-    /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
-    /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
-    async fn each(
-        &self,
-        stream: &str,
-        since: UnixMillis,
-        mut take: impl FnMut(&Stored),
-    ) -> Result<(), ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let mut through = None;
-
-        let mut page = bus.history_since(stream, ">", since, PAGE).await?;
-        while let Some(last) = page.last().map(|stored| stored.sequence) {
-            page.iter().for_each(&mut take);
-            through = Some(last);
-            page = bus.history(stream, ">", last + 1, PAGE).await?;
-        }
-
-        let mut next = match through {
-            Some(last) => last + 1,
-            None => self.first_since(stream, since).await?,
-        };
-        while let Some(stored) = bus.next_on_subject(stream, ">", next).await? {
-            take(&stored);
-            next = stored.sequence + 1;
-        }
-
-        Ok(())
-    }
-
-    /// The sequence of the first message of `stream` that was stored since then, by the leader; behind the last one where
-    /// there is none.
-    async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
-        let bus = &self.evaluator().performer.bus;
-        let Some(last) = bus.last_on_subject(stream, ">").await? else {
-            return Ok(1);
-        };
-
-        let (mut first, mut end) = (1, last.sequence + 1);
-        while first < end {
-            let middle = first + (end - first) / 2;
-            match bus.next_on_subject(stream, ">", middle).await? {
-                Some(stored) if stored.published_at < since => first = stored.sequence + 1,
-                Some(_) | None => end = middle,
-            }
-        }
-
-        Ok(first)
     }
 
     /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
@@ -453,42 +424,4 @@ impl LostDispatches {
 fn pairs(headers: &Headers) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     headers.iter().map(owned).collect()
-}
-
-/// The fires that the record in `stored` names, by their dispatches.
-fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
-    let Ok(record) = stored.decode::<EventInvocations>() else {
-        return Vec::new();
-    };
-    let started_at = record.started_at;
-    let fire = |hook: shared::model::invocation::HookInvocation| match hook.outcome {
-        HookOutcome::Fired { dispatch, .. } => Some((
-            dispatch,
-            Fired {
-                record: stored.sequence,
-                hook_id: hook.hook_id,
-                started_at,
-            },
-        )),
-        HookOutcome::Passed
-        | HookOutcome::Suppressed { .. }
-        | HookOutcome::Skipped { .. }
-        | HookOutcome::Deferred
-        | HookOutcome::Failed { .. } => None,
-    };
-
-    record.hooks.into_iter().filter_map(fire).collect()
-}
-
-/// What the hook answered of whose fire the dispatch `id` was made.
-fn answered(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
-    record.hooks.iter().find_map(|hook| match &hook.outcome {
-        HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
-        HookOutcome::Fired { .. }
-        | HookOutcome::Passed
-        | HookOutcome::Suppressed { .. }
-        | HookOutcome::Skipped { .. }
-        | HookOutcome::Deferred
-        | HookOutcome::Failed { .. } => None,
-    })
 }

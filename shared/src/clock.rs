@@ -26,8 +26,8 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// Environment variable for tests with the offsets of a process's clocks, or the path of a file that contains them:
-/// `wall=+86400s boot=+86400s`. The file is read again while the process runs; `{path}.{instance}` takes precedence
-/// over `{path}`.
+/// `wall=+86400s boot=+86400s`, or `stood=5s` for a machine that was paused. The file is read again while the process
+/// runs; `{path}.{instance}` takes precedence over `{path}`.
 ///
 /// Only builds with the feature `testing` and debug assertions read it. A release build has no code for it.
 pub const TEST_CLOCK: &str = "NEXUS_TEST_CLOCK";
@@ -49,7 +49,8 @@ impl Clock for SystemClock {
 
     fn monotonic(&self) -> Instant {
         let (first, origin) = *ORIGIN.get_or_init(|| (process_time(), since_boot()));
-        first + since_boot().saturating_sub(origin) + offsets().boot
+        let Offsets { boot, stood, .. } = offsets();
+        first + (since_boot().saturating_sub(origin) + boot).saturating_sub(stood)
     }
 }
 
@@ -80,6 +81,8 @@ fn since_boot() -> Duration {
 struct Offsets {
     wall_ms: i64,
     boot: Duration,
+    /// How long the boot-time clock stood while the host's went on.
+    stood: Duration,
 }
 
 #[cfg(all(feature = "testing", debug_assertions))]
@@ -92,6 +95,7 @@ const fn offsets() -> Offsets {
     Offsets {
         wall_ms: 0,
         boot: Duration::ZERO,
+        stood: Duration::ZERO,
     }
 }
 

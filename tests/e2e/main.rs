@@ -16,6 +16,7 @@ mod drain;
 mod examples;
 mod first_hook;
 mod heartbeat;
+mod hung;
 mod intent_tools;
 mod intents;
 mod joints;

@@ -4,7 +4,9 @@ use std::process::Stdio;
 
 use cli::launch::users::password_file;
 use shared::clock::{Clock as _, SystemClock};
+use shared::model::event::EventId;
 use shared::process::status::ask_replicas;
+use shared::projection::api::Trace;
 use shared::wire::topology::streams;
 use tests::command::{Said, command};
 use tests::eventually::eventually;
@@ -146,6 +148,12 @@ async fn positions(world: &World, instance: &str) -> Option<String> {
     one.parts.get("positions").map(|part| part.detail.clone())
 }
 
+/// What `nexus trace` knows of the event `id`.
+async fn traced(world: &World, id: &str) -> Trace {
+    let id = EventId::parse(id).expect("an id");
+    cli::trace::ask(&world.bus, &id).await.expect("asked")
+}
+
 /// Empties `RECEIPTS`, which had come further.
 async fn forget_receipts(world: &World) {
     let state = world.bus.stream_state(streams::RECEIPTS).await.expect("asked");
@@ -212,6 +220,15 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
         doctor.out
     );
 
+    for id in [&second, &third] {
+        let told = traced(&world, id).await;
+        let says_so = told
+            .steps
+            .iter()
+            .any(|step| step.detail.contains("held until an operator decides"));
+        assert!(!told.complete && says_so, "{told:#?}");
+    }
+
     // What is new leaves meanwhile, what is done again arrives, and what is skipped does not.
     let fourth = posted(&world, "p", 4).await;
     answered(&world, &heard, &fourth).await;
@@ -221,6 +238,14 @@ async fn what_is_held_is_listed_and_told_until_an_operator_has_decided() {
     answered(&world, &heard, &second).await;
 
     assert_eq!(world.json(&["recover", "list"]).await, serde_json::json!([]));
+
+    for id in [&second, &third] {
+        eventually("its trace is complete", PATIENCE, async || {
+            let told = traced(&world, id).await;
+            told.complete.then_some(()).ok_or_else(|| format!("{told:#?}"))
+        })
+        .await;
+    }
 
     let unknown = world.tried(&["recover", "skip", "01M84AK0PVX2606425M07Z9QXA"]).await;
     assert!(unknown.expect_err("unknown").contains("nothing with id"));

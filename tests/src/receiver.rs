@@ -1,6 +1,8 @@
-//! A receiver of webhooks on loopback: it notes the id, path and body of each call, takes its time, and says 200.
+//! A receiver of webhooks on loopback: it notes the id, path and body of each call, takes its time, and says 200. While it is
+//! shut it says 503 and notes nothing.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ pub struct Receiver {
     /// Where it listens: `http://127.0.0.1:…/`.
     pub url: String,
     calls: Arc<Mutex<Vec<Call>>>,
+    is_shut: Arc<AtomicBool>,
 }
 
 /// A call that arrived whole.
@@ -40,14 +43,22 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
         let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
-        let noted = Arc::clone(&calls);
+        let is_shut: Arc<AtomicBool> = Arc::default();
+
+        let receiver = Self { url, calls, is_shut };
+        let serving = receiver.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, pace, Arc::clone(&noted)));
+                tokio::spawn(serve(socket, pace, serving.clone()));
             }
         });
 
-        Self { url, calls }
+        receiver
+    }
+
+    /// Has it refuse all calls, or take them again.
+    pub fn set_shut(&self, is_shut: bool) {
+        self.is_shut.store(is_shut, Ordering::Relaxed);
     }
 
     /// How often each `webhook-id` arrived.
@@ -68,7 +79,7 @@ impl Receiver {
 }
 
 /// Answers the calls of one connection. A call counts once all of it is there.
-async fn serve(mut socket: TcpStream, pace: Duration, calls: Arc<Mutex<Vec<Call>>>) {
+async fn serve(mut socket: TcpStream, pace: Duration, receiver: Receiver) {
     let mut read = Vec::new();
     loop {
         let Some((call, length)) = whole(&read) else {
@@ -81,11 +92,17 @@ async fn serve(mut socket: TcpStream, pace: Duration, calls: Arc<Mutex<Vec<Call>
         };
 
         read.drain(..length);
-        calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
-        pause(pace).await;
 
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        if socket.write_all(answer).await.is_err() {
+        let status = if receiver.is_shut.load(Ordering::Relaxed) {
+            "503 Service Unavailable"
+        } else {
+            receiver.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            pause(pace).await;
+            "200 OK"
+        };
+
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        if socket.write_all(answer.as_bytes()).await.is_err() {
             return;
         }
     }

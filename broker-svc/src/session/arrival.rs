@@ -53,6 +53,8 @@ impl Pending {
 pub struct Placed {
     /// Its sequence in `DISPATCHES`.
     pub sequence: u64,
+    /// When the server stored it.
+    pub arrived: UnixMillis,
     /// What is wanted.
     pub order: SessionOrder,
 }

@@ -30,6 +30,7 @@ fn message(number: u64, mode: QueueMode) -> Pending {
 fn order_to(sequence: u64, wanted: Wanted) -> Input {
     Input::Arrived(vec![Arrival::Order(Placed {
         sequence,
+        arrived: NOW,
         order: SessionOrder {
             id: Ulid::from(u128::from(sequence)),
             target: session(),

@@ -8,7 +8,7 @@ use ulid::Ulid;
 use super::Worker;
 use super::approve::Listened;
 use crate::context::dropped_line;
-use crate::doubt::{Doubt, hold};
+use crate::doubt::{Doubt, give_up_order, hold};
 use crate::error::RunSessionError;
 use crate::inbox::{Bad, Look};
 use crate::session::{Arrival, Effect, Input, Pending, Placed};
@@ -22,6 +22,8 @@ struct LeftOut {
     repeated: Vec<Arrival>,
     /// Nobody can tell; it is held.
     held: Vec<Arrival>,
+    /// Orders of which nobody can tell; they have dead letters.
+    unsure: Vec<Arrival>,
 }
 
 impl Worker<'_> {
@@ -88,23 +90,30 @@ impl Worker<'_> {
                 turn.dispatches.iter().any(|dispatch| Some(dispatch.id) == id)
             });
 
+            let session = &self.claimed.session;
             let doubt = if is_running {
                 None
             } else {
-                let (cursor, session) = (fold.cursor.clone(), &self.claimed.session);
+                let cursor = fold.cursor.clone();
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
+            let is_unsure_order = doubt == Some(Doubt::Unknown) && matches!(arrival, Arrival::Order(_));
             if doubt.is_some() {
-                self.machine.know(arrival.id(), &[arrival.sequence()]);
+                let id = arrival.id().filter(|_| !is_unsure_order);
+                self.machine.know(id, &[arrival.sequence()]);
             }
 
             match (doubt, arrival) {
                 (None, arrival) => good.push(arrival),
                 (Some(Doubt::Repeated), arrival) => left.repeated.push(arrival),
                 (Some(Doubt::Unknown), Arrival::Dispatch(pending)) => {
-                    hold(self.broker, &self.claimed.session, &pending).await?;
+                    hold(self.broker, session, &pending).await?;
                     left.held.push(Arrival::Dispatch(pending));
+                }
+                (Some(Doubt::Unknown), Arrival::Order(placed)) => {
+                    give_up_order(self.broker, session, &placed).await?;
+                    left.unsure.push(Arrival::Order(placed));
                 }
                 (Some(Doubt::Consumed | Doubt::Unknown), arrival) => left.consumed.push(arrival),
             }
@@ -126,6 +135,21 @@ impl Worker<'_> {
         for arrival in &left.repeated {
             tracing::warn!(%session, dispatch_id = ?arrival.id(), "dispatch came before, as its subject says");
             metrics::counter!("nexus_broker_repeated_dispatches_total").increment(1);
+        }
+
+        // The entry does not name the order's id, so that the dead letter can be redriven.
+        for arrival in &left.unsure {
+            let dispatch = DispatchRef {
+                id: Ulid::nil(),
+                ..arrival.reference()
+            };
+            let cursor = self.cursor_after(&[arrival.sequence()]);
+            self.owner.stage(LedgerEntry::DispatchDropped {
+                dispatch,
+                reason: DropReason::OrderInDoubt,
+                detail: None,
+                cursor,
+            });
         }
 
         let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
@@ -210,7 +234,7 @@ impl Worker<'_> {
     }
 
     fn carry(&mut self, placed: Placed) {
-        let Placed { sequence, order } = placed;
+        let Placed { sequence, order, .. } = placed;
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
         tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order is carried out");
 

@@ -4,10 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use broker_svc::config::BrokerConfig;
+use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
-use shared::clock::{Clock as _, SystemClock};
+use shared::bus::ServiceSpec;
+use shared::clock::{Clock as _, SystemClock, pause};
 use shared::llm::{self, LlmConfig, Provider};
 use shared::model::ledger::{LedgerEntry, TurnFailure};
 use shared::model::session::SessionRef;
@@ -28,6 +31,8 @@ const URL: &str = "NEXUS_TEST_AFTER_HOURS_URL";
 const PERSONAS: &str = "NEXUS_TEST_AFTER_HOURS_PERSONAS";
 /// Names the model that it asks.
 const MODEL: &str = "NEXUS_TEST_AFTER_HOURS_MODEL";
+/// Names its `hooks.yaml`, if it has hooks.
+const HOOKS: &str = "NEXUS_TEST_AFTER_HOURS_HOOKS";
 const DAY_MS: u64 = 24 * 3_600_000;
 /// A turn has half a minute, and a human has a week.
 const LIMITS: &str = "limits: {wall_ms: 30000}";
@@ -51,7 +56,11 @@ async fn a_broker_of_its_own() {
             };
 
             let model = llm::open(config, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
-            let broker = broker_at(&url, &name, &personas, BrokerConfig::default()).await;
+            let mut broker = broker_at(&url, &name, &personas, BrokerConfig::default()).await;
+            if let Some(hooks) = told(HOOKS) {
+                let rules = HookRules::parse(&hooks, &broker.personas).expect("hooks");
+                broker = broker.with_hooks(rules);
+            }
             (run_broker(Arc::new(broker.with_model(model))), None)
         }
         None => {
@@ -73,10 +82,15 @@ struct Brokers {
 
 impl Brokers {
     fn start(bench: &Bench, personas: &str, model: Option<&ModelServer>) -> Self {
+        Self::start_hooked(bench, personas, model, None)
+    }
+
+    fn start_hooked(bench: &Bench, personas: &str, model: Option<&ModelServer>, hooks: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let clock = ProcessClock::at(&folder.path().join("clock"));
         let mut told = vec![(URL, bench.server.url()), (PERSONAS, personas.to_owned())];
         told.extend(model.map(|model| (MODEL, model.base_url("openai"))));
+        told.extend(hooks.map(|hooks| (HOOKS, hooks.to_owned())));
         told.push((shared::clock::TEST_CLOCK, clock.variable().1));
 
         Self {
@@ -267,6 +281,120 @@ async fn a_turn_that_has_used_its_time_fails_of_it_once_whichever_broker_has_it(
 
     assert_eq!(failures(&bench, &main).await, [TurnFailure::Limit { limit }]);
 
-    let more = tokio::time::timeout(std::time::Duration::from_millis(10), questions.next()).await;
+    let more = tokio::time::timeout(Duration::from_millis(10), questions.next()).await;
     assert!(more.is_err(), "it is asked again without time to answer");
+}
+
+/// The time of a turn whose first call takes a part of it, milliseconds.
+const SHARED_MS: i64 = 12_000;
+const FIRST_CALL: Duration = Duration::from_secs(5);
+/// A change of owners counts as a tenth of the turn's time at most, and a busy machine ends a turn a little late.
+const LATE_MS: i64 = 3_000;
+
+/// Tools whose first call is answered after [`FIRST_CALL`] and whose second never is; each call notes when it came.
+struct Silent {
+    folder: tempfile::TempDir,
+    model: ModelServer,
+}
+
+impl Silent {
+    /// A model that calls `list_hooks`, and then `second` with `arguments`.
+    async fn start(second: &'static str, arguments: Value) -> Self {
+        let model = ModelServer::ruled(move |request, _| match request.tool_results().len() {
+            0 => Scripted::calls([Call::new("c0", "list_hooks", &json!({ "status": "active" }))]),
+            1 => Scripted::calls([Call::new("c1", second, &arguments)]),
+            _ => Scripted::text("done"),
+        })
+        .await;
+
+        Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            model,
+        }
+    }
+
+    fn spec(&self) -> ServiceSpec {
+        let begun = self.begun_file();
+        ServiceSpec::new("hook", "test").endpoint("list", move |question: Value| {
+            let begun = begun.clone();
+            async move {
+                if question["status"] == "active" {
+                    pause(FIRST_CALL).await;
+                    return Ok::<_, (usize, String)>(json!([]));
+                }
+                note(&begun);
+                std::future::pending().await
+            }
+        })
+    }
+
+    fn begun_file(&self) -> std::path::PathBuf {
+        self.folder.path().join("begun")
+    }
+
+    /// When the calls began that are never answered, Unix milliseconds by the host's clock.
+    fn begun(&self) -> Vec<i64> {
+        let text = std::fs::read_to_string(self.begun_file()).unwrap_or_default();
+        text.lines().map(|line| line.parse().expect("milliseconds")).collect()
+    }
+}
+
+fn note(begun: &Path) {
+    use std::io::Write as _;
+
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(begun);
+    writeln!(file.expect("a file"), "{}", SystemClock.now().0).expect("it is noted");
+}
+
+/// A turn of which a call or a hook is under way when its broker dies, and of which the next broker, a day later, waits for it
+/// as long as the turn has left: less than it had, and more than nothing.
+async fn waits_for_what_is_left(silent: &Silent, hooks: Option<&str>) {
+    let bench = Bench::start().await;
+    let service = bench.bus.serve(silent.spec()).await.expect("a service");
+    let personas = format!("personas: {{default: {{runner: llm, limits: {{wall_ms: {SHARED_MS}}}}}}}");
+    let mut brokers = Brokers::start_hooked(&bench, &personas, Some(&silent.model), hooks);
+    let main = session("main");
+    models::send(&bench, &main, 1, &["*"], 0).await;
+
+    eventually("the second call", async || silent.begun().len() == 1).await;
+    brokers.pass_a_day(true).await;
+    eventually("it begins again", async || silent.begun().len() == 2).await;
+    eventually("the turn's end", async || !failures(&bench, &main).await.is_empty()).await;
+
+    let limit = "wall_ms".to_owned();
+    assert_eq!(failures(&bench, &main).await, [TurnFailure::Limit { limit }]);
+    assert_eq!(silent.begun().len(), 2, "it is not begun once more");
+
+    let ended = bench.ledger(&main).await.pop().expect("a ledger").1.at;
+    let waited = ended.0 - i64::try_from(DAY_MS).expect("a day") - silent.begun()[1];
+    let used = i64::try_from(FIRST_CALL.as_millis()).expect("seconds");
+    assert!(
+        waited > 1_000,
+        "a day without a broker is no time of the turn: {waited} ms"
+    );
+    assert!(
+        waited <= SHARED_MS - used + LATE_MS && waited < SHARED_MS - LATE_MS,
+        "the first call took {used} of {SHARED_MS} ms, and the second is waited for {waited} ms"
+    );
+
+    drop(service);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_has_what_is_left_of_its_turn_at_another_broker() {
+    let silent = Silent::start("list_hooks", json!({ "status": "disabled" })).await;
+    waits_for_what_is_left(&silent, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_has_what_is_left_of_its_turn_at_another_broker() {
+    let silent = Silent::start("create_hook", json!({ "name": "a", "script": "b" })).await;
+    let script = silent.folder.path().join("slow.sh");
+    std::fs::write(&script, "date +%s%3N >> \"$1\"; sleep 600\n").expect("a script");
+    let command = format!("sh {} {}", script.display(), silent.begun_file().display());
+    let hooks = format!(
+        "enabled: true\nallow: {{all: ['{command}']}}\n\
+         hooks: [{{name: gate, hook: PreToolUse, tools: [create_hook], command: '{command}', blocking: true, timeout: 60}}]"
+    );
+    waits_for_what_is_left(&silent, Some(&hooks)).await;
 }

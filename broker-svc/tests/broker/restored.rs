@@ -6,14 +6,19 @@ use shared::bus::Outgoing;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{DropReason, LedgerEntry};
-use shared::model::session::SessionRef;
+use shared::model::order::{SessionOrder, Wanted};
+use shared::model::session::{QueueMode, QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
+use shared::wire::headers::{Headers, MSG_ID, REDRIVE};
 use shared::wire::held::HeldKind;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, LEDGER};
 use ulid::Ulid;
 
 use crate::bench::{Bench, dispatch, eventually, session};
+
+/// What arrives so soon after it was made is no copy, milliseconds (`doubt::YOUNG_MS`).
+const YOUNG_MS: i64 = 30_000;
 
 /// Runs dispatches `numbers` of `to` to their end, with a broker of its own.
 async fn run(bench: &Bench, name: &str, to: &SessionRef, numbers: std::ops::Range<u64>, total: usize) {
@@ -90,6 +95,15 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
 
     let held = bench.bus.held().entries().await.expect("readable");
     assert!(held.iter().all(|(_, entry)| entry.value.kind == HeldKind::Dispatch));
+
+    // They arrived as soon as they were made: that they are no copies does not say that they were not run.
+    for (_, entry) in &held {
+        let stored = bench.bus.at_sequence(DISPATCHES, entry.value.sequence).await;
+        let arrived = stored.expect("readable").expect("it is there").published_at;
+        let made = i64::try_from(entry.value.id.timestamp_ms()).expect("after 1970");
+        let age = arrived.since(UnixMillis(made));
+        assert!((0..YOUNG_MS).contains(&age), "{age} ms");
+    }
     assert_eq!(bench.replies().await.len(), replies, "nothing is said twice");
 
     let b3 = bench.broker("b4", "").await;
@@ -102,6 +116,113 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
     .await;
 
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() {
+    let mut bench = Bench::start().await;
+    let main = session("main");
+    run(&bench, "b1", &main, 1..4, 3).await;
+    bench.server.stop().await;
+    let older = bench.server.copy_of(LEDGER);
+    bench.server.restart().await;
+
+    let running = bench.run("b2", "").await;
+    let reset = order(&main, Wanted::Reset);
+    let queue = order(
+        &main,
+        Wanted::Queue {
+            settings: QueueSettings {
+                mode: Some(QueueMode::Collect),
+                ..QueueSettings::default()
+            },
+        },
+    );
+    for given in [&reset, &queue] {
+        give(&bench, given).await;
+    }
+    eventually("both are carried out", async || ordered(&bench, &main).await.len() == 2).await;
+    running
+        .broker
+        .ledger_witness()
+        .check(SystemClock.now())
+        .await
+        .expect("kept");
+    running.stop().await;
+
+    bench.server.stop().await;
+    bench.server.put_back(LEDGER, &older);
+    bench.server.restart().await;
+
+    let running = bench.run("b3", "").await;
+    bench.claim(&main).await;
+    eventually("the reset has a letter", async || bench.dead_letters().await.len() == 1).await;
+    is_dropped(&bench, &main, DropReason::OrderInDoubt).await;
+    let letter = bench.dead_letters().await.pop().expect("a letter");
+    assert_eq!(letter.reason, "order_in_doubt");
+
+    // What may be carried out as often as one likes is.
+    eventually("the queue's settings are set", async || {
+        ordered(&bench, &main).await == [queue.id]
+    })
+    .await;
+    let resets = |entry: &LedgerEntry| matches!(entry, LedgerEntry::SessionReset { .. });
+    assert!(!bench.entries(&main).await.iter().any(resets), "history stands");
+
+    // Redriven, as `nexus dlq redrive` does: the operator means it.
+    let until = running
+        .broker
+        .era()
+        .await
+        .expect("told")
+        .doubt_until
+        .expect("the ledger is older");
+    eventually("what comes from now on is new", async || SystemClock.now() > until).await;
+    let payload = letter.payload_bytes().expect("base64");
+    let mut headers: Headers = letter
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    headers.insert(MSG_ID, format!("{REDRIVE}1"));
+    let out = Outgoing::raw(letter.redrive_subject, headers, payload.into());
+    bench.bus.publish(out).await.expect("stored");
+    bench.claim(&main).await;
+    eventually("it is carried out", async || {
+        ordered(&bench, &main).await == [queue.id, reset.id]
+    })
+    .await;
+
+    running.stop().await;
+}
+
+fn order(to: &SessionRef, wanted: Wanted) -> SessionOrder {
+    SessionOrder {
+        id: Ulid::generate(),
+        target: to.clone(),
+        wanted,
+        by: "ada".to_owned(),
+        reason: String::new(),
+        at: SystemClock.now(),
+    }
+}
+
+async fn give(bench: &Bench, order: &SessionOrder) {
+    let out = Outgoing::new(subject::dispatch(&order.target), order).msg_id(order.id.to_string());
+    bench.bus.publish(out).await.expect("an order is stored");
+    bench.claim(&order.target).await;
+}
+
+/// Orders that the ledger of `of` says were carried out.
+async fn ordered(bench: &Bench, of: &SessionRef) -> Vec<Ulid> {
+    let entries = bench.entries(of).await.into_iter();
+    let orders = entries.filter_map(|entry| {
+        let LedgerEntry::Ordered { order, .. } = entry else {
+            return None;
+        };
+        Some(order.id)
+    });
+    orders.collect()
 }
 
 /// Publishes `both` for `session`, whose only turns they are, and waits until each was run.
@@ -168,7 +289,7 @@ async fn a_dispatch_that_may_be_a_copy_is_recognised_however_new_its_event_looks
         .repeated();
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
-    is_dropped(&bench, &main, "repeated").await;
+    is_dropped(&bench, &main, DropReason::Repeated).await;
 
     assert!(turns(&bench, &main).await.values().all(|times| *times == 1));
 

@@ -203,7 +203,7 @@ impl Owner {
 
     /// An order is carried out.
     pub(crate) fn carry(&mut self, world: &mut World, placed: Placed) {
-        let Placed { sequence, order } = placed;
+        let Placed { sequence, order, .. } = placed;
         if order.wanted == Wanted::Reset {
             let reason = "by ada".to_owned();
             self.stage(world, LedgerEntry::SessionReset { reason });

@@ -229,7 +229,11 @@ impl World {
         let again = orders.first().filter(|_| self.chance.once_in(4)).cloned();
         let order = again.unwrap_or(order);
         self.say(&format!("order {}", order.wanted.name()));
-        self.arrivals.push(Arrival::Order(Placed { sequence, order }));
+        self.arrivals.push(Arrival::Order(Placed {
+            sequence,
+            arrived: at,
+            order,
+        }));
         self.claim_perhaps();
     }
 }

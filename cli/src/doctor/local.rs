@@ -25,7 +25,7 @@ pub(super) fn programs(_: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
 }
 
 /// The data directory of `nexus up` that the configuration belongs to; the working directory if it belongs to none.
-fn data_directory(surroundings: &Surroundings) -> PathBuf {
+pub(super) fn data_directory(surroundings: &Surroundings) -> PathBuf {
     let beside = Path::new(surroundings.document.source()).parent();
     // The parent of a bare name is empty, and means the working directory.
     let beside = beside.map(|directory| {

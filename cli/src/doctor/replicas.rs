@@ -1,17 +1,23 @@
-//! Every replica of every service, as it describes itself.
+//! Every replica of every service, as it describes itself; and those that should and do not.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
+use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
-use shared::process::status::ReplicaStatus;
+use shared::process::ProcessName;
+use shared::process::status::{ReplicaStatus, announced_replicas, hear_replicas};
 
-use super::{Finding, Surroundings};
+use super::{Finding, Surroundings, local};
 use crate::launch::SERVICES;
 
 /// Difference between a replica's clock and ours that is said, in milliseconds. An answer may be some seconds old.
 const CLOCKS_APART_MS: u64 = 5_000;
+/// How long replicas may take that are asked once more because one did not answer; the slowest has a third of it.
+const ONCE_MORE: Duration = Duration::from_secs(9);
 /// Gauges that should be zero, and what it means if they are not.
 const SHOULD_BE_ZERO: [(&str, &str); 4] = [
     ("nexus_hook_breakers_open", "hooks are paused (`nexus breaker list`)"),
@@ -28,17 +34,69 @@ const SHOULD_BE_ZERO: [(&str, &str); 4] = [
 
 /// One line a replica, and one for each service of which none answers.
 pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
-    let found = match (&surroundings.bus, &surroundings.heard) {
-        (Ok(_), Ok(heard)) => {
-            let mut findings = look(&heard.replicas, SystemClock.now().0);
-            findings.extend(unread(heard.unread));
-            findings
+    async {
+        match (&surroundings.bus, &surroundings.heard) {
+            (Ok(bus), Ok(heard)) => {
+                let mut findings = look(&heard.replicas, SystemClock.now().0);
+                findings.extend(unread(heard.unread));
+                findings.extend(silent(bus, surroundings, &heard.replicas).await);
+                findings
+            }
+            (Ok(_), Err(error)) => vec![Finding::unknown("services", error)],
+            (Err(_), _) => Vec::new(),
         }
-        (Ok(_), Err(error)) => vec![Finding::unknown("services", error)],
-        (Err(_), _) => Vec::new(),
+    }
+    .boxed_local()
+}
+
+/// Replicas that should answer and do not, though asked once more: processes of this machine that run, and whoever has said on
+/// the bus that it is there.
+async fn silent(bus: &Bus, surroundings: &Surroundings, heard: &[ReplicaStatus]) -> Vec<Finding> {
+    let here = running_here(&local::data_directory(surroundings).join("run"));
+    let elsewhere = match announced_replicas(bus).await {
+        Ok(elsewhere) => elsewhere,
+        Err(error) => return vec![Finding::unknown("services", error)],
     };
 
-    async { found }.boxed_local()
+    let answers = |heard: &[ReplicaStatus], name: &str| heard.iter().any(|replica| replica.instance == name);
+    let all = here.iter().chain(&elsewhere);
+    if all.clone().all(|name| answers(heard, name)) {
+        return Vec::new();
+    }
+
+    let again = match hear_replicas(bus, ONCE_MORE).await {
+        Ok(again) => again.replicas,
+        Err(error) => return vec![Finding::unknown("services", error)],
+    };
+    let is_silent = |name: &&String| !answers(heard, name) && !answers(&again, name);
+    let hung = here
+        .iter()
+        .filter(is_silent)
+        .map(|name| Finding::fault(name, "its process runs and does not answer: does it hang?"));
+    let gone = elsewhere
+        .iter()
+        .filter(|name| is_silent(name) && !here.contains(*name))
+        .map(|name| {
+            Finding::warning(
+                name,
+                "was there within ten minutes and does not answer: it hangs, or was killed",
+            )
+        });
+
+    hung.chain(gone).collect()
+}
+
+/// Instances that have announced themselves in `directory` and whose processes run.
+fn running_here(directory: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let announced = entries.filter_map(|entry| {
+        let text = std::fs::read_to_string(entry.path()).ok()?;
+        let announced: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let process = ProcessName::parse(announced["process"].as_str()?)?;
+        let instance = announced["instance"].as_str()?;
+        process.is_running().then(|| instance.to_owned())
+    });
+    announced.collect()
 }
 
 fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {

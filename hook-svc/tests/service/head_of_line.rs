@@ -231,32 +231,45 @@ async fn tails(busy: &[Event]) -> (Duration, Duration) {
     (p99(&world, &peers, 2_000).await, without)
 }
 
-/// The figures that the design promises; they need a quiet machine (`NEXUS_CHAOS=long`).
+/// The median round of `rounds` rounds beside `busy` people: with them, and without.
+async fn median(form: &str, busy: &[Event], rounds: usize) -> (Duration, Duration) {
+    let mut measured = Vec::new();
+    for _ in 0..rounds {
+        measured.push(tails(busy).await);
+    }
+
+    measured.sort_by_key(|(with, without)| with.saturating_sub(*without));
+    let (with, without) = measured[rounds / 2];
+    println!("beside {form}: p99 {with:?}, without {without:?}, of {measured:?}");
+
+    (with, without)
+}
+
+/// The long form checks the figures that the design promises, which need a quiet machine (`NEXUS_CHAOS=long`). The short form
+/// checks one round, within a bound that a busy machine keeps and that waiting for one slow answer breaks.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tail_of_others_is_what_it_is_without_slow_conversations() {
     #[expect(clippy::disallowed_methods, reason = "a test asks which form it has")]
-    if std::env::var("NEXUS_CHAOS").is_ok_and(|form| form == "long") {
-        // The design names no figure for two hundred: the burst of two thousand messages is itself a load.
-        let forms = [
-            ("one", crowd(), true),
-            ("sixteen", crowds(), true),
-            ("two hundred", many_crowds(), false),
-        ];
+    let is_long = std::env::var("NEXUS_CHAOS").is_ok_and(|form| form == "long");
 
-        for (form, busy, is_promised) in forms {
-            let mut rounds = Vec::new();
-            for _ in 0..ROUNDS {
-                rounds.push(tails(&busy).await);
-            }
+    if !is_long {
+        let (with, without) = median("sixteen", &crowds(), 1).await;
+        assert!(with <= without + SOON, "p99 {with:?}, without {without:?}");
+        return;
+    }
 
-            rounds.sort_by_key(|(with, without)| with.saturating_sub(*without));
-            let (with, without) = rounds[ROUNDS / 2];
-            println!("beside {form}: p99 {with:?}, without {without:?}, of {rounds:?}");
+    // The design names no figure for two hundred: the burst of two thousand messages is itself a load.
+    let forms = [
+        ("one", crowd(), true),
+        ("sixteen", crowds(), true),
+        ("two hundred", many_crowds(), false),
+    ];
 
-            assert!(
-                !is_promised || with <= 2 * without || with <= without + Duration::from_millis(20),
-                "beside {form}: {rounds:?}"
-            );
-        }
+    for (form, busy, is_promised) in forms {
+        let (with, without) = median(form, &busy, ROUNDS).await;
+        assert!(
+            !is_promised || with <= 2 * without || with <= without + Duration::from_millis(20),
+            "beside {form}: p99 {with:?}, without {without:?}"
+        );
     }
 }

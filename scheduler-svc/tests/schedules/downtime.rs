@@ -284,10 +284,8 @@ async fn traced(world: &World, over: &Arc<AtomicBool>) -> ServiceHandle {
         let complete = over.load(Ordering::Relaxed);
         async move {
             Ok::<_, (usize, String)>(Trace {
-                event: None,
-                steps: Vec::new(),
                 complete,
-                cut: false,
+                ..Trace::default()
             })
         }
     });

@@ -60,7 +60,8 @@ impl Source {
     }
 }
 
-/// Returns the offsets in the first of `paths` that exists, or zero if none does. The boot time never goes back.
+/// Returns the offsets in the first of `paths` that exists, or zero if none does. The boot time never goes back: a test
+/// that stops a process for as long as its clock is to have stood sets no boot time back.
 fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     let now = process_time();
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,13 +74,14 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
     known.offsets = Offsets {
         wall_ms: told.wall_ms,
         boot: told.boot.max(known.offsets.boot),
+        stood: told.stood.max(known.offsets.stood),
     };
 
     known.read_at = Some(now);
     known.offsets
 }
 
-/// Parses `wall=+86400s boot=+500ms`. A clock that is not named has the offset zero.
+/// Parses `wall=+86400s boot=+500ms stood=5s`. A clock that is not named has the offset zero.
 fn parse(text: &str) -> Result<Offsets, String> {
     let mut offsets = Offsets::default();
     for word in text.split_whitespace() {
@@ -93,7 +95,11 @@ fn parse(text: &str) -> Result<Offsets, String> {
                 let ahead = u64::try_from(millis).map_err(|_| format!("`{word}`: boot time never goes back"))?;
                 offsets.boot = Duration::from_millis(ahead);
             }
-            _ => return Err(format!("`{word}`: expected wall=… or boot=…")),
+            "stood" => {
+                let stood = u64::try_from(millis).map_err(|_| format!("`{word}`: a clock stands for some time"))?;
+                offsets.stood = Duration::from_millis(stood);
+            }
+            _ => return Err(format!("`{word}`: expected wall=…, boot=… or stood=…")),
         }
     }
 
@@ -116,14 +122,22 @@ mod tests {
         let day = Offsets {
             wall_ms: 86_400_000,
             boot: Duration::from_secs(86_400),
+            stood: Duration::ZERO,
         };
         assert_eq!(parse("wall=+86400s boot=86400s\n"), Ok(day));
 
         let back = Offsets {
             wall_ms: -1_500,
-            boot: Duration::ZERO,
+            ..Offsets::default()
         };
         assert_eq!(parse("wall=-1500ms"), Ok(back));
+
+        let paused = Offsets {
+            wall_ms: -1_500,
+            stood: Duration::from_millis(1_500),
+            ..Offsets::default()
+        };
+        assert_eq!(parse("wall=-1500ms stood=1500ms"), Ok(paused));
         assert_eq!(parse(""), Ok(Offsets::default()));
 
         for wrong in ["wall", "wall=1", "boot=-1s", "moon=+1s", "wall=1h"] {

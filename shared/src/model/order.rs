@@ -41,6 +41,15 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl Wanted {
+    /// Returns whether the order is about the moment in which it is given, so that applying it twice does harm.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        match self {
+            Self::Abort | Self::Interrupt | Self::Reset => true,
+            Self::Queue { .. } | Self::Withdraw { .. } => false,
+        }
+    }
+
     /// Returns the order's name for logs and records.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -436,6 +436,8 @@ async fn work<S: Service>(
     let Some(bus) = bus.map(|bus| bus.trusting(trust)) else {
         return Ok(());
     };
+    let over = Shutdown::default();
+    let announced = tokio::spawn(teller.clone().announce(bus.clone(), over.clone()));
     tokio::spawn(teller.serve(bus.clone(), ended.clone()));
     tokio::spawn(watch(
         bus.clone(),
@@ -476,6 +478,9 @@ async fn work<S: Service>(
     } else {
         ended.await
     };
+
+    over.trigger();
+    announced.await.context("announcing panicked")?;
 
     match ended {
         Some(ended) => ended.context("service panicked")?,

@@ -1,6 +1,6 @@
 //! Status of every replica over the bus, for callers that ask all of them at once (`nexus doctor`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,13 +9,26 @@ use serde::{Deserialize, Serialize};
 
 use super::health::{Health, Part};
 use super::lifecycle::Shutdown;
-use crate::bus::Bus;
+use crate::bus::{Bus, ReadStreamError};
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::model::time::UnixMillis;
 use crate::wire::headers::Headers;
+use crate::wire::session_mark::LeaseRecord;
+use crate::wire::subject::token;
+use crate::wire::topology::buckets;
 
 /// Subject on which every replica listens.
 const SUBJECT: &str = "nexus.svc.replica.status";
+/// Prefix of the keys in KV `leases` under which replicas announce themselves.
+const REPLICA: &str = "replica.";
+
+/// Lifetime of an announcement, and the interval between two of them.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(600);
+const ANNOUNCED_EVERY: Duration = Duration::from_secs(60);
+
+/// Maximum time to withdraw the announcement when the replica ends.
+const TAKEN_BACK_WITHIN: Duration = Duration::from_millis(500);
+
 /// Pause before a replica subscribes again, after that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -79,6 +92,17 @@ pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, Strin
     Ok(Heard { replicas, unread })
 }
 
+/// Returns the instances that announced themselves within ten minutes and did not withdraw: those that should answer
+/// [`ask_replicas`].
+///
+/// # Errors
+/// Returns [`ReadStreamError`] if KV `leases` cannot be read.
+pub async fn announced_replicas(bus: &Bus) -> Result<BTreeSet<String>, ReadStreamError> {
+    let leases = bus.kv::<LeaseRecord>(buckets::LEASES).survey().await?;
+    let replicas = leases.entries.into_iter().filter(|(key, _)| key.starts_with(REPLICA));
+    Ok(replicas.map(|(_, lease)| lease.value.holder).collect())
+}
+
 /// Responder for this replica's status.
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
@@ -89,6 +113,43 @@ pub(super) struct Teller {
 }
 
 impl Teller {
+    /// Announces this replica in KV `leases` until `ended`, then withdraws the announcement.
+    pub(super) async fn announce(self, bus: Bus, ended: Shutdown) {
+        let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
+        let key = format!("{REPLICA}{}.{}", self.service, token(&self.instance));
+        let record = LeaseRecord {
+            holder: self.instance,
+            epoch: 0,
+            in_progress: None,
+            unclean: 0,
+            released: false,
+        };
+
+        while !ended.is_requested() {
+            let said = tokio::select! {
+                said = leases.put_ttl(&key, &record, ANNOUNCED_FOR) => said,
+                () = ended.requested() => break,
+            };
+            let wait = match said {
+                Ok(_) => ANNOUNCED_EVERY,
+                Err(error) => {
+                    tracing::debug!(%error, "failed to announce this replica");
+                    AGAIN
+                }
+            };
+
+            tokio::select! {
+                () = pause(wait) => {}
+                () = ended.requested() => {}
+            }
+        }
+
+        let taken_back = tokio::time::timeout(TAKEN_BACK_WITHIN, leases.delete(&key, None)).await;
+        if !matches!(taken_back, Ok(Ok(()))) {
+            tracing::debug!("failed to withdraw this replica's announcement");
+        }
+    }
+
     /// Responds over `bus` until `ended`.
     pub(super) async fn serve(self, bus: Bus, ended: Shutdown) {
         while !ended.is_requested() {
@@ -199,5 +260,28 @@ mod tests {
         assert_eq!(found[1].parts["nats"].detail, "as it is");
 
         ended.trigger();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_that_ends_well_is_not_awaited() {
+        let (_server, bus) = world().await;
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let ended = Shutdown::default();
+        let teller = Teller {
+            service: "hook-svc",
+            instance: "a.b/c".to_owned(),
+            health: Health::default(),
+            metrics: recorder.handle(),
+        };
+
+        let announcing = tokio::spawn(teller.announce(bus.clone(), ended.clone()));
+        let expected = BTreeSet::from(["a.b/c".to_owned()]);
+        while announced_replicas(&bus).await.expect("asked") != expected {
+            pause(Duration::from_millis(10)).await;
+        }
+
+        ended.trigger();
+        announcing.await.expect("it ends");
+        assert_eq!(announced_replicas(&bus).await.expect("asked"), BTreeSet::new());
     }
 }

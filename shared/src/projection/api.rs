@@ -223,6 +223,9 @@ pub enum Stage {
     DeadLetter,
 }
 
+/// Most keys of what may be held that a trace names.
+pub const MAX_MAY_BE_HELD: usize = 256;
+
 /// One step of a causal chain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceStep {
@@ -260,6 +263,10 @@ pub struct Trace {
     /// events may lead to each other. A chain that could not be followed to its end is not `complete`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// Keys in KV `held` of dispatches and deliveries that are not over and may be held, at most [`MAX_MAY_BE_HELD`]: for
+    /// whoever answers the question, and no part of the answer.
+    #[serde(skip)]
+    pub may_be_held: Vec<String>,
 }
 
 /// Returns the limit that applies if `asked` was requested.

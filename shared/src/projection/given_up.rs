@@ -1,9 +1,11 @@
-//! Dead letters that traces need: a chain that ended in a dead letter is not in progress. *Pure.*
+//! Dead letters and held messages that traces need: a chain that ended in a dead letter is not in progress, and one
+//! that waits for an operator is. *Pure.*
 
 use std::collections::BTreeMap;
 
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers::MSG_ID;
+use crate::wire::held::{HELD_LETTER, HeldUntil};
 use crate::wire::topology::streams;
 
 /// Maximum number of dead letters of each kind that are remembered; the oldest are dropped.
@@ -16,11 +18,17 @@ pub struct GivenUp {
     events: BTreeMap<u64, String>,
     /// Reasons of replies that were not delivered, by turn.
     replies: BTreeMap<String, String>,
+    /// What operators want of held messages, by key in KV `held`; none = nobody has asked.
+    held: Option<BTreeMap<String, HeldUntil>>,
 }
 
 impl GivenUp {
-    /// Adds a dead letter.
+    /// Adds a dead letter. A held message is not given up.
     pub fn take(&mut self, letter: &DeadLetter) {
+        if letter.service == HELD_LETTER {
+            return;
+        }
+
         let why = format!("{}: {}", letter.reason, letter.detail);
         if letter.stream == streams::EVENTS {
             self.events.insert(letter.sequence, why);
@@ -42,6 +50,24 @@ impl GivenUp {
                 self.replies.pop_first();
             }
         }
+    }
+
+    /// Adds what KV `held` has of the keys that a trace asked for.
+    pub fn take_held(&mut self, held: BTreeMap<String, HeldUntil>) {
+        self.held = Some(held);
+    }
+
+    /// Returns whether KV `held` was read.
+    #[must_use]
+    pub const fn is_held_known(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Returns the value that KV `held` has under `key`; `None` if the bucket was not read.
+    #[must_use]
+    pub fn held(&self, key: &str) -> Option<Option<HeldUntil>> {
+        let held = self.held.as_ref()?;
+        Some(held.get(key).copied())
     }
 
     /// Returns the reason why the event at `sequence` was given up, if it was.

@@ -11,11 +11,13 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::api::{EventRow, MAX_TRACE_STEPS, Stage, Trace, TraceStep};
+use super::api::{EventRow, MAX_MAY_BE_HELD, MAX_TRACE_STEPS, Stage, Trace, TraceStep};
 use super::given_up::GivenUp;
 use super::query;
 use crate::model::event::{Direction, MAX_HOPS};
+use crate::model::ledger::DropReason;
 use crate::model::time::UnixMillis;
+use crate::wire::held::{Held, HeldKind, HeldUntil, held_key};
 
 /// Maximum number of events and turns that one walk visits. A longer chain is cut, and never called complete.
 const MAX_VISITED: usize = 20_000;
@@ -35,6 +37,7 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
         visited: HashSet::new(),
         complete: true,
         cut: false,
+        may_be_held: Vec::new(),
     };
 
     walk.event(&event, 0)?;
@@ -43,6 +46,7 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
         steps: walk.steps,
         complete: walk.complete,
         cut: walk.cut,
+        may_be_held: walk.may_be_held,
     })
 }
 
@@ -53,6 +57,17 @@ struct Walk<'c> {
     visited: HashSet<String>,
     complete: bool,
     cut: bool,
+    may_be_held: Vec<String>,
+}
+
+/// What is known of something that may be held.
+enum Hold {
+    /// Nobody has asked, or an operator has yet to decide.
+    Open(&'static str),
+    /// An operator has decided.
+    Decided(HeldUntil),
+    /// It is not held.
+    No,
 }
 
 impl Walk<'_> {
@@ -178,8 +193,8 @@ impl Walk<'_> {
 
     fn dispatch(&mut self, dispatch: &Dispatch, depth: u8) -> Result<(), rusqlite::Error> {
         let Some(stored) = &dispatch.stored else {
-            self.complete = false;
-            return Ok(());
+            // Its stream may have lost it, and then it may be held.
+            return self.held_dispatch(&dispatch.id, None, depth);
         };
         let detail = format!("{} to session {} ({})", stored.hook, stored.session, stored.queue_mode);
         self.step(
@@ -212,6 +227,9 @@ impl Walk<'_> {
         match end {
             None => self.complete = false,
             Some((Some(turn), _, _)) => self.turn(&turn, depth)?,
+            Some((None, Some(dropped), at)) if dropped == DropReason::Held.name() => {
+                self.held_dispatch(&dispatch.id, Some(UnixMillis(at)), depth)?;
+            }
             Some((None, dropped, at)) => {
                 let detail = format!("no turn: {}", dropped.unwrap_or_default());
                 self.step(depth, Stage::Turn, &dispatch.id, UnixMillis(at), None, detail);
@@ -219,6 +237,58 @@ impl Walk<'_> {
         }
 
         Ok(())
+    }
+
+    /// What is known of the hold on what `kind` and `id` name.
+    fn hold(&mut self, kind: HeldKind, id: &str) -> Hold {
+        let Ok(id) = id.parse() else { return Hold::No };
+        let key = held_key(kind, id);
+        match self.given_up.held(&key) {
+            None => {
+                if self.may_be_held.len() < MAX_MAY_BE_HELD {
+                    self.may_be_held.push(key);
+                }
+                Hold::Open("held")
+            }
+            Some(Some(HeldUntil::Decided)) => Hold::Open("held until an operator decides (`nexus recover`)"),
+            Some(Some(wanted @ (HeldUntil::Redo | HeldUntil::Skip))) => Hold::Decided(wanted),
+            Some(None) => Hold::No,
+        }
+    }
+
+    /// A dispatch that was not run because it is held, as the ledger says `since` then, or that its stream does not have.
+    fn held_dispatch(&mut self, id: &str, since: Option<UnixMillis>, depth: u8) -> Result<(), rusqlite::Error> {
+        let detail = match self.hold(HeldKind::Dispatch, id) {
+            Hold::Open(why) => {
+                self.complete = false;
+                why
+            }
+            Hold::Decided(HeldUntil::Redo) => {
+                // The one that is published instead is told of as any other, once it is there.
+                self.complete &= self.is_redone(id)?;
+                "held; done once more as another dispatch"
+            }
+            Hold::Decided(HeldUntil::Skip | HeldUntil::Decided) => "held; an operator says that it was done",
+            Hold::No => {
+                self.complete &= since.is_some();
+                DropReason::Held.name()
+            }
+        };
+
+        if let Some(since) = since {
+            self.step(depth, Stage::Turn, id, since, None, format!("no turn: {detail}"));
+        }
+        Ok(())
+    }
+
+    /// Whether the dispatch is there that is published because an operator wants `id` done once more.
+    fn is_redone(&self, id: &str) -> Result<bool, rusqlite::Error> {
+        let Ok(id) = id.parse() else { return Ok(true) };
+        let redone = Held::redone_id(id).to_string();
+        let mut found = self
+            .connection
+            .prepare_cached("SELECT 1 FROM nexus_dispatches WHERE id = ?1")?;
+        found.exists([redone])
     }
 
     fn step(&mut self, depth: u8, stage: Stage, id: &str, at_ms: UnixMillis, took_ms: Option<f64>, detail: String) {

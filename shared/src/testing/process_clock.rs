@@ -1,6 +1,7 @@
 //! Clock of real processes, set by a test.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Sets the clocks of processes that were started with [`TEST_CLOCK`](crate::clock::TEST_CLOCK) naming its file.
 ///
@@ -31,7 +32,17 @@ impl ProcessClock {
     /// Panics if the file cannot be written.
     pub fn set_ahead(&self, ahead_ms: u64) {
         let wall = i64::try_from(ahead_ms).unwrap_or(i64::MAX);
-        self.write(&self.path, wall, ahead_ms);
+        self.write(&self.path, &format!("wall={wall}ms boot={ahead_ms}ms\n"));
+    }
+
+    /// Sets the clocks of replica `instance` alone back to where they were `stopped` ago, as on a machine that was paused for so
+    /// long: write, then continue the process.
+    ///
+    /// # Panics
+    /// Where the file cannot be written.
+    pub fn set_behind(&self, instance: &str, stopped: Duration) {
+        let ms = stopped.as_millis();
+        self.write(&self.path_of(instance), &format!("wall=-{ms}ms stood={ms}ms\n"));
     }
 
     /// Sets the clocks of replica `instance` alone, as on a host of its own. A boot time less than before counts as
@@ -40,14 +51,18 @@ impl ProcessClock {
     /// # Panics
     /// Panics if the file cannot be written.
     pub fn set(&self, instance: &str, wall_ahead_ms: i64, boot_ahead_ms: u64) {
-        let path = PathBuf::from(format!("{}.{instance}", self.path.display()));
-        self.write(&path, wall_ahead_ms, boot_ahead_ms);
+        let text = format!("wall={wall_ahead_ms}ms boot={boot_ahead_ms}ms\n");
+        self.write(&self.path_of(instance), &text);
     }
 
-    fn write(&self, path: &Path, wall_ms: i64, boot_ms: u64) {
+    fn path_of(&self, instance: &str) -> PathBuf {
+        PathBuf::from(format!("{}.{instance}", self.path.display()))
+    }
+
+    fn write(&self, path: &Path, text: &str) {
         // Renamed into its place, so that no process reads a partial file.
         let half = path.with_extension("half");
-        std::fs::write(&half, format!("wall={wall_ms}ms boot={boot_ms}ms\n")).expect("the clock's file is written");
+        std::fs::write(&half, text).expect("the clock's file is written");
         std::fs::rename(&half, path).expect("the clock's file is in its place");
     }
 }

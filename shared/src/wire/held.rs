@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use crate::model::dispatch::derived_ulid;
 use crate::model::time::UnixMillis;
 
 use super::dead_letter::DeadLetter;
@@ -73,6 +74,14 @@ pub struct Held {
 }
 
 impl Held {
+    /// Returns the id of the dispatch that is published if an operator wants the held dispatch `id` run again. It follows
+    /// from the held one's, so that the session takes it for a new one, and once.
+    #[must_use]
+    pub fn redone_id(id: Ulid) -> Ulid {
+        let made_at = UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(0));
+        derived_ulid(made_at, &["redo", &id.to_string()])
+    }
+
     /// Returns the key in the bucket.
     #[must_use]
     pub fn key(&self) -> String {

@@ -19,23 +19,23 @@ impl Way {
     pub(super) const ALL: [Self; 3] = [Self::Older, Self::Emptied, Self::Anew];
 }
 
-/// What the log of some service says of it in any case, beside that everything is handled.
+/// What the product says of it in any case, beside that everything is handled (`said`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
     /// Nothing counts with a place in it that the records do not make up for.
     Nothing,
-    /// These words.
-    Words(&'static str),
+    /// That positions in it are void.
+    Void,
 }
 
 /// Everything that a server keeps, each with what is said of it.
 pub(super) const KEPT: &[(&str, Says)] = &[
-    ("EVENTS", Says::Words("a position is void")),
-    ("DISPATCHES", Says::Words("cursor is void")),
+    ("EVENTS", Says::Void),
+    ("DISPATCHES", Says::Void),
     ("DELIVERIES", Says::Nothing),
-    ("LEDGER", Says::Words("a position is void")),
-    ("RECEIPTS", Says::Words("a position is void")),
-    ("INVOCATIONS", Says::Words("a position is void")),
+    ("LEDGER", Says::Void),
+    ("RECEIPTS", Says::Void),
+    ("INVOCATIONS", Says::Void),
     ("CLAIMS", Says::Nothing),
     ("PARKED", Says::Nothing),
     ("SCHEDULES", Says::Nothing),
@@ -115,6 +115,8 @@ pub(super) fn worst() -> Vec<Case> {
         case("RECEIPTS", Way::Older),
         case("LEDGER", Way::Emptied),
         case("INVOCATIONS", Way::Older),
+        case("KV_approvals", Way::Older),
+        case("PARKED", Way::Emptied),
     ]
 }
 

@@ -24,6 +24,8 @@ pub enum DropReason {
     Repeated,
     /// After a restore, the ledger and `DISPATCHES` do not say whether it ran; an operator decides.
     Held,
+    /// After a restore, the ledger and `DISPATCHES` do not say whether the order was applied. It is a dead letter.
+    OrderInDoubt,
     /// The ledger consumed it before, which the cursor could not tell. One entry names the last of several.
     HandledBefore,
     /// It cannot be decoded, or is addressed to another session; `detail` says which. It is also a dead letter.
@@ -52,6 +54,7 @@ impl DropReason {
             Self::OverflowNew => "overflow_new",
             Self::Repeated => "repeated",
             Self::Held => "held",
+            Self::OrderInDoubt => "order_in_doubt",
             Self::HandledBefore => "handled_before",
             Self::Unreadable => "unreadable",
             Self::ApprovalAnswered => "approval_answered",
@@ -82,6 +85,7 @@ impl DropReason {
             | Self::OverflowNew
             | Self::Repeated
             | Self::Held
+            | Self::OrderInDoubt
             | Self::HandledBefore
             | Self::Unreadable
             | Self::ApprovalAnswered
@@ -108,6 +112,7 @@ mod tests {
             DropReason::OverflowNew,
             DropReason::Repeated,
             DropReason::Held,
+            DropReason::OrderInDoubt,
             DropReason::HandledBefore,
             DropReason::Unreadable,
             DropReason::ApprovalAnswered,

@@ -1,6 +1,7 @@
 //! Consequences of a turn besides its reply: the trace is complete only once the last of them has ended.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use ulid::Ulid;
 
 use super::Case;
 use super::samples::{self, at, chain, event_id, invocations, ledger, session, stored, turn};
@@ -8,12 +9,14 @@ use crate::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, 
 use crate::model::dispatch::{Causation, DeliveryContext};
 use crate::model::event::{Event, EventId};
 use crate::model::intent::service::ProposeIntent;
-use crate::model::ledger::{LedgerEntry, ToolCall, ToolOutcome, Usage};
+use crate::model::ledger::{Cursor, DropReason, LedgerEntry, ToolCall, ToolOutcome, Usage};
 use crate::model::receipt::ReceiptStep;
 use crate::projection::Applied;
 use crate::projection::api::{MAX_TRACE_STEPS, Stage, Trace, TraceRequest};
 use crate::projection::given_up::GivenUp;
 use crate::wire::dead_letter::DeadLetter;
+use crate::wire::headers::MSG_ID;
+use crate::wire::held::{HELD_LETTER, Held, HeldKind, HeldUntil, held_key};
 
 async fn trace_with(batch: Vec<Applied>, given_up: GivenUp) -> Trace {
     let case = Case::with(batch).await;
@@ -354,4 +357,119 @@ async fn a_chain_that_leads_back_to_itself_ends_and_a_broad_one_is_cut_and_still
     let told = trace(batch).await;
 
     assert!(told.cut && told.complete);
+}
+
+/// The trace of `batch` where KV `held` has `wanted` of what `kind` and `id` name, or nothing.
+async fn trace_held(batch: &[Applied], kind: HeldKind, id: Ulid, wanted: Option<HeldUntil>) -> Trace {
+    let mut given_up = GivenUp::default();
+    let key = held_key(kind, id);
+    given_up.take_held(wanted.into_iter().map(|wanted| (key.clone(), wanted)).collect());
+    trace_with(batch.to_vec(), given_up).await
+}
+
+#[tokio::test]
+async fn a_dispatch_that_is_held_is_under_way_until_an_operator_has_decided() {
+    let dispatch = samples::dispatch_ulid(1);
+    let dropped = LedgerEntry::DispatchDropped {
+        dispatch: samples::dispatch_ref(1),
+        reason: DropReason::Held,
+        detail: None,
+        cursor: Cursor::default(),
+    };
+
+    let mut batch = chain(1)[..3].to_vec();
+    batch.push(ledger(10, vec![dropped]));
+    let key = held_key(HeldKind::Dispatch, dispatch);
+
+    let unasked = trace(batch.clone()).await;
+    assert_eq!(
+        (unasked.complete, unasked.may_be_held.as_slice()),
+        (false, [key].as_slice())
+    );
+
+    let open = trace_held(&batch, HeldKind::Dispatch, dispatch, Some(HeldUntil::Decided)).await;
+    assert!(!open.complete, "{open:#?}");
+    assert_eq!(
+        detail(&open, Stage::Turn),
+        ["no turn: held until an operator decides (`nexus recover`)"]
+    );
+
+    for (wanted, is_complete) in [
+        (Some(HeldUntil::Skip), true),
+        (Some(HeldUntil::Redo), false),
+        (None, true),
+    ] {
+        let told = trace_held(&batch, HeldKind::Dispatch, dispatch, wanted).await;
+        assert_eq!(told.complete, is_complete, "{wanted:?}: {told:#?}");
+    }
+
+    // Done once more: the chain goes on with the dispatch that is published instead.
+    let mut again = samples::dispatch(20, 1);
+    if let Applied::Dispatch { dispatch: again, .. } = &mut again {
+        again.id = Held::redone_id(dispatch);
+    }
+    batch.push(again);
+    let told = trace_held(&batch, HeldKind::Dispatch, dispatch, Some(HeldUntil::Redo)).await;
+    assert!(!told.complete, "its turn is under way: {told:#?}");
+    assert_eq!(detail(&told, Stage::Dispatch).len(), 2);
+}
+
+#[tokio::test]
+async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
+    let delivery = turn(1);
+    let before = chain(1)[..4].to_vec();
+    let started = samples::receipt(
+        80,
+        1,
+        ReceiptStep::AttemptStarted {
+            attempt: 1,
+            part: 0,
+            by: None,
+        },
+    );
+    let begun = [before.clone(), vec![started]].concat();
+
+    for batch in [before, begun] {
+        let unasked = trace(batch.clone()).await;
+        let key = held_key(HeldKind::Delivery, delivery);
+        assert_eq!(
+            (unasked.complete, unasked.may_be_held.as_slice()),
+            (false, [key].as_slice())
+        );
+
+        for (wanted, is_complete) in [
+            (Some(HeldUntil::Decided), false),
+            (Some(HeldUntil::Skip), true),
+            (Some(HeldUntil::Redo), false),
+            (None, false),
+        ] {
+            let told = trace_held(&batch, HeldKind::Delivery, delivery, wanted).await;
+            assert_eq!(told.complete, is_complete, "{wanted:?}: {told:#?}");
+
+            let says_so = detail(&told, Stage::Delivery)
+                .iter()
+                .any(|detail| detail.contains("held"));
+            let is_told = wanted == Some(HeldUntil::Decided) || wanted == Some(HeldUntil::Skip);
+            assert_eq!(says_so, is_told, "{wanted:?}: {told:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_letter_of_what_is_held_gives_nothing_up() {
+    let mut given_up = GivenUp::default();
+    given_up.take(&DeadLetter {
+        service: HELD_LETTER.to_owned(),
+        subject: "nexus.delivery.webhook.demo.ann".to_owned(),
+        redrive_subject: "nexus.delivery.webhook.demo.ann".to_owned(),
+        stream: "DELIVERIES".to_owned(),
+        sequence: 1,
+        headers: vec![(MSG_ID.to_owned(), turn(1).to_string())],
+        payload: String::new(),
+        reason: HELD_LETTER.to_owned(),
+        detail: "nobody can tell".to_owned(),
+        attempts: 0,
+        at: at(1),
+    });
+    assert_eq!(given_up, GivenUp::default());
 }

@@ -5,11 +5,15 @@ use serde_json::Value;
 
 use super::super::api::{EventRow, Stage};
 use super::super::query;
-use super::{Walk, millis_between};
+use super::{Hold, Walk, millis_between};
 use crate::model::time::UnixMillis;
+use crate::wire::held::{HeldKind, HeldUntil};
 
 /// Name of the tool that sends a message to another agent; its result names the event.
 const SENDS: &str = "send_message_to_agent";
+
+/// What is told of a delivery that was held and does not leave.
+const SKIPPED: &str = "held; an operator says that it was done";
 
 impl Walk<'_> {
     pub(super) fn turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
@@ -160,20 +164,28 @@ impl Walk<'_> {
         let Some(row) = statement.query_row([id], DeliveryRow::read).optional()? else {
             match self.given_up.reply(id).map(str::to_owned) {
                 Some(why) => self.step(depth, Stage::DeadLetter, id, at, None, why),
-                None => self.complete = false,
+                None => {
+                    let detail = self.held_delivery(id);
+                    if let Some(detail) = detail {
+                        self.step(depth, Stage::Delivery, id, at, None, detail.to_owned());
+                    }
+                }
             }
             return Ok(());
         };
 
         let reason = row.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         let detail = format!("{} on {}, attempts {}{reason}", row.status, row.channel, row.attempts);
-        let over = matches!(row.status.as_str(), "delivered" | "gave_up" | "denied_by_policy");
+        let has_ended = matches!(row.status.as_str(), "delivered" | "gave_up" | "denied_by_policy");
+        let held = if has_ended { None } else { self.held_delivery(id) };
+        let over = has_ended || held == Some(SKIPPED);
+        let detail = held.map_or(detail.clone(), |held| format!("{detail}; {held}"));
         let took = over.then(|| millis_between(row.started_at, row.updated_at));
         self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
 
         let sent = self.sent(id)?;
         // A delivered part that is not an event yet is in progress.
-        if !over || sent.len() < row.parts.unwrap_or(0) as usize {
+        if !over || (has_ended && sent.len() < row.parts.unwrap_or(0) as usize) {
             self.complete = false;
         }
 
@@ -182,6 +194,20 @@ impl Walk<'_> {
         }
 
         Ok(())
+    }
+
+    /// Returns the reason why the delivery `id`, which has not ended, is held; `None` if it is not, as far as is known.
+    /// It is in progress unless an operator decided that it was done.
+    fn held_delivery(&mut self, id: &str) -> Option<&'static str> {
+        let held = match self.hold(HeldKind::Delivery, id) {
+            Hold::Decided(HeldUntil::Skip) => return Some(SKIPPED),
+            // Until KV `held` was read, it is in progress as any other.
+            Hold::Open(why) => self.given_up.is_held_known().then_some(why),
+            Hold::Decided(HeldUntil::Redo | HeldUntil::Decided) | Hold::No => None,
+        };
+        self.complete = false;
+
+        held
     }
 
     /// Returns the events `out:{delivery}/{part}` (`0` is the character after `/`).
