@@ -1,5 +1,5 @@
-//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,trace,search}` takes and gives
-//! them (NATS micro; the CLI and the adapter ask). *Pure.*
+//! Questions to the read model and their answers, as `nexus.svc.events.{find,history,threads,trace,search}` takes and
+//! gives them (NATS micro; the CLI and the adapter ask). *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -134,6 +134,51 @@ pub struct HistoryReply {
     pub events: Vec<EventRow>,
     /// Whether older ones exist.
     pub more: bool,
+}
+
+/// Longest excerpt of what a thread begins with, in bytes.
+pub const MAX_THREAD_EXCERPT: usize = 240;
+
+/// `threads`: the threads of one conversation, the one that was written in last first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadsRequest {
+    /// Its channel.
+    pub channel: String,
+    /// Which of our accounts there.
+    #[serde(default = "default_account")]
+    pub account: String,
+    /// The conversation.
+    pub peer: String,
+    /// At most this many ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// A thread of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadRow {
+    /// Its id, as in [`EventRow::thread_id`]; [`own_thread`] for events that name no thread.
+    pub thread: String,
+    /// The beginning of its first received text, or of its first text if nothing was received.
+    pub excerpt: String,
+    /// When its first event happened.
+    pub began_at: UnixMillis,
+    /// When its last event happened.
+    pub last_at: UnixMillis,
+}
+
+/// The threads of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ThreadsReply {
+    /// The thread with the newest event first.
+    pub threads: Vec<ThreadRow>,
+}
+
+/// Returns the thread id under which the read model keeps events of a conversation that name no thread.
+#[must_use]
+pub fn own_thread(channel: &str, account: &str, peer: &str) -> String {
+    format!("{channel}:{account}:{peer}")
 }
 
 /// Hits in an answer where `search` names no limit.

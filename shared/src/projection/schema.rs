@@ -15,7 +15,7 @@ use super::error::OpenProjectionError;
 const TABLES: &str = include_str!("schema.sql");
 
 /// Version of `schema.sql`, kept in `user_version`; another one in the file means that the file is made anew.
-pub(super) const VERSION: i64 = 11;
+pub(super) const VERSION: i64 = 12;
 
 /// How long a statement waits for a lock before it fails.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
