@@ -179,7 +179,7 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
     )
     .await;
 
-    let count = "return ['h3','strong','em','del','ol > li','ul > li','blockquote','th.right','pre code','.markdown a','li.day','img'] \
+    let count = "return ['h3','strong','em','del','.markdown ol > li','ul > li','blockquote','th.right','pre code','.markdown a','li.day','img'] \
                  .map(what => document.querySelectorAll('#log ' + what).length)";
     let counts = browser.run(count).await.expect("the counts");
     assert_eq!(counts, json!([1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1, 0]));

@@ -62,17 +62,11 @@ async fn reads(browser: &Browser, world: &World, selector: &str, expected: &[&st
 /// Waits until the focus is on what `selector` finds.
 async fn has_focus(browser: &Browser, selector: &str) {
     let script = format!("return document.activeElement?.matches({selector:?}) ?? false");
-    eventually(
-        &format!("the focus is on {selector}"),
-        PATIENCE,
-        async || match browser.run(&script).await? {
-            Value::Bool(true) => Ok(()),
-            _ => Err(format!(
-                "{:?}",
-                browser.run("return document.activeElement.outerHTML").await
-            )),
-        },
-    )
+    eventually(&format!("the focus is on {selector}"), PATIENCE, async || {
+        let is_there = browser.run(&script).await? == json!(true);
+        let focused = browser.run("return document.activeElement.outerHTML").await;
+        is_there.then_some(()).ok_or_else(|| format!("{focused:?}"))
+    })
     .await;
 }
 
