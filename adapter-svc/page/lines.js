@@ -1,4 +1,4 @@
-// The lines of the conversation: text, day, time, and an approval's buttons with what became of it.
+// The lines of a conversation: text, day, time, and an approval's buttons with its outcome.
 
 import { parse, render } from "/webchat/markdown.js";
 
@@ -7,26 +7,16 @@ const DECIDED = {
   consumed: "Approved, and done.",
   rejected: "Denied.",
   expired: "Nobody answered in time, so it was not done.",
-  cancelled: "Withdrawn: it is asked no more.",
-  superseded: "Asked anew, with other details.",
-  changed: "Changed by somebody since: these buttons decide no more.",
+  cancelled: "Withdrawn. No decision is needed any more.",
+  superseded: "Replaced by a new request with other details.",
+  changed: "The details were changed since, so these buttons no longer decide it.",
   gone: "No longer open.",
 };
-// A word that decided nothing (it did not arrive, or more than one must agree) may be said again.
+// After this time the buttons can be pressed again: the word may not have arrived, or more than one person must agree.
 const AGAIN_AFTER_MS = 10_000;
-// What a button says for the visitor, and what the history has in the place of a card's code.
+// The words that a button says for the visitor, and what the history has in the place of a card's code.
 const BUTTONS_WORD = /^(approve|deny) [0-9A-Z-]{4,20} #[0-9a-f]{16}$/;
 const VEILED_CODE = "····-····";
-
-const log = document.querySelector("#log");
-const empty = document.querySelector("#empty");
-
-// Whoever looks at the end goes on seeing it, also when the log gets lower; whoever reads further up is left there.
-let atEnd = true;
-log.addEventListener("scroll", () => (atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80));
-new ResizeObserver(() => atEnd && bottom()).observe(log);
-
-const dayOf = (at) => new Date(at).toDateString();
 
 /** A new element of the class `name`. */
 export function element(tag, name, text = "") {
@@ -36,7 +26,7 @@ export function element(tag, name, text = "") {
   return made;
 }
 
-/** What was said: `plain`, as it is written, or Markdown as it is meant. */
+/** The text as it is written if `plain`, else rendered as Markdown. */
 export function body(text, plain) {
   const shown = element("div", plain ? "plain" : "markdown");
   shown.append(plain ? text : render(parse(text)));
@@ -69,55 +59,16 @@ function worded(text, mine, card) {
   return pressed ? { approve: "Approve", deny: "Deny" }[pressed] : text;
 }
 
-/** Puts `made` behind all, or, where it is `late`, where its time belongs. */
-export function place(made, late, jump) {
-  let after = log.lastElementChild;
-  while (late && after && (after.classList.contains("day") || Number(after.dataset.at) > Number(made.dataset.at))) {
-    after = after.previousElementSibling;
-  }
-  const last = after === log.lastElementChild;
-  if (after) after.after(made);
-  else log.prepend(made);
-
-  empty.hidden = true;
-  if (last && !made.previousElementSibling) made.before(separator(made));
-  else if (!last) days();
-  else if (made.previousElementSibling?.dataset.at && dayOf(Number(made.previousElementSibling.dataset.at)) !== dayOf(Number(made.dataset.at))) {
-    made.before(separator(made));
-  }
-  if (atEnd || jump) bottom();
-}
-
-/** Shows the end of the conversation to whoever looks at it. */
-export function follow() {
-  if (atEnd) bottom();
-}
-
-function bottom() {
-  log.scrollTop = log.scrollHeight;
-}
-
-function separator(made) {
-  const when = new Date(Number(made.dataset.at));
-  const today = dayOf(Date.now());
-  const yesterday = dayOf(Date.now() - 86_400_000);
+/** The line that begins the day of `at`. */
+export function separator(at) {
+  const when = new Date(at);
+  const now = new Date();
+  const yesterday = new Date(now.getFullYear(), now.getMonth(), now.getDate() - 1);
   const full = when.toLocaleDateString([], { weekday: "long", year: "numeric", month: "long", day: "numeric" });
-  const named = { [yesterday]: "Yesterday", [today]: "Today" }[when.toDateString()];
+  const named = { [yesterday.toDateString()]: "Yesterday", [now.toDateString()]: "Today" }[when.toDateString()];
   const shown = element("li", "day", named ?? full);
   shown.title = full;
   return shown;
-}
-
-// A line that came late may begin a day, or stand where another one began it.
-function days() {
-  for (const old of log.querySelectorAll("li.day")) old.remove();
-  let day;
-  for (const made of [...log.children]) {
-    if (!made.dataset.at) continue;
-    const own = dayOf(Number(made.dataset.at));
-    if (own !== day) made.before(separator(made));
-    day = own;
-  }
 }
 
 /**
@@ -159,7 +110,7 @@ function reopen(row) {
   row.querySelector(".outcome").textContent = "Not decided yet.";
 }
 
-/** Shows what became of the approval whose card `made` is, and lets nobody decide it again. */
+/** Shows the outcome of the approval of card `made`, and disables its buttons. */
 export function decide(made, status) {
   const row = made.querySelector(".card");
   if (!row) return;

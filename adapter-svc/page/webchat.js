@@ -1,42 +1,42 @@
-// The page's half of the conversation. A message stays in `waiting` (and in localStorage) until the server says that
-// it is stored, and is sent again on every reconnect with the same id: the server makes one event of it.
+// The page's half of the conversations. A message stays in `waiting` (and in localStorage) until the server says that
+// it is stored, and is sent again on every reconnect with the same id: the server makes one event of it. Each conversation
+// but the first has an id that the page draws, and begins to exist for the server with its first message.
 
-import { addButtons, body, decide, element, follow, line, place } from "/webchat/lines.js";
-import { all, cards, keep, keepCards, recall } from "/webchat/memory.js";
+import { Conversation } from "/webchat/conversation.js";
+import { addButtons, decide, line } from "/webchat/lines.js";
+import * as memory from "/webchat/memory.js";
+import { announce, closeDrawer, drawList, isWide } from "/webchat/sidebar.js";
 
 const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 10_000;
+const AGAIN_AFTER_MS = 2_000;
 const MAX_WAITING = 200;
 const MAX_WATCHED = 16;
 const WAITING = "nexus.waiting.";
-// The server says every few seconds that a turn is still worked on, or its assistant still away; a server that is silent says nothing.
-const HOLDS_MS = 20_000;
+// Refusals that may be none a moment later.
+const PASSING = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored", "too_fast"];
 
 const log = document.querySelector("#log");
 const form = document.querySelector("#form");
 const input = document.querySelector("#message");
 const status = document.querySelector("#status");
 const problem = document.querySelector("#problem");
-const absent = document.querySelector("#away");
-const thinking = document.querySelector("#thinking");
-const empty = document.querySelector("#empty");
 
 // The key alone lets this page speak as its visitor; the visitor's id, which the server derives from it, is no secret.
-const key = recall("nexus.key") ?? newId();
-keep("nexus.key", key);
-let visitor = recall("nexus.visitor");
+const key = memory.recall("nexus.key") ?? newId();
+memory.keep("nexus.key", key);
+let visitor = memory.recall("nexus.visitor");
 let ownerLink = takeOwnerLink();
 // Each waiting message has a name of its own, so that two open pages do not overwrite each other's.
-const waiting = new Map(all(WAITING).sort(([, a], [, b]) => a.at - b.at));
-const shown = new Map();
-const partial = new Map();
-const away = new Map();
-const working = new Map();
-const decidable = cards();
+const waiting = new Map(memory.all(WAITING).sort(([, a], [, b]) => a.at - b.at));
+const decidable = memory.cards();
+const conversations = new Map();
+let current = null;
 let account = "default";
 let socket = null;
 let retry = FIRST_RETRY_MS;
 let caughtUp = false;
+let drawing = 0;
 
 function newId() {
   // `randomUUID` exists on secure origins only; the page is also served over plain HTTP.
@@ -51,99 +51,128 @@ function takeOwnerLink() {
   return link;
 }
 
+/** The conversation of `thread`; null is the visitor's first one. */
+function conversationOf(thread = null) {
+  if (!conversations.has(thread)) conversations.set(thread, new Conversation(thread, redraw));
+  return conversations.get(thread);
+}
+
+// Many changes come at once.
+function redraw() {
+  drawing ||= requestAnimationFrame(() => {
+    drawing = 0;
+    const listed = [...conversations.values()].filter((known) => known === current || !known.isEmpty);
+    drawList(listed, current, choose);
+    memory.keepThreads(listed.filter((known) => !known.isEmpty));
+  });
+}
+
+function open(conversation) {
+  const left = current;
+  if (left === conversation) return;
+  current = conversation;
+  conversation.isUnread = false;
+  memory.keepOpenThread(conversation.thread);
+
+  input.value = memory.draft(conversation.thread);
+  grow();
+  conversation.present();
+  send({ type: "open", thread: conversation.thread });
+  // A conversation that was begun and left without a word is none.
+  if (left?.isEmpty && left.thread && !memory.draft(left.thread)) conversations.delete(left.thread);
+}
+
+function choose(conversation) {
+  open(conversation);
+  closeDrawer();
+  // On a narrow screen the focus on the field would bring up a keyboard that covers the history.
+  (isWide() || conversation.isEmpty ? input : log).focus();
+}
+
+function begin() {
+  if (current.isEmpty) return choose(current);
+  const made = conversationOf(newId());
+  made.at = Date.now();
+  made.isLoaded = true;
+  choose(made);
+}
+
 function remember(id, message) {
   waiting.set(id, message);
-  keep(WAITING + id, JSON.stringify(message));
+  memory.keep(WAITING + id, JSON.stringify(message));
 }
 
 function forget(id) {
   waiting.delete(id);
-  keep(WAITING + id, null);
+  memory.keep(WAITING + id, null);
 }
 
 const turnOf = (id) => /^out:([^/]*)\//.exec(id)?.[1];
 const eventId = (id) => `webchat:${account}/${visitor}/${id}`;
 
 // `late`: it comes from the history, and what is shown already may be younger.
-function show({ id, from, text, at, approval }, late = false) {
-  const known = shown.get(id);
+function show(conversation, { id, from, text, at, approval }, late = false) {
+  const known = conversation.lines.get(id);
   if (known) return known;
+
+  const isMine = from === "visitor";
   const card = approval ?? decidable.get(id);
   const made = line({ id, from, text, at: at || Date.now(), card });
-  place(made, late, from === "visitor" && !late);
-  shown.set(id, made);
+  if (isMine) conversation.noteText(made.querySelector(".plain").textContent, Number(made.dataset.at));
+  else conversation.at = Math.max(conversation.at, Number(made.dataset.at));
+  conversation.place(id, made, late);
+  if (isMine && !late) conversation.scrollDown();
 
-  if (from === "visitor") return made;
+  if (isMine || !card) return made;
   if (approval) {
     decidable.set(id, approval);
-    keepCards(decidable);
+    memory.keepCards(decidable);
   }
-  if (!card) return made;
-  addButtons(made, card, say);
+  addButtons(made, card, (words) => say(conversation, words));
   if (card.status) decide(made, card.status);
-  follow();
+  conversation.follow();
   return made;
 }
 
-// Asks the server to say what becomes of the cards that wait.
-function watch() {
-  const open = [...decidable.values()].filter((card) => !card.status).slice(-MAX_WATCHED);
-  const watched = open.map(({ approval, arguments_hash }) => ({ approval, arguments_hash }));
-  if (watched.length && socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "watch", cards: watched }));
+function send(word) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(word));
 }
 
-function say(text) {
+// Asks the server to tell the outcome of the cards that wait.
+function watch() {
+  const pending = [...decidable.values()].filter((card) => !card.status).slice(-MAX_WATCHED);
+  if (pending.length) send({ type: "watch", cards: pending.map(({ approval, arguments_hash }) => ({ approval, arguments_hash })) });
+}
+
+function say(conversation, text) {
   if (waiting.size >= MAX_WAITING) {
     complain("The server has not answered for a while; try again later.");
     return false;
   }
   const id = newId();
-  const message = { text, at: Date.now() };
+  const message = { text, at: Date.now(), thread: conversation.thread };
   remember(id, message);
   showWaiting(id, message);
   transmit(id, message);
   return true;
 }
 
-function showWaiting(id, { text, at }) {
-  // Before the first answer of the server the visitor has no id; the history shows what waits.
+function showWaiting(id, { text, at, thread }) {
+  // Before the first answer of the server the visitor has no id; what waits is shown with the history.
   if (!visitor) return;
-  show({ id: eventId(id), from: "visitor", text, at }).classList.add("waiting");
+  show(conversationOf(thread), { id: eventId(id), from: "visitor", text, at }).classList.add("waiting");
 }
 
-function transmit(id, { text }) {
-  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "message", id, text }));
+function transmit(id, { text, thread }) {
+  send({ type: "message", id, text, thread });
 }
 
 function settle(id, failed) {
+  const message = waiting.get(id);
   forget(id);
-  const line = shown.get(eventId(id));
-  line?.classList.remove("waiting");
-  line?.classList.toggle("failed", failed);
-}
-
-// Turns that are being worked on, and those whose assistant cannot be reached, each until it is said no more.
-function set(turns, turn, holds) {
-  clearTimeout(turns.get(turn));
-  turns.delete(turn);
-  if (holds) turns.set(turn, setTimeout(() => set(turns, turn, false), HOLDS_MS));
-  absent.hidden = away.size === 0;
-  thinking.hidden = working.size === 0 || !absent.hidden;
-}
-
-function dropPartial(turn) {
-  partial.get(turn)?.line.remove();
-  partial.delete(turn);
-}
-
-// Pieces may come faster than a screen is drawn.
-function draw(piece) {
-  if (piece.drawn) return;
-  piece.drawn = requestAnimationFrame(() => {
-    piece.drawn = 0;
-    piece.line.replaceChildren(body(piece.text || "…", false));
-    follow();
-  });
+  const shown = message && conversationOf(message.thread).lines.get(eventId(id));
+  shown?.classList.remove("waiting");
+  shown?.classList.toggle("failed", failed);
 }
 
 function complain(text) {
@@ -155,18 +184,29 @@ const hear = {
   ready(word) {
     account = word.account;
     visitor = word.peer;
-    keep("nexus.visitor", visitor);
-    if (ownerLink) socket.send(JSON.stringify({ type: "claim", link: ownerLink }));
+    memory.keep("nexus.visitor", visitor);
+    if (ownerLink) send({ type: "claim", link: ownerLink });
     caughtUp = false;
     retry = FIRST_RETRY_MS;
     setStatus("open", "connected");
     watch();
   },
-  history(word) {
-    for (const item of word.items) {
-      if (item.from !== "visitor") dropPartial(turnOf(item.id));
-      show(item, true);
+  threads({ items }) {
+    for (const { thread, text, at } of items) {
+      const known = conversationOf(thread);
+      known.title = text.trim() || known.title;
+      known.at = Math.max(known.at, at);
     }
+    redraw();
+  },
+  history({ thread, ...part }) {
+    const told = conversationOf(thread);
+    if (!told.isLoaded) complain("");
+    told.takeHistory(part, (item) => {
+      if (item.from !== "visitor") told.dropPieces(turnOf(item.id));
+      show(told, item, true);
+    });
+
     if (caughtUp) return;
     caughtUp = true;
     for (const [id, message] of waiting) {
@@ -179,59 +219,56 @@ const hear = {
     complain("");
     setStatus("open", "connected as the owner");
   },
-  stored(word) {
-    settle(word.id, false);
+  stored({ id }) {
+    settle(id, false);
     complain("");
   },
   part(item) {
-    // The whole takes the place of the pieces that were shown while it was made.
+    const told = conversationOf(item.thread);
     const turn = turnOf(item.id);
-    dropPartial(turn);
-    set(away, turn, false);
-    show(item);
+    const isNew = !told.lines.has(item.id);
+    // The whole takes the place of the pieces that were shown while it was made.
+    told.dropPieces(turn);
+    told.setAway(turn, false);
+    show(told, item);
+    if (told !== current && isNew) {
+      told.isUnread = true;
+      announce(told);
+    }
+    told.note();
     if (item.approval) watch();
   },
   decided({ approval, status }) {
     for (const [id, card] of decidable) {
       if (card.approval !== approval) continue;
       card.status = status;
-      if (shown.has(id)) decide(shown.get(id), status);
+      for (const { lines } of conversations.values()) if (lines.has(id)) decide(lines.get(id), status);
     }
-    keepCards(decidable);
+    memory.keepCards(decidable);
   },
-  away({ turn, away: isAway }) {
-    set(away, turn, isAway);
+  away({ thread, turn, away }) {
+    conversationOf(thread).setAway(turn, away);
   },
-  working({ turn, working: isWorking }) {
-    set(working, turn, isWorking);
+  working({ thread, turn, working }) {
+    conversationOf(thread).setWorking(turn, working);
   },
-  partial({ turn, step, seq, text, done }) {
-    set(away, turn, false);
-    if (shown.has(`out:${turn}/0`)) return;
-    let piece = partial.get(turn);
-    if (!piece) {
-      piece = { line: element("li", "received partial"), text: "", step, drawn: 0 };
-      // The whole is read out once it is there.
-      piece.line.setAttribute("aria-live", "off");
-      partial.set(turn, piece);
-      log.append(piece.line);
-      empty.hidden = true;
+  partial({ thread, ...piece }) {
+    const told = conversationOf(thread);
+    told.setAway(piece.turn, false);
+    if (!told.lines.has(`out:${piece.turn}/0`)) told.addPiece(piece);
+  },
+  error({ id, error }) {
+    const isPassing = PASSING.includes(error.code);
+    complain(error.message);
+    if (error.where === "link" && !isPassing) ownerLink = null;
+
+    if (!id) {
+      if (isPassing && !current.isLoaded) setTimeout(() => send({ type: "open", thread: current.thread }), AGAIN_AFTER_MS);
+    } else if (isPassing) {
+      setTimeout(() => waiting.has(id) && transmit(id, waiting.get(id)), AGAIN_AFTER_MS);
+    } else {
+      settle(id, true);
     }
-    // A model call that begins, or begins anew, says what it says from the start.
-    if (seq === 0 || piece.step !== step) piece.text = "";
-    piece.step = step;
-    piece.text += text;
-    // A call that ends without a word wanted its tools.
-    if (done && !piece.text) dropPartial(turn);
-    else draw(piece);
-  },
-  error(word) {
-    const passing = ["spool_full", "spool_failed", "busy", "overloaded", "not_stored"].includes(word.error.code);
-    complain(word.error.message);
-    if (word.error.where === "link" && !passing) ownerLink = null;
-    if (!word.id) return;
-    if (passing) setTimeout(() => waiting.has(word.id) && transmit(word.id, waiting.get(word.id)), 2_000);
-    else settle(word.id, true);
   },
 };
 
@@ -243,7 +280,7 @@ function setStatus(state, text) {
 function connect() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   socket = new WebSocket(`${scheme}://${location.host}/webchat/ws`);
-  socket.onopen = () => socket.send(JSON.stringify({ type: "hello", key }));
+  socket.onopen = () => send({ type: "hello", key, thread: current.thread });
   socket.onmessage = ({ data }) => {
     const word = JSON.parse(data);
     hear[word.type]?.(word);
@@ -255,7 +292,7 @@ function connect() {
   };
 }
 
-// The field is as high as what stands in it, up to a bound of the style.
+// The field is as high as its text, up to a bound of the style.
 function grow() {
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight + 2}px`;
@@ -264,13 +301,17 @@ function grow() {
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const text = input.value.trim();
-  if (!text || !say(text)) return;
+  if (!text || !say(current, text)) return;
   input.value = "";
+  memory.keepDraft(current.thread, "");
   grow();
   input.focus();
 });
 
-input.addEventListener("input", grow);
+input.addEventListener("input", () => {
+  memory.keepDraft(current.thread, input.value);
+  grow();
+});
 input.addEventListener("keydown", (event) => {
   // Enter that ends a word of an input method sends nothing.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -278,4 +319,14 @@ input.addEventListener("keydown", (event) => {
   form.requestSubmit();
 });
 
+document.querySelector("#earlier").addEventListener("click", () => {
+  send({ type: "earlier", thread: current.thread, before: current.oldest });
+  // The button may be gone with the answer.
+  log.focus();
+});
+for (const button of document.querySelectorAll(".begin")) button.addEventListener("click", begin);
+
+for (const { thread, title, at, isUnread } of memory.threads()) Object.assign(conversationOf(thread), { title, at, isUnread });
+for (const { thread } of waiting.values()) conversationOf(thread);
+open(conversationOf(memory.openThread()));
 connect();

@@ -166,11 +166,11 @@ impl Gateway {
 
         if self.webchat.is_some() {
             router = router
-                .route("/", get(webchat::page))
-                .route("/webchat", get(webchat::page))
-                .route("/webchat/webchat.css", get(webchat::style))
+                .route("/", get(webchat::assets::page))
+                .route("/webchat", get(webchat::assets::page))
+                .route("/webchat/webchat.css", get(webchat::assets::style))
                 .route("/webchat/ws", get(webchat::connect))
-                .route("/webchat/{script}", get(webchat::script));
+                .route("/webchat/{script}", get(webchat::assets::script));
         }
 
         router

@@ -210,6 +210,17 @@ fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
     text[..text.floor_char_boundary(MAX_SUMMARY_BYTES)].to_owned()
 }
 
+/// A chat message of a visitor of the page.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatMessage<'a> {
+    /// Id of the message, chosen by the page.
+    pub id: &'a str,
+    /// Thread of the visitor's conversation that the message belongs to.
+    pub thread: Option<&'a str>,
+    /// Text of the message.
+    pub text: &'a str,
+}
+
 /// Returns the event of a chat message that a visitor of the page wrote.
 ///
 /// # Errors
@@ -217,11 +228,10 @@ fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
 pub fn chat_message(
     account: &str,
     visitor: &str,
-    message: &str,
-    text: &str,
+    message: ChatMessage<'_>,
     now: UnixMillis,
 ) -> Result<Event, RefuseEventError> {
-    let id = EventId::parse(format!("webchat:{account}/{visitor}/{message}"))?;
+    let id = EventId::parse(format!("webchat:{account}/{visitor}/{}", message.id))?;
 
     let mut event = Event::new(id, WEBCHAT, visitor, now);
     event.account_id = Some(account.to_owned());
@@ -236,7 +246,8 @@ pub fn chat_message(
         ..Peer::default()
     };
 
-    text.clone_into(&mut event.content);
+    event.thread_id = message.thread.map(str::to_owned);
+    message.text.clone_into(&mut event.content);
     event.metadata.insert("is_group".to_owned(), json!(false));
     event.origin = Origin::visitor(account, visitor);
 

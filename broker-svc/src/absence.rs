@@ -37,18 +37,24 @@ const MAX_WHY_BYTES: usize = 300;
 
 /// What the open pages of a visitor are told. Not why: that is the operator's to know.
 #[derive(Debug, Serialize)]
-struct Notice {
+struct Notice<'a> {
     /// The turn.
     turn: Ulid,
+    /// Thread of the conversation that waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<&'a str>,
     /// Whether its agent cannot be asked.
     away: bool,
 }
 
 /// What they are told while the turn is worked on.
 #[derive(Debug, Serialize)]
-struct Work {
+struct Work<'a> {
     /// The turn.
     turn: Ulid,
+    /// Thread of the conversation that waits for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<&'a str>,
     /// Whether it still is.
     working: bool,
 }
@@ -85,6 +91,8 @@ struct Whose {
     turn: Ulid,
     /// Subject of the open pages of whoever waits.
     pages: Option<String>,
+    /// Thread of the conversation in which they wait.
+    thread: Option<String>,
 }
 
 /// One turn's agent. Once the last copy is dropped, it is asked no more.
@@ -129,6 +137,7 @@ impl Absence {
         let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let whose = Whose {
             pages: peer.map(|peer| subject::webchat(account, peer)),
+            thread: delivery.thread_id.clone(),
             bus,
             clock,
             session,
@@ -243,13 +252,13 @@ impl Whose {
     }
 
     async fn notify(&self, away: bool) {
-        let turn = self.turn;
-        self.tell(&Notice { turn, away }).await;
+        let (turn, thread) = (self.turn, self.thread.as_deref());
+        self.tell(&Notice { turn, thread, away }).await;
     }
 
     async fn working(&self, working: bool) {
-        let turn = self.turn;
-        self.tell(&Work { turn, working }).await;
+        let (turn, thread) = (self.turn, self.thread.as_deref());
+        self.tell(&Work { turn, thread, working }).await;
     }
 
     async fn tell(&self, word: &impl Serialize) {

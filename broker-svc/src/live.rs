@@ -32,6 +32,9 @@ const WEBCHAT: &str = "webchat";
 struct Piece<'a> {
     /// The turn.
     turn: Ulid,
+    /// Thread of the conversation that the answer goes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<&'a str>,
     /// Which model call of the turn.
     step: u32,
     /// Counts the pieces of this attempt from 0: a piece 0 of the same step begins it anew.
@@ -82,7 +85,12 @@ impl Live {
         }
 
         let said = Arc::new(Said::default());
-        tokio::spawn(tell(bus, subjects, turn, step, Arc::clone(&said)));
+        let answer = Answer {
+            turn,
+            thread: delivery.thread_id.clone(),
+            step,
+        };
+        tokio::spawn(tell(bus, subjects, answer, Arc::clone(&said)));
 
         Self { said }
     }
@@ -106,7 +114,14 @@ impl Drop for Live {
     }
 }
 
-async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<Said>) {
+/// Which answer the pieces belong to.
+struct Answer {
+    turn: Ulid,
+    thread: Option<String>,
+    step: u32,
+}
+
+async fn tell(bus: Bus, subjects: Vec<String>, answer: Answer, said: Arc<Said>) {
     let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
     let mut seq = 0;
     loop {
@@ -119,8 +134,9 @@ async fn tell(bus: Bus, subjects: Vec<String>, turn: Ulid, step: u32, said: Arc<
         // Who said nothing has nothing to end.
         if !text.is_empty() || (done && seq > 0) {
             let piece = Piece {
-                turn,
-                step,
+                turn: answer.turn,
+                thread: answer.thread.as_deref(),
+                step: answer.step,
                 seq,
                 text: &text,
                 done,

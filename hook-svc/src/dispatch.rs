@@ -358,6 +358,37 @@ mod tests {
         assert_eq!(session_of(&from("3"), &all), "main", "a setting");
     }
 
+    /// A conversation that somebody begins on the chat page is a thread of theirs.
+    #[test]
+    fn every_thread_of_a_visitor_is_a_session_of_its_own_and_the_owners_are_beside_main() {
+        let on_page = |visitor: &str, thread: Option<&str>| {
+            let id = EventId::parse(format!("webchat:default/{visitor}/1")).expect("valid");
+            let mut event = Event::new(id, "webchat", visitor, UnixMillis(1_700_000_000_000));
+            event.from.id = visitor.to_owned();
+            event.origin = Origin::visitor("default", visitor);
+            event.thread_id = thread.map(str::to_owned);
+            event
+        };
+        let mut rules = rules();
+        let casey = &mut rules.identities.persons[0];
+        casey.addresses.insert("webchat".to_owned(), vec!["page".to_owned()]);
+
+        for (visitor, thread, session) in [
+            ("page", None, "main"),
+            ("page", Some("7f"), "main:thread:7f"),
+            ("v1", None, "webchat:dm:v1"),
+            ("v1", Some("7f"), "webchat:dm:v1:thread:7f"),
+            ("v2", Some("7f"), "webchat:dm:v2:thread:7f"),
+        ] {
+            let dispatch = check(&on_page(visitor, thread), json!({"fire": true}), &rules);
+            assert_eq!(dispatch.target.session, session);
+            assert_eq!(dispatch.delivery_context.thread_id.as_deref(), thread);
+
+            let level = if visitor == "page" { Level::Full } else { Level::Minimal };
+            assert_eq!(dispatch.permissions.level, level, "rights follow the person: {session}");
+        }
+    }
+
     #[test]
     fn while_no_owner_is_known_main_is_for_this_machine() {
         let on = |channel: &str| {

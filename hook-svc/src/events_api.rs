@@ -1,4 +1,4 @@
-//! `nexus.svc.events.{find,history,trace,search}`: questions to the read model, answered by any replica.
+//! `nexus.svc.events.{find,history,threads,trace,search}`: questions to the read model, answered by any replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use shared::bus::{Bus, ServiceSpec};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::projection::api::{
-    FindRequest, HistoryRequest, MAX_TRACE_STEPS, SearchRequest, Stage, Trace, TraceRequest, TraceStep,
+    FindRequest, HistoryRequest, MAX_TRACE_STEPS, SearchRequest, Stage, ThreadsRequest, Trace, TraceRequest, TraceStep,
 };
 use shared::projection::given_up::GivenUp;
 use shared::projection::{Projection, QueryProjectionError, Source};
@@ -33,7 +33,7 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (letters, queues) = (Arc::new(Letters::new(bus.clone())), bus.clone());
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
-    let search = projection.clone();
+    let (threads, search) = (projection.clone(), projection.clone());
 
     ServiceSpec::new("events", "What happened, and what it led to")
         .endpoint("find", move |question: FindRequest| {
@@ -43,6 +43,10 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
         .endpoint("history", move |question: HistoryRequest| {
             let projection = history.clone();
             async move { projection.history(question).await.map_err(|error| refusal(&error)) }
+        })
+        .endpoint("threads", move |question: ThreadsRequest| {
+            let projection = threads.clone();
+            async move { projection.threads(question).await.map_err(|error| refusal(&error)) }
         })
         .endpoint("trace", move |question: TraceRequest| {
             let (projection, letters, bus) = (trace.clone(), Arc::clone(&letters), queues.clone());

@@ -49,7 +49,7 @@ use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
 use crate::model::position::Position;
 use crate::model::time::UnixMillis;
-use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, Trace, TraceRequest};
+use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, ThreadsReply, ThreadsRequest, Trace, TraceRequest};
 use apply::people::People;
 use given_up::GivenUp;
 use lag::Lag;
@@ -317,6 +317,14 @@ impl Projection {
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, QueryProjectionError> {
         self.ask(move |connection| query::history(connection, &request)).await
+    }
+
+    /// Returns the threads of a conversation, the one with the newest event first.
+    ///
+    /// # Errors
+    /// Returns [`QueryProjectionError`] if the file cannot be read.
+    pub async fn threads(&self, request: ThreadsRequest) -> Result<ThreadsReply, QueryProjectionError> {
+        self.ask(move |connection| query::threads(connection, &request)).await
     }
 
     /// Returns the last `limit` invocations of the hook `hook_id` that did more than pass, the newest first.

@@ -60,12 +60,43 @@ async fn a_person_chats_on_the_page_and_a_reload_keeps_the_conversation() {
     shows(&browser, &world, &sent, &received).await;
     browser.go(&page).await.expect("the page opens again");
     shows(&browser, &world, &sent, &received).await;
+    reads_further_back(&browser, &world, &page).await;
     browser.close().await;
     world.stack.stop().await;
 }
 
-/// What the page shows on a desktop and on a phone, for whoever wants to look.
-async fn pictures(browser: &Browser, name: &str) {
+/// Of a long conversation the page shows the end first, and the rest on demand.
+async fn reads_further_back(browser: &Browser, world: &World, page: &str) {
+    let lines = async |count: usize| {
+        eventually("the page shows the lines", PATIENCE, async || {
+            let found = browser.texts("#log > ol > li:not(.day):not(.waiting)").await?;
+            let said = || format!("{} of {count}: {:?}\n{}", found.len(), found.first(), world.logs());
+            (found.len() == count).then_some(()).ok_or_else(said)
+        })
+        .await;
+    };
+
+    // A few at a time: behind a running turn at most 20 messages wait.
+    for round in 1..=5 {
+        let many = "for (let n = 0; n < 10; n++) { const field = document.querySelector('#message'); \
+                    field.value = `message ${n}`; field.form.requestSubmit(); }";
+        browser.run(many).await.expect("they are sent");
+        lines(4 + 20 * round).await;
+    }
+
+    browser.go(page).await.expect("the page opens again");
+    stands(browser, world, "#earlier:not([hidden])", true).await;
+    lines(100).await;
+    browser.click("#earlier").await.expect("the button");
+    lines(104).await;
+    stands(browser, world, "#earlier:not([hidden])", false).await;
+
+    let oldest = browser.texts("#log > ol > li .plain").await.expect("the lines");
+    assert_eq!(oldest.first().map(String::as_str), Some("hello from a browser"));
+}
+
+/// Takes pictures of the page on a desktop and on a phone.
+pub(crate) async fn pictures(browser: &Browser, name: &str) {
     for (screen, width, height) in [("phone", 390, 844), ("desktop", 1280, 800)] {
         let shot = browser.picture(&format!("{name}-{screen}"), width, height).await;
         shot.expect("a picture");
@@ -73,7 +104,7 @@ async fn pictures(browser: &Browser, name: &str) {
 }
 
 /// Waits until the card says that it was approved, and can be decided no more.
-async fn decided(browser: &Browser, world: &World) {
+pub(crate) async fn decided(browser: &Browser, world: &World) {
     eventually("the card says what was decided", PATIENCE, async || {
         let outcome = browser.texts(".card[data-decided] .outcome").await?;
         let able = browser.texts("#log .buttons button:enabled").await?;
@@ -85,7 +116,7 @@ async fn decided(browser: &Browser, world: &World) {
 }
 
 /// What a model says that knows Markdown, and a stranger's HTML.
-const MARKDOWN: &str = "## Your week\n\nHere is what I found, with **two** things to *decide*:\n\n\
+pub(crate) const MARKDOWN: &str = "## Your week\n\nHere is what I found, with **two** things to *decide*:\n\n\
     1. Pay the bill of `acme`, see [the invoice](https://acme.example/i/7)\n   - due on Friday\n   - ~~overdue~~ in time\n\
     2. Answer Ann\n\n> She asks whether you come.\n> It is about the garden.\n\n\
     | day | place | hours |\n|---|---|--:|\n| Monday | office, second floor | 7 |\n| Tuesday | at home | 4.5 |\n\n\
@@ -93,7 +124,7 @@ const MARKDOWN: &str = "## Your week\n\nHere is what I found, with **two** thing
     <img src=x onerror=\"document.title='owned'\"> [here](javascript:alert(1))";
 
 /// Waits for an element that `selector` finds, or for none.
-async fn stands(browser: &Browser, world: &World, selector: &str, there: bool) {
+pub(crate) async fn stands(browser: &Browser, world: &World, selector: &str, there: bool) {
     eventually(selector, PATIENCE, async || {
         let found = browser.texts(selector).await?;
         if found.is_empty() != there {
@@ -148,7 +179,7 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
     )
     .await;
 
-    let count = "return ['h3','strong','em','del','ol > li','ul > li','blockquote','th.right','pre code','.markdown a','li.day','img'] \
+    let count = "return ['h3','strong','em','del','.markdown ol > li','ul > li','blockquote','th.right','pre code','.markdown a','li.day','img'] \
                  .map(what => document.querySelectorAll('#log ' + what).length)";
     let counts = browser.run(count).await.expect("the counts");
     assert_eq!(counts, json!([1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1, 0]));
@@ -159,7 +190,7 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
 
     browser.go(&page).await.expect("the page opens again");
     stands(&browser, &world, "#log li.received table", true).await;
-    let lines = "return document.querySelectorAll('#log > li:not(.day)').length";
+    let lines = "return document.querySelectorAll('#log > ol > li:not(.day)').length";
 
     assert_eq!(browser.run(lines).await.expect("the lines"), json!(2));
 
@@ -177,7 +208,7 @@ export default (ctx) => {
 };
 "#;
 
-const ASKS_WHO_BEGAN: &str = "personas: {default: {runner: llm, \
+pub(crate) const ASKS_WHO_BEGAN: &str = "personas: {default: {runner: llm, \
                               requires_confirmation: [{tools: [list_hooks], ask: {policy: payments, scope: initiator}}]}}";
 
 #[tokio::test(flavor = "multi_thread")]

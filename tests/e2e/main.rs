@@ -10,6 +10,7 @@ mod clocks;
 mod commands;
 mod configuration;
 mod consequences;
+mod conversations;
 mod demo;
 mod dm_reply;
 mod drain;

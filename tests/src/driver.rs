@@ -191,8 +191,41 @@ impl Browser {
             .await
     }
 
+    /// Makes the page as large as a screen of `width` by `height`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn resize(&self, width: u32, height: u32) -> Result<(), String> {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        let order = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size });
+        self.command("goog/cdp/execute", &order).await.map(|_| ())
+    }
+
+    /// Shows the page in the colours that a person with a `dark` screen has, or in light ones.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn darken(&self, dark: bool) -> Result<(), String> {
+        let value = if dark { "dark" } else { "light" };
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": value }] });
+        let order = json!({ "cmd": "Emulation.setEmulatedMedia", "params": features });
+        self.command("goog/cdp/execute", &order).await.map(|_| ())
+    }
+
+    /// Presses `keys` on whatever has the focus; WebDriver writes keys that are no letters as characters from U+E000 on.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub async fn press(&self, keys: &str) -> Result<(), String> {
+        let each = keys
+            .chars()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() })));
+        let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": each.collect::<Vec<_>>() }] });
+        self.command("actions", &actions).await.map(|_| ())
+    }
+
     /// Makes the page as large as a screen of `width` by `height`, and writes what it shows to `{name}.png` in the folder
-    /// that `NEXUS_SCREENSHOTS` names; nothing where it names none.
+    /// that `NEXUS_SCREENSHOTS` names; nothing if it names none.
     ///
     /// # Errors
     /// What the driver or the folder says.
@@ -202,9 +235,7 @@ impl Browser {
             return Ok(());
         };
 
-        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
-        let order = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": size });
-        self.command("goog/cdp/execute", &order).await?;
+        self.resize(width, height).await?;
 
         let shot = json!({ "cmd": "Page.captureScreenshot", "params": {} });
         let taken = self.command("goog/cdp/execute", &shot).await?;

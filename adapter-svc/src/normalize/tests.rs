@@ -228,10 +228,25 @@ fn an_event_from_outside_is_bounded() {
 
 #[test]
 fn a_chat_message_is_a_dm_of_its_visitor() {
-    let event = chat_message("default", "v-1", "m1", "hello", UnixMillis(3)).unwrap();
+    let message = ChatMessage {
+        id: "m1",
+        thread: None,
+        text: "hello",
+    };
+    let event = chat_message("default", "v-1", message, UnixMillis(3)).unwrap();
     assert_eq!(event.id.as_str(), "webchat:default/v-1/m1");
     assert_eq!(event.conversation(), ("webchat", "default", "v-1"));
     assert_eq!(event.peer.kind, PeerKind::Dm);
     assert_eq!(event.origin, Origin::visitor("default", "v-1"));
-    assert!(chat_message("default", "v", "m\0", "x", UnixMillis(0)).is_err());
+    assert_eq!(event.thread_id, None);
+
+    let begun = ChatMessage {
+        thread: Some("7f"),
+        ..message
+    };
+    let event = chat_message("default", "v-1", begun, UnixMillis(3)).unwrap();
+    assert_eq!(event.thread_id.as_deref(), Some("7f"));
+
+    let wrong = ChatMessage { id: "m\0", ..message };
+    assert!(chat_message("default", "v", wrong, UnixMillis(0)).is_err());
 }

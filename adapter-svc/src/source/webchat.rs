@@ -4,24 +4,27 @@
 //! that is read in an event, a log or a subject lets nobody speak as that visitor, and no key can be guessed. The page
 //! that opens the owner's link becomes the owner's ([`owner`]). A page that (re)connects is subscribed first and then given
 //! its history, so that no part falls between; it skips what it shows already.
+//!
+//! A visitor has as many conversations as they begin: each but the first is a thread of the visitor's events, whose id the
+//! page draws at random, and so a session of its own. A conversation exists once its first message is stored.
 
+pub mod assets;
 pub mod cards;
+pub mod history;
 pub mod owner;
 pub mod protocol;
 
 use std::time::Duration;
 
 use axum::Extension;
+use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderName, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
 use shared::bus::{CoreMessage, CoreSubscription};
 use shared::clock::pause;
-use shared::model::origin::WEBCHAT;
 use shared::model::owner::Visitor;
 use shared::process::trace::consumer_span;
-use shared::projection::api::{HistoryReply, HistoryRequest};
 use shared::wire::headers::{Carrier, Headers};
 use shared::wire::subject;
 use tracing::Instrument;
@@ -30,10 +33,11 @@ use crate::error::Refusal;
 use crate::gateway::Gateway;
 use crate::gateway::client::Client;
 use crate::gateway::shares::Share;
-use crate::normalize;
+use crate::normalize::{self, ChatMessage};
 use crate::trace::accept_span;
 use cards::Cards;
-use protocol::{ForPage, FromPage, Item, ToPage};
+use history::HistoryPage;
+use protocol::{ForPage, FromPage, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
@@ -45,53 +49,9 @@ const MAX_SILENT_PINGS: u32 = 2;
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long a page may take to be sent one message.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// How long the read model may take to answer.
-const HISTORY_WITHIN: Duration = Duration::from_secs(2);
-/// How many events of a conversation a page is sent.
-const HISTORY_EVENTS: u32 = 100;
-/// When a connected page is sent the history again: a part that was sent just before it connected may reach the read model
-/// only after its first answer.
+/// When a page that has begun to show a thread is sent its history again: a part that was sent just before may reach the
+/// read model only after the first answer.
 const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
-/// The subject on which hook-svc serves the history.
-const HISTORY_SUBJECT: &str = "nexus.svc.events.history";
-/// The page may load its own script and style, speak to its own host, and nothing else.
-const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-fn asset(kind: &'static str, text: &'static str) -> Response {
-    let headers: [(HeaderName, &str); 4] = [
-        (header::CONTENT_TYPE, kind),
-        (header::CACHE_CONTROL, "no-cache"),
-        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ];
-    (headers, text).into_response()
-}
-
-/// The page.
-pub async fn page() -> Response {
-    asset("text/html; charset=utf-8", include_str!("../../page/webchat.html"))
-}
-
-/// One of its scripts.
-///
-/// # Errors
-/// [`Refusal::UnknownPath`] for any other name.
-pub async fn script(Path(name): Path<String>) -> Result<Response, Refusal> {
-    let text = match name.as_str() {
-        "webchat.js" => include_str!("../../page/webchat.js"),
-        "lines.js" => include_str!("../../page/lines.js"),
-        "markdown.js" => include_str!("../../page/markdown.js"),
-        "memory.js" => include_str!("../../page/memory.js"),
-        _unknown => return Err(Refusal::UnknownPath),
-    };
-    Ok(asset("text/javascript; charset=utf-8", text))
-}
-
-/// Its style.
-pub async fn style() -> Response {
-    asset("text/css; charset=utf-8", include_str!("../../page/webchat.css"))
-}
 
 /// `GET /webchat/ws`: the WebSocket of an open page.
 ///
@@ -123,12 +83,13 @@ pub async fn connect(
     Ok(upgrade.on_upgrade(async move |socket| {
         metrics::gauge!("nexus_adapter_webchat_sockets").increment(1.0);
 
-        if let Some((socket, visitor)) = greet(socket, &account).await {
+        if let Some((socket, visitor, thread)) = greet(socket, &account).await {
             let mut page = Page {
                 cards: Cards::of(gateway.bus.clone()),
                 gateway,
                 client,
-                account,
+                thread: history::named_thread(&visitor, thread),
+                opened: false,
                 visitor,
                 socket,
                 silent: 0,
@@ -142,8 +103,9 @@ pub async fn connect(
     }))
 }
 
-/// Waits for the page's `hello`. Returns `None` if it does not come in time, or has no valid key.
-async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, String)> {
+/// Waits for the page's `hello`. Returns who it is and the thread that it shows; `None` if it does not come in time, or has
+/// no valid key.
+async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visitor, Option<String>)> {
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
     let text = match first.ok()? {
         Message::Text(text) => text,
@@ -151,15 +113,24 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Strin
     };
 
     let visitor = match protocol::read(&text) {
-        Ok(FromPage::Hello { key }) => protocol::visitor(account, &key).map_err(|detail| (detail, "key")),
-        Ok(FromPage::Message { .. } | FromPage::Claim { .. } | FromPage::Watch { .. }) => {
-            Err(("expected `hello` first".to_owned(), "message"))
-        }
+        Ok(FromPage::Hello { key, thread }) => protocol::visitor(account, &key)
+            .map(|id| (id, thread))
+            .map_err(|detail| (detail, "key")),
+        Ok(
+            FromPage::Message { .. }
+            | FromPage::Open { .. }
+            | FromPage::Earlier { .. }
+            | FromPage::Claim { .. }
+            | FromPage::Watch { .. },
+        ) => Err(("expected `hello` first".to_owned(), "message")),
         Err(wrong) => Err(wrong),
     };
 
     match visitor {
-        Ok(visitor) => Some((socket, visitor)),
+        Ok((id, thread)) => {
+            let account = account.to_owned();
+            Some((socket, Visitor { account, id }, thread))
+        }
         Err((detail, place)) => {
             let error = Refusal::Malformed { detail, place }.describe();
             tracing::info!(%error, "chat page is turned away");
@@ -185,8 +156,11 @@ struct Gone;
 struct Page {
     gateway: Gateway,
     client: Client,
-    account: String,
-    visitor: String,
+    visitor: Visitor,
+    /// The thread that it shows; none = the conversation without a thread.
+    thread: Option<String>,
+    /// It has begun to show another one.
+    opened: bool,
     socket: WebSocket,
     silent: u32,
     place: Share,
@@ -195,12 +169,12 @@ struct Page {
 
 impl Page {
     async fn converse(&mut self) {
-        let subject = subject::webchat(&self.account, &self.visitor);
+        let subject = subject::webchat(&self.visitor.account, &self.visitor.id);
         match self.gateway.bus.core_subscribe(&subject).await {
             Ok(mut parts) => {
                 let Err(Gone) = self.exchange(&mut parts).await;
             }
-            Err(error) => tracing::warn!(error, peer = self.visitor, "chat page cannot be subscribed"),
+            Err(error) => tracing::warn!(error, peer = self.visitor.id, "chat page cannot be subscribed"),
         }
 
         let frame = CloseFrame {
@@ -214,15 +188,15 @@ impl Page {
 
     /// Carries messages both ways until one side ends.
     async fn exchange(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
-        let (account, visitor) = (self.account.clone(), self.visitor.clone());
+        let Visitor { account, id } = self.visitor.clone();
         self.say(&ToPage::Ready {
             account: &account,
-            peer: &visitor,
+            peer: &id,
         })
         .await?;
 
-        let items = history(&self.gateway, &account, &visitor).await;
-        self.say(&ToPage::History { items }).await?;
+        self.show_history().await?;
+        self.list_threads().await?;
 
         let (shutdown, leave) = (self.gateway.shutdown.clone(), self.place.leave().clone());
         let mut again = HISTORY_AGAIN_AFTER.into_iter();
@@ -231,12 +205,17 @@ impl Page {
         tokio::pin!(recall);
 
         loop {
+            if std::mem::take(&mut self.opened) {
+                self.show_history().await?;
+                again = HISTORY_AGAIN_AFTER.into_iter();
+                waits = again.next();
+                recall.set(pause(waits.unwrap_or_default()));
+            }
+
             tokio::select! {
                 () = &mut recall, if waits.is_some() => {
-                    let items = history(&self.gateway, &account, &visitor).await;
-                    if !items.is_empty() {
-                        self.say(&ToPage::History { items }).await?;
-                    }
+                    self.repeat_history().await?;
+                    self.list_threads().await?;
                     waits = again.next();
                     recall.set(pause(waits.unwrap_or_default()));
                 }
@@ -258,6 +237,42 @@ impl Page {
                 () = shutdown.requested() => return Err(Gone),
                 () = leave.requested() => return Err(Gone),
             }
+        }
+    }
+
+    /// Sends the end of the thread that the page shows; an empty one says that there is no more to wait for.
+    async fn show_history(&mut self) -> Result<(), Gone> {
+        let thread = self.thread.clone();
+        let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), None).await;
+        self.say_history(thread.as_deref(), None, page).await
+    }
+
+    /// Sends it again, unless there is nothing in it.
+    async fn repeat_history(&mut self) -> Result<(), Gone> {
+        let thread = self.thread.clone();
+        let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), None).await;
+        match page.items.is_empty() {
+            true => Ok(()),
+            false => self.say_history(thread.as_deref(), None, page).await,
+        }
+    }
+
+    async fn say_history(&mut self, thread: Option<&str>, before: Option<u64>, page: HistoryPage) -> Result<(), Gone> {
+        let HistoryPage { items, more } = page;
+        self.say(&ToPage::History {
+            thread,
+            before,
+            more,
+            items,
+        })
+        .await
+    }
+
+    /// Sends the list of the visitor's threads, if the read model answers.
+    async fn list_threads(&mut self) -> Result<(), Gone> {
+        match history::threads(&self.gateway, &self.visitor).await {
+            Some(items) => self.say(&ToPage::Threads { items }).await,
+            None => Ok(()),
         }
     }
 
@@ -300,8 +315,24 @@ impl Page {
 
     /// Handles a text of the page. A message becomes an event, and is confirmed once it is durable.
     async fn take(&mut self, text: &str) -> Result<(), Gone> {
-        let (id, text) = match protocol::read(text) {
-            Ok(FromPage::Message { id, text }) => (id, text),
+        let (id, thread, text) = match protocol::read(text) {
+            Ok(FromPage::Message { id, thread, text }) => (id, history::named_thread(&self.visitor, thread), text),
+            Ok(FromPage::Open { thread }) => {
+                if let Err(refusal) = self.gateway.paced(self.client) {
+                    return self.refuse(None, &refusal).await;
+                }
+                self.thread = history::named_thread(&self.visitor, thread);
+                self.opened = true;
+                return Ok(());
+            }
+            Ok(FromPage::Earlier { thread, before }) => {
+                if let Err(refusal) = self.gateway.paced(self.client) {
+                    return self.refuse(None, &refusal).await;
+                }
+                let thread = history::named_thread(&self.visitor, thread);
+                let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), Some(before)).await;
+                return self.say_history(thread.as_deref(), Some(before), page).await;
+            }
             Ok(FromPage::Claim { link }) => return self.claim(&link).await,
             Ok(FromPage::Watch { cards }) => {
                 self.cards.watch(cards).await;
@@ -327,7 +358,12 @@ impl Page {
         }
 
         let now = self.gateway.clock.now();
-        let event = match normalize::chat_message(&self.account, &self.visitor, &id, &text, now) {
+        let message = ChatMessage {
+            id: &id,
+            thread: thread.as_deref(),
+            text: &text,
+        };
+        let event = match normalize::chat_message(&self.visitor.account, &self.visitor.id, message, now) {
             Ok(event) => event,
             Err(error) => return self.refuse(Some(&id), &error.into()).await,
         };
@@ -356,16 +392,11 @@ impl Page {
             return self.refuse(None, &refusal).await;
         }
 
-        let visitor = Visitor {
-            account: self.account.clone(),
-            id: self.visitor.clone(),
-        };
-
-        match owner::claim(&self.gateway.bus, link, &visitor, self.gateway.clock.now()).await {
+        match owner::claim(&self.gateway.bus, link, &self.visitor, self.gateway.clock.now()).await {
             Ok(()) => {
                 tracing::warn!(
-                    peer = self.visitor,
-                    account = self.account,
+                    peer = self.visitor.id,
+                    account = self.visitor.account,
                     "chat page became the owner's by its link"
                 );
                 self.say(&ToPage::Owner).await
@@ -376,7 +407,7 @@ impl Page {
 
     async fn refuse(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
         let error = refusal.describe();
-        tracing::info!(peer = self.visitor, id, %error, "chat message is refused");
+        tracing::info!(peer = self.visitor.id, id, %error, "chat message is refused");
         self.say(&ToPage::Error { id, error }).await
     }
 
@@ -389,7 +420,7 @@ impl Page {
             Ok(ForPage::Away(away)) => return self.say(&ToPage::Away(&away)).await,
             Err(error) => {
                 tracing::warn!(
-                    event_id = message.headers.event_id(), peer = self.visitor, subject = message.subject, %error,
+                    event_id = message.headers.event_id(), peer = self.visitor.id, subject = message.subject, %error,
                     "part for a chat page cannot be read"
                 );
                 return Ok(());
@@ -409,7 +440,7 @@ impl Page {
                     .await;
             }
 
-            tracing::debug!(event_id, peer = self.visitor, "part is shown");
+            tracing::debug!(event_id, peer = self.visitor.id, "part is shown");
             Ok(())
         }
         .instrument(span)
@@ -425,29 +456,6 @@ impl Page {
         match tokio::time::timeout(SEND_WITHIN, self.socket.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Gone),
-        }
-    }
-}
-
-/// The end of the conversation; empty if no hook-svc answers now.
-async fn history(gateway: &Gateway, account: &str, visitor: &str) -> Vec<Item> {
-    let question = HistoryRequest {
-        channel: WEBCHAT.to_owned(),
-        account: account.to_owned(),
-        peer: visitor.to_owned(),
-        thread: None,
-        before: None,
-        limit: Some(HISTORY_EVENTS),
-    };
-
-    let answer = gateway
-        .bus
-        .request::<_, HistoryReply>(HISTORY_SUBJECT, Headers::new(), &question, HISTORY_WITHIN);
-    match answer.await {
-        Ok(reply) => reply.events.into_iter().map(Item::from).collect(),
-        Err(error) => {
-            tracing::info!(%error, peer = visitor, "chat page gets no history");
-            Vec::new()
         }
     }
 }

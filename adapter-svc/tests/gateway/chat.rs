@@ -2,7 +2,7 @@
 
 use adapter_svc::source::webchat::owner::claim;
 use adapter_svc::source::webhook::signature::sha256_hex;
-use futures_util::{SinkExt, StreamExt};
+use futures_util::SinkExt;
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
 use shared::model::owner::{OwnerLink, Visitor};
@@ -13,56 +13,12 @@ use shared::wire::topology::buckets;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio_tungstenite::connect_async;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
+use crate::page::{Page, visitor};
 use crate::world::World;
-
-/// The key of the visitor whose id is [`visitor`].
-const KEY: &str = "0123456789abcdef0123456789abcdef";
-
-/// The visitor whose page has [`KEY`].
-fn visitor() -> String {
-    adapter_svc::source::webchat::protocol::visitor("default", KEY).expect("a key")
-}
-
-/// A page of that visitor.
-struct Page(WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>);
-
-impl Page {
-    async fn open(world: &World) -> Self {
-        let mut page = Self::of(world, KEY).await;
-        assert_eq!(page.hear("ready").await["peer"], visitor());
-        assert_eq!(page.hear("history").await["items"], json!([]));
-        page
-    }
-
-    /// A page with `key`, which has said it.
-    async fn of(world: &World, key: &str) -> Self {
-        let url = format!("{}/webchat/ws", world.base.replace("http", "ws"));
-        let mut page = Self(connect_async(url).await.expect("a socket").0);
-        page.say(json!({ "type": "hello", "key": key }).to_string()).await;
-        page
-    }
-
-    async fn say(&mut self, text: impl Into<String>) {
-        self.0.send(Message::text(text.into())).await.expect("it is sent");
-    }
-
-    /// The next word, which is of `kind`.
-    async fn hear(&mut self, kind: &str) -> Value {
-        let deadline = Duration::from_secs(20);
-        loop {
-            let next = tokio::time::timeout(deadline, self.0.next()).await.expect("in time");
-            if let Message::Text(text) = next.expect("a word").expect("no fault") {
-                let word: Value = serde_json::from_str(&text).expect("json");
-                assert_eq!(word["type"], kind, "{word}");
-                return word;
-            }
-        }
-    }
-}
 
 #[tokio::test]
 async fn a_message_is_acked_once_durable_and_sent_again_is_one_event() {
@@ -245,7 +201,7 @@ async fn who_has_no_key_of_a_page_is_nobody_there() {
     let world = World::start("").await;
     let known = visitor();
     for key in [known.as_str(), "me", ""] {
-        let mut page = Page::of(&world, key).await;
+        let mut page = Page::of(&world.base, key).await;
         if key == known {
             // An id is no key to itself: it is another visitor's.
             assert_ne!(page.hear("ready").await["peer"], known);
@@ -295,7 +251,7 @@ async fn the_owners_link_works_once() {
     let bound = links.get(&key("GOOD")).await.expect("read").expect("there").value;
     assert_eq!(bound.claimed_by.map(|claimed| claimed.id), Some(visitor()));
 
-    let mut other = Page::of(&world, "another key of another page, long enough").await;
+    let mut other = Page::of(&world.base, "another key of another page, long enough").await;
     other.hear("ready").await;
     other.hear("history").await;
     claim(&mut other, "GOOD").await;
@@ -350,7 +306,14 @@ async fn the_page_is_served_with_its_hooks_for_a_browser() {
         }
     }
 
-    for script in ["webchat.js", "lines.js", "markdown.js", "memory.js"] {
+    for script in [
+        "webchat.js",
+        "conversation.js",
+        "sidebar.js",
+        "lines.js",
+        "markdown.js",
+        "memory.js",
+    ] {
         let (status, text) = world.get(&format!("/webchat/{script}")).await;
         assert_eq!(status, 200, "{script}");
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use shared::testing::nats::NatsServer;
 use tempfile::TempDir;
 
+use crate::page::{KEY, Page, visitor};
 use crate::world::{TOKEN, connect, eventually, stored};
 
 /// The service as a process of its own; killed when dropped.
@@ -149,6 +150,46 @@ async fn started_while_nats_is_away_it_takes_events_and_publishes_them_later() {
     assert!(post(&client, &process.base, 40, 1).await);
 
     stored(&bus, 41).await;
+}
+
+#[tokio::test]
+async fn a_message_that_began_a_conversation_is_in_it_after_a_kill_and_once() {
+    let (mut nats, folder) = (NatsServer::start().await, tempfile::tempdir().expect("a folder"));
+    let bus = connect(&nats).await;
+    let message = |id: &str| json!({ "type": "message", "id": id, "text": "hi", "thread": "7f" }).to_string();
+    let hello = json!({ "type": "hello", "key": KEY, "thread": "7f" });
+    let mut process = Process::start(&nats, &folder).await;
+
+    // Without a stream to go to, what was acknowledged is on the disk alone.
+    nats.kill9();
+    let mut page = Page::hello(&process.base, hello.clone()).await;
+    page.hear("ready").await;
+    page.hear("history").await;
+    page.say(message("m1")).await;
+    page.hear("stored").await;
+    process.kill9();
+    nats.restart().await;
+
+    // The page comes back, and sends again what it knows no answer to.
+    let process = Process::start(&nats, &folder).await;
+    let mut page = Page::hello(&process.base, hello).await;
+    page.hear("ready").await;
+    page.hear("history").await;
+    for id in ["m1", "m2"] {
+        page.say(message(id)).await;
+        page.hear("stored").await;
+    }
+
+    let events: Vec<shared::model::event::Event> = stored(&bus, 2)
+        .await
+        .iter()
+        .map(|stored| stored.decode().expect("an event"))
+        .collect();
+    assert!(
+        events.iter().all(|event| event.thread_id.as_deref() == Some("7f")),
+        "{events:?}"
+    );
+    assert_eq!(events[0].id.as_str(), format!("webchat:default/{}/m1", visitor()));
 }
 
 #[tokio::test]

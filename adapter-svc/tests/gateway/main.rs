@@ -8,6 +8,8 @@ mod hostile;
 mod hosts;
 mod limits;
 mod markdown;
+mod page;
+mod threads;
 mod vectors;
 mod webhooks;
 mod world;

@@ -32,6 +32,9 @@ struct Published<'a> {
     event_id: &'a str,
     content: &'a str,
     reply_to: &'a str,
+    /// Thread of the conversation that it is said in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<&'a str>,
     at: UnixMillis,
     /// Card from which the page makes buttons.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +78,7 @@ impl Channel for WebchatChannel {
                 .reply_to_id
                 .as_deref()
                 .unwrap_or(reply.causation.event.as_str()),
+            thread: reply.delivery_context.thread_id.as_deref(),
             at: shipment.now,
             approval: Card::of(reply.interactive.as_ref()),
         };

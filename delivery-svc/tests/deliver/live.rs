@@ -25,7 +25,8 @@ async fn the_receipt_says_whether_a_page_was_open() {
     });
 
     let replica = world.replica("a", Setup::default());
-    let (open, closed) = (reply(1, "webchat", "open"), reply(2, "webchat", "closed"));
+    let (mut open, closed) = (reply(1, "webchat", "open"), reply(2, "webchat", "closed"));
+    open.delivery_context.thread_id = Some("7f".to_owned());
     world.publish(&open).await;
     world.publish(&closed).await;
     world.settled().await;
@@ -36,6 +37,7 @@ async fn the_receipt_says_whether_a_page_was_open() {
         (part["content"].as_str(), part["reply_to"].as_str()),
         (Some("echo: 1"), Some("test:open/1"))
     );
+    assert_eq!(part["thread"], "7f", "the page shows it in its conversation");
     assert_eq!(live(&world, &open.delivery_context).await, Some(true));
     assert_eq!(live(&world, &closed.delivery_context).await, Some(false));
     assert_eq!(world.sent_events().await.len(), 2, "a closed page loses nothing");

@@ -1,5 +1,5 @@
-//! Requests to the read model and their responses, in the form of `nexus.svc.events.{find,history,trace,search}` (NATS
-//! micro; the CLI and the adapter send them). *Pure.*
+//! Requests to the read model and their responses, in the form of
+//! `nexus.svc.events.{find,history,threads,trace,search}` (NATS micro; the CLI and the adapter send them). *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -134,6 +134,51 @@ pub struct HistoryReply {
     pub events: Vec<EventRow>,
     /// Whether there are older events.
     pub more: bool,
+}
+
+/// Maximum length of a thread's excerpt, in bytes.
+pub const MAX_THREAD_EXCERPT: usize = 240;
+
+/// Request `threads`: the threads of one conversation, the one with the newest event first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadsRequest {
+    /// Channel of the conversation.
+    pub channel: String,
+    /// Account of Nexus on the channel.
+    #[serde(default = "default_account")]
+    pub account: String,
+    /// Id of the conversation.
+    pub peer: String,
+    /// Maximum number of threads ([`DEFAULT_EVENTS`], at most [`MAX_EVENTS`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// A thread of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadRow {
+    /// Id of the thread, as in [`EventRow::thread_id`]; [`own_thread`] for events that name no thread.
+    pub thread: String,
+    /// The beginning of its first received text, or of its first text if nothing was received.
+    pub excerpt: String,
+    /// Time of its first event.
+    pub began_at: UnixMillis,
+    /// Time of its last event.
+    pub last_at: UnixMillis,
+}
+
+/// The threads of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ThreadsReply {
+    /// The thread with the newest event first.
+    pub threads: Vec<ThreadRow>,
+}
+
+/// Returns the thread id under which the read model keeps events of a conversation that name no thread.
+#[must_use]
+pub fn own_thread(channel: &str, account: &str, peer: &str) -> String {
+    format!("{channel}:{account}:{peer}")
 }
 
 /// Number of hits in a response if `search` has no limit.

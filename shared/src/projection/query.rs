@@ -4,7 +4,10 @@ use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::de::DeserializeOwned;
 
-use super::api::{EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, limit};
+use super::api::{
+    EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, MAX_THREAD_EXCERPT, ThreadRow, ThreadsReply,
+    ThreadsRequest, limit,
+};
 use super::applied::{Source, from_sql, to_sql};
 use super::apply::PASSED_OVER;
 use crate::model::event::{Direction, EventId, PeerKind};
@@ -107,6 +110,58 @@ pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Resu
     events.reverse();
 
     Ok(HistoryReply { events, more })
+}
+
+/// Returns the threads of a conversation, the one with the newest event first; a thread of deleted events only is left out.
+pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Result<ThreadsReply, rusqlite::Error> {
+    let (channel, account, peer) = (&request.channel, &request.account, &request.peer);
+
+    // The index alone says which threads there are, and holds their sequences.
+    let mut names = connection.prepare_cached(
+        "SELECT thread_id FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
+         GROUP BY thread_id ORDER BY max(sequence) DESC LIMIT ?4",
+    )?;
+    let names = names.query_map((channel, account, peer, limit(request.limit)), |row| {
+        row.get::<_, String>(0)
+    })?;
+
+    let edge = |order: &str| {
+        connection.prepare_cached(&format!(
+            "SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
+               AND direction <> 'deleted' ORDER BY sequence {order} LIMIT 1"
+        ))
+    };
+    let (mut first, mut last) = (edge("ASC")?, edge("DESC")?);
+    let mut words = connection.prepare_cached(
+        "SELECT coalesce(
+           (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
+              AND direction = 'received' ORDER BY sequence LIMIT 1),
+           (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
+              AND direction <> 'deleted' ORDER BY sequence LIMIT 1))",
+    )?;
+
+    let mut threads = Vec::new();
+    for thread in names {
+        let thread = thread?;
+        let key = (channel, account, peer, &thread);
+        let at = |row: &Row<'_>| row.get(0).map(UnixMillis);
+
+        let Some(began_at) = first.query_row(key, at).optional()? else {
+            continue;
+        };
+        let last_at = last.query_row(key, at)?;
+        let mut excerpt: String = words.query_row(key, |row| row.get(0))?;
+        excerpt.truncate(excerpt.floor_char_boundary(MAX_THREAD_EXCERPT));
+
+        threads.push(ThreadRow {
+            thread,
+            excerpt,
+            began_at,
+            last_at,
+        });
+    }
+
+    Ok(ThreadsReply { threads })
 }
 
 /// Returns the events that meet the given conditions, the newest first; one more than `limit`, to show whether there

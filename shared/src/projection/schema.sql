@@ -12,6 +12,7 @@ CREATE TABLE events(
   hops INTEGER NOT NULL, published_at INTEGER NOT NULL, revised_at INTEGER, origin TEXT NOT NULL);
 CREATE UNIQUE INDEX events_id ON events(id);
 CREATE INDEX events_conversation ON events(channel, account, peer_id);
+CREATE INDEX events_thread ON events(channel, account, peer_id, thread_id);
 CREATE INDEX events_timestamp ON events(timestamp);
 
 -- from INVOCATIONS: the done-marker of an event, and one row per hook that did more than pass

@@ -13,6 +13,9 @@ pub const MAX_ID_BYTES: usize = 128;
 /// Longest text of a visitor's message, in bytes.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
 
+/// Longest name of a thread, in bytes: as long as hooks may name one.
+pub const MAX_THREAD_BYTES: usize = 512;
+
 /// How many cards a page may watch.
 pub const MAX_WATCHED: usize = 16;
 
@@ -41,6 +44,23 @@ pub enum FromPage {
     Hello {
         /// The page's secret, which it made at random and keeps.
         key: String,
+        /// The thread that the page shows; absent = the conversation without a thread.
+        #[serde(default)]
+        thread: Option<String>,
+    },
+    /// The page shows another thread from now on, and is to be sent its history.
+    Open {
+        /// The thread; absent = the conversation without a thread.
+        #[serde(default)]
+        thread: Option<String>,
+    },
+    /// The visitor wants to read further back in a thread.
+    Earlier {
+        /// The thread; absent = the conversation without a thread.
+        #[serde(default)]
+        thread: Option<String>,
+        /// The lowest [`Item::sequence`] that the page has of it.
+        before: u64,
     },
     /// The visitor opened the link that makes a page the owner's.
     Claim {
@@ -56,6 +76,9 @@ pub enum FromPage {
     Message {
         /// The page's id for it, the same when it sends it again.
         id: String,
+        /// The thread that it belongs to; absent = the conversation without a thread.
+        #[serde(default)]
+        thread: Option<String>,
         /// The text.
         text: String,
     },
@@ -74,8 +97,21 @@ pub enum ToPage<'a> {
     },
     /// This page is the owner's from now on.
     Owner,
-    /// The end of the conversation so far, the oldest first.
+    /// The visitor's threads, the one that was written in last first.
+    Threads {
+        /// They.
+        items: Vec<ThreadItem>,
+    },
+    /// The end of a thread so far, or of what was said before a sequence, the oldest first.
     History {
+        /// The thread; none = the conversation without a thread.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        thread: Option<&'a str>,
+        /// The sequence that the page named.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        before: Option<u64>,
+        /// Whether there are older items.
+        more: bool,
         /// Its items.
         items: Vec<Item>,
     },
@@ -112,11 +148,31 @@ pub enum ToPage<'a> {
     },
 }
 
+/// A thread, as the page lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ThreadItem {
+    /// The thread; none = the conversation without a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// The beginning of its first text.
+    pub text: String,
+    /// When its first event happened.
+    pub began_at: UnixMillis,
+    /// When its last event happened.
+    pub at: UnixMillis,
+}
+
 /// One line of the conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Item {
     /// Id of its event.
     pub id: String,
+    /// Of an item of the history: its place in the stream of events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<u64>,
+    /// The thread that it was said in; none = the conversation without a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
     /// `visitor` or `system`.
     pub from: &'static str,
     /// The text.
@@ -144,6 +200,9 @@ pub struct Decidable {
 pub struct Part {
     /// Id of the outbound event.
     pub event_id: String,
+    /// Thread of the conversation.
+    #[serde(default)]
+    pub thread: Option<String>,
     /// The text.
     pub content: String,
     /// When it was sent.
@@ -159,6 +218,9 @@ pub struct Part {
 pub struct Partial {
     /// The turn; the parts of its answer are the events `out:{turn}/…`.
     pub turn: String,
+    /// Thread of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
     /// Which model call of the turn.
     pub step: u32,
     /// Counts the pieces of a call from 0; a piece 0 begins the call anew.
@@ -175,6 +237,9 @@ pub struct Partial {
 pub struct Away {
     /// The turn.
     pub turn: String,
+    /// Thread of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
     /// Whether it cannot.
     pub away: bool,
 }
@@ -185,6 +250,9 @@ pub struct Away {
 pub struct Working {
     /// The turn.
     pub turn: String,
+    /// Thread of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
     /// Whether it is.
     pub working: bool,
 }
@@ -207,6 +275,8 @@ impl From<Part> for Item {
     fn from(part: Part) -> Self {
         Self {
             id: part.event_id,
+            sequence: None,
+            thread: part.thread,
             from: "system",
             text: part.content,
             at: part.at,
@@ -228,6 +298,9 @@ impl From<EventRow> for Item {
 
         Self {
             id: row.id.to_string(),
+            sequence: Some(row.sequence),
+            // The word that carries it names the thread.
+            thread: None,
             from,
             text: row.content,
             at: row.timestamp,
@@ -272,13 +345,38 @@ pub fn check_id(id: &str) -> Result<(), String> {
     }
 }
 
+/// Checks a thread that a page names.
+fn check_thread(thread: Option<&str>) -> Result<(), String> {
+    match thread {
+        None => Ok(()),
+        Some(thread) if thread.is_empty() || thread.len() > MAX_THREAD_BYTES => Err(format!(
+            "a thread of 1 to {MAX_THREAD_BYTES} bytes is expected, it has {}",
+            thread.len()
+        )),
+        Some(thread) if thread.contains(char::is_control) => {
+            Err("a thread without control characters is expected".to_owned())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
 /// Reads what a page said.
 ///
 /// # Errors
 /// What is wrong, and where.
 pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
     let said: FromPage = serde_json::from_str(text).map_err(|error| (error.to_string(), "message"))?;
-    let FromPage::Message { id, text } = &said else {
+    let thread = match &said {
+        FromPage::Hello { thread, .. }
+        | FromPage::Open { thread }
+        | FromPage::Earlier { thread, .. }
+        | FromPage::Message { thread, .. } => thread.as_deref(),
+        FromPage::Claim { .. } | FromPage::Watch { .. } => None,
+    };
+
+    check_thread(thread).map_err(|detail| (detail, "thread"))?;
+
+    let FromPage::Message { id, text, .. } = &said else {
         return Ok(said);
     };
 
@@ -315,7 +413,16 @@ mod tests {
             said,
             FromPage::Message {
                 id: "m 1".to_owned(),
+                thread: None,
                 text: "hello".to_owned()
+            }
+        );
+
+        let said = read(r#"{"type":"open","thread":"7f"}"#).unwrap();
+        assert_eq!(
+            said,
+            FromPage::Open {
+                thread: Some("7f".to_owned())
             }
         );
     }
@@ -323,7 +430,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_place() {
         let long = format!(r#"{{"type":"message","id":"{}","text":"x"}}"#, "a".repeat(129));
+        let far = format!(r#"{{"type":"open","thread":"{}"}}"#, "a".repeat(513));
         for (text, place) in [
+            (&far[..], "thread"),
+            (r#"{"type":"open","thread":""}"#, "thread"),
+            (r#"{"type":"hello","key":"k","thread":"a\u0007"}"#, "thread"),
+            (r#"{"type":"message","id":"a","text":"x","thread":"\n"}"#, "thread"),
             ("{", "message"),
             (r#"{"type":"other"}"#, "message"),
             (r#"{"type":"message","id":"a/b","text":"x"}"#, "id"),
@@ -366,13 +478,13 @@ mod tests {
     #[test]
     fn a_part_becomes_a_line() {
         let part: Part = serde_json::from_str(
-            r#"{"delivery":"d","part":0,"event_id":"out:d/0","content":"hi","reply_to":"x","at":5}"#,
+            r#"{"delivery":"d","part":0,"event_id":"out:d/0","content":"hi","reply_to":"x","thread":"7f","at":5}"#,
         )
         .unwrap();
         let text = serde_json::to_string(&ToPage::Part(part.into())).unwrap();
         assert_eq!(
             text,
-            r#"{"type":"part","id":"out:d/0","from":"system","text":"hi","at":5}"#
+            r#"{"type":"part","id":"out:d/0","thread":"7f","from":"system","text":"hi","at":5}"#
         );
     }
 }

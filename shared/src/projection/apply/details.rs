@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::model::event::{Direction, Event, PeerKind};
 use crate::model::time::UnixMillis;
+use crate::projection::api::own_thread;
 
 /// Writes the rows beside the first occurrence of `event`.
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
@@ -24,7 +25,7 @@ pub(super) fn thread(event: &Event) -> Cow<'_, str> {
         Some(thread) => Cow::Borrowed(thread),
         None => {
             let (channel, account, peer) = event.conversation();
-            Cow::Owned(format!("{channel}:{account}:{peer}"))
+            Cow::Owned(own_thread(channel, account, peer))
         }
     }
 }

@@ -50,6 +50,7 @@ fn a_scripts_usual_question_uses_an_index() {
         "SELECT * FROM events WHERE id = 'x'",
         "SELECT * FROM events WHERE timestamp > 5",
         "SELECT * FROM events WHERE channel = 'a' AND account = 'b' AND peer_id = 'c' ORDER BY sequence DESC LIMIT 5",
+        "SELECT * FROM events WHERE channel = 'a' AND account = 'b' AND peer_id = 'c' AND thread_id = 'd' ORDER BY sequence DESC LIMIT 5",
         "SELECT * FROM hook_invocations WHERE hook_id = 'h' ORDER BY started_at DESC LIMIT 100",
     ] {
         let plan: String = connection
