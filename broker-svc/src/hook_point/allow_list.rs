@@ -18,8 +18,8 @@ mod words;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use shared::process::config::KeyFault;
 
-use super::declared::HookFault;
 use entry::Entry;
 pub use place::Place;
 pub use words::{Errors, Redirects, Refusal};
@@ -47,11 +47,11 @@ pub struct AllowList {
 
 impl AllowList {
     /// The entries of `mode` and of `all`; those of other modes are checked as well.
-    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<HookFault>) -> Self {
+    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<KeyFault>) -> Self {
         let mut entries = Vec::new();
         for (name, declared) in modes {
             if declared.len() > MAX_ENTRIES {
-                faults.push(HookFault {
+                faults.push(KeyFault {
                     key: format!("allow.{name}"),
                     problem: format!("{} entries, at most {MAX_ENTRIES}", declared.len()),
                 });
@@ -61,7 +61,7 @@ impl AllowList {
                 match Entry::declared(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),
                     Ok(_) => {}
-                    Err(problem) => faults.push(HookFault {
+                    Err(problem) => faults.push(KeyFault {
                         key: format!("allow.{name}[{index}]"),
                         problem,
                     }),

@@ -6,6 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::model::permission::{glob, pattern_fault};
+use shared::process::config::KeyFault;
 
 use super::builtin::Builtin;
 use super::condition::Condition;
@@ -21,21 +22,6 @@ pub const MAX_TIMEOUT_S: u64 = 600;
 pub const DEFAULT_PRIORITY: i32 = 50;
 /// Longest name of a hook, bytes.
 const MAX_NAME_BYTES: usize = 100;
-
-/// Something that is wrong with `hooks.yaml`, or with the hooks of `personas.yaml`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HookFault {
-    /// Dotted path of the key.
-    pub key: String,
-    /// What was found and what is expected.
-    pub problem: String,
-}
-
-impl std::fmt::Display for HookFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.key, self.problem)
-    }
-}
 
 /// Where a hook is declared; the wider layer first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +136,7 @@ impl Hook {
 pub(super) struct Fields<'a> {
     pub(super) map: Map<String, Value>,
     pub(super) at: &'a str,
-    pub(super) faults: &'a mut Vec<HookFault>,
+    pub(super) faults: &'a mut Vec<KeyFault>,
 }
 
 impl Fields<'_> {
@@ -163,7 +149,7 @@ impl Fields<'_> {
             format!("{}.{key}", self.at)
         };
         let problem = problem.into();
-        self.faults.push(HookFault { key, problem });
+        self.faults.push(KeyFault { key, problem });
     }
 
     pub(super) fn take<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {
@@ -186,7 +172,7 @@ impl Fields<'_> {
 }
 
 /// Reads one declaration, which stands at `at` in its file.
-pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<HookFault>) -> Option<Hook> {
+pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Option<Hook> {
     let before = faults.len();
     let mut fields = Fields {
         map: map.clone(),

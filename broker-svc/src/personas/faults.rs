@@ -1,8 +1,7 @@
 //! What is wrong with a `personas.yaml` that can be read. *Pure.*
 
-use std::fmt;
-
 use shared::llm::LlmConfig;
+use shared::process::config::KeyFault;
 
 use super::{Persona, Personas, Runner, patterns};
 use crate::context::TOKEN_BYTES;
@@ -10,28 +9,13 @@ use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;
 
-/// One fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersonaFault {
-    /// Dotted path of the key.
-    pub key: String,
-    /// What was found and what is expected.
-    pub problem: String,
-}
-
-impl fmt::Display for PersonaFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.problem)
-    }
-}
-
 /// Why a text is not a `personas.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct ParsePersonasError(pub Vec<PersonaFault>);
+pub struct ParsePersonasError(pub Vec<KeyFault>);
 
 /// Faults of meaning.
-pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
+pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, server) in &personas.mcp_servers {
         if let Some((key, problem)) = mcp::fault(server, &personas.credentials) {
@@ -55,7 +39,7 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
 }
 
 /// Limits of US dollars that bound nothing. A limit of nothing needs no price.
-pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault> {
+pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
     let asking = personas
         .personas
         .iter()
@@ -75,11 +59,11 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault>
     bounded.collect()
 }
 
-pub(super) fn fault(key: String, problem: String) -> PersonaFault {
-    PersonaFault { key, problem }
+pub(super) const fn fault(key: String, problem: String) -> KeyFault {
+    KeyFault { key, problem }
 }
 
-fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
+fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<KeyFault>) {
     let mut wrong = |key: &str, problem: String| faults.push(fault(format!("personas.{name}.{key}"), problem));
     let zone = &persona.timezone;
     if !is_zone(zone) {

@@ -37,6 +37,16 @@ pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
     }
 }
 
+/// Why hooks cannot run as `wanted` (`hooks.user`), as far as that can be known without being root: the configuration may be
+/// checked by another user than hook-svc's.
+pub(crate) fn fault(wanted: &str) -> Option<String> {
+    if wanted.is_empty() {
+        return None;
+    }
+    let users = std::fs::read_to_string(Path::new(USERS)).unwrap_or_default();
+    named(wanted, &users).err()
+}
+
 /// Whether this process is root, where the kernel tells.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)

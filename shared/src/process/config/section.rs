@@ -80,7 +80,7 @@ impl Document {
 }
 
 /// Whether one of two dotted keys is the other or lies in it.
-fn related(one: &str, other: &str) -> bool {
+pub(super) fn related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         inner
             .strip_prefix(outer)
@@ -285,7 +285,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
 }
 
 /// A deserialiser's message in an operator's words.
-fn plain(problem: &str) -> String {
+pub(super) fn plain(problem: &str) -> String {
     match problem.split_once("expected struct ") {
         Some((found, _)) => format!("{found}expected a table"),
         None => problem.replace("expected string only", "expected a string"),
