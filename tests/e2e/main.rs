@@ -31,4 +31,5 @@ mod story;
 mod streaming;
 mod supervision;
 mod telemetry;
+mod terminal;
 mod visitors;
