@@ -5,8 +5,9 @@
 //! one another. What is left are words. They are expanded here, matched against an entry word by word, and executed as
 //! they were matched: no shell reads them again.
 //!
-//! An entry with a wildcard is a fault for a program that can run or change anything (file `programs`), unless it says
-//! `unsafe: true`; of harmless programs a wildcard takes no option with which they write files or run others.
+//! An entry with a wildcard is a fault unless its program is known to only read (file `programs`), or is a script that it
+//! names by its path, or it says `unsafe: true`; of the harmless programs a wildcard takes no option with which they write
+//! files or run others.
 //!
 //! Source: `004_bf6295fcf892806e.txt` ("Allow-list gated"); `sessions.md` "Hook points inside a turn"; `trust.md` §6.
 
