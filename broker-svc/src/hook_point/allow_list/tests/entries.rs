@@ -187,6 +187,33 @@ fn no_entry_lets_a_command_run_another_or_write() {
     }
 }
 
+/// Commands of other people's cheat sheets, drawn by lot (`tests/data/draw-harmless-commands`), each listed as it is written.
+/// What is refused of them, an operator has to write otherwise.
+#[test]
+fn of_two_hundred_harmless_commands_at_most_two_are_refused() {
+    let text = include_str!("../../../../tests/data/harmless-commands.txt");
+    let commands: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
+    assert_eq!(commands.len(), 200);
+
+    let refused: Vec<String> = commands
+        .iter()
+        .filter_map(|command| {
+            let modes = json!({"m": [{"command": command, "unsafe": true}]});
+            let mut faults = Vec::new();
+            let list = AllowList::declared("m", &serde_json::from_value(modes).expect("modes"), &mut faults);
+            let refusal = list.admit(command, &place()).err().map(|refusal| refusal.to_string());
+            let fault = faults.first().map(ToString::to_string).or(refusal)?;
+            Some(format!("{command}: {fault}"))
+        })
+        .collect();
+
+    println!("refused: {} of {}: {refused:#?}", refused.len(), commands.len());
+    assert!(refused.len() <= 2, "{refused:#?}");
+}
+
 /// The pairs that got past an earlier list: each entry is a fault, or refuses its command.
 #[test]
 fn no_pair_that_ever_got_past_does_so() {
