@@ -15,6 +15,7 @@ mod drain;
 mod examples;
 mod first_hook;
 mod heartbeat;
+mod import_claude;
 mod intent_tools;
 mod intents;
 mod joints;
