@@ -19,6 +19,7 @@ mod import_claude;
 mod intent_tools;
 mod intents;
 mod joints;
+mod local_approval;
 mod lost_wakeups;
 mod mcp;
 mod orders;
