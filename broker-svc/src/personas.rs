@@ -18,11 +18,11 @@ use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
 use shared::model::permission::{PermissionSet, glob};
 use shared::model::session::{QueueSettings, SessionRef};
+use shared::process::config::{KeyFault, read_yaml};
 
 use crate::reset::Reset;
 use crate::tool::credentials::References;
 use crate::tool::mcp::McpServer;
-pub use fault::PersonaFault;
 pub use faults::ParsePersonasError;
 
 /// The persona that answers for names that the file does not hold.
@@ -234,36 +234,49 @@ impl Personas {
     /// # Errors
     /// [`ParsePersonasError`] names every key that is wrong and what is expected there.
     pub fn parse(text: &str) -> Result<Self, ParsePersonasError> {
-        if text.trim().is_empty() {
-            return Ok(Self::default());
-        }
+        let read = read_yaml(text, faults::of).map_err(ParsePersonasError)?;
+        Ok(read.unwrap_or_default())
+    }
 
-        let yaml = serde_yaml_ng::Deserializer::from_str(text);
-        let parsed: Self = serde_path_to_error::deserialize(yaml).map_err(|error| {
-            ParsePersonasError(vec![PersonaFault {
-                key: error.path().to_string(),
-                problem: error.inner().to_string(),
-            }])
-        })?;
+    /// Everything that is wrong with the text of a `personas.yaml` whose personas ask the model of `llm`; and what of it can
+    /// be read, `None` if it is not YAML.
+    #[must_use]
+    pub fn check(text: &str, llm: &LlmConfig) -> (Option<Self>, Vec<KeyFault>) {
+        let mut known = None;
+        let read = read_yaml(text, |personas: &Self| {
+            known = Some(personas.clone());
 
-        let faults = faults::of(&parsed);
-        if faults.is_empty() {
-            Ok(parsed)
-        } else {
-            Err(ParsePersonasError(faults))
+            // A persona that asks a model needs one that can be asked.
+            let unusable = if personas.ask_models() {
+                llm.usable().err()
+            } else {
+                None
+            };
+            let unusable = unusable.map(|fault| KeyFault::new("personas", format!("runner llm: {fault}")));
+
+            let mut faults = faults::of(personas);
+            faults.extend(unusable);
+            faults.extend(personas.unbound(llm));
+            faults.extend(personas.idle());
+            faults
+        });
+
+        match read {
+            Ok(read) => (Some(read.unwrap_or_default()), Vec::new()),
+            Err(faults) => (known, faults),
         }
     }
 
     /// The personas whose limit of US dollars bounds nothing, because the model that they ask by `llm` has no price.
     #[must_use]
-    pub fn unbound(&self, llm: &LlmConfig) -> Vec<PersonaFault> {
+    pub fn unbound(&self, llm: &LlmConfig) -> Vec<KeyFault> {
         faults::unbound(self, llm)
     }
 
     /// Denials and demands for a human's yes that hold nothing back: nobody has a tool of that name. A server that is told
     /// of new tools may make one sound, so it is no reason not to start.
     #[must_use]
-    pub fn idle(&self) -> Vec<PersonaFault> {
+    pub fn idle(&self) -> Vec<KeyFault> {
         patterns::idle(self)
     }
 

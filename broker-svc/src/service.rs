@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use shared::bus::ConsumeError;
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
-use shared::process::config::Fault;
+use shared::process::config::{Fault, file_faults};
 use shared::process::identities::People;
 use shared::process::{Common, Service, Shell, identities};
 
@@ -40,36 +40,28 @@ impl Service for BrokerService {
         config.warnings()
     }
 
-    fn check_files(common: &Common, llm: &LlmConfig) -> Vec<Fault> {
-        let path = &common.files.personas;
-        let told = |key: &str, problem: String| Fault {
-            source: path.clone(),
-            key: key.to_owned(),
-            problem,
-        };
+    fn check_files(_config: &BrokerConfig, common: &Common, llm: &LlmConfig) -> Vec<Fault> {
+        let files = &common.files;
+        let mut known = None;
+        let mut faults = file_faults(&files.personas, |text| {
+            let (personas, faults) = Personas::check(text, llm);
+            known = personas;
+            faults
+        });
 
-        let parsed = match read(path).map(|text| Personas::parse(&text)) {
-            Ok(Ok(personas)) => personas,
-            Ok(Err(error)) => {
-                return error
-                    .0
-                    .into_iter()
-                    .map(|fault| told(&fault.key, fault.problem))
-                    .collect();
-            }
-            Err(error) => return vec![told("", format!("cannot be read: {error}"))],
-        };
+        for fault in file_faults(&files.hooks, |text| HookRules::check(text, known.as_ref())) {
+            // The hooks of personas are declared in their own file.
+            let is_of_persona = known.as_ref().is_some_and(|known| is_of_persona(&fault.key, known));
+            let source = if is_of_persona {
+                files.personas.clone()
+            } else {
+                fault.source
+            };
+            faults.push(Fault { source, ..fault });
+        }
 
-        // A persona that asks a model needs one that can be asked.
-        let usable = if parsed.ask_models() { llm.usable().err() } else { None };
-        let usable = usable.map(|fault| told("personas", format!("runner llm: {fault}")));
-        let unbound = parsed.unbound(llm).into_iter().chain(parsed.idle());
-
-        usable
-            .into_iter()
-            .chain(unbound.map(|fault| told(&fault.key, fault.problem)))
-            .chain(check_hooks(&common.files.hooks, &parsed))
-            .collect()
+        faults.extend(file_faults(&files.identities, identities::faults));
+        faults
     }
 
     fn warn_files(common: &Common) -> Vec<String> {
@@ -218,20 +210,10 @@ fn hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
     Ok(rules)
 }
 
-fn check_hooks(path: &str, personas: &Personas) -> Vec<Fault> {
-    let told = |key: String, problem: String| Fault {
-        source: path.to_owned(),
-        key,
-        problem,
-    };
-
-    match read(path).map(|text| HookRules::parse(&text, personas)) {
-        Ok(Ok(_)) => Vec::new(),
-        Ok(Err(error)) => error
-            .0
-            .into_iter()
-            .map(|fault| told(fault.key, fault.problem))
-            .collect(),
-        Err(error) => vec![told(String::new(), format!("cannot be read: {error}"))],
-    }
+/// Whether `key` is of a hook in a persona's own list.
+fn is_of_persona(key: &str, personas: &Personas) -> bool {
+    let lists = personas.personas.keys().map(|name| format!("personas.{name}.hooks"));
+    lists
+        .filter_map(|list| key.strip_prefix(&list))
+        .any(|rest| rest.is_empty() || rest.starts_with(['[', '.']))
 }

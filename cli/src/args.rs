@@ -15,7 +15,7 @@ mod top;
 pub use approval::{ApprovalAction, Speaker};
 pub use backup::{BackupOptions, RestoreOptions};
 pub use bench::{BenchHooksOptions, BenchOptions, BenchPart, BenchReadModelOptions};
-pub use hook::{BacktestOptions, HookAction, Status, TestOptions};
+pub use hook::{BacktestOptions, HookAction, ImportOptions, Status, TestOptions};
 pub use intent::{IntentAction, ListedIntents, ProposedIntent};
 pub use owner::OwnerAction;
 pub use top::TopOptions;

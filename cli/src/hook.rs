@@ -2,6 +2,7 @@
 
 mod backtest;
 mod host;
+mod import_claude;
 mod push;
 mod report;
 mod show;
@@ -34,6 +35,7 @@ pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
         HookAction::New { name, dir } => start::write(&name, &dir),
         HookAction::Test(options) => trial::run(common, &options).await,
         HookAction::Backtest(options) => backtest::run(common, options).await,
+        HookAction::ImportClaude(options) => import_claude::write(&options),
         HookAction::Push { path, id } => push::run(common, &path, id).await,
         HookAction::List { status, created_by } => {
             let status = status.map(status_of);

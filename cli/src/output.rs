@@ -53,7 +53,28 @@ pub fn brief(text: &str, most: usize) -> String {
 
 /// Whether `c` may steer a terminal, or turn round what stands beside it.
 fn steers(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let turns_round =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns_round
+}
+
+/// `text` as it is written to a terminal, whatever it consists of: everything that [steers] is escaped but line breaks and
+/// tabs. [`plain`] escapes these too, for what must stay on its line.
+fn harmless(text: String) -> String {
+    let is_bad = |c: char| steers(c) && !matches!(c, '\n' | '\t');
+    if !text.contains(is_bad) {
+        return text;
+    }
+
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_bad(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// `text` with its control characters escaped, so that what strangers wrote cannot steer the terminal.
@@ -102,11 +123,12 @@ impl std::fmt::Display for ReaderGone {
 
 impl std::error::Error for ReaderGone {}
 
-/// Prints `text` as it is.
+/// Prints `text`; what of it could steer the terminal is escaped.
 ///
 /// # Errors
 /// [`ReaderGone`], and where the output cannot be written.
 pub fn print(text: &str) -> Result<()> {
+    let text = harmless(text.to_owned());
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(ReaderGone.into()),
@@ -117,19 +139,19 @@ pub fn print(text: &str) -> Result<()> {
 /// The first write of `say!` that failed, if any.
 static FAILED: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Writes `line` to the standard output for `say!`. A command that has effects goes on with them if its reader goes,
+/// Writes `line` to the standard output for `say!`; what of it could steer the terminal is escaped. A command that has effects goes on with them if its reader goes,
 /// so this returns no error: [`written`] returns it at the end.
 pub fn say_line(line: std::fmt::Arguments<'_>) {
-    let text = format!("{line}\n");
+    let text = harmless(format!("{line}\n"));
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         FAILED.get_or_init(|| error);
     }
 }
 
-/// Writes `line` to the standard error for `complain!`. If that cannot be written, nobody can be told.
+/// Writes `line` to the standard error for `complain!`; what of it could steer the terminal is escaped. If that cannot be written, nobody can be told.
 pub fn complain_line(line: std::fmt::Arguments<'_>) {
-    let text = format!("{line}\n");
+    let text = harmless(format!("{line}\n"));
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -326,6 +348,28 @@ mod tests {
         assert_eq!(brief("abcd", 4), "abcd");
         assert_eq!(brief("a\u{1b}b\nc", 4), "a\\u{1b}b…");
         assert_eq!(plain("é\u{1b}[2J\u{9b}\u{202e}ok"), "é\\u{1b}[2J\\u{9b}\\u{202e}ok");
+    }
+
+    #[test]
+    fn nothing_that_is_written_steers_the_terminal() {
+        let check = |text: &str, expected: &str| assert_eq!(harmless(text.to_owned()), expected);
+        check("a\tb\nc é 日本 🙂\n", "a\tb\nc é 日本 🙂\n");
+        check(
+            "\u{1b}[2J\u{9b}31m\r\u{8}\u{7}\0",
+            "\\u{1b}[2J\\u{9b}31m\\r\\u{8}\\u{7}\\u{0}",
+        );
+        check(
+            "\u{202e}evil\u{2066}\u{61c}\u{200f}",
+            "\\u{202e}evil\\u{2066}\\u{61c}\\u{200f}",
+        );
+
+        // What was escaped before stays as it is.
+        let once = plain("\u{1b}[2J");
+        check(&once, &once);
+        for c in (0..=0x2100).filter_map(char::from_u32) {
+            let written = harmless(c.to_string());
+            assert!(!written.contains(|c| steers(c) && c != '\n' && c != '\t'), "{c:?}");
+        }
     }
 
     #[test]

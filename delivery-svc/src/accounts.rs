@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
 use shared::process::Secret;
-use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
+use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name, read_yaml};
 
 use crate::channel::nats;
 use crate::channel::signature::SigningKey;
@@ -55,55 +55,58 @@ struct WebhookAccount {
 
 /// The errors in `channels.yaml`, one per line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ReadAccountsError(pub Vec<String>);
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct ReadAccountsError(pub Vec<KeyFault>);
 
 /// Parses the endpoints in `text`, the content of `channels.yaml`. An empty text has none.
 ///
 /// # Errors
 /// Returns [`ReadAccountsError`] with each invalid key and the value that is expected there.
 pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
-    // A text with only comments is not a map.
-    let file: Option<ChannelsFile> =
-        serde_yaml_ng::from_str(text).map_err(|error| ReadAccountsError(vec![error.to_string()]))?;
-    let ChannelsFile { webhook, bridges } = file.unwrap_or_default();
-    let mut faults: Vec<String> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
-
-    let hooked = (webhook::NAME.to_owned(), "webhook".to_owned(), webhook);
-    let bridged = bridges
-        .into_iter()
-        .map(|(channel, section)| (channel.clone(), format!("bridges.{channel}"), section));
-
     let mut accounts = Accounts::new();
+    let read = read_yaml(text, |file| add_accounts(file, &mut accounts));
+    read.map(|_: Option<ChannelsFile>| accounts).map_err(ReadAccountsError)
+}
+
+/// Adds the endpoints of `file` to `accounts`; returns what is wrong with it.
+fn add_accounts(file: &ChannelsFile, accounts: &mut Accounts) -> Vec<KeyFault> {
+    let ChannelsFile { webhook, bridges } = file;
+    let mut faults: Vec<KeyFault> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
+
+    let hooked = (webhook::NAME, webhook::NAME.to_owned(), webhook);
+    let bridged = bridges
+        .iter()
+        .map(|(channel, section)| (channel.as_str(), format!("bridges.{channel}"), section));
+
     for (channel, place, section) in std::iter::once(hooked).chain(bridged) {
-        for (name, account) in section.accounts {
-            match endpoint(&format!("{place}.accounts.{name}"), &account) {
-                Ok(endpoint) => drop(accounts.entry(channel.clone()).or_default().insert(name, endpoint)),
+        for (name, account) in &section.accounts {
+            match endpoint(&format!("{place}.accounts.{name}"), account) {
+                Ok(endpoint) => {
+                    let endpoints = accounts.entry(channel.to_owned()).or_default();
+                    endpoints.insert(name.clone(), endpoint);
+                }
                 Err(found) => faults.extend(found),
             }
         }
     }
 
-    if faults.is_empty() {
-        Ok(accounts)
-    } else {
-        Err(ReadAccountsError(faults))
-    }
+    faults
 }
 
 /// Returns the error in the name of a bridged channel.
-fn fault_of(channel: &str) -> Option<String> {
+fn fault_of(channel: &str) -> Option<KeyFault> {
     let mut own = [nats::NAME].into_iter().chain(nats::LOCAL);
+    let key = format!("bridges.{channel}");
     if is_sealed_channel(channel) || own.any(|own| own.eq_ignore_ascii_case(channel)) {
-        return Some(format!("bridges.{channel}: the channel is our own; choose another"));
+        return Some(KeyFault::new(key, "the channel is our own; choose another"));
     }
     let expected = format!("expected a name of letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}");
-    (!is_plain_name(channel)).then(|| format!("bridges.{channel}: {expected}"))
+    (!is_plain_name(channel)).then(|| KeyFault::new(key, expected))
 }
 
-fn endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<String>> {
+fn endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<KeyFault>> {
     let mut faults = Vec::new();
-    let mut fault = |key: &str, expected: &str| faults.push(format!("{place}.{key}: {expected}"));
+    let mut fault = |key: &str, expected: &str| faults.push(KeyFault::new(format!("{place}.{key}"), expected));
 
     let url = reqwest::Url::parse(&account.url)
         .ok()
@@ -185,7 +188,19 @@ mod tests {
         let text = with_secret("ftp://x", "not base64!", 0);
         let ReadAccountsError(faults) = read(&text).expect_err("faults");
         assert_eq!(faults.len(), 3, "{faults:?}");
-        assert!(faults[0].starts_with("webhook.accounts.demo.url: "), "{faults:?}");
+        assert_eq!(faults[0].key, "webhook.accounts.demo.url");
+    }
+
+    #[test]
+    fn the_secrets_of_all_accounts_are_looked_at() {
+        let text = "webhook: {accounts: {a: {url: 'http://x', secret: 'env:NEXUS_NO_SUCH_ONE'}, b: {url: 'http://x', \
+                    secret: 'env:NEXUS_NO_SUCH_TWO'}}}\nbridges: {nats: {}}\n";
+        let ReadAccountsError(faults) = read(text).expect_err("faults");
+        let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+        assert_eq!(
+            keys,
+            ["webhook.accounts.a.secret", "webhook.accounts.b.secret", "bridges.nats"]
+        );
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::bus::partition::{self, Group};
-use shared::process::{Service, Shell};
+use shared::llm::LlmConfig;
+use shared::process::config::{Fault, file_faults};
+use shared::process::{Common, Service, Shell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
@@ -44,6 +46,11 @@ impl Service for DeliveryService {
 
     fn check(config: &Self::Config) -> Vec<String> {
         config.faults()
+    }
+
+    fn check_files(_config: &Self::Config, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+        let faults = |text: &str| accounts::read(text).err().map(|error| error.0).unwrap_or_default();
+        file_faults(&common.files.channels, faults)
     }
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {

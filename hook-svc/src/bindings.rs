@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use shared::clock::pause;
+use shared::process::config::{Fault, KeyFault};
 
 pub use self::file::LoadBindingsError;
 pub use self::table::Table;
@@ -98,6 +99,17 @@ impl Bindings {
     }
 }
 
+/// What is wrong with the file at `path`; nothing if that is empty.
+#[must_use]
+pub fn faults(path: &str) -> Vec<Fault> {
+    if path.is_empty() {
+        return Vec::new();
+    }
+    let error = read(std::path::Path::new(path)).err();
+    let faults = error.map(|error| error.faults).unwrap_or_default();
+    faults.into_iter().map(|fault| fault.of_file(path)).collect()
+}
+
 fn stamp(path: &std::path::Path) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
@@ -112,7 +124,7 @@ fn changed(path: &std::path::Path, before: Stamp) -> (Stamp, Option<Result<Table
 fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {
     let whole = |fault: String| LoadBindingsError {
         path: path.to_owned(),
-        faults: vec![fault],
+        faults: vec![KeyFault::whole(fault)],
     };
     let length = std::fs::metadata(path)
         .map_err(|error| whole(format!("cannot be read: {error}")))?

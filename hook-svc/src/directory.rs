@@ -425,6 +425,49 @@ mod tests {
         scan(root).expect("readable").files.into_keys().collect()
     }
 
+    /// What is logged while it is in force.
+    #[derive(Clone, Default)]
+    struct Logged(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Logged {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("the log").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_half_written_file_is_told_by_what_goes_on_meanwhile() {
+        let logged = |parse_error: &str, source: &str| {
+            let log = Logged::default();
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+            let mut record = sync::tests::record("half");
+            record.parse_error = Some(parse_error.to_owned());
+            source.clone_into(&mut record.source);
+
+            tracing::subscriber::with_default(subscriber.with_ansi(false).finish(), || report(&record));
+            let bytes = log.0.lock().expect("the log").clone();
+            String::from_utf8(bytes).expect("text")
+        };
+
+        let new = logged("line 1: expected a name", "");
+        assert!(
+            new.contains(" WARN ") && new.contains("waits for a version that does"),
+            "{new}"
+        );
+        assert!(new.contains("half") && new.contains("line 1: expected a name"), "{new}");
+
+        let known = logged("line 1: expected a name", "export default () => ({ fire: false });");
+        assert!(
+            known.contains("ERROR") && known.contains("its last good version goes on"),
+            "{known}"
+        );
+    }
+
     #[test]
     fn hooks_are_the_ts_files_of_all_levels_that_are_not_hidden() {
         let root = tempfile::tempdir().expect("a directory");

@@ -11,6 +11,7 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
+use shared::process::config::{KeyFault, read_yaml};
 use shared::process::followed::{self, LOOK_EVERY};
 use shared::process::identities::{self, People, parse};
 use shared::process::lifecycle::Shutdown;
@@ -113,17 +114,27 @@ async fn link(
 
 /// The configured levels; those not named keep their default.
 fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
-    let read: Option<PersonasFile> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
-    let levels = read.unwrap_or_default().permission_levels;
-    let unknown = levels.keys().filter(|level| !LEVELS.contains(&level.as_str()));
-    let faults: Vec<String> = unknown
-        .map(|level| format!("permission_levels.{level}: one of {} is expected", LEVELS.join(", ")))
-        .collect();
+    let read = read_yaml(text, level_faults);
+    let read = read.map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    Ok(PermissionPresets::from(read.unwrap_or_default().permission_levels))
+}
 
-    let presets = PermissionPresets::from(levels);
-    let wrong = presets.faults().map(|(key, problem)| format!("{key}: {problem}"));
-    let faults: Vec<String> = faults.into_iter().chain(wrong).collect();
-    if faults.is_empty() { Ok(presets) } else { Err(faults) }
+/// What is wrong with the text of a `personas.yaml`, as far as it is read here.
+pub(crate) fn preset_faults(text: &str) -> Vec<KeyFault> {
+    read_yaml(text, level_faults).err().unwrap_or_default()
+}
+
+fn level_faults(file: &PersonasFile) -> Vec<KeyFault> {
+    let levels = &file.permission_levels;
+    let unknown = levels.keys().filter(|level| !LEVELS.contains(&level.as_str()));
+    let unknown = unknown.map(|level| {
+        let problem = format!("one of {} is expected", LEVELS.join(", "));
+        KeyFault::new(format!("permission_levels.{level}"), problem)
+    });
+
+    let presets = PermissionPresets::from(levels.clone());
+    let wrong = presets.faults().map(|(key, problem)| KeyFault::new(key, problem));
+    unknown.chain(wrong).collect()
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
 pub use self::pools::{InForce, Pools};
 pub use self::sandbox::{CheckSandboxError, Sandbox};
 pub use self::seats::{MAX_UNDER_WAY, Seats};
+pub(crate) use self::user::fault as user_fault;
 
 /// How a pool runs.
 #[derive(Debug, Clone)]

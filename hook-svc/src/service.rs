@@ -5,16 +5,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
 use shared::breaker::BreakerPolicy;
 use shared::bus::partition::{self, Group};
 use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
 use shared::clock::{OffsetClock, pause};
 use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
+use shared::process::config::{Fault, KeyFault, file_faults};
 use shared::process::identities::People;
 use shared::process::lifecycle::Shutdown;
-use shared::process::{Health, Service, Shell};
+use shared::process::{Common, Health, Service, Shell};
 use shared::projection::{ListedHook, Projection, feed};
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::admission::{Condition, takes_part};
 use crate::agent_files::AgentFiles;
 use crate::answers::Answers;
-use crate::bindings::Bindings;
+use crate::bindings::{self, Bindings};
 use crate::breakers::Breakers;
 use crate::config::HooksConfig;
 use crate::desk::Desk;
@@ -40,7 +41,7 @@ use crate::meters::Meters;
 use crate::owner::Owner;
 use crate::registry::{Listed, Reached, Registry};
 use crate::routing::Rules;
-use crate::runner::{Host, Pools};
+use crate::runner::{Host, Pools, user_fault};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
 /// How often it is decided whether this replica takes part.
@@ -81,6 +82,23 @@ impl Service for HookService {
         config.faults_beside(llm)
     }
 
+    fn check_files(config: &HooksConfig, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+        let mut faults = file_faults(&common.files.identities, shared::process::identities::faults);
+        faults.extend(file_faults(&common.files.personas, identities::preset_faults));
+        faults.extend(bindings::faults(&config.bindings));
+
+        let named = [
+            ("hooks.dir", &config.dir, check_dir(&config.dir)),
+            ("hooks.bun", &config.bun, check_bun(&config.bun)),
+            ("hooks.user", &config.user, user_fault(&config.user)),
+        ];
+        for (key, value, problem) in named {
+            faults.extend(problem.map(|problem| KeyFault::new(key, problem).of_file(value)));
+        }
+
+        faults
+    }
+
     fn warnings(config: &HooksConfig) -> Vec<String> {
         warning_of(config.dm_scope).into_iter().collect()
     }
@@ -89,13 +107,10 @@ impl Service for HookService {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
 
-        // Files that are not where they should be would else be hooks that somebody has taken away.
-        let is_missing = !config.dir.is_empty() && !Path::new(&config.dir).is_dir();
-        ensure!(
-            !is_missing,
-            "hooks.dir: `{}` is no directory; empty = the registry alone",
-            config.dir
-        );
+        // The directory may have gone since the configuration was checked.
+        if let Some(problem) = check_dir(&config.dir) {
+            bail!("hooks.dir: `{}` {problem}", config.dir);
+        }
 
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
         let people = People::read(file, &shell.bus)
@@ -116,11 +131,6 @@ impl Service for HookService {
         }
 
         let bindings = Bindings::load(&config.bindings)?;
-
-        if !config.dir.is_empty() {
-            let listed = std::fs::read_dir(&config.dir);
-            drop(listed.with_context(|| format!("hooks.dir: read the directory {}", config.dir))?);
-        }
 
         let model = projection_path(config, &name);
         snapshot::bootstrap(&shell.bus, &model).await;
@@ -209,6 +219,27 @@ impl Service for HookService {
 
         ended
     }
+}
+
+/// Why `dir` cannot be the hooks directory; an empty one is none. Files that are not where they should be would else be hooks
+/// that somebody has taken away.
+fn check_dir(dir: &str) -> Option<String> {
+    let path = Path::new(dir);
+    if dir.is_empty() {
+        return None;
+    }
+    if !path.is_dir() {
+        return Some("is no directory; expected one, or nothing for the registry alone".to_owned());
+    }
+
+    let listed = std::fs::read_dir(path);
+    listed.err().map(|error| format!("cannot be read: {error}"))
+}
+
+/// Why `bun` cannot be the Bun that is configured; an empty one is looked for.
+fn check_bun(bun: &str) -> Option<String> {
+    let is_there = bun.is_empty() || Path::new(bun).is_file();
+    (!is_there).then(|| "is no file; expected the program Bun, or nothing to look for it".to_owned())
 }
 
 /// What a setting means that lets everybody share the owner's session.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::clock::{OffsetClock, SharedClock, pause};
+use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock, pause};
+use shared::llm::LlmConfig;
 use shared::model::schedule::ScheduleTimer;
+use shared::process::config::{Fault, file_faults};
 use shared::process::identities::People;
-use shared::process::{Service, Shell, identities};
+use shared::process::{Common, Service, Shell, identities};
 use shared::wire::topology::SCHEDULE_TIMERS;
 use tokio::sync::watch;
 
@@ -36,6 +38,25 @@ impl Service for SchedulerService {
 
     fn check(config: &Self::Config) -> Vec<String> {
         config.faults()
+    }
+
+    fn check_files(_config: &Self::Config, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+        let files = &common.files;
+        let mut faults = file_faults(&files.personas, |text| {
+            let error = heartbeats(text, SystemClock.now()).err();
+            error.map(|error| error.0).unwrap_or_default()
+        });
+        faults.extend(file_faults(&files.identities, identities::faults));
+
+        // Without a file the kinds are those that are shipped.
+        if !files.intents.is_empty() {
+            faults.extend(file_faults(&files.intents, |text| {
+                let error = intent::registry::Registry::parse(text).err();
+                error.map(|error| error.0).unwrap_or_default()
+            }));
+        }
+
+        faults
     }
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {

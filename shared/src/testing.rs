@@ -3,6 +3,7 @@
 
 mod clock;
 mod connect;
+mod fixture;
 mod ids;
 mod model_folder;
 pub mod model_server;
@@ -14,6 +15,7 @@ mod trust;
 
 pub use clock::ManualClock;
 pub use connect::{connect, world};
+pub use fixture::{fixture, fixture_text};
 pub use ids::SeededIds;
 pub use model_folder::model_folder;
 pub use model_server::ModelServer;

@@ -31,6 +31,8 @@ const IMPURE: [&str; 21] = [
     "println!",
     "File::open",
 ];
+/// The one file of the command line that writes to the terminal.
+const TERMINAL: &str = "cli/src/output.rs";
 const MAX_FILE_LINES: usize = 500;
 const MAX_MAIN_LINES: usize = 20;
 
@@ -49,6 +51,26 @@ fn pure_files_are_pure() {
 
     check(
         "invariant 4: a pure file has no async, clock, randomness, environment or I/O",
+        faults,
+    );
+}
+
+#[test]
+fn one_file_of_the_command_line_writes_to_the_terminal() {
+    let mut faults = Vec::new();
+    let sources = sources();
+    let is_other = |source: &&Source| source.path.starts_with("cli/src/") && source.path != TERMINAL;
+    for source in sources.iter().filter(is_other) {
+        for (number, line) in source.shipped_lines() {
+            let is_handle = ["stdout()", "stderr()"].iter().any(|handle| line.contains(handle));
+            if is_handle && !line.contains("is_terminal()") {
+                faults.push(format!("{}:{number}: writes past {TERMINAL}", source.path));
+            }
+        }
+    }
+
+    check(
+        "what strangers wrote is escaped where it is written: one file of the command line writes",
         faults,
     );
 }

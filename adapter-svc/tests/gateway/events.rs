@@ -1,6 +1,7 @@
 //! `POST /v1/events`: our events and CloudEvents.
 
 use serde_json::{Value, json};
+use shared::model::event::PeerKind;
 
 use adapter_svc::source::webhook::signature::sha256_hex;
 
@@ -49,6 +50,45 @@ async fn one_event_a_batch_and_cbor_are_stored_in_order() {
         .collect();
 
     assert_eq!(ids, (1..=601).map(|n| format!("crm:{n}")).collect::<Vec<_>>());
+
+    world.stop().await;
+}
+
+/// The flat event of seed 003, as a CRM posts it: stored whole, under the token's source.
+#[tokio::test]
+async fn the_seeds_flat_event_is_taken_as_it_is_written() {
+    let world = World::start("").await;
+    let flat = r#"{"id":"crm:abc123","channel":"crm","from":"+15559876543","content":"help","peerKind":"dm",
+                   "contentType":"text","replyToId":"crm:abc122","timestamp":1738180000000}"#;
+    let group =
+        r#"{"id":"2","channel":"crm","senderId":"u7","peerKind":"group","peerId":"room","timestamp":1,"content":"hi"}"#;
+    for (text, id) in [(flat, "crm:abc123"), (group, "crm:2")] {
+        let answer = world.post("/v1/events", &JSON, text).await;
+        assert_eq!(
+            (answer.status, &answer.body["ids"]),
+            (200, &json!([id])),
+            "{:?}",
+            answer.body
+        );
+    }
+
+    let stored = world.events(2).await;
+    let (flat, group) = (&stored[0], &stored[1]);
+    assert_eq!((flat.id.as_str(), flat.content.as_str()), ("crm:abc123", "help"));
+    assert_eq!(
+        (flat.from.id.as_str(), flat.peer.id.as_str()),
+        ("+15559876543", "+15559876543")
+    );
+    assert_eq!((flat.peer.kind, flat.timestamp.0), (PeerKind::Dm, 1_738_180_000_000));
+    assert_eq!(flat.content_types, ["text"]);
+    assert_eq!(flat.reply_to.as_deref(), Some("crm:abc122"));
+    assert_eq!((group.from.id.as_str(), group.peer.id.as_str()), ("u7", "room"));
+    assert_eq!(group.peer.kind, PeerKind::Group);
+
+    let wrong = r#"{"id":"3","channel":"crm","from":{"identity":"u7"},"timestamp":1}"#;
+    let answer = world.post("/v1/events", &JSON, wrong).await;
+    assert_eq!(answer.status, 400, "{:?}", answer.body);
+    assert!(answer.body.to_string().contains("identity"), "{:?}", answer.body);
 
     world.stop().await;
 }

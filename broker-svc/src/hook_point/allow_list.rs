@@ -5,8 +5,9 @@
 //! one another. What is left are words. They are expanded here, matched against an entry word by word, and executed as
 //! they were matched: no shell reads them again.
 //!
-//! An entry with a wildcard is a fault for a program that can run or change anything (file `programs`), unless it says
-//! `unsafe: true`; of harmless programs a wildcard takes no option with which they write files or run others.
+//! An entry with a wildcard is a fault unless its program is known to only read (file `programs`), or is a script that it
+//! names by its path, or it says `unsafe: true`; of the harmless programs a wildcard takes no option with which they write
+//! files or run others.
 //!
 //! Source: seed 004 §3; `docs/design/sessions.md` §7.4; `docs/design/trust.md` §6.
 
@@ -18,8 +19,8 @@ mod words;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use shared::process::config::KeyFault;
 
-use super::fault::HookFault;
 use entry::Entry;
 pub use place::Place;
 pub use words::{Errors, Redirects, Refusal};
@@ -47,11 +48,11 @@ pub struct AllowList {
 
 impl AllowList {
     /// The entries of `mode` and of `all`; those of other modes are checked as well.
-    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<HookFault>) -> Self {
+    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<KeyFault>) -> Self {
         let mut entries = Vec::new();
         for (name, declared) in modes {
             if declared.len() > MAX_ENTRIES {
-                faults.push(HookFault {
+                faults.push(KeyFault {
                     key: format!("allow.{name}"),
                     problem: format!("{} entries, at most {MAX_ENTRIES}", declared.len()),
                 });
@@ -61,7 +62,7 @@ impl AllowList {
                 match Entry::declared(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),
                     Ok(_) => {}
-                    Err(problem) => faults.push(HookFault {
+                    Err(problem) => faults.push(KeyFault {
                         key: format!("allow.{name}[{index}]"),
                         problem,
                     }),

@@ -5,10 +5,11 @@
 
 use serde_json::{Map, Value};
 use shared::model::permission::{glob, pattern_fault};
+use shared::process::config::KeyFault;
 
 use super::builtin::Builtin;
 use super::condition::Condition;
-use super::fault::{Fields, HookFault};
+use super::fault::Fields;
 use super::outcome::HookContext;
 use super::point::Point;
 use super::reminder::{Reminder, Trigger};
@@ -132,7 +133,7 @@ impl Hook {
 }
 
 /// Reads one declaration, which stands at `at` in its file.
-pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<HookFault>) -> Option<Hook> {
+pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Option<Hook> {
     let before = faults.len();
     let mut fields = Fields {
         map: map.clone(),

@@ -1,28 +1,14 @@
-//! What is wrong with a declaration of hooks, and the reader that finds it. *Pure.*
+//! The reader of a declaration of hooks, which collects its faults. *Pure.*
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-
-/// Something that is wrong with `hooks.yaml`, or with the hooks of `personas.yaml`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HookFault {
-    /// Dotted path of the key.
-    pub key: String,
-    /// What was found and what is expected.
-    pub problem: String,
-}
-
-impl std::fmt::Display for HookFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.key, self.problem)
-    }
-}
+use shared::process::config::KeyFault;
 
 /// The fields of a mapping, taken one by one; what is left at the end is unknown.
 pub(super) struct Fields<'a> {
     pub(super) map: Map<String, Value>,
     pub(super) at: &'a str,
-    pub(super) faults: &'a mut Vec<HookFault>,
+    pub(super) faults: &'a mut Vec<KeyFault>,
 }
 
 impl Fields<'_> {
@@ -35,7 +21,7 @@ impl Fields<'_> {
             format!("{}.{key}", self.at)
         };
         let problem = problem.into();
-        self.faults.push(HookFault { key, problem });
+        self.faults.push(KeyFault { key, problem });
     }
 
     pub(super) fn take<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use shared::model::permission::glob;
 use shared::model::session::SessionRef;
+use shared::process::config::KeyFault;
 
 use super::allow_list::{AllowList, Place};
 use super::builtin::Builtin;
 use super::declared::{Action, DEFAULT_TIMEOUT_MS, Hook, Layer, OnFailure, declared};
-use super::fault::{Fields, HookFault};
+use super::fault::Fields;
 use super::point::Point;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 
@@ -28,7 +29,7 @@ const READ_ONLY: &str = "read_only";
 /// Why a text is no `hooks.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct ParseHooksError(pub Vec<HookFault>);
+pub struct ParseHooksError(pub Vec<KeyFault>);
 
 /// What a session's pattern adds.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -95,32 +96,44 @@ impl HookRules {
     /// # Errors
     /// [`ParseHooksError`] names every key that is wrong and what is expected there.
     pub fn parse(text: &str, personas: &Personas) -> Result<Self, ParseHooksError> {
-        let mut faults = Vec::new();
-        let file = if text.trim().is_empty() {
-            Map::new()
-        } else {
-            match serde_yaml_ng::from_str(text) {
-                Ok(file) => file,
-                Err(error) => {
-                    return Err(ParseHooksError(vec![HookFault {
-                        key: String::new(),
-                        problem: error.to_string(),
-                    }]));
-                }
-            }
-        };
-
-        let rules = Self::read(file, personas, &mut faults);
-        rules.check_names(&mut faults);
-
-        if faults.is_empty() {
-            Ok(rules)
-        } else {
-            Err(ParseHooksError(faults))
+        let (rules, faults) = Self::found(text, Some(personas));
+        match rules {
+            Some(rules) if faults.is_empty() => Ok(rules),
+            Some(_) | None => Err(ParseHooksError(faults)),
         }
     }
 
-    fn read(file: Map<String, Value>, personas: &Personas, faults: &mut Vec<HookFault>) -> Self {
+    /// Everything that is wrong with `hooks.yaml` (an empty text declares nothing), and with the hooks of `personas`: `None`
+    /// if it is not known which personas there are.
+    #[must_use]
+    pub fn check(text: &str, personas: Option<&Personas>) -> Vec<KeyFault> {
+        Self::found(text, personas).1
+    }
+
+    /// What is declared, as far as it can be read, and every fault.
+    fn found(text: &str, personas: Option<&Personas>) -> (Option<Self>, Vec<KeyFault>) {
+        let mut faults = Vec::new();
+        let file = if text.trim().is_empty() {
+            Some(Map::new())
+        } else {
+            let read = serde_yaml_ng::from_str::<Option<Map<String, Value>>>(text);
+            let read = read.map(Option::unwrap_or_default);
+            read.map_err(|error| faults.push(KeyFault::whole(error.to_string())))
+                .ok()
+        };
+
+        let rules = match (file, personas) {
+            (Some(file), personas) => Self::read(file, personas, &mut faults),
+            // Those of the personas, at least.
+            (None, Some(personas)) => Self::read(Map::new(), Some(personas), &mut faults),
+            (None, None) => return (None, faults),
+        };
+        rules.check_names(&mut faults);
+
+        (Some(rules), faults)
+    }
+
+    fn read(file: Map<String, Value>, personas: Option<&Personas>, faults: &mut Vec<KeyFault>) -> Self {
         let mut fields = Fields {
             map: file,
             at: "",
@@ -139,7 +152,7 @@ impl HookRules {
 
         let global = layer(&global, "hooks", &Layer::Global, faults);
         let mut by_persona: BTreeMap<String, Vec<Arc<Hook>>> = BTreeMap::new();
-        for (name, persona) in &personas.personas {
+        for (name, persona) in personas.iter().flat_map(|known| &known.personas) {
             let read = layer(
                 &persona.hooks,
                 &format!("personas.{name}.hooks"),
@@ -152,9 +165,10 @@ impl HookRules {
 
         for (name, hooks) in &of_personas {
             let at = format!("personas.{name}");
-            if name != DEFAULT_PERSONA && !personas.personas.contains_key(name) {
+            let is_known = personas.is_none_or(|known| known.personas.contains_key(name));
+            if name != DEFAULT_PERSONA && !is_known {
                 let problem = "there is no such persona in personas.yaml".to_owned();
-                faults.push(HookFault {
+                faults.push(KeyFault {
                     key: at.clone(),
                     problem,
                 });
@@ -180,11 +194,11 @@ impl HookRules {
     }
 
     /// A name stands for one hook wherever two could meet in one turn.
-    fn check_names(&self, faults: &mut Vec<HookFault>) {
+    fn check_names(&self, faults: &mut Vec<KeyFault>) {
         let mut wide = BTreeSet::new();
         let mut seen = |hooks: &[Arc<Hook>], known: &mut BTreeSet<String>, at: String| {
             for hook in hooks.iter().filter(|hook| !known.insert(hook.name.clone())) {
-                faults.push(HookFault {
+                faults.push(KeyFault {
                     key: at.clone(),
                     problem: format!(
                         "the name `{}` is taken: a layer adds hooks, it redefines none",
@@ -297,9 +311,9 @@ fn guard() -> Hook {
     }
 }
 
-fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<HookFault>) -> Vec<Arc<Hook>> {
+fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Vec<Arc<Hook>> {
     if maps.len() > MAX_HOOKS {
-        faults.push(HookFault {
+        faults.push(KeyFault {
             key: at.to_owned(),
             problem: format!("{} hooks, at most {MAX_HOOKS}", maps.len()),
         });
@@ -311,7 +325,7 @@ fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<
         .collect()
 }
 
-fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<HookFault>) -> SessionLayer {
+fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<KeyFault>) -> SessionLayer {
     let at = format!("sessions.{pattern}");
     let mut fields = Fields { map, at: &at, faults };
     let read_only: Option<bool> = fields.take("read_only");

@@ -1,8 +1,9 @@
 //! What is wrong with a `personas.yaml` that can be read. *Pure.*
 
 use shared::llm::LlmConfig;
+use shared::process::config::KeyFault;
 
-use super::fault::{PersonaFault, fault};
+use super::fault::fault;
 use super::{Persona, Personas, Runner, TOKEN_BYTES, patterns};
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
@@ -11,10 +12,10 @@ use crate::tool::mcp;
 /// Why a text is not a `personas.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-pub struct ParsePersonasError(pub Vec<PersonaFault>);
+pub struct ParsePersonasError(pub Vec<KeyFault>);
 
 /// Faults of meaning.
-pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
+pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, server) in &personas.mcp_servers {
         if let Some((key, problem)) = mcp::fault(server, &personas.credentials) {
@@ -38,7 +39,7 @@ pub(super) fn of(personas: &Personas) -> Vec<PersonaFault> {
 }
 
 /// Limits of US dollars that bound nothing. A limit of nothing needs no price.
-pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault> {
+pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
     let asking = personas
         .personas
         .iter()
@@ -58,7 +59,7 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<PersonaFault>
     bounded.collect()
 }
 
-fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<PersonaFault>) {
+fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<KeyFault>) {
     let mut wrong = |key: &str, problem: String| faults.push(fault(format!("personas.{name}.{key}"), problem));
     let zone = &persona.timezone;
     if !is_zone(zone) {

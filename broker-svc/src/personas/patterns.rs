@@ -4,16 +4,17 @@
 //! the tools of models are known here: a `nats` or `process` agent has tools of its own, so any name may be one.
 
 use shared::model::permission::{ToolRules, glob, may_begin, pattern_fault};
+use shared::process::config::KeyFault;
 
-use super::fault::{PersonaFault, fault};
+use super::fault::fault;
 use super::{Persona, Personas, Runner};
 use crate::tool::catalogue;
 use crate::tool::mcp::prefix_of;
 
 /// Patterns that match no tool, whatever tools there are.
-pub(super) fn faults(personas: &Personas) -> Vec<PersonaFault> {
+pub(super) fn faults(personas: &Personas) -> Vec<KeyFault> {
     let presets = personas.permission_levels.faults();
-    let mut faults: Vec<PersonaFault> = presets.map(|(key, problem)| fault(key, problem)).collect();
+    let mut faults: Vec<KeyFault> = presets.map(|(key, problem)| fault(key, problem)).collect();
 
     for (name, persona) in &personas.personas {
         let at = |key: &str| format!("personas.{name}.{key}");
@@ -31,7 +32,7 @@ pub(super) fn faults(personas: &Personas) -> Vec<PersonaFault> {
 }
 
 /// Denials, and rules that want a human asked, of tools that nobody has whom they hold for.
-pub(super) fn idle(personas: &Personas) -> Vec<PersonaFault> {
+pub(super) fn idle(personas: &Personas) -> Vec<KeyFault> {
     let all: Vec<&Persona> = personas.personas.values().collect();
     let mut faults = Vec::new();
     for (level, rules) in &personas.permission_levels.0 {
@@ -77,7 +78,7 @@ fn confirmed(persona: &Persona) -> impl Iterator<Item = (String, &String)> {
 }
 
 /// The fault that `pattern` at `key` is, where it matches no tool of `personas`.
-fn unknown(key: &str, pattern: &str, personas: &[&Persona]) -> Option<PersonaFault> {
+fn unknown(key: &str, pattern: &str, personas: &[&Persona]) -> Option<KeyFault> {
     let has = personas.iter().any(|persona| may_have(persona, pattern));
     let problem = format!("`{pattern}` matches no tool that anybody has whom it holds for");
     (!has).then(|| fault(key.to_owned(), problem))

@@ -296,6 +296,48 @@ hooks:
     service.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tools_of_one_server_are_counted_together_over_brokers() {
+    let bench = Bench::start().await;
+    let text = "hooks: [{hook: PreToolUse, builtin: rate_limit, with: {calls: 3, seconds: 600}}]";
+    let rules = HookRules::parse(text, &Personas::default()).expect("hooks");
+    let brokers = ["b1", "b2"].map(|name| {
+        let bus = bench.bus.clone();
+        Hooks::new(rules.clone(), bus, Arc::new(SystemClock), name)
+    });
+
+    let main = session("main");
+    let mut refused = Vec::new();
+    let calls = [
+        "erp__read",
+        "erp__write",
+        "erp__read",
+        "erp__write",
+        "mcp__erp__read",
+        "crm__read",
+        "list_hooks",
+    ];
+    for (number, name) in calls.into_iter().enumerate() {
+        let hooks = &brokers[number % 2];
+        let call = ToolCall {
+            call: format!("1-{number}"),
+            name: name.to_owned(),
+            arguments: json!({}),
+        };
+        let moment = Moment::new(&main, ulid::Ulid::nil(), 1, hooks.of(&main, &[]), &[]);
+        let (gated, _) = hooks.gate(&moment, &call).await;
+        if !matches!(gated, Gated::Run { .. }) {
+            refused.push(number);
+        }
+    }
+
+    assert_eq!(
+        refused,
+        [3, 4],
+        "the fourth and fifth call of `erp`, whichever tool they are"
+    );
+}
+
 /// The figure of `docs/performance.md`; the bound here is wide, because tests share their machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {

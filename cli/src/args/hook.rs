@@ -19,6 +19,8 @@ pub enum HookAction {
     Test(TestOptions),
     /// Replay stored events through a hook file and print when it would have fired.
     Backtest(BacktestOptions),
+    /// Write the hooks of a Claude Code settings file as a `hooks.yaml`, with a script for each command that needs a shell.
+    ImportClaude(ImportOptions),
     /// Register a hook file or a directory of hooks; they become active at once.
     Push {
         /// File or directory.
@@ -70,6 +72,19 @@ pub enum HookAction {
         #[arg(long, short)]
         follow: bool,
     },
+}
+
+/// `nexus hook import-claude`.
+#[derive(Debug, Args)]
+pub struct ImportOptions {
+    /// Settings file: `.claude/settings.json`.
+    pub file: PathBuf,
+    /// `hooks.yaml` to write.
+    #[arg(long, default_value = "hooks.yaml", value_name = "FILE")]
+    pub out: PathBuf,
+    /// Directory to write scripts into.
+    #[arg(long, default_value = "claude-hooks", value_name = "DIR")]
+    pub scripts: PathBuf,
 }
 
 /// Status of a hook, as a filter.

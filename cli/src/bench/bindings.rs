@@ -26,7 +26,7 @@ pub(super) struct Figure {
 
 /// Asks one table for `span`.
 pub(super) fn run(span: Duration) -> Result<Figure> {
-    let table = Table::parse(&file()?).map_err(|faults| anyhow!(faults.join("; ")))?;
+    let table = Table::parse(&file()?).map_err(|faults| anyhow!("{faults:?}"))?;
     let events = (0..EVENTS).map(event).collect::<Result<Vec<_>>>()?;
     let began = SystemClock.monotonic();
 

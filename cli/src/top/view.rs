@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Row, Table};
 
 use super::model::{Board, Rate};
-use crate::output::clock;
+use crate::output::{clock, plain};
 
 /// Lines of a frame around a table: two borders and the header.
 const FRAME_LINES: u16 = 3;
@@ -74,7 +74,9 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
     let rows = board
         .sessions
         .iter()
-        .map(|session| Row::new([session.session.clone(), session.queue(), session.doing(board.at)]));
+        .map(|session| [session.session.clone(), session.queue(), session.doing(board.at)])
+        // Names of conversations are strangers' text.
+        .map(|cells| Row::new(cells.map(|cell| plain(&cell))));
 
     let columns = [Constraint::Percentage(50), Constraint::Length(8), Constraint::Min(20)];
     let table = Table::new(rows, columns).header(Row::new(["session", "queued", "doing"]).bold());
@@ -113,10 +115,13 @@ mod tests {
     use super::*;
     use crate::top::model::tests::look;
 
-    fn screen(width: u16, height: u16) -> Vec<String> {
-        let board = Board::of(Some(&look(10_000, 100, 2)), &look(12_000, 150, 120));
+    fn board() -> Board {
+        Board::of(Some(&look(10_000, 100, 2)), &look(12_000, 150, 120))
+    }
+
+    fn screen(board: &Board, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        terminal.draw(|frame| draw(frame, &board)).expect("drawn");
+        terminal.draw(|frame| draw(frame, board)).expect("drawn");
         let buffer = terminal.backend().buffer().clone();
         let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
         cells
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_screen_shows_rates_what_waits_and_who_works() {
-        let rows = screen(80, 16);
+        let rows = screen(&board(), 80, 16);
         assert_eq!(
             rows[0],
             "nexus top  00:00:12.000 UTC  7 sessions at work, 3 events to be evaluated"
@@ -145,8 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn a_strangers_name_does_not_steer_the_screen() {
+        let mut board = board();
+        board.sessions[0].session = "atlas/\u{202e}\u{1b}[2J".to_owned();
+        let screen = screen(&board, 100, 20).join("\n");
+        assert!(screen.contains("atlas/\\u{202e}\\u{1b}[2J"), "{screen}");
+    }
+
+    #[test]
     fn a_screen_that_is_too_small_is_no_fault() {
-        assert_eq!(screen(20, 3).len(), 3);
+        assert_eq!(screen(&board(), 20, 3).len(), 3);
     }
 
     #[test]

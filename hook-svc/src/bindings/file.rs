@@ -7,15 +7,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::model::event::PeerKind;
 use shared::model::session::QueueMode;
+use shared::process::config::KeyFault;
 
 /// The bindings file is not as it should be.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {}", path.display(), faults.join("; "))]
+#[error("{}: {}", path.display(), faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct LoadBindingsError {
     /// Which file.
     pub path: PathBuf,
     /// Each names the entry, or the line, and what is expected.
-    pub faults: Vec<String>,
+    pub faults: Vec<KeyFault>,
 }
 
 /// The whole file.

@@ -11,6 +11,7 @@ use shared::model::event::{Direction, Event};
 use shared::model::hook::{DEFAULT_PRIORITY, HookContextPatch, HookResult, Routing};
 use shared::model::origin::Origin;
 use shared::model::session::QueueMode;
+use shared::process::config::{KeyFault, read_yaml};
 
 use super::file::{Binding, File, Mapping, Match, OneOrMore, PeerMatch};
 use super::template::Template;
@@ -65,50 +66,15 @@ impl Table {
     ///
     /// # Errors
     /// What is wrong with it, each naming the entry or the line.
-    pub fn parse(text: &str) -> Result<Self, Vec<String>> {
-        let file: Option<File> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
+    pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
+        let mut rules = Rules::default();
+        let file = read_yaml(text, |file: &File| rules.add(file))?;
         let file = file.unwrap_or_default();
-        let entries = file.bindings.len() + file.mappings.len();
-
-        let mut faults = Vec::new();
-        if entries > MAX_ENTRIES {
-            faults.push(format!("{entries} entries found, at most {MAX_ENTRIES} are expected"));
-        }
-
-        let (mut rules, mut targets) = (Vec::new(), Vec::new());
-        let mut seen = HashSet::new();
-
-        // Of two equal rules in one tier the first listed wins always: the second need not be asked.
-        let mut file_under = |rule: Rule, target: Target| {
-            if seen.insert((target.tier as u8, rule.clone())) {
-                rules.push(rule);
-                targets.push(target);
-            }
-        };
-
-        for (at, mapping) in file.mappings.iter().enumerate() {
-            match of_mapping(mapping) {
-                Ok((rule, target)) => file_under(rule, target),
-                Err(fault) => faults.push(format!("mappings[{at}].{fault}")),
-            }
-        }
-
-        for (at, binding) in file.bindings.iter().enumerate() {
-            match of_binding(binding) {
-                Ok(found) => found.into_iter().for_each(|(rule, target)| file_under(rule, target)),
-                Err(fault) => faults.push(format!("bindings[{at}].{fault}")),
-            }
-        }
-
-        if !faults.is_empty() {
-            faults.truncate(MAX_FAULTS);
-            return Err(faults);
-        }
 
         Ok(Self {
-            index: Index::new(rules),
-            targets,
-            entries,
+            index: Index::new(rules.rules),
+            targets: rules.targets,
+            entries: file.bindings.len() + file.mappings.len(),
             priority: file.priority.unwrap_or(DEFAULT_PRIORITY),
             fallback: file.fallback,
         })
@@ -155,6 +121,62 @@ impl Table {
         let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
 
         Some(self.targets[first as usize].result(event))
+    }
+}
+
+/// The rules of a file, each with its target.
+#[derive(Debug, Default)]
+struct Rules {
+    rules: Vec<Rule>,
+    targets: Vec<Target>,
+    seen: HashSet<(u8, Rule)>,
+}
+
+impl Rules {
+    /// Takes in every entry of `file`; returns what is wrong with them.
+    fn add(&mut self, file: &File) -> Vec<KeyFault> {
+        let mut faults = Vec::new();
+        let entries = file.bindings.len() + file.mappings.len();
+        if entries > MAX_ENTRIES {
+            faults.push(KeyFault::whole(format!(
+                "{entries} entries found, at most {MAX_ENTRIES} are expected"
+            )));
+        }
+
+        for (at, mapping) in file.mappings.iter().enumerate() {
+            match of_mapping(mapping) {
+                Ok((rule, target)) => self.file_under(rule, target),
+                Err(fault) => faults.push(in_entry(&format!("mappings[{at}]"), &fault)),
+            }
+        }
+
+        for (at, binding) in file.bindings.iter().enumerate() {
+            match of_binding(binding) {
+                Ok(found) => found
+                    .into_iter()
+                    .for_each(|(rule, target)| self.file_under(rule, target)),
+                Err(fault) => faults.push(in_entry(&format!("bindings[{at}]"), &fault)),
+            }
+        }
+
+        faults.truncate(MAX_FAULTS);
+        faults
+    }
+
+    /// Of two equal rules in one tier the first listed wins always: the second need not be asked.
+    fn file_under(&mut self, rule: Rule, target: Target) {
+        if self.seen.insert((target.tier as u8, rule.clone())) {
+            self.rules.push(rule);
+            self.targets.push(target);
+        }
+    }
+}
+
+/// `fault`, which begins with its key within the entry at `place`.
+fn in_entry(place: &str, fault: &str) -> KeyFault {
+    match fault.split_once(": ") {
+        Some((key, problem)) => KeyFault::new(format!("{place}.{key}"), problem),
+        None => KeyFault::new(place, fault),
     }
 }
 

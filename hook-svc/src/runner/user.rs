@@ -56,6 +56,16 @@ pub(super) fn open_to(path: &Path, user: User) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o750))
 }
 
+/// Returns the reason why hooks cannot run as `wanted` (`hooks.user`), as far as it is known without being root: another
+/// user than hook-svc's may check the configuration.
+pub(crate) fn fault(wanted: &str) -> Option<String> {
+    if wanted.is_empty() {
+        return None;
+    }
+    let users = std::fs::read_to_string(Path::new(USERS)).unwrap_or_default();
+    named(wanted, &users).err()
+}
+
 /// Whether this process is root, where the kernel tells.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use shared::model::intent::{ApprovalRequirement, Rejection};
 use shared::model::permission::Level;
+use shared::process::config::{KeyFault, read_yaml};
 
 use super::schema::Schema;
 
@@ -19,29 +20,10 @@ pub const MAX_DEPTH: u8 = 8;
 /// What is shipped.
 const SHIPPED: &str = include_str!("intents.yaml");
 
-/// `intents.yaml` is wrong.
+/// `intents.yaml` is wrong; every fault is named, at least one.
 #[derive(Debug, thiserror::Error)]
-pub enum ParseRegistryError {
-    /// It cannot be read.
-    #[error("intents: {0}")]
-    Yaml(String),
-    /// A kind's schema is no JSON Schema.
-    #[error("intents: kinds.{kind}.parameters: {why}")]
-    Schema {
-        /// The kind.
-        kind: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// A kind names a budget class that is not there.
-    #[error("intents: kinds.{kind}.budget: there is no class `{class}`")]
-    Class {
-        /// The kind.
-        kind: String,
-        /// The class.
-        class: String,
-    },
-}
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ParseRegistryError(pub Vec<KeyFault>);
 
 /// How much its asker must be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -138,34 +120,14 @@ impl Registry {
     /// Reads `intents.yaml`.
     ///
     /// # Errors
-    /// [`ParseRegistryError`] names the place.
+    /// [`ParseRegistryError`] names every key that is wrong and what is expected there.
     pub fn parse(text: &str) -> Result<Self, ParseRegistryError> {
-        let file: File = serde_yaml_ng::from_str(text).map_err(|error| ParseRegistryError::Yaml(error.to_string()))?;
         let mut kinds = BTreeMap::new();
-        for (name, rules) in file.kinds {
-            let schema = Schema::parse(&rules.parameters).map_err(|why| ParseRegistryError::Schema {
-                kind: name.clone(),
-                why,
-            })?;
-            let tokens = *file
-                .budget_classes
-                .get(&rules.budget)
-                .ok_or_else(|| ParseRegistryError::Class {
-                    kind: name.clone(),
-                    class: rules.budget.clone(),
-                })?;
-
-            let kind = Kind {
-                description: rules.description,
-                sensitivity: rules.sensitivity,
-                approval: rules.approval.unwrap_or(derived(rules.sensitivity)),
-                capability: rules.capability,
-                tokens,
-                schema,
-            };
-
-            kinds.insert(name, kind);
-        }
+        let file = read_yaml(text, |file: &File| add_kinds(file, &mut kinds)).map_err(ParseRegistryError)?;
+        let Some(file) = file else {
+            let fault = KeyFault::whole("budget_classes, budgets and kinds are expected");
+            return Err(ParseRegistryError(vec![fault]));
+        };
 
         Ok(Self {
             kinds,
@@ -205,6 +167,39 @@ impl Registry {
             .get(agent)
             .map_or_else(Default::default, |rules| rules.approval)
     }
+}
+
+/// Adds the kinds of `file` to `kinds`; returns what is wrong with them.
+fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
+    let mut faults = Vec::new();
+    for (name, rules) in &file.kinds {
+        let mut fault = |key: &str, problem: String| {
+            faults.push(KeyFault::new(format!("kinds.{name}.{key}"), problem));
+        };
+
+        let schema = Schema::parse(&rules.parameters).map_err(|why| fault("parameters", why));
+        let tokens = file.budget_classes.get(&rules.budget).copied();
+        if tokens.is_none() {
+            fault(
+                "budget",
+                format!("there is no class `{}` in budget_classes", rules.budget),
+            );
+        }
+
+        if let (Ok(schema), Some(tokens)) = (schema, tokens) {
+            let kind = Kind {
+                description: rules.description.clone(),
+                sensitivity: rules.sensitivity,
+                approval: rules.approval.unwrap_or(derived(rules.sensitivity)),
+                capability: rules.capability.clone(),
+                tokens,
+                schema,
+            };
+            kinds.insert(name.clone(), kind);
+        }
+    }
+
+    faults
 }
 
 const fn derived(sensitivity: Sensitivity) -> ApprovalRequirement {
@@ -304,6 +299,24 @@ mod tests {
         assert_eq!(
             send.trust(Level::Group).expect_err("not a group's").code(),
             "sensitivity"
+        );
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_named_at_once() {
+        let text = "budget_classes: {}\nbudgets: {tokens_per_day: many, firings_per_day: 1}\nkinds:\n  x: {parameters: {type: 5}, \
+                    sensitivity: low, budget: b}\n  y: {parameters: {}, sensitivity: utter, budget: b}\n";
+        let ParseRegistryError(faults) = Registry::parse(text).expect_err("wrong");
+        let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+        assert_eq!(keys, ["budgets.tokens_per_day", "kinds.y.sensitivity"], "{faults:?}");
+
+        let text = text.replace("many", "1").replace("utter", "low");
+        let ParseRegistryError(faults) = Registry::parse(&text).expect_err("wrong");
+        let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
+        assert_eq!(
+            keys,
+            ["kinds.x.parameters", "kinds.x.budget", "kinds.y.budget"],
+            "{faults:?}"
         );
     }
 

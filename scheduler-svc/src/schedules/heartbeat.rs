@@ -7,26 +7,16 @@ use serde_json::{Map, json};
 use shared::model::heartbeat::{Heartbeat, HeartbeatMark};
 use shared::model::schedule::{ActiveHours, SchedulePolicies, ScheduleSpec, ScheduleTarget};
 use shared::model::time::UnixMillis;
+use shared::process::config::{KeyFault, read_yaml};
 use shared::schedule::admission::admit;
 
 /// Prefix of the ids of heartbeats.
 pub const PREFIX: &str = "persona:";
 
-/// Reason why the heartbeats of a `personas.yaml` make no schedules.
+/// The heartbeats of a `personas.yaml` make no schedules; it names every fault, at least one.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadHeartbeatsError {
-    /// The file is not YAML of this form.
-    #[error("personas: not the expected YAML")]
-    Yaml(#[from] serde_yaml_ng::Error),
-    /// A heartbeat is not valid.
-    #[error("personas.{persona}.heartbeat.{what}")]
-    Heartbeat {
-        /// Name of the persona.
-        persona: String,
-        /// Key, and the reason why its value is not valid.
-        what: String,
-    },
-}
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ReadHeartbeatsError(pub Vec<KeyFault>);
 
 /// Part of the file that is read here; the rest is for the broker.
 #[derive(Debug, Default, Deserialize)]
@@ -44,49 +34,67 @@ struct Persona {
 /// Returns the schedules of the heartbeats in `text`.
 ///
 /// # Errors
-/// Returns [`ReadHeartbeatsError`] with the persona and the key.
+/// Returns [`ReadHeartbeatsError`] with the persona and the key of each fault.
 pub fn heartbeats(text: &str, now: UnixMillis) -> Result<Vec<ScheduleSpec>, ReadHeartbeatsError> {
-    if text.trim().is_empty() {
-        return Ok(Vec::new());
-    }
-    let file: File = serde_yaml_ng::from_str(text)?;
-    let beats = file
-        .personas
-        .into_iter()
-        .filter_map(|(name, persona)| Some((name, persona.heartbeat?)));
-    beats.map(|(name, beat)| spec(&name, beat, now)).collect()
+    let mut specs = Vec::new();
+    let read = read_yaml(text, |file: &File| add_specs(file, now, &mut specs));
+    read.map(|_| specs).map_err(ReadHeartbeatsError)
 }
 
-fn spec(persona: &str, beat: Heartbeat, now: UnixMillis) -> Result<ScheduleSpec, ReadHeartbeatsError> {
-    let wrong = |what: String| ReadHeartbeatsError::Heartbeat {
-        persona: persona.to_owned(),
-        what,
+/// Adds the schedules of `file` to `specs`; returns what is wrong with them.
+fn add_specs(file: &File, now: UnixMillis, specs: &mut Vec<ScheduleSpec>) -> Vec<KeyFault> {
+    let mut faults = Vec::new();
+    for (name, persona) in &file.personas {
+        let Some(beat) = &persona.heartbeat else { continue };
+        match spec(name, beat, now) {
+            Ok(spec) => specs.push(spec),
+            Err(found) => faults.extend(found),
+        }
+    }
+
+    faults
+}
+
+fn spec(persona: &str, beat: &Heartbeat, now: UnixMillis) -> Result<ScheduleSpec, Vec<KeyFault>> {
+    let mut faults = Vec::new();
+    let mut fault = |key: &str, problem: String| {
+        faults.push(KeyFault::new(format!("personas.{persona}.heartbeat.{key}"), problem));
     };
+
     let schedule = format!("every {}", beat.every);
-    admit(&schedule, &beat.time_zone, now).map_err(|error| wrong(format!("every: {error}")))?;
+    if let Err(error) = admit(&schedule, &beat.time_zone, now) {
+        fault("every", error.to_string());
+    }
 
     let hours = match beat.active_hours.trim() {
         "" => None,
         text => {
             let hours = active_hours(text);
-            Some(hours.ok_or_else(|| wrong(format!("active_hours: `{text}`: expected 08:00-22:00")))?)
+            if hours.is_none() {
+                fault("active_hours", format!("`{text}`: expected 08:00-22:00"));
+            }
+            hours
         }
     };
 
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+
     let mark = HeartbeatMark {
-        session: beat.session,
-        deliver: beat.deliver,
+        session: beat.session.clone(),
+        deliver: beat.deliver.clone(),
     };
     let metadata = Map::from_iter([("heartbeat".to_owned(), json!(mark))]);
 
     Ok(ScheduleSpec {
         id: format!("{PREFIX}{persona}"),
         schedule,
-        zone: beat.time_zone,
+        zone: beat.time_zone.clone(),
         target: ScheduleTarget::Persona(persona.to_owned()),
         policies: SchedulePolicies::default(),
         active_hours: hours,
-        content: beat.prompt,
+        content: beat.prompt.clone(),
         metadata,
     })
 }
@@ -155,6 +163,12 @@ mod tests {
             let error = check(heartbeat).expect_err("it is wrong");
             assert!(error.starts_with(said), "{error}");
         }
+
+        let both = check("{every: soon, active_hours: morning}").expect_err("two faults");
+        assert!(
+            both.contains("heartbeat.every") && both.contains("heartbeat.active_hours"),
+            "{both}"
+        );
 
         assert!(check("{evry: 5m}").is_err());
         assert_eq!(heartbeats("", UnixMillis(0)).expect("an empty file"), []);

@@ -75,6 +75,27 @@ impl Default for NatsConfig {
     }
 }
 
+impl NatsConfig {
+    /// Whether `server` is an address that a connection can be opened to.
+    #[must_use]
+    pub fn is_address(server: &str) -> bool {
+        server.parse::<async_nats::ServerAddr>().is_ok()
+    }
+
+    /// Why the file of `credentials` cannot be used, `None` if it can or none is named. Reads the file.
+    #[must_use]
+    pub fn credentials_fault(&self) -> Option<String> {
+        if self.credentials.is_empty() {
+            return None;
+        }
+        let read = std::fs::read_to_string(&self.credentials);
+        let taken = read.and_then(|text| async_nats::ConnectOptions::with_credentials(&text));
+        let error = taken.err()?;
+
+        Some(format!("`{}` cannot be read: {error}", self.credentials))
+    }
+}
+
 /// A connection to the bus; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bus {

@@ -95,26 +95,30 @@ impl PermissionPresets {
 }
 
 impl Identities {
-    /// Returns every error in the identities, as messages that name the key.
+    /// Returns every error in the identities, each with its dotted key.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn faults(&self) -> Vec<(String, String)> {
         let mut faults = Vec::new();
         let mut ids = BTreeSet::new();
-        for person in &self.persons {
+        for (index, person) in self.persons.iter().enumerate() {
+            let key = format!("persons[{index}].id");
             if person.id.is_empty() {
-                faults.push("persons.id: a non-empty id is expected".to_owned());
+                faults.push((key, "a non-empty id is expected".to_owned()));
             } else if !ids.insert(person.id.as_str()) {
-                faults.push(format!("persons: the id `{}` is expected once", person.id));
+                faults.push((key, format!("the id `{}` is expected once", person.id)));
             }
         }
 
         if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
-            faults.push(format!("owner: `{owner}` is expected among persons"));
+            faults.push(("owner".to_owned(), format!("`{owner}` is expected among persons")));
         }
 
         for (group, members) in &self.groups {
             for member in members.iter().filter(|member| !ids.contains(member.as_str())) {
-                faults.push(format!("groups.{group}: `{member}` is expected among persons"));
+                faults.push((
+                    format!("groups.{group}"),
+                    format!("`{member}` is expected among persons"),
+                ));
             }
         }
 

@@ -10,14 +10,16 @@ pub(super) mod environment;
 mod fault;
 mod section;
 mod trust;
+mod yaml;
 
 pub use arguments::{Arguments, ArgumentsError};
 pub use common::{Common, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
 pub use document::{Document, SECTIONS};
 pub use environment::Environment;
-pub use fault::Fault;
+pub use fault::{Fault, KeyFault, file_faults};
 pub use section::Loaded;
 pub use trust::{EdgeConfig, Edges, TrustConfig, edge_faults};
+pub use yaml::read_yaml;
 
 /// Maximum length of the name of a webhook source, a token or an edge, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use super::config::{KeyFault, read_yaml};
 use super::followed;
 use crate::bus::{Bus, KvEvent, ReadStreamError};
 use crate::model::identity::Identities;
@@ -18,10 +19,20 @@ use crate::wire::topology::buckets;
 /// # Errors
 /// Returns its faults, all at once.
 pub fn parse(text: &str) -> Result<Identities, Vec<String>> {
-    let read: Option<Identities> = serde_yaml_ng::from_str(text).map_err(|error| vec![error.to_string()])?;
-    let read = read.unwrap_or_default();
-    let faults = read.faults();
-    if faults.is_empty() { Ok(read) } else { Err(faults) }
+    let read = read_yaml(text, key_faults);
+    let read = read.map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    Ok(read.unwrap_or_default())
+}
+
+/// What is wrong with the text of the file, each fault with its key.
+#[must_use]
+pub fn faults(text: &str) -> Vec<KeyFault> {
+    read_yaml(text, key_faults).err().unwrap_or_default()
+}
+
+fn key_faults(read: &Identities) -> Vec<KeyFault> {
+    let faults = read.faults().into_iter();
+    faults.map(|(key, problem)| KeyFault::new(key, problem)).collect()
 }
 
 /// Reads the file at `path`; no person is known if the path is empty.

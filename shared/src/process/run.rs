@@ -226,7 +226,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
         }
     };
 
-    let files = S::check_files(&common, &llm.value);
+    let files = S::check_files(&own.value, &common, &llm.value);
     let mut faults = [
         document.faults().to_vec(),
         common_faults,

@@ -69,9 +69,10 @@ pub trait Service: 'static {
         false
     }
 
-    /// Returns the faults in the files that the shared sections name, as far as this service reads them.
+    /// Returns the faults in the files and directories that the service's own section and the shared ones name, as far as
+    /// its start reads them. The service does not start with one, and `--check` reports all of them.
     #[must_use]
-    fn check_files(_common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(_config: &Self::Config, _common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
         Vec::new()
     }
 

@@ -1,6 +1,6 @@
 //! Settings of the test run and of this machine, from environment variables.
 
-/// Returns whether variable `name` equals `word`: `NEXUS_SANDBOX`, `NEXUS_NPM`, `NEXUS_MODELS` = `absent`,
+/// Returns whether variable `name` equals `word`: `NEXUS_SANDBOX`, `NEXUS_NPM`, `NEXUS_MODELS`, `NEXUS_FIXTURES` = `absent`,
 /// `NEXUS_HOOKS` = `long`, `CI` = `true`, …
 #[must_use]
 pub fn says(name: &str, word: &str) -> bool {

@@ -1,18 +1,16 @@
 //! Recorded traffic of real providers: what is read is what they sent, however it is cut.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 use shared::llm::{Ask, Finish, Heard, Provider, Usage};
-use shared::testing::ModelServer;
 use shared::testing::model_server::{Cut, Ending, Scripted};
+use shared::testing::{ModelServer, fixture_text};
 
 use crate::plans::{marked, stream};
 use crate::reading::read;
 use crate::world::{PROVIDERS, config, model, question};
 
-/// Beside the project, from this crate.
-const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/llm/cases.jsonl");
+/// Beside the checkout.
+const CASES: &str = "fixtures/llm/cases.jsonl";
 /// What the recordings hold on our three wires, at least.
 const AT_LEAST: usize = 130;
 const SIZES: [usize; 5] = [usize::MAX, 1, 7, 64, 4_096];
@@ -27,11 +25,7 @@ struct Turn {
 
 /// The turns on our wires; none where the fixtures are absent.
 fn turns() -> Option<Vec<Turn>> {
-    let Ok(text) = std::fs::read_to_string(Path::new(CASES)) else {
-        println!("skipped: fixtures absent ({CASES})");
-        return None;
-    };
-
+    let text = fixture_text(CASES)?;
     let mut turns = Vec::new();
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).expect("a row is JSON");

@@ -1,23 +1,15 @@
 //! Reading `fixtures/schedules/*.jsonl` where they are at hand, and the times in them.
 
-use std::path::Path;
-
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
-
-/// Beside the project, from this crate.
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/schedules");
+use shared::testing::fixture_text;
 
 /// The rows of `name`; none where the fixtures are absent.
 pub(crate) fn rows(name: &str) -> Option<Vec<Value>> {
-    let path = Path::new(FOLDER).join(name);
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("skipped: fixtures absent ({})", path.display());
-        return None;
-    };
+    let text = fixture_text(&format!("fixtures/schedules/{name}"))?;
     let row = |line: &str| serde_json::from_str(line).expect("a row is JSON");
     Some(text.lines().map(row).collect())
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::programs::{is_powerful, option};
+use super::programs::{is_harmless, option};
 use super::words::{Piece, Refusal};
 
 /// What stands for any further words at the end of an entry.
@@ -73,11 +73,12 @@ impl Entry {
             return Err(format!("`{text}`: the name of a program has no wildcard"));
         }
 
-        if !is_unsafe && entry.has_wildcards() && is_powerful(&entry.literals()) {
+        if !is_unsafe && entry.has_wildcards() && !is_harmless(&entry.literals()) {
             let name = entry.literals().into_iter().next().unwrap_or_default();
             return Err(format!(
-                "`{text}`: `{name}` can run programs or change files, and a wildcard takes any of its words; list whole \
-                 commands, or a script, or write {{command: …, unsafe: true}}"
+                "`{text}`: `{name}` is not known to only read, so a wildcard may let it run programs or change files; list whole \
+                 commands, name a script of your own by its path (`./hooks/check.sh ...`), or write \
+                 {{command: …, unsafe: true}}"
             ));
         }
 

@@ -1,8 +1,30 @@
-//! What programs can do with their words: which can run or change anything, and with which options harmless ones write
-//! files or run others. *Pure.*
+//! What programs can do with their words: which only read whatever their words are, and with which options some of them
+//! write files or run others after all. *Pure.*
+//!
+//! Of a program that is not known here nobody can tell what a wildcard gives away: whatever is not listed as harmless is
+//! not.
 
-/// Programs that run other programs, or change files of others, by what their words say. An entry with a wildcard gives
-/// all of that away.
+/// Programs that neither run others nor change anything, whatever their words say, but by the options of [`PROGRAMS`].
+#[rustfmt::skip]
+const HARMLESS: &[&str] = &[
+    // Names and texts of files.
+    "ls", "gls", "eza", "exa", "tree", "fd", "fdfind", "stat", "file", "du", "df", "readlink", "realpath", "basename",
+    "dirname", "pwd", "which", "whereis",
+    "cat", "tac", "head", "tail", "nl", "wc", "cut", "paste", "join", "comm", "fold", "fmt", "expand", "unexpand", "pr", "tr",
+    "rev", "column", "col", "colrm", "look", "tsort", "sort", "gsort", "od", "hexdump", "hd", "strings", "cmp", "diff",
+    "grep", "egrep", "fgrep", "ggrep", "rg", "cksum", "sum", "md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum",
+    "sha512sum", "b2sum", "shasum", "base32", "base64", "basenc",
+    // Values.
+    "echo", "printf", "seq", "sleep", "true", "false", "test", "expr", "factor", "numfmt", "cal", "ncal",
+    // The machine.
+    "id", "whoami", "groups", "users", "who", "w", "last", "logname", "tty", "uname", "arch", "nproc", "hostid", "uptime",
+    "free", "ps", "pgrep", "pidof", "vmstat", "lsblk", "lscpu", "lsmem", "printenv", "getent", "locale",
+    // Checkers that read only.
+    "shellcheck",
+];
+
+/// Programs that run other programs, or change files of others, by what their words say: none of them is a script of the
+/// operator's own, wherever it lies.
 #[rustfmt::skip]
 const POWERFUL: &[&str] = &[
     // Version control, and builders.
@@ -90,7 +112,7 @@ struct Program {
     letters: &'static str,
 }
 
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 7] = [
     Program {
         names: &["git"],
         words: &[
@@ -120,8 +142,19 @@ const PROGRAMS: [Program; 5] = [
     },
     Program {
         names: &["rg"],
-        words: &["--pre", "--hostname-bin"],
-        letters: "",
+        words: &["--pre", "--hostname-bin", "--search-zip"],
+        letters: "z",
+    },
+    // As it is outside of GNU.
+    Program {
+        names: &["base64"],
+        words: &["--output"],
+        letters: "o",
+    },
+    Program {
+        names: &["file"],
+        words: &["--compile"],
+        letters: "C",
     },
     Program {
         names: &["tree"],
@@ -130,17 +163,30 @@ const PROGRAMS: [Program; 5] = [
     },
 ];
 
-/// Whether the program of an entry, whose words before the first wildcard are `literals`, can run or change anything by
-/// words that a wildcard takes.
-pub(super) fn is_powerful(literals: &[String]) -> bool {
-    let Some(name) = literals.first().map(|name| base(name)) else {
-        return true;
+/// Directories of programs, by their last part: what lies there is no script of the operator's own.
+const OF_PROGRAMS: [&str; 6] = ["bin", "sbin", ".bin", "libexec", "games", "shims"];
+
+/// Whether the program of an entry, whose words before the first wildcard are `literals`, only reads by whatever words a
+/// wildcard takes, or is a script of the operator's own, which answers for its words itself.
+pub(super) fn is_harmless(literals: &[String]) -> bool {
+    let Some(name) = literals.first() else {
+        return false;
     };
-    let reads = name == "git"
+    let (directory, file) = match name.rsplit_once('/') {
+        Some((directory, file)) => (Some(directory), file),
+        None => (None, name.as_str()),
+    };
+
+    let reads = file == "git"
         && literals
             .get(1)
             .is_some_and(|command| READ_ONLY_GIT.contains(&command.as_str()));
-    !reads && POWERFUL.contains(&name.as_str())
+    let is_script = directory.is_some_and(|directory| {
+        let last = directory.rsplit('/').next().unwrap_or(directory);
+        !OF_PROGRAMS.contains(&last) && !POWERFUL.contains(&base(file).as_str())
+    });
+
+    reads || is_script || HARMLESS.contains(&file)
 }
 
 /// The first option of `words` that writes files or runs other programs. Each word is with whether the entry names it:

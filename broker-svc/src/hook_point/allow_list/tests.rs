@@ -4,10 +4,11 @@ use serde_json::json;
 
 use super::*;
 
+mod entries;
 mod properties;
 
 /// What an operator might list.
-const ENTRIES: [&str; 15] = [
+const ENTRIES: [&str; 16] = [
     "ls",
     "git status",
     "git log ...",
@@ -15,13 +16,14 @@ const ENTRIES: [&str; 15] = [
     "echo ...",
     "grep * src",
     "sort ...",
-    "gofmt -w ./*",
+    "hooks/fmt.sh -w ./*",
     "make test",
     "python3 hooks/check.py",
     "cat ~/notes",
     "printf *",
     "wc -l *.txt",
     "wc -c ...",
+    "file ...",
     "\"$CLAUDE_PROJECT_DIR\"/.claude/check.sh",
 ];
 
@@ -57,7 +59,7 @@ fn what_is_listed_passes() {
     passes("ls", &["ls"]);
     passes("  git\tstatus ", &["git", "status"]);
     passes("git log --oneline -n 3", &["git", "log", "--oneline", "-n", "3"]);
-    passes("gofmt -w ./cmd", &["gofmt", "-w", "./cmd"]);
+    passes("hooks/fmt.sh -w ./cmd", &["hooks/fmt.sh", "-w", "./cmd"]);
     passes("grep 'a|b;c&d>e$f`g(h)' src", &["grep", "a|b;c&d>e$f`g(h)", "src"]);
     passes(
         "echo \"a|b;c&d>e(f)\" \\; \\$x 'it'\\''s' \"\\$x\" a\\ b {}",
@@ -327,152 +329,28 @@ fn an_entry_takes_a_whole_command_or_nothing() {
 }
 
 #[test]
-fn a_wildcard_takes_no_option_that_writes_or_runs() {
-    for (option, command) in [
-        ("-o", "sort -o x y"),
-        ("-no", "sort -no x y"),
-        ("-ox", "sort -ox y"),
-        ("--output=x", "sort --output=x"),
-        ("--ou", "sort --ou x"),
-        ("--compress-program=sh", "sort --compress-program=sh x"),
-        ("--output=x", "git diff --output=x"),
-        ("--output", "git log --output x"),
-        ("--ext-diff", "git diff --ext-diff"),
-        // `--` is the value of the option before it.
-        ("-ofile", "sort -T -- -ofile x"),
-    ] {
-        refused(command, &Refusal::Option(option.to_owned()));
-    }
-
-    // What an operator wrote out is meant.
-    let list = AllowList::of(["sort -o sorted *", "rg --pre cat *"]).expect("entries");
-    assert!(list.admit("sort -o sorted a", &place()).is_ok());
-    assert!(list.admit("rg --pre cat x", &place()).is_ok());
-    assert_eq!(
-        list.admit("sort -o sorted -oelse", &place()),
-        Err(Refusal::Option("-oelse".to_owned()))
-    );
-}
-
-#[test]
-fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
-    for entry in [
-        "git ...",
-        "git * status",
-        "git -C * status",
-        "git push ...",
-        "git rebase ...",
-        "/usr/bin/git ...",
-        "sed -n *",
-        "sed -n * f",
-        "tar ...",
-        "awk *",
-        "find ...",
-        "xargs ...",
-        "env ...",
-        "ssh host *",
-        "rsync ...",
-        "make *",
-        "npm run ...",
-        "python3 ...",
-        "python3.11 hooks/check.py ...",
-        "sh -c *",
-        "sqlite3 ...",
-        "LESS ...",
-    ] {
-        assert!(AllowList::of([entry]).is_err(), "{entry}");
-    }
-
-    for entry in [
-        "git status ...",
-        "git -C dir status",
-        "make test",
-        "tar cf x.tar dir",
-        "ls ...",
-        "my-tool ...",
-        "python3 x.py",
-    ] {
-        assert!(AllowList::of([entry]).is_ok(), "{entry}");
-    }
-
-    let declared = |modes: Value| {
-        let modes = serde_json::from_value(modes).expect("modes");
-        let mut faults = Vec::new();
-        let list = AllowList::declared("m", &modes, &mut faults);
-        let faults: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
-        (list, faults)
-    };
-
-    let (list, faults) = declared(json!({"m": [{"command": "git ...", "unsafe": true}, {"command": "ls"}]}));
-    assert!(faults.is_empty(), "{faults:?}");
-    assert!(list.admit("git -C dir -c core.fsmonitor=x status", &place()).is_ok());
-
-    let (_, faults) = declared(json!({
-        "m": ["git ...", {"command": "make *"}, {"command": "ls", "unsafe": 1}, {"comand": "ls"}, 7, "ls 'a"],
-        "other": ["", "l* x"],
-    }));
-    assert_eq!(
-        faults,
-        [
-            "allow.m[0]",
-            "allow.m[1]",
-            "allow.m[2]",
-            "allow.m[3]",
-            "allow.m[4]",
-            "allow.m[5]",
-            "allow.other[0]",
-            "allow.other[1]"
-        ]
-    );
-}
-
-/// Commands that run `evil` or write, with entries that would take them: each such entry is a fault, or refuses the
-/// command.
-#[test]
-fn no_entry_lets_a_command_run_another_or_write() {
-    for entry in ["git ...", "sed -n *", "sed -n * f", "tar ..."] {
-        let fault = AllowList::of([entry]).expect_err(entry);
-        assert!(fault.contains("unsafe: true"), "{fault}");
-    }
-
-    let list = AllowList::of(["git diff ...", "git grep ...", "git log ..."]).expect("entries");
-    for command in [
-        "git diff --output=evil-out HEAD~1",
-        "git diff --outpu=evil-out",
-        "git grep -O'evil' x",
-        "git grep -nOevil x",
-        "git grep --open-files-in-pager=evil x",
-        "git log --ext-diff",
-        "git -c core.fsmonitor=evil diff",
-        "git --no-pager diff",
-    ] {
-        assert!(list.admit(command, &place()).is_err(), "{command}");
-    }
-}
-
-#[test]
 fn wildcards_take_line_breaks_and_quotes_make_them_plain() {
     let check = |entry: &str, word: &str, expected: bool| {
         let list = AllowList::of([entry]).expect("an entry");
         assert_eq!(
-            list.admit(&format!("x '{word}'"), &place()).is_ok(),
+            list.admit(&format!("echo '{word}'"), &place()).is_ok(),
             expected,
             "{entry}: {word:?}"
         );
     };
 
-    check("x a*c", "abbc", true);
-    check("x a*c", "abbcd", false);
-    check("x a*c", "a\nc", true);
-    check("x a?c", "abc", true);
-    check("x a?c", "ac", false);
-    check("x '*'", "*", true);
-    check("x '*'", "a", false);
-    check("x \\*", "*", true);
-    check("x '$HOME'", "$HOME", true);
-    check("x \"$HOME\"", "/home/ann", true);
+    check("echo a*c", "abbc", true);
+    check("echo a*c", "abbcd", false);
+    check("echo a*c", "a\nc", true);
+    check("echo a?c", "abc", true);
+    check("echo a?c", "ac", false);
+    check("echo '*'", "*", true);
+    check("echo '*'", "a", false);
+    check("echo \\*", "*", true);
+    check("echo '$HOME'", "$HOME", true);
+    check("echo \"$HOME\"", "/home/ann", true);
 
-    check("x ...", "a\nc", true);
+    check("echo ...", "a\nc", true);
 }
 
 #[test]

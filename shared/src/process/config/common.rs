@@ -1,4 +1,4 @@
-//! Sections that every service shares. *Pure.*
+//! Sections that every service shares.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -148,7 +148,8 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
 
     for (index, server) in nats.servers.iter().enumerate() {
         let address = server.strip_prefix("nats://").or_else(|| server.strip_prefix("tls://"));
-        if address.is_none_or(|address| address.is_empty() || address.contains([',', ' '])) {
+        let is_plain = address.is_some_and(|address| !address.is_empty() && !address.contains([',', ' ']));
+        if !is_plain || !NatsConfig::is_address(server) {
             faults.push(format!(
                 "servers[{index}]: `{server}` is no address, expected nats://host:port"
             ));
@@ -164,6 +165,10 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
                 "monitors[{index}]: `{monitor}` is no address, expected http://host:port"
             ));
         }
+    }
+
+    if let Some(problem) = nats.credentials_fault() {
+        faults.push(format!("credentials: {problem}"));
     }
 
     if ![1, 3].contains(&nats.replicas) {
@@ -254,6 +259,14 @@ mod tests {
                 "nexus.toml: telemetry.listen: invalid socket address syntax",
                 "nexus.toml: telemetry.otlp_endpoint: `x:1` found, expected http://host:port or nothing",
                 "nexus.toml: runtime.threads: 2000 found, expected at most 1024",
+            ],
+        );
+
+        check(
+            "[nats]\nservers = ['nats://:x']\ncredentials = '/no/such/file.creds'\n",
+            &[
+                "nexus.toml: nats.servers[0]: `nats://:x` is no address, expected nats://host:port",
+                "nexus.toml: nats.credentials: `/no/such/file.creds` cannot be read: No such file or directory (os error 2)",
             ],
         );
 

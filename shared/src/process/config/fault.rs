@@ -1,4 +1,4 @@
-//! Faults of a configuration. *Pure.*
+//! Faults of a configuration.
 
 /// One fault: its place, and what is expected there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -19,4 +19,65 @@ impl std::fmt::Display for Fault {
             write!(f, "{}: {}: {}", self.source, self.key, self.problem)
         }
     }
+}
+
+/// One fault in a file that whoever reads it knows the path of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyFault {
+    /// Dotted path of the key; empty for the file as a whole.
+    pub key: String,
+    /// What was found and what is expected.
+    pub problem: String,
+}
+
+impl KeyFault {
+    /// A fault of `key`.
+    #[must_use]
+    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// A fault of the file as a whole.
+    #[must_use]
+    pub fn whole(problem: impl Into<String>) -> Self {
+        Self::new("", problem)
+    }
+
+    /// The fault with the path of its file.
+    #[must_use]
+    pub fn of_file(self, path: &str) -> Fault {
+        Fault {
+            source: path.to_owned(),
+            key: self.key,
+            problem: self.problem,
+        }
+    }
+}
+
+impl std::fmt::Display for KeyFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.key.is_empty() {
+            f.write_str(&self.problem)
+        } else {
+            write!(f, "{}: {}", self.key, self.problem)
+        }
+    }
+}
+
+/// The faults of the file at `path`, if there is one, as `faults` finds them in its text; an empty path is an empty text.
+/// A file that cannot be read is a fault.
+#[must_use]
+pub fn file_faults(path: &str, faults: impl FnOnce(&str) -> Vec<KeyFault>) -> Vec<Fault> {
+    let found = if path.is_empty() {
+        faults("")
+    } else {
+        match std::fs::read_to_string(path) {
+            Ok(text) => faults(&text),
+            Err(error) => vec![KeyFault::whole(format!("cannot be read: {error}"))],
+        }
+    };
+    found.into_iter().map(|fault| fault.of_file(path)).collect()
 }

@@ -81,7 +81,7 @@ impl Document {
 }
 
 /// Returns whether one of two dotted keys is the other or lies within it.
-fn related(one: &str, other: &str) -> bool {
+pub(super) fn related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         inner
             .strip_prefix(outer)
@@ -288,7 +288,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
 }
 
 /// Rewords a deserialiser's message for operators.
-fn plain(problem: &str) -> String {
+pub(super) fn plain(problem: &str) -> String {
     match problem.split_once("expected struct ") {
         Some((found, _)) => format!("{found}expected a table"),
         None => problem.replace("expected string only", "expected a string"),

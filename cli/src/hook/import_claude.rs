@@ -1,0 +1,321 @@
+//! `nexus hook import-claude`: the hooks of a Claude Code settings file as a `hooks.yaml`.
+//!
+//! A command that is one program with plain words is listed as it stands. Everything else that a shell would read (pipes,
+//! lists, redirects, other variables, patterns) goes into a script, and the script into the list: no shell reads a listed
+//! command here. Source: `trust.md` §6.
+
+mod matcher;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use self::matcher::{Tools, tools};
+use crate::args::ImportOptions;
+use crate::{complain, say};
+
+/// Claude Code's time-out of a hook that names none, seconds.
+const TIMEOUT_S: u64 = 60;
+/// Longest time-out in a `hooks.yaml`, seconds.
+const MAX_TIMEOUT_S: u64 = 600;
+/// Events that have a point here, and what their hooks' names begin with.
+const EVENTS: [(&str, &str); 4] = [
+    ("SessionStart", "session-start"),
+    ("PreToolUse", "pre-tool-use"),
+    ("PostToolUse", "post-tool-use"),
+    ("Stop", "stop"),
+];
+/// Words of shells that are no programs.
+#[rustfmt::skip]
+const OF_SHELLS: [&str; 59] = [
+    ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command", "compgen", "complete", "continue",
+    "coproc", "declare", "dirs", "disown", "do", "enable", "eval", "exec", "exit", "export", "fc", "fg", "for", "function",
+    "getopts", "hash", "help", "history", "if", "in", "jobs", "let", "local", "logout", "mapfile", "popd", "pushd", "read",
+    "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "time", "times", "trap", "type",
+    "typeset", "umask", "unset", "until", "while",
+];
+
+/// A script that a command went into.
+#[derive(Debug, PartialEq, Eq)]
+struct Script {
+    name: String,
+    text: String,
+}
+
+/// What becomes of a settings file.
+#[derive(Debug, Default)]
+struct Import {
+    /// What the commands of the allow-list are.
+    allow: Vec<String>,
+    /// Lines of the list of hooks.
+    hooks: Vec<String>,
+    scripts: Vec<Script>,
+    /// What is not imported, and why.
+    left_out: Vec<String>,
+    /// Names of Claude Code's own tools that matchers name.
+    tools: BTreeSet<String>,
+}
+
+/// Reads the settings file and writes the `hooks.yaml` and the scripts.
+///
+/// # Errors
+/// Fails if the settings cannot be read, hold no hook that can be imported, or a file is there already.
+pub(super) fn write(options: &ImportOptions) -> Result<()> {
+    let source = options.file.display().to_string();
+    let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"))?;
+    let settings: Value = serde_json::from_str(&text).with_context(|| format!("{source} is no JSON"))?;
+
+    let folder = std::path::absolute(&options.scripts).context("find the directory of the scripts")?;
+    let folder = folder.to_str().filter(|path| is_plain(path));
+    let Some(folder) = folder else {
+        bail!("--scripts: a path of letters, digits, `_`, `.`, `-` and `/` is expected");
+    };
+
+    let import = Import::read(&settings, &source, folder);
+    for line in &import.left_out {
+        complain!("not imported: {line}");
+    }
+    if import.hooks.is_empty() {
+        bail!("{source} has no hook that can be imported");
+    }
+
+    // Before anything is written.
+    let scripts: Vec<_> = import
+        .scripts
+        .iter()
+        .map(|script| Path::new(folder).join(&script.name))
+        .collect();
+    let taken: Vec<String> = scripts
+        .iter()
+        .chain([&options.out])
+        .filter(|path| path.exists())
+        .map(|path| path.display().to_string())
+        .collect();
+    if !taken.is_empty() {
+        bail!(
+            "{} there already; --out and --scripts name other places",
+            taken.join(", ")
+        );
+    }
+
+    for (path, script) in scripts.iter().zip(&import.scripts) {
+        put(path, &script.text)?;
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, executable).with_context(|| format!("make {} executable", path.display()))?;
+    }
+
+    put(&options.out, &import.yaml(&source))?;
+
+    if !import.tools.is_empty() {
+        let names: Vec<&str> = import.tools.iter().map(String::as_str).collect();
+        complain!(
+            "{}: tools of Claude Code are named: {}; write how the tools of your agents are called, or these hooks see no call",
+            options.out.display(),
+            names.join(", ")
+        );
+    }
+
+    say!(
+        "next: files.hooks = {:?} in nexus.toml; nexus config check",
+        options.out.display().to_string()
+    );
+    Ok(())
+}
+
+fn put(path: &Path, text: &str) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    say!("wrote {}", path.display());
+    Ok(())
+}
+
+impl Import {
+    /// Everything in `settings`, which were read from `source`; scripts lie in `folder`.
+    fn read(settings: &Value, source: &str, folder: &str) -> Self {
+        let mut import = Self::default();
+        for (event, groups) in settings["hooks"].as_object().into_iter().flatten() {
+            let Some((_, name)) = EVENTS.iter().find(|(known, _)| known == event) else {
+                import.left_out.push(format!("{event}: there is no such point here"));
+                continue;
+            };
+
+            let hooks = groups.as_array().into_iter().flatten().flat_map(|group| {
+                let hooks = group["hooks"].as_array().into_iter().flatten();
+                hooks.map(move |hook| (group["matcher"].as_str().unwrap_or_default(), hook))
+            });
+            for (index, (matcher, hook)) in hooks.enumerate() {
+                let name = format!("claude-{name}-{}", index + 1);
+                if let Err(why) = import.add(event, &name, matcher, hook, (source, folder)) {
+                    import.left_out.push(format!("{event}, hook {}: {why}", index + 1));
+                }
+            }
+        }
+
+        import
+    }
+
+    /// Adds one hook of `event`.
+    ///
+    /// # Errors
+    /// Why it cannot be imported.
+    fn add(&mut self, event: &str, name: &str, matcher: &str, hook: &Value, place: (&str, &str)) -> Result<(), String> {
+        let kind = hook["type"].as_str().unwrap_or("command");
+        if kind != "command" {
+            return Err(format!("a hook of type `{kind}`; only commands can be imported"));
+        }
+        if hook.get("if").is_some_and(|rule| !rule.is_null()) {
+            return Err("its `if` cannot be written here; test the call in the command".to_owned());
+        }
+        if hook["shell"].as_str().is_some_and(|shell| shell != "bash") {
+            return Err("only commands for bash can be imported".to_owned());
+        }
+
+        let command = command(hook).ok_or("no command")?;
+        let is_of_a_call = event.ends_with("ToolUse");
+        let tools = match (is_of_a_call, matcher) {
+            (true, matcher) => tools(matcher)?,
+            (false, "" | "*") => Tools::default(),
+            (false, matcher) if event == "SessionStart" && matcher.split('|').any(|one| one == "startup") => {
+                Tools::default()
+            }
+            (false, matcher) => return Err(format!("its matcher `{matcher}` has no meaning here")),
+        };
+
+        let mut fields = vec![format!("name: {}", json!(name)), format!("hook: {event}")];
+        let listed = self.listed(&command, event, name, place);
+        fields.push(format!("command: {}", json!(listed)));
+        if !self.allow.contains(&listed) {
+            self.allow.push(listed);
+        }
+
+        if !tools.globs.is_empty() {
+            fields.push(format!("tools: {}", json!(tools.globs)));
+        }
+        self.tools.extend(tools.of_claude);
+
+        let is_beside = event == "Stop" || hook["async"] == json!(true);
+        fields.push(format!("blocking: {}", !is_beside));
+        if is_of_a_call && !is_beside {
+            fields.push("on_failure: allow".to_owned());
+        }
+
+        let seconds = hook["timeout"]
+            .as_f64()
+            .map_or(TIMEOUT_S, |seconds| seconds.ceil() as u64);
+        fields.push(format!("timeout: {}", seconds.clamp(1, MAX_TIMEOUT_S)));
+        self.hooks.push(format!("  - {{ {} }}", fields.join(", ")));
+
+        Ok(())
+    }
+
+    /// The command that stands in the list for `command`: itself, or the script that it goes into.
+    fn listed(&mut self, command: &str, event: &str, name: &str, (source, folder): (&str, &str)) -> String {
+        if is_one_program(command) {
+            return command.to_owned();
+        }
+
+        let script = format!("{name}.sh");
+        let listed = format!("{folder}/{script}");
+        self.scripts.push(Script {
+            name: script,
+            text: format!(
+                "#!/usr/bin/env bash\n# {event} of {}, as it stands there.\n{command}\n",
+                json!(source)
+            ),
+        });
+
+        listed
+    }
+
+    /// The text of the `hooks.yaml`.
+    fn yaml(&self, source: &str) -> String {
+        let mut text = format!(
+            "# Hooks of {}, by `nexus hook import-claude`.\n# `on_failure: allow` is what Claude Code does; without it a \
+             command that fails refuses the call.\nenabled: true\nallow:\n  all:\n",
+            json!(source)
+        );
+        for command in &self.allow {
+            let _ = writeln!(text, "    - {}", json!(command));
+        }
+
+        text.push_str("hooks:\n");
+        for hook in &self.hooks {
+            let _ = writeln!(text, "{hook}");
+        }
+
+        text
+    }
+}
+
+/// The command of `hook`, as a shell reads it: with `args` it is a program and its words.
+fn command(hook: &Value) -> Option<String> {
+    let command = hook["command"].as_str().filter(|command| !command.trim().is_empty())?;
+    let Some(args) = hook["args"].as_array() else {
+        return Some(command.trim().to_owned());
+    };
+
+    let words = args.iter().map(|word| word.as_str().map(quoted));
+    let words: Vec<String> = words.collect::<Option<_>>()?;
+    Some([quoted(command)].into_iter().chain(words).collect::<Vec<_>>().join(" "))
+}
+
+/// `word` as a shell reads it as one.
+fn quoted(word: &str) -> String {
+    if is_plain(word) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Whether no character of `text` means anything to a shell.
+fn is_plain(text: &str) -> bool {
+    let is_harmless = |c: char| c.is_ascii_alphanumeric() || "_./:=,@%+-".contains(c);
+    !text.is_empty() && text.chars().all(is_harmless)
+}
+
+/// Whether the reader of the allow-list takes `command` as it stands: one program and its words, in which nothing but the
+/// project and the home directory is expanded. What is taken for less goes into a script and means the same there.
+fn is_one_program(command: &str) -> bool {
+    if command.matches('"').count() % 2 == 1 || command.contains("\"\"") {
+        return false;
+    }
+
+    let mut rest = command.to_owned();
+    for (name, is_whole) in [
+        ("${CLAUDE_PROJECT_DIR}", true),
+        ("$CLAUDE_PROJECT_DIR", false),
+        ("$HOME", false),
+    ] {
+        while let Some(at) = rest.find(name) {
+            let after = rest[at + name.len()..].chars().next();
+            let goes_on = after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+            if goes_on && !is_whole {
+                return false;
+            }
+            rest.replace_range(at..at + name.len(), "x");
+        }
+    }
+
+    // Within quotes a tilde and blanks are themselves, as they are for the reader of the list.
+    let unquoted = rest.replace('"', "");
+    let words: Vec<&str> = unquoted.split(' ').filter(|word| !word.is_empty()).collect();
+    let are_plain = words.iter().all(|word| {
+        let word = word.strip_prefix("~/").unwrap_or(word);
+        *word != *"..." && is_plain(word)
+    });
+    let is_program = words
+        .first()
+        .is_some_and(|name| !name.contains('=') && !OF_SHELLS.contains(name));
+
+    are_plain && is_program && !command.contains("\"~") && command.chars().all(|c| c != '\n' && c != '\t')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Files beside the checkout that are not part of it: recordings of other people's traffic, and their tables of cases.
+
+use std::path::{Path, PathBuf};
+
+use super::says;
+
+/// The file or folder `path` of `../shared`, seen from the checkout's root; `None`, and a line that says so, where it is
+/// absent.
+///
+/// # Panics
+/// In CI, unless `NEXUS_FIXTURES=absent` says that the files cannot be had: what is not tried must not look like what works.
+#[must_use]
+pub fn fixture(path: &str) -> Option<PathBuf> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(path);
+    if file.exists() {
+        return Some(file);
+    }
+
+    assert!(
+        !is_expected(says),
+        "{} is missing; NEXUS_FIXTURES=absent leaves out what needs it",
+        file.display()
+    );
+
+    println!("SKIPPED: no {}", file.display());
+    None
+}
+
+/// Whether the files must be there, by what the environment `says`.
+fn is_expected(says: impl Fn(&str, &str) -> bool) -> bool {
+    says("CI", "true") && !says("NEXUS_FIXTURES", "absent")
+}
+
+/// The text of [`fixture`] `path`.
+///
+/// # Panics
+/// As [`fixture`], and if what is there cannot be read as text.
+#[must_use]
+pub fn fixture_text(path: &str) -> Option<String> {
+    let file = fixture(path)?;
+    let text = std::fs::read_to_string(&file);
+    Some(text.unwrap_or_else(|error| panic!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_left_out_aloud_and_in_ci_only_where_that_is_known() {
+        for (said, expected) in [
+            (vec![], false),
+            (vec![("NEXUS_FIXTURES", "absent")], false),
+            (vec![("CI", "true")], true),
+            (vec![("CI", "true"), ("NEXUS_FIXTURES", "absent")], false),
+        ] {
+            let says = |name: &str, word: &str| said.contains(&(name, word));
+            assert_eq!(is_expected(says), expected, "{said:?}");
+        }
+    }
+}
