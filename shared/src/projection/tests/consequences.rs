@@ -1,6 +1,6 @@
 //! Consequences of a turn besides its reply: the trace is complete only once the last of them has ended.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use ulid::Ulid;
 
 use super::Case;
@@ -424,7 +424,7 @@ async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
         ReceiptStep::AttemptStarted {
             attempt: 1,
             part: 0,
-            by: None,
+            by: "delivery-svc-0".to_owned(),
         },
     );
     let begun = [before.clone(), vec![started]].concat();
