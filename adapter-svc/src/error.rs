@@ -22,7 +22,7 @@ const RETRY_AFTER_S: u64 = 1;
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptEventsError {
     /// The spool has reached its maximum size.
-    #[error("the spool is full: it holds {held} bytes of at most {max}")]
+    #[error("the spool is full: {held} of {max} bytes are used")]
     SpoolFull {
         /// Size of the spool, in bytes.
         held: u64,
@@ -30,13 +30,13 @@ pub enum AcceptEventsError {
         max: u64,
     },
     /// The spool's disk failed; the spool is being opened again.
-    #[error("the spool cannot be written: {0}")]
+    #[error("failed to write to the spool: {0}")]
     SpoolFailed(String),
     /// The queue is full, or the service is shutting down.
     #[error("too many events are being accepted at once, or the service is shutting down")]
     Busy,
     /// An event is larger than the maximum message size.
-    #[error("event {id}: {size} bytes encoded, at most {max} are taken")]
+    #[error("event {id} has {size} bytes; at most {max} are allowed")]
     TooLarge {
         /// Id of the event.
         id: EventId,
@@ -71,7 +71,7 @@ pub enum Refusal {
     #[error("no webhook source `{0}` is configured")]
     UnknownSource(String),
     /// The path does not exist.
-    #[error("nothing is served here")]
+    #[error("not found")]
     UnknownPath,
     /// The signature is missing or wrong.
     #[error(transparent)]
@@ -80,31 +80,31 @@ pub enum Refusal {
     #[error("expected `authorization: Bearer TOKEN` with a token of [[adapter.http.tokens]] or this machine's own")]
     Unauthorized,
     /// The request comes from a page of another site.
-    #[error("a page of origin `{0}` may not connect here")]
+    #[error("origin `{0}` is not allowed")]
     ForeignOrigin(String),
     /// The host name is not allowed: a site may have pointed its own name at this machine.
     #[error("host `{0}` is not allowed; add it to adapter.hosts")]
     ForeignHost(String),
     /// The body is too large.
-    #[error("the body is larger than {max} bytes")]
+    #[error("the body exceeds {max} bytes")]
     TooLarge {
         /// Maximum size of the body, in bytes.
         max: usize,
     },
     /// The body ended early.
-    #[error("the body broke off: {0}")]
+    #[error("the body is incomplete: {0}")]
     BrokenBody(String),
     /// The request took too long; the value is the limit in milliseconds.
     #[error("the request took longer than {0} ms")]
     Timeout(u64),
     /// The body arrives too slowly.
-    #[error("the body arrives too slowly: at least {MIN_BYTES_PER_SECOND} bytes a second are expected")]
+    #[error("the body arrives too slowly; send at least {MIN_BYTES_PER_SECOND} bytes a second")]
     SlowBody,
     /// Too many requests are in progress.
     #[error("too many requests at once")]
     Overloaded,
     /// The address makes too many requests; the value is the time to wait.
-    #[error("too many requests from this address; there is room in {} ms", .0.as_millis())]
+    #[error("too many requests from this address; retry in {} ms", .0.as_millis())]
     TooFast(Duration),
     /// The body of a webhook cannot be parsed.
     #[error(transparent)]
@@ -226,7 +226,7 @@ impl IntoResponse for Refusal {
         };
 
         let message = chain(&self);
-        tracing::info!(%status, code, message, place = self.place(), "request is refused");
+        tracing::info!(%status, code, message, place = self.place(), "request rejected");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
 
         let mut response = (status, axum::Json(json!({ "error": self.describe() }))).into_response();

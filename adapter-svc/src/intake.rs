@@ -73,7 +73,7 @@ impl Intake {
         metrics::counter!("nexus_adapter_accepted_total", "source" => source).increment(events.len() as u64);
 
         for event in events {
-            tracing::debug!(event_id = %event.id, source, "event is accepted");
+            tracing::debug!(event_id = %event.id, source, "event accepted");
         }
 
         Ok(())

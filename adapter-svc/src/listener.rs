@@ -85,7 +85,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
             Err(error) => {
                 // Most likely there is no file handle left: an idle connection is ended to free one.
                 if !lines.evict() {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "failed to accept a connection");
                 }
                 pause(ACCEPT_AGAIN_AFTER).await;
                 continue;
@@ -99,7 +99,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
         };
 
         let Some(line) = lines.admit(peer.address, peer.trusted) else {
-            tracing::debug!(address = %peer.address, "connection is closed: every open one has a request in work");
+            tracing::debug!(address = %peer.address, "connection closed: all open connections are serving requests");
             continue;
         };
         let connection = converse(stream, line, router.clone(), peer, shutdown.clone());
@@ -113,7 +113,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
     drop((listener, alive));
 
     if tokio::time::timeout(bounds.drain, all_ended.recv()).await.is_err() {
-        tracing::warn!("connections were still open at the end of the drain");
+        tracing::warn!("drain ended with open connections");
     }
 }
 

@@ -46,7 +46,7 @@ pub enum RefuseEventError {
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
     /// The channel belongs to one of Nexus's own services.
-    #[error("`{0}` belongs to one of the system's own services")]
+    #[error("`{0}` is reserved for the system's own services")]
     Reserved(String),
     /// The channel is not one of the token's.
     #[error(

@@ -78,14 +78,14 @@ impl Shelf {
                     again += 1;
                 }
                 Err(error @ StoreError::Decode { .. }) => {
-                    tracing::error!(error = chain(&error), "entry that was put aside cannot be read");
+                    tracing::error!(error = chain(&error), "failed to read a quarantined spool entry");
                 }
                 Err(error) => return Err(error),
             }
         }
 
         if again > 0 {
-            tracing::info!(entries = again, "what was put aside is tried once more");
+            tracing::info!(entries = again, "retrying quarantined spool entries");
         }
 
         Ok(())
@@ -227,7 +227,7 @@ impl Outbox {
             match entry {
                 Ok((bytes, parcel)) => page.extend(Key::try_from(bytes.as_slice()).map(|key| (key, parcel))),
                 Err(error @ StoreError::Decode { .. }) => {
-                    tracing::error!(error = chain(&error), "entry of the spool cannot be read");
+                    tracing::error!(error = chain(&error), "failed to read a spool entry");
                 }
                 Err(error) => return Err(error),
             }
@@ -245,7 +245,7 @@ impl Outbox {
         if let Some(shelf) = self.shared.shelf()
             && let Err(error) = shelf.entries.remove(key)
         {
-            tracing::warn!(error = chain(&error), event_id = %parcel.id, "entry of the spool was not removed");
+            tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to remove a spool entry");
         }
     }
 
@@ -258,7 +258,7 @@ impl Outbox {
                 .insert(key, parcel)
                 .and_then(|()| shelf.entries.remove(key))
         {
-            tracing::warn!(error = chain(&error), event_id = %parcel.id, "entry of the spool was not put aside");
+            tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to quarantine a spool entry");
         }
     }
 
@@ -325,7 +325,7 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         }
 
         if let Err(error) = outcome {
-            tracing::error!(error, path = %shared.path.display(), "spool failed and is opened again");
+            tracing::error!(error, path = %shared.path.display(), "spool failed; reopening it");
             number = 0;
             reopen(&shared, &durable).await;
         }
@@ -395,7 +395,7 @@ async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
 
                 return;
             }
-            Err(error) => tracing::error!(error = chain(&error), "spool cannot be opened again"),
+            Err(error) => tracing::error!(error = chain(&error), "failed to reopen the spool"),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Publisher {
 
             let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
                 // The keeper meets the same error at its next write and opens the store again.
-                tracing::error!(error = chain(&error), "spool cannot be read");
+                tracing::error!(error = chain(&error), "failed to read the spool");
                 Vec::new()
             });
 
@@ -208,7 +208,7 @@ impl Desk {
                 // The process is stopping; the entry stays in the spool.
                 Err(PublishError::Closed { .. }) => return,
                 Err(error) if error.may_pass() => {
-                    tracing::warn!(error = chain(&error), event_id = %parcel.id, "event stays in the spool");
+                    tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to publish an event; it stays in the spool");
                     pause(TRY_AGAIN_AFTER).await;
                 }
                 Err(error) => return self.give_up(outbox, key, parcel, &error).await,
@@ -222,7 +222,7 @@ impl Desk {
             Ok(()) => outbox.forget(key, parcel),
             Err(PublishError::Closed { .. }) => {}
             Err(second) => {
-                tracing::error!(error = chain(&second), event_id = %parcel.id, "event is put aside on this host");
+                tracing::error!(error = chain(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");
                 outbox.set_aside(key, parcel);
             }
         }

@@ -132,7 +132,7 @@ impl Running {
                         )
                     })?;
 
-                tracing::info!(entries = outbox.len(), bytes = outbox.bytes(), "spool is open");
+                tracing::info!(entries = outbox.len(), bytes = outbox.bytes(), "spool opened");
                 publishing.push(tokio::spawn(publisher.drain(outbox.clone(), ending.clone())));
                 tokio::spawn(watch(
                     outbox.clone(),
@@ -206,7 +206,7 @@ impl Running {
         match tokio::time::timeout(self.drain / 2, ended).await {
             Ok(ended) => ended,
             Err(_) => {
-                tracing::warn!("the spool keeps what was not published in time");
+                tracing::warn!("shutdown before all events were published; the spool keeps them");
                 aborts.iter().for_each(tokio::task::AbortHandle::abort);
                 Ok(())
             }
@@ -235,7 +235,7 @@ async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdow
                 entries,
                 bytes,
                 max_bytes,
-                "spool fills up; its oldest entries wait for the stream"
+                "spool is filling up; its oldest entries wait for the stream"
             );
         }
 

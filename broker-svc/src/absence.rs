@@ -197,7 +197,7 @@ async fn show(state: Arc<State>, whose: Whose) {
 
         let why = state.trouble().why.clone();
         let (session, turn) = (&whose.session, whose.turn);
-        tracing::warn!(%session, %turn, why, "agent cannot be reached; it is asked again");
+        tracing::warn!(%session, %turn, why, "agent unreachable; retrying");
 
         loop {
             let why = state.trouble().why.clone();
@@ -210,8 +210,8 @@ async fn show(state: Arc<State>, whose: Whose) {
 
         let away_ms = whose.clock.now().since(since);
         match state.trouble().answered {
-            true => tracing::info!(%session, %turn, away_ms, "agent answers again"),
-            false => tracing::info!(%session, %turn, away_ms, "agent that could not be reached is asked no more"),
+            true => tracing::info!(%session, %turn, away_ms, "agent is reachable again"),
+            false => tracing::info!(%session, %turn, away_ms, "gave up on an unreachable agent"),
         }
 
         whose.clear().await;
@@ -247,7 +247,7 @@ impl Whose {
 
         let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
         if let Err(error) = notes.put(&subject::away_key(&self.session), &away).await {
-            tracing::debug!(session = %self.session, %error, "absence of an agent is not noted");
+            tracing::debug!(session = %self.session, %error, "failed to record that an agent is unreachable");
         }
     }
 
@@ -274,7 +274,7 @@ impl Whose {
         self.notify(false).await;
         let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
         if let Err(error) = notes.delete(&subject::away_key(&self.session), None).await {
-            tracing::debug!(session = %self.session, %error, "note of an absent agent stays until it is old");
+            tracing::debug!(session = %self.session, %error, "failed to delete the record of an unreachable agent; it expires");
         }
     }
 }

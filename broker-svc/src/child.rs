@@ -87,7 +87,7 @@ fn tether() -> Option<PathBuf> {
         if found.is_none() {
             tracing::warn!(
                 program = TETHER,
-                "not found: programs go on when the broker is killed, and read what the broker may read"
+                "nexus-tether not found: programs survive the broker and can read its files"
             );
         }
 
@@ -133,7 +133,7 @@ impl Drop for Group {
             && let Err(error) = kill_process_group(leader, Signal::KILL)
         {
             // It has ended, and nobody of it is left.
-            tracing::debug!(?leader, %error, "process group is not killed");
+            tracing::debug!(?leader, %error, "failed to kill a process group");
         }
     }
 }

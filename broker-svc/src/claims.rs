@@ -118,7 +118,7 @@ impl Source {
             }
 
             let age_ms = age.as_millis();
-            tracing::debug!(age_ms, "claims lay too long and are left to the ack wait");
+            tracing::debug!(age_ms, "claims waited too long; leaving them to the ack timeout");
             self.claims.forget();
         }
     }
@@ -173,7 +173,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         Ok(Trial::Counted(revision)) => Some(revision),
         Ok(Trial::Parked) => return,
         Err(error) => {
-            tracing::warn!(%session, claim = incoming.sequence, %error, "claim is left to the ack wait");
+            tracing::warn!(%session, claim = incoming.sequence, %error, "leaving a claim to the ack timeout");
             return;
         }
     };
@@ -207,7 +207,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
         Ok(()) => incoming.term().await,
         Err(error) => {
             let (subject, sequence) = (&incoming.subject, incoming.sequence);
-            tracing::error!(%subject, sequence, %error, "bad claim was not dead-lettered");
+            tracing::error!(%subject, sequence, %error, "failed to dead-letter a bad claim");
         }
     }
 
@@ -240,10 +240,10 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
             claimed.hold.forfeit();
-            tracing::info!(%session, claim = incoming.sequence, %error, "session is left to its owner");
+            tracing::info!(%session, claim = incoming.sequence, %error, "session has another owner; releasing the claim");
         }
         RunSessionError::HandBack => {
-            tracing::info!(%session, claim = incoming.sequence, "session is handed back in the middle of a turn");
+            tracing::info!(%session, claim = incoming.sequence, "session released in the middle of a turn");
             if claimed.hold.is_live() {
                 incoming.nak(None).await;
             }
@@ -264,7 +264,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
             let (event_id, dispatch_id) = begun.unzip();
             tracing::warn!(
                 event_id = event_id.map(tracing::field::display), dispatch_id = dispatch_id.map(tracing::field::display), %session,
-                claim = incoming.sequence, %error, cause, "session is left to the ack wait"
+                claim = incoming.sequence, %error, cause, "leaving a session to the ack timeout"
             );
         }
     }

@@ -106,7 +106,7 @@ pub async fn is_sound(
             broker.note_cursor(session, Some(why));
             tracing::error!(
                 %session, sequence = newest.sequence, why,
-                "the session's cursor is void: its ledger says which dispatches were handled"
+                "session cursor is void; using the ledger to find handled dispatches"
             );
 
             metrics::counter!("nexus_positions_void_total", "stream" => DISPATCHES).increment(1);

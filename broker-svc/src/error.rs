@@ -13,13 +13,13 @@ pub enum RunSessionError {
     #[error("the claim's deadline has passed")]
     Stale,
     /// Somebody else appended to the ledger since we read it.
-    #[error("the fence is lost")]
+    #[error("another broker owns the session now")]
     FenceLost,
     /// The process is asked to stop and the turn would take longer than it may.
-    #[error("the turn is handed back")]
+    #[error("the turn was released")]
     HandBack,
     /// The ledger holds an entry that this release cannot read.
-    #[error("ledger entry {sequence} cannot be read")]
+    #[error("malformed ledger entry {sequence}")]
     BadLedger {
         /// Its sequence in `LEDGER`.
         sequence: u64,
@@ -28,22 +28,22 @@ pub enum RunSessionError {
         source: DecodeError,
     },
     /// The ledger was not written, or nobody knows.
-    #[error("the ledger was not written")]
+    #[error("failed to write the ledger")]
     Append(#[source] AppendLedgerError),
     /// A stream was not read.
-    #[error("a stream was not read")]
+    #[error("failed to read a stream")]
     Read(#[from] ReadStreamError),
     /// A message was not published.
-    #[error("a message was not published")]
+    #[error("failed to publish a message")]
     Publish(#[from] PublishError),
     /// An approval was not kept.
-    #[error("an approval was not kept")]
+    #[error("failed to store an approval")]
     Approval(#[from] KeepApprovalError),
     /// How far the ledger had come could not be asked or noted.
-    #[error("the ledger's witness was not asked")]
+    #[error("failed to read the ledger's witness")]
     Witness(#[from] WitnessError),
     /// What nobody can tell to be done was not held.
-    #[error("a dispatch was not held")]
+    #[error("failed to hold a dispatch")]
     Hold(#[from] HoldError),
 }
 

@@ -94,9 +94,9 @@ async fn begin(feed: &Feed, bus: &Bus) -> Ordered {
                     feed.window(|window| window.begin(state.last + 1));
                     return messages;
                 }
-                Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),
+                Err(error) => tracing::debug!(%error, "failed to read dispatches; retrying"),
             },
-            Err(error) => tracing::debug!(%error, "dispatches cannot be read yet"),
+            Err(error) => tracing::debug!(%error, "failed to read dispatches; retrying"),
         }
 
         pause(BEGIN_AGAIN).await;

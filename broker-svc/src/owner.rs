@@ -301,7 +301,7 @@ impl Owner {
     /// Notes which message the newest checkpoint is, for readers that do not begin at the end.
     async fn hint(&self, sequence: u64) {
         if let Err(error) = self.write_hint(sequence).await {
-            tracing::debug!(session = %self.session, %error, "checkpoint hint was not written");
+            tracing::debug!(session = %self.session, %error, "failed to write a checkpoint hint");
         }
     }
 

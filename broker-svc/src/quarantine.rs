@@ -39,13 +39,13 @@ pub enum Trial {
 #[derive(Debug, thiserror::Error)]
 pub enum ParkSessionError {
     /// Its ledger was not read.
-    #[error("its ledger was not read: {0}")]
+    #[error("failed to read the session's ledger: {0}")]
     Read(#[from] ReadStreamError),
     /// The dead letter was not written.
-    #[error("the dead letter was not written: {0}")]
+    #[error("failed to write the dead letter: {0}")]
     Letter(#[from] PublishError),
     /// The mark was not written.
-    #[error("the mark was not written: {0}")]
+    #[error("failed to write the quarantine mark: {0}")]
     Mark(#[from] CasError),
 }
 
@@ -125,7 +125,7 @@ async fn park(
     broker.park(key, Some(session.clone()));
     incoming.term().await;
     metrics::counter!("nexus_broker_quarantined_total").increment(1);
-    tracing::error!(%session, deliveries, begun, "session is quarantined");
+    tracing::error!(%session, deliveries, begun, "session quarantined");
 
     Ok(())
 }
@@ -134,7 +134,7 @@ async fn park(
 pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     if let Err(error) = marks.delete(key, Some(revision)).await {
-        tracing::debug!(key, %error, "mark of a tried claim stays");
+        tracing::debug!(key, %error, "failed to delete the record of a claim attempt");
     }
 }
 
@@ -167,7 +167,7 @@ pub async fn watch(broker: Arc<Broker>) {
                 revision: _,
             }
             | KvEvent::Gone { key, revision: _ } => release(&broker, &key).await,
-            KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "mark of a session cannot be read"),
+            KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "failed to read a session mark"),
             KvEvent::Anew | KvEvent::Current => {}
         }
     }
@@ -175,8 +175,8 @@ pub async fn watch(broker: Arc<Broker>) {
 
 async fn release(broker: &Broker, key: &str) {
     let Some(session) = broker.park(key, None) else { return };
-    tracing::info!(%session, "session is out of quarantine");
+    tracing::info!(%session, "session released from quarantine");
     if let Err(error) = claim::publish(&broker.bus, &session, &Carrier::default()).await {
-        tracing::error!(%session, %error, "released session was not claimed");
+        tracing::error!(%session, %error, "failed to claim a released session");
     }
 }

@@ -31,7 +31,7 @@ pub fn tell(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
     tokio::spawn(async move {
         let asked = bus.request::<_, IntentList>(SUBJECT, Headers::new(), &question, ANSWER_WITHIN);
         if let Err(error) = asked.await {
-            tracing::debug!(session = question.session, %error, "nobody was told that a session began anew");
+            tracing::debug!(session = question.session, %error, "failed to announce a session reset");
         }
     });
 }

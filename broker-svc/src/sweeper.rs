@@ -79,7 +79,7 @@ pub async fn serve(broker: Arc<Broker>) {
         held = match hold_lease(&broker, held).await {
             Ok(held) => held,
             Err(error) => {
-                tracing::debug!(%error, "sweeper's lease was not refreshed");
+                tracing::debug!(%error, "failed to refresh the sweeper's lease");
                 None
             }
         };
@@ -87,14 +87,14 @@ pub async fn serve(broker: Arc<Broker>) {
         if let Some(held) = &mut held
             && let Err(error) = sweep(&broker, &mut held.walking).await
         {
-            tracing::warn!(%error, "sweep was not finished");
+            tracing::warn!(%error, "sweep incomplete; retrying");
         }
     }
 
     if let Some(held) = held {
         let leases = broker.bus.kv::<LeaseRecord>(LEASES);
         if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
-            tracing::debug!(%error, "sweeper's lease was not given back");
+            tracing::debug!(%error, "failed to release the sweeper's lease");
         }
     }
 }
@@ -147,7 +147,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
     };
 
     let walking = begin(broker).await?;
-    tracing::info!(floor = walking.written.0, "this broker sweeps");
+    tracing::info!(floor = walking.written.0, "this broker is the sweeper now");
 
     Ok(Some(Held {
         revision,
@@ -198,7 +198,7 @@ async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepErro
         match look_at(broker, &mut held.walk, &due).await {
             Err(SweepError::Read(error)) if unreadable < MAX_UNREADABLE => {
                 unreadable += 1;
-                tracing::warn!(session = %due.session, %error, "session is looked at later");
+                tracing::warn!(session = %due.session, %error, "failed to inspect a session; retrying later");
                 held.walk.later(&due.session, broker.clock.now());
             }
             looked => looked?,
@@ -249,7 +249,7 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
                 Some(_) => walk.pass(sequence),
                 None => {
                     let event_id = stored.headers.event_id();
-                    tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch names no session");
+                    tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch without a session");
                     walk.pass(sequence);
                 }
             }
@@ -325,7 +325,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         Err(RunSessionError::Read(error)) => return Err(error.into()),
         Err(error) => {
             // Whoever takes the session finds the same, and quarantine follows.
-            tracing::warn!(%session, %error, "session cannot be folded");
+            tracing::warn!(%session, %error, "failed to read a session's state");
             return wake(broker, session).await;
         }
     };
@@ -379,7 +379,7 @@ async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &A
         .as_ref()
         .filter(|standing| standing.status != ApprovalStatus::Pending)
     {
-        tracing::info!(session = %due.session, approval = awaited.approval, "decision is told again");
+        tracing::info!(session = %due.session, approval = awaited.approval, "decision published again");
         broker.desk().tell(standing).await?;
         if ends_untold(standing.status) {
             wake(broker, &due.session).await?;
@@ -401,7 +401,7 @@ async fn wake(broker: &Broker, session: &SessionRef) -> Result<(), SweepError> {
         .map_err(CasError::Publish)?;
     if woken == Claimed::New {
         metrics::counter!("nexus_broker_sweeper_wakeups_total").increment(1);
-        tracing::info!(%session, "session had something to do and no claim");
+        tracing::info!(%session, "session had pending work and no claim; claim published");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 /// The outcome of a call to a platform. In JSON, replicas exchange the outcomes of their own calls with it
 /// (`former`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "ended")]
+#[serde(rename_all = "snake_case", tag = "stopped")]
 pub enum Call {
     /// The platform accepted the part.
     Accepted {

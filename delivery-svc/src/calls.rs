@@ -191,7 +191,7 @@ fn broke_off(panic: &(dyn Any + Send)) -> Call {
     metrics::counter!("nexus_delivery_panics_total").increment(1);
     tracing::error!(
         panic = said.unwrap_or("without words"),
-        "a channel broke off: a fault of ours"
+        "channel panicked; this is a bug"
     );
 
     Call::Unreachable {

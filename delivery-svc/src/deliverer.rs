@@ -45,7 +45,7 @@ pub enum DeliverError {
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// Another replica owns the partition.
-    #[error("the partition is held no more")]
+    #[error("the partition has another owner now")]
     Lost,
     /// A delivery with an unknown outcome could not be held.
     #[error(transparent)]
@@ -54,7 +54,7 @@ pub enum DeliverError {
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
     /// Other owners settled the delivery at every step.
-    #[error("deliver {delivery}: overtaken {MAX_OVERTAKEN} times")]
+    #[error("deliver {delivery}: {MAX_OVERTAKEN} concurrent updates in a row")]
     Overtaken {
         /// Id of the delivery.
         delivery: String,
@@ -392,13 +392,13 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
     match &call {
         Some(_) => {
             metrics::counter!("nexus_delivery_calls_told_total").increment(1);
-            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "a former owner says how its call ended");
+            tracing::info!(delivery = %id.delivery, %event_id, %session, by, "former owner reported the result of its call");
         }
         None => {
             metrics::counter!("nexus_delivery_calls_repeated_total").increment(1);
             tracing::warn!(
                 delivery = %id.delivery, %event_id, %session, by, attempt = id.attempt, part = id.part,
-                "a call is repeated, nobody knows how it ended"
+                "repeating a call with an unknown outcome"
             );
         }
     }
@@ -480,7 +480,7 @@ async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result
     metrics::counter!("nexus_delivery_gave_up_total").increment(1);
     tracing::error!(
         delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-        destination = job.destination.as_str(), attempts, reason, "delivery is given up"
+        destination = job.destination.as_str(), attempts, reason, "delivery failed permanently"
     );
 
     let gave_up = ReceiptStep::GaveUp {

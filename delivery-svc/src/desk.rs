@@ -113,7 +113,7 @@ impl<'a> Desk<'a> {
                     }
                     return true;
                 }
-                Err(error) => tracing::warn!(partition, %error, "parked replies cannot be listed yet"),
+                Err(error) => tracing::warn!(partition, %error, "failed to list parked replies; retrying"),
             }
 
             pause(REPAIR_PAUSE).await;
@@ -148,7 +148,7 @@ impl<'a> Desk<'a> {
             tracing::warn!(
                 works = works.len(),
                 drains = drains.len(),
-                "deliveries were cut short, the next owner takes them up"
+                "deliveries interrupted; the next owner resumes them"
             );
         }
     }
@@ -194,7 +194,7 @@ impl<'a> Desk<'a> {
             Err(error) => {
                 tracing::error!(
                     delivery = incoming.headers.get(MSG_ID), event_id = incoming.headers.event_id(),
-                    subject = %incoming.subject, sequence = incoming.sequence, %error, "dead letter was not stored"
+                    subject = %incoming.subject, sequence = incoming.sequence, %error, "failed to store a dead letter"
                 );
                 incoming.nak(Some(PROGRESS_EVERY)).await;
             }
@@ -284,7 +284,7 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
             Err(error) => {
                 tracing::warn!(
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery is begun again"
+                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "delivery restarted"
                 );
                 // The failed attempt may have made the call.
                 untried = false;
@@ -309,7 +309,7 @@ async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown)
             Err(error) => {
                 tracing::error!(
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
-                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "reply was not parked"
+                    dispatch_id = message.incoming.headers.get(DISPATCH), error = %error, "failed to park a reply"
                 );
                 wait(REPAIR_PAUSE, stop).await;
             }

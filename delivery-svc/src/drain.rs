@@ -30,7 +30,7 @@ pub(crate) enum ListParkedError {
     #[error(transparent)]
     Consume(#[from] ConsumeError),
     /// The remaining replies are gone, because a former owner settled them in the meantime.
-    #[error("nothing more came within {} s", LIST_PATIENCE.as_secs())]
+    #[error("no message within {} s", LIST_PATIENCE.as_secs())]
     Stalled,
 }
 
@@ -81,7 +81,7 @@ pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: 
             Ok(None) => return true,
             Ok(Some(head)) => settle(deliverer, destination, &head, slots, stop).await,
             Err(error) => {
-                tracing::warn!(destination = destination.as_str(), %error, "parked replies cannot be read yet");
+                tracing::warn!(destination = destination.as_str(), %error, "failed to read parked replies; retrying");
                 false
             }
         };
@@ -111,7 +111,7 @@ async fn settle(
             if let Err(error) = &buried {
                 tracing::warn!(
                     destination = at, sequence, event_id = head.headers.event_id(), %error,
-                    "parked reply cannot be read, and is no dead letter yet"
+                    "unreadable parked reply is not dead-lettered yet; retrying"
                 );
             }
 
@@ -123,7 +123,7 @@ async fn settle(
     if let Err(error) = &brought {
         tracing::warn!(
             destination = at, sequence, delivery = %job.reply.id, event_id = %job.reply.causation.event,
-            session = %job.reply.session, dispatch_id = head.headers.get(DISPATCH), %error, "parked reply is taken up again"
+            session = %job.reply.session, dispatch_id = head.headers.get(DISPATCH), %error, "failed to process a parked reply; retrying"
         );
     }
 

@@ -132,7 +132,7 @@ impl Effects<'_> {
                 metrics::counter!("nexus_delivery_oversize_total").increment(1);
                 tracing::error!(
                     delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session,
-                    %error, "message is too large to be stored"
+                    %error, "message is too large to store"
                 );
 
                 Ok(())

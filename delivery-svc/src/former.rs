@@ -53,7 +53,7 @@ pub async fn tell(bus: &Bus, instance: &str, calls: &Calls) {
                     }
                 }
             }
-            Err(error) => tracing::warn!(error, "not listening for questions about calls"),
+            Err(error) => tracing::warn!(error, "failed to subscribe to call inquiries"),
         }
 
         pause(AGAIN).await;
@@ -108,7 +108,7 @@ impl Former<'_> {
                         metrics::counter!("nexus_delivery_mute_owners_total").increment(1);
                         tracing::warn!(
                             instance, delivery = %id.delivery, patience_s = self.patience.as_secs(),
-                            "a replica that began a call does not answer and is waited for"
+                            "waiting for the replica that started a call"
                         );
                     }
 

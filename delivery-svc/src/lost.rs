@@ -120,7 +120,7 @@ impl LostReplies {
 
             match self.look(known.as_ref()).await {
                 Ok(seen) => known = seen,
-                Err(error) => tracing::debug!(%error, "the queue of replies is not compared with the ledger yet"),
+                Err(error) => tracing::debug!(%error, "failed to compare DELIVERIES with the ledger; retrying"),
             }
 
             if stops {
@@ -243,7 +243,7 @@ impl LostReplies {
             tracing::warn!(
                 count,
                 since_ms = since.0,
-                "replies were in the ledger and neither in DELIVERIES nor in a receipt; they are published again"
+                "replies missing from DELIVERIES and RECEIPTS; publishing them again from the ledger"
             );
         }
 

@@ -50,7 +50,7 @@ pub enum WriteReceiptError {
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// Other writers wrote a receipt at every attempt.
-    #[error("write receipt to {subject}: {MAX_CONFLICTS} times somebody else was first")]
+    #[error("write receipt to {subject}: {MAX_CONFLICTS} concurrent updates in a row")]
     Contended {
         /// Subject of the destination's receipts.
         subject: String,
@@ -190,7 +190,7 @@ impl Receipts {
             metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
             tracing::warn!(
                 delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session, sent, parts,
-                "no receipt tells of a delivery whose parts are among the sent events: RECEIPTS lost its end"
+                "RECEIPTS is incomplete: sent events exist for a delivery without a receipt"
             );
         }
 
@@ -417,7 +417,7 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
             detail: format!("{} {}: {error}", stored.subject, stored.sequence),
         }),
         Err(error) => {
-            tracing::warn!(subject = %stored.subject, sequence = stored.sequence, %error, "receipt cannot be read");
+            tracing::warn!(subject = %stored.subject, sequence = stored.sequence, %error, "failed to read a receipt");
             Ok(None)
         }
     }

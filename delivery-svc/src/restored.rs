@@ -40,7 +40,7 @@ impl RestoreGate {
         if hold.decision == HoldDecision::Waiting {
             tracing::warn!(
                 backup = hold.backup,
-                "deliveries as old as the restored backup wait: `nexus restore --list`, then --send or --drop"
+                "deliveries from before the restore are held: run `nexus restore --list`, then --send or --drop"
             );
         }
 
@@ -86,11 +86,11 @@ async fn is_restored(bus: &Bus) -> Result<bool, ReadStreamError> {
 async fn hold_again(holds: &Kv<RestoreHold>, hold: &RestoreHold) {
     tracing::error!(
         backup = hold.backup,
-        "the record of a restore is gone from KV restore; what may have been delivered before waits again"
+        "the restore record is missing from KV restore; holding deliveries that may have been sent before"
     );
     match holds.create(HOLD_KEY, hold).await {
         // Another replica has already written it.
         Ok(_) | Err(CasError::Conflict { .. }) => {}
-        Err(error) => tracing::warn!(%error, "the record of the restore is not written again yet"),
+        Err(error) => tracing::warn!(%error, "failed to rewrite the restore record; retrying"),
     }
 }

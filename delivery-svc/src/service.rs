@@ -68,7 +68,7 @@ impl Service for DeliveryService {
 
         // Before any receipt is used for a decision. If the leader cannot be reached, later decisions check again.
         if let Err(error) = witness.check(shell.clock.now()).await {
-            tracing::warn!(%error, "nobody can tell yet whether the receipts are whole");
+            tracing::warn!(%error, "unknown if RECEIPTS is complete; retrying");
         }
 
         let outfit = Arc::new(Outfit {
@@ -112,7 +112,7 @@ impl Service for DeliveryService {
         // A loss is detected by comparison with the last position that these tasks recorded.
         let last = tokio::time::timeout(LAST_LOOK, async { tokio::join!(witnessing, finding) });
         if last.await.is_err() {
-            tracing::debug!("how far the streams had come was not noted at the end");
+            tracing::debug!("failed to record stream positions at shutdown");
         }
 
         telling.abort();

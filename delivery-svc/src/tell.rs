@@ -41,7 +41,7 @@ pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
                 LOOK_EVERY
             }
             Err(error) => {
-                tracing::warn!(%error, "hooks are not told yet which channels there are");
+                tracing::warn!(%error, "failed to publish the list of channels; retrying");
                 AGAIN
             }
         };

@@ -44,7 +44,7 @@ impl AgentFiles {
                 KvEvent::Gone { .. } | KvEvent::Bad { .. } | KvEvent::Anew | KvEvent::Current => continue,
             };
             while let Err(error) = settle(&self.dir, &record).await {
-                tracing::warn!(hook_id = record.id, dir = %self.dir.display(), %error, "hook's file is not as the registry is yet");
+                tracing::warn!(hook_id = record.id, dir = %self.dir.display(), %error, "failed to write a hook's file; retrying");
                 pause(AGAIN).await;
             }
         }

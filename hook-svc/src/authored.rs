@@ -39,7 +39,7 @@ pub enum AuthorHookError {
     #[error("{0}")]
     Source(#[from] ParseHookError),
     /// There is another hook of this id.
-    #[error("there is a hook {id} already, {origin}")]
+    #[error("hook {id} already exists ({origin})")]
     Taken {
         /// Which.
         id: String,
@@ -47,10 +47,10 @@ pub enum AuthorHookError {
         origin: String,
     },
     /// There is no hook of this id.
-    #[error("there is no hook {0}")]
+    #[error("hook {0} does not exist")]
     Absent(String),
     /// It is another's.
-    #[error("hook {id} is of {author}: only they and operators change it")]
+    #[error("hook {id} belongs to {author}; only its author and operators can change it")]
     Foreign {
         /// Which.
         id: String,

@@ -55,7 +55,7 @@ impl Bindings {
         // Before it is read: what changes meanwhile is seen as a change.
         let seen = stamp(&path);
         let table = read(&path)?;
-        tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
+        tracing::info!(path = %path.display(), rules = table.len(), "bindings loaded");
 
         Ok(Self {
             path: Some(path),
@@ -90,10 +90,10 @@ impl Bindings {
             let Some(read) = read else { continue };
             match read {
                 Ok(table) => {
-                    tracing::info!(path = %path.display(), rules = table.len(), "bindings are loaded");
+                    tracing::info!(path = %path.display(), rules = table.len(), "bindings loaded");
                     *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
                 }
-                Err(error) => tracing::error!(%error, "bindings are not loaded, the former ones stay in force"),
+                Err(error) => tracing::error!(%error, "failed to load bindings; keeping the former ones"),
             }
         }
     }

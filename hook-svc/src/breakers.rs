@@ -92,7 +92,7 @@ impl Breakers {
                     self.inner.show(&value).await;
                 }
                 KvEvent::Gone { key, .. } => self.inner.forget(&key),
-                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
+                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
                 KvEvent::Anew => self.inner.count_anew(),
                 KvEvent::Current => {}
             }
@@ -119,10 +119,10 @@ impl Breakers {
 
             match decided.map(|breaker| breaker.admit(me, now)) {
                 Ok(Admission::Pass) => {}
-                Ok(Admission::Probe) => tracing::info!(hook_id = hook.id, event_id = me, "paused hook is probed"),
+                Ok(Admission::Probe) => tracing::info!(hook_id = hook.id, event_id = me, "probing a paused hook"),
                 Ok(Admission::Claim | Admission::Refuse { .. }) => refused.push(index),
                 Err(error) => {
-                    tracing::warn!(hook_id = hook.id, %error, "probe of the hook is not claimed");
+                    tracing::warn!(hook_id = hook.id, %error, "failed to claim the probe of a hook");
                     refused.push(index);
                 }
             }
@@ -169,14 +169,14 @@ impl Breakers {
                     recent = breaker
                         .recent
                         .map(|recent| format!("{} of {}", recent.failed, recent.operations)),
-                    "hook is paused: it keeps failing"
+                    "hook paused after repeated errors"
                 );
 
                 self.inner.show(&breaker).await;
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(hook_id = hook.id, %error, "failure of the hook is not counted");
+                tracing::warn!(hook_id = hook.id, %error, "failed to count an error of a hook");
                 return false;
             }
         }
@@ -201,11 +201,11 @@ impl Breakers {
             match self.inner.change(hook, change).await {
                 Ok(breaker) if closed && breaker.is_closed() => {
                     counter!("nexus_hook_breaker_transitions_total", "to" => "closed").increment(1);
-                    tracing::info!(hook_id = hook.id, "hook runs again");
+                    tracing::info!(hook_id = hook.id, "hook resumed");
                     self.inner.show(&breaker).await;
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(hook_id = hook.id, %error, "success of the hook is not counted"),
+                Err(error) => tracing::warn!(hook_id = hook.id, %error, "failed to count a success of a hook"),
             }
         }
     }
@@ -385,7 +385,7 @@ impl Inner {
         };
         let shown = change_state(&self.states, &breaker.hook_id, |state| once::shown(state, status)).await;
         if let Err(error) = shown {
-            tracing::warn!(hook_id = breaker.hook_id, %error, "status of the hook does not say what its breaker is");
+            tracing::warn!(hook_id = breaker.hook_id, %error, "failed to update a hook's status from its circuit breaker");
         }
     }
 }

@@ -254,7 +254,7 @@ impl Evaluator {
         match letter.await {
             // The event itself stays in its stream for ever.
             Err(error @ PublishError::TooLarge { .. }) => {
-                tracing::error!(event_id = %task.event.id, %error, "dead letter is too large and not stored");
+                tracing::error!(event_id = %task.event.id, %error, "dead letter is too large to store");
                 Ok(())
             }
             buried => Ok(buried?),

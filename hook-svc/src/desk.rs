@@ -46,7 +46,7 @@ impl Desk {
         let reply = found.map_err(|error| {
             tracing::warn!(
                 event_id = %call.event_id, hook_id = call.hook.id, error = crate::error::chain(&error),
-                "a script's search has no answer"
+                "search() failed"
             );
             CallError::new("unavailable", error.to_string())
         })?;

@@ -101,7 +101,7 @@ impl Directory {
                     });
                 }
                 Err(error) => tracing::warn!(
-                    path = %self.path.display(), error = %chain(&error), "hooks directory is not synced, the registry stays as it is"
+                    path = %self.path.display(), error = %chain(&error), "failed to sync the hooks directory; the registry is unchanged"
                 ),
             }
 
@@ -125,7 +125,7 @@ impl Directory {
             Ok(watcher)
         });
         watching
-            .inspect_err(|error| tracing::warn!(path = %self.path.display(), %error, "hooks directory is not watched but read now and then"))
+            .inspect_err(|error| tracing::warn!(path = %self.path.display(), %error, "failed to watch the hooks directory; polling it"))
             .ok()
     }
 
@@ -142,7 +142,7 @@ impl Directory {
                     );
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "hook registry cannot be read yet");
+                    tracing::warn!(%error, "failed to read the hook registry; retrying");
                     pause(RESCAN).await;
                 }
             }
@@ -153,7 +153,7 @@ impl Directory {
     fn tell_ignored(&self, ignored: BTreeMap<PathBuf, &'static str>) {
         let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, why) in ignored.iter().filter(|(path, why)| known.get(*path) != Some(why)) {
-            tracing::warn!(path = %path.display(), why, "ignored in the hooks directory");
+            tracing::warn!(path = %path.display(), why, "file in the hooks directory ignored");
         }
         *known = ignored;
     }
@@ -182,7 +182,7 @@ impl Directory {
             match self.write(&id, file.as_ref()).await {
                 Ok(holds) => *revision = holds.max(*revision),
                 Err(error) => {
-                    tracing::warn!(hook_id = id, error = %chain(&error), "hook is not synced yet");
+                    tracing::warn!(hook_id = id, error = %chain(&error), "failed to sync a hook; retrying");
                     // As before, so that the next look tries again.
                     match before.get(&id) {
                         Some(hash) => now.insert(id, hash.clone()),
@@ -205,7 +205,7 @@ impl Directory {
             if current.is_some_and(|record| !sync::is_of(record, &self.root)) {
                 tracing::warn!(
                     hook_id = id,
-                    "the registry holds a hook of this id from elsewhere, the file is not used"
+                    "hook id is already registered from another source; file ignored"
                 );
             }
 
@@ -236,18 +236,18 @@ impl Directory {
 
 fn report(record: &HookRecord) {
     match &record.parse_error {
-        _ if !record.enabled => tracing::info!(hook_id = record.id, "hook is synced and disabled"),
+        _ if !record.enabled => tracing::info!(hook_id = record.id, "hook synced (disabled)"),
         Some(error) if record.source.is_empty() => tracing::warn!(
             hook_id = record.id,
             error,
-            "new hook does not parse, and waits for a version that does"
+            "new hook cannot be parsed; waiting for a valid version"
         ),
         Some(error) => tracing::error!(
             hook_id = record.id,
             error,
-            "hook does not parse, its last good version goes on"
+            "hook cannot be parsed; its last valid version stays active"
         ),
-        None => tracing::info!(hook_id = record.id, "hook is synced"),
+        None => tracing::info!(hook_id = record.id, "hook synced"),
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: Shar
         }
         Ok(None) => health.set(PART, true, "by words alone, as configured"),
         Err(reason) => {
-            tracing::warn!(reason, "search goes by words alone");
+            tracing::warn!(reason, "no embedding model: search uses words only");
             health.degrade(PART, &format!("by words alone: {reason}"));
         }
     }

@@ -14,7 +14,7 @@ pub struct LoadIdentitiesError {
 #[derive(Debug, thiserror::Error)]
 pub enum ScanDirectoryError {
     /// A directory or file cannot be read.
-    #[error("cannot read {path}")]
+    #[error("failed to read {path}")]
     Read {
         /// Which.
         path: std::path::PathBuf,
@@ -36,16 +36,16 @@ pub enum ScanDirectoryError {
 #[derive(Debug, thiserror::Error)]
 pub enum HandleEventError {
     /// What hooks answered could not be stored or read.
-    #[error("cannot keep what hooks answered")]
+    #[error("failed to store hook results")]
     Answers(#[source] CasError),
     /// The stream that holds done-markers could not be read.
-    #[error("cannot tell whether the event is done")]
+    #[error("failed to find out if the event is done")]
     Marker(#[from] ReadStreamError),
     /// A message of it was refused.
-    #[error("cannot publish what the event led to")]
+    #[error("failed to publish the dispatches of an event")]
     Publish(#[from] PublishError),
     /// A hook's last fire could not be decided.
-    #[error("cannot decide the fire of hook {hook_id}")]
+    #[error("failed to decide the fire of one-shot hook {hook_id}")]
     LastFire {
         /// Which hook.
         hook_id: String,
@@ -54,13 +54,13 @@ pub enum HandleEventError {
         source: CasError,
     },
     /// It could not be noted that the event is about to be tried.
-    #[error("cannot note the attempt")]
+    #[error("failed to record the attempt")]
     Attempt(#[source] CasError),
     /// Its worker's keeper was lost before every hook had answered.
-    #[error("the event was lost among the workers")]
+    #[error("no worker has the event any more")]
     Lost,
     /// The workers were stopped before every hook had answered.
-    #[error("the workers were stopped before the event was done")]
+    #[error("the workers were stopped before the evaluation ended")]
     Stopped,
 }
 

@@ -207,7 +207,7 @@ impl Evaluator {
             Ok(record) if task.is_redriven() && record.event_seq != task.sequence => Ok(None),
             Ok(record) => Ok(Some(record)),
             Err(error) => {
-                tracing::warn!(event_id = %task.event.id, %error, "record of the event cannot be read, it is evaluated again");
+                tracing::warn!(event_id = %task.event.id, %error, "failed to read an event's record; evaluating the event again");
                 Ok(None)
             }
         }
@@ -235,10 +235,10 @@ impl Evaluator {
         if settled.is_power_of_two() {
             tracing::error!(
                 event_id = %task.event.id, sequence = task.sequence, partition = task.partition, settled,
-                "events are so old that their records may be gone: they are settled and not evaluated"
+                "events are older than their records are kept; settling them without evaluation"
             );
         } else {
-            tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event is settled and not evaluated");
+            tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event settled without evaluation");
         }
 
         Ok(true)
@@ -254,12 +254,12 @@ impl Evaluator {
         match self.projection.is_first(&task.event.id, task.sequence) {
             Ok(first) => {
                 if !first {
-                    tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "event occurred before");
+                    tracing::debug!(event_id = %task.event.id, sequence = task.sequence, "duplicate event");
                 }
                 !first
             }
             Err(error) => {
-                tracing::warn!(event_id = %task.event.id, %error, "read model cannot tell whether the event is new");
+                tracing::warn!(event_id = %task.event.id, %error, "read model cannot tell if an event is new");
                 false
             }
         }
@@ -493,7 +493,7 @@ impl Evaluator {
         match self.performer.bus.publish(outgoing(&record)).await {
             Ok(_) => Ok(()),
             Err(PublishError::TooLarge { size, .. }) => {
-                tracing::warn!(event_id = %task.event.id, size, "record of the event is stored without its details");
+                tracing::warn!(event_id = %task.event.id, size, "event record stored without details");
                 self.performer.bus.publish(outgoing(&slim(record))).await?;
                 Ok(())
             }

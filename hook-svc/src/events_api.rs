@@ -161,10 +161,7 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
 }
 
 fn refusal(error: &QueryProjectionError) -> (usize, String) {
-    tracing::warn!(
-        error = crate::error::chain(error),
-        "a question to the read model has no answer"
-    );
+    tracing::warn!(error = crate::error::chain(error), "read model query failed");
     (UNAVAILABLE, error.to_string())
 }
 

@@ -99,7 +99,7 @@ impl Performer {
 
         if let HookOutcome::Suppressed { reason } = &outcome {
             self.meters.suppressed.increment(1);
-            tracing::info!(event_id = %task.event.id, hook_id = wish.hook_id, reason, "nothing comes of a fire");
+            tracing::info!(event_id = %task.event.id, hook_id = wish.hook_id, reason, "hook fired, but its action was suppressed");
         }
 
         Ok(billed(invocation(&wish.hook_id, wish.latency_us, outcome), wish.spent))
@@ -151,7 +151,7 @@ impl Performer {
             Ok(dispatch) => Ok(HookOutcome::Fired { dispatch, result }),
             Err(detail) => {
                 self.meters.failures.increment(1);
-                tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook's answer makes no dispatch");
+                tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook result is not a valid dispatch");
                 Ok(failure(&detail, None))
             }
         }
@@ -232,7 +232,7 @@ impl Performer {
         if warned.len() < MAX_WARNED && warned.insert(hook_id.to_owned()) {
             tracing::warn!(
                 hook_id,
-                "hook names session `main` for somebody who is not the owner: they share the owner's history there"
+                "hook routes a person other than the owner to session `main`: they share the owner's history"
             );
         }
     }
@@ -273,7 +273,7 @@ impl Performer {
         self.meters.dispatches.increment(1);
         tracing::debug!(
             event_id = %dispatch.event_id, dispatch_id = %dispatch.id, session = %dispatch.target,
-            hook_id = dispatch.hook_id, "dispatch is stored"
+            hook_id = dispatch.hook_id, "dispatch stored"
         );
 
         claim::publish(&self.bus, &dispatch.target, carrier).await?;

@@ -57,7 +57,7 @@ impl Letters {
     async fn letters(&self) -> GivenUp {
         let mut read = self.read.lock().await;
         if let Err(error) = self.read_on(&mut read).await {
-            tracing::debug!(%error, "dead letters cannot be read; a trace may wait for what was given up");
+            tracing::debug!(%error, "failed to read dead letters; traces may look incomplete");
         }
         read.given_up.clone()
     }
@@ -72,7 +72,7 @@ impl Letters {
             read.next = stored.sequence + 1;
             match stored.decode::<DeadLetter>() {
                 Ok(letter) => read.given_up.take(&letter),
-                Err(error) => tracing::debug!(sequence = stored.sequence, %error, "a dead letter cannot be read"),
+                Err(error) => tracing::debug!(sequence = stored.sequence, %error, "failed to read a dead letter"),
             }
         }
 

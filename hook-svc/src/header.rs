@@ -69,7 +69,7 @@ pub struct ParseHookError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookFault {
     /// Longer than allowed.
-    #[error("the file has {0} bytes, at most {MAX_SOURCE_BYTES} are allowed")]
+    #[error("the file has {0} bytes; at most {MAX_SOURCE_BYTES} are allowed")]
     TooLong(usize),
     /// Not TypeScript.
     #[error("{0}")]
@@ -98,13 +98,13 @@ pub enum HookFault {
         why: String,
     },
     /// More schedules than one hook may have.
-    #[error("@schedule stands more than {MAX_SCHEDULES} times")]
+    #[error("more than {MAX_SCHEDULES} @schedule tags")]
     Schedules,
     /// A tag that may stand once stands again.
-    #[error("@{0} stands twice")]
+    #[error("duplicate tag @{0}")]
     Twice(String),
     /// The parser could not be run.
-    #[error("the parser could not be run")]
+    #[error("failed to run the parser")]
     Parser,
 }
 

@@ -139,7 +139,7 @@ impl HookApi {
         let event = self.event(event).await?;
         let now = now.unwrap_or_else(|| self.clock.now());
         self.lab.run(trial, &event, now).await.map_err(|error| {
-            tracing::warn!(error = chain(&error), "hook is not tried");
+            tracing::warn!(error = chain(&error), "failed to test a hook");
             (UNAVAILABLE, chain(&error))
         })
     }
@@ -152,7 +152,7 @@ impl HookApi {
             tracing::warn!(
                 hook_id = record.id,
                 error = chain(&error),
-                "hook is not disabled as it asked"
+                "failed to disable a hook at its own request"
             );
         }
     }
@@ -207,7 +207,7 @@ fn refusal(error: &KeepHookError) -> Refusal {
         KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,
         KeepHookError::Author(AuthorHookError::Name(_) | AuthorHookError::Id(_) | AuthorHookError::Source(_)) => WRONG,
         KeepHookError::Read(_) | KeepHookError::Write(_) | KeepHookError::Query(_) => {
-            tracing::warn!(error = chain(error), "a question about hooks has no answer");
+            tracing::warn!(error = chain(error), "hook request failed");
             UNAVAILABLE
         }
     };

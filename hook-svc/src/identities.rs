@@ -97,12 +97,12 @@ async fn link(
         let wanted = changed.borrow_and_update().identities.clone();
         if wanted != linked {
             if let Err(error) = projection.identify(wanted.clone(), clock.now()).await {
-                tracing::warn!(%error, "changed identities cannot be written to the read model yet");
+                tracing::warn!(%error, "failed to write changed identities to the read model; retrying");
                 pause(LOOK_EVERY).await;
                 continue;
             }
 
-            tracing::info!(persons = wanted.persons.len(), "contacts are linked anew");
+            tracing::info!(persons = wanted.persons.len(), "contacts linked again");
             linked = wanted;
         }
 

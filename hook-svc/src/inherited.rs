@@ -57,7 +57,7 @@ impl Inherited {
             Ok(None) => (Some(0), Some(0)),
             Ok(Some(last)) => (Some(last.sequence), named(&last)),
             Err(error) => {
-                tracing::debug!(partition, %error, "nobody can tell where the records end");
+                tracing::debug!(partition, %error, "end of the records is unknown");
                 (None, None)
             }
         };
@@ -68,7 +68,7 @@ impl Inherited {
         if let Some(records) = records {
             let come = tokio::time::timeout(PATIENCE, projection.reached(Source::Invocations, records)).await;
             if !matches!(come, Ok(Ok(()))) {
-                tracing::debug!(partition, records, "the read model has not come to the records yet");
+                tracing::debug!(partition, records, "read model has not reached the records yet");
             }
         }
 

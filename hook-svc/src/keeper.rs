@@ -28,13 +28,13 @@ pub enum KeepHookError {
     #[error(transparent)]
     Author(#[from] AuthorHookError),
     /// The registry cannot be read.
-    #[error("the hook registry cannot be read")]
+    #[error("failed to read the hook registry")]
     Read(#[from] ReadStreamError),
     /// The registry cannot be written.
-    #[error("the hook registry cannot be written")]
+    #[error("failed to write the hook registry")]
     Write(#[from] CasError),
     /// The read model cannot be asked.
-    #[error("invocations cannot be read")]
+    #[error("failed to read invocations")]
     Query(#[from] QueryProjectionError),
 }
 
@@ -98,7 +98,7 @@ impl Keeper {
         let record = self
             .change(hook.id, |current| authored::written(hook, current, now))
             .await?;
-        tracing::info!(hook_id = hook.id, created_by = hook.created_by, "hook is written");
+        tracing::info!(hook_id = hook.id, created_by = hook.created_by, "hook written");
         self.view(record).await
     }
 

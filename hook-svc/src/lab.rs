@@ -42,10 +42,10 @@ const MAX_HOOKS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum TryHookError {
     /// No worker.
-    #[error("no worker to run the hook")]
+    #[error("no worker available")]
     Start(#[from] StartPoolError),
     /// The hook cannot be handed over.
-    #[error("the hook cannot be handed to its worker")]
+    #[error("failed to pass the hook to its worker")]
     Load(#[from] LoadHooksError),
     /// The service is going down.
     #[error("the worker was stopped")]

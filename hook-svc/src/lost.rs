@@ -125,7 +125,7 @@ impl LostDispatches {
 
             match self.look(known.as_ref()).await {
                 Ok(seen) => known = seen,
-                Err(error) => tracing::debug!(%error, "dispatches are not compared with their records yet"),
+                Err(error) => tracing::debug!(%error, "failed to compare DISPATCHES with the records; retrying"),
             }
 
             tokio::select! {
@@ -287,7 +287,7 @@ impl LostDispatches {
             tracing::warn!(
                 count,
                 since_ms = since.0,
-                "dispatches were in the records and neither in DISPATCHES nor in the ledger; they are published again or held"
+                "dispatches missing from DISPATCHES and the ledger; publishing them again or holding them"
             );
         }
 

@@ -31,7 +31,7 @@ pub(crate) async fn watch(projection: Projection) {
             again_beyond = match projection.shorten_log().await {
                 Ok(()) => TOO_LARGE,
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), bytes, "the read model's log was not cut off");
+                    tracing::warn!(error = chain(&error), bytes, "failed to truncate the read model's log");
                     // The writer has stood still for it: the next try is as far away as the log is large.
                     bytes.saturating_mul(2)
                 }

@@ -24,7 +24,7 @@ pub struct Origin {
 
 /// A text that names no server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no server: `host`, `host:port` or `http://host:port` is expected, without a path or a pattern")]
+#[error("`{0}` is not a server: expected `host`, `host:port` or `http://host:port`, without a path or a pattern")]
 pub struct ParseOriginError(String);
 
 impl Origin {

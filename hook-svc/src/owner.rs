@@ -116,7 +116,7 @@ impl Owner {
             let conversation = match came {
                 Ok(conversation) => conversation,
                 Err(error) => {
-                    tracing::warn!(partition = shift.partition, %error, "partition is begun anew");
+                    tracing::warn!(partition = shift.partition, %error, "restarting a partition");
                     break;
                 }
             };
@@ -145,14 +145,14 @@ impl Owner {
             tracing::warn!(
                 partition = shift.partition,
                 events = running.len(),
-                "events under way are left to the next owner"
+                "leaving events in flight to the next owner"
             );
         }
 
         if shift.noted {
             let cleared = tokio::time::timeout(NOTE, owned.attempt(None));
             if !matches!(cleared.await, Ok(Ok(_))) {
-                tracing::debug!(partition = shift.partition, "good end of the ownership was not noted");
+                tracing::debug!(partition = shift.partition, "failed to record a clean end of ownership");
             }
         }
     }
@@ -251,7 +251,7 @@ impl Owner {
         shift.conversations.was_read(conversation);
 
         match read_again {
-            None => tracing::debug!(partition = shift.partition, "event is gone from its stream"),
+            None => tracing::debug!(partition = shift.partition, "event no longer in its stream"),
             // It could be read before: its conversation was known.
             Some(reread) => {
                 let (incoming, memory) = *reread;
@@ -418,7 +418,7 @@ impl Owner {
             match again.read(numbers.sequence, numbers.handed).await {
                 Ok(incoming) => return incoming,
                 Err(error) => {
-                    tracing::debug!(sequence = numbers.sequence, %error, "cannot read an event again yet");
+                    tracing::debug!(sequence = numbers.sequence, %error, "failed to read an event again; retrying");
                 }
             }
 
@@ -493,7 +493,7 @@ impl Owner {
                 return None;
             }
 
-            tracing::warn!(event_id = %task.event.id, tries, error = detail, "event is tried again");
+            tracing::warn!(event_id = %task.event.id, tries, error = detail, "evaluation failed; retrying the event");
             pause(wait).await;
             wait = (wait * 2).min(LONGEST_PAUSE);
         }
@@ -513,12 +513,12 @@ impl Owner {
                 // The event itself stays in its stream for ever; holding up all others would help nobody.
                 Err(error @ PublishError::TooLarge { .. }) => {
                     tracing::error!(
-                        event_id, sequence = incoming.sequence, %error, "dead letter is too large and not stored"
+                        event_id, sequence = incoming.sequence, %error, "dead letter is too large to store"
                     );
                     break;
                 }
                 Err(error) => {
-                    tracing::error!(event_id, sequence = incoming.sequence, %error, "dead letter is not stored, trying again");
+                    tracing::error!(event_id, sequence = incoming.sequence, %error, "failed to store a dead letter; retrying");
                 }
             }
 

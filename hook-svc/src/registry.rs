@@ -172,7 +172,7 @@ impl Registry {
             if let Err(error) = &written {
                 tracing::warn!(
                     error = crate::error::chain(error),
-                    "schedules of hooks are not written yet"
+                    "failed to write schedules of hooks; retrying"
                 );
             }
 
@@ -189,7 +189,7 @@ impl Registry {
             let changed = told.as_ref() != Some(&specs);
             if changed {
                 for (hook_id, error) in &wrong {
-                    tracing::error!(hook_id, error, "a schedule of the hook is not understood");
+                    tracing::error!(hook_id, error, "invalid schedule of a hook");
                 }
                 *told = Some(specs);
             }
@@ -219,7 +219,7 @@ impl Registry {
                 Err(error) => {
                     tracing::error!(
                         error = crate::error::chain(&error),
-                        "hooks are not loaded, the former ones stay in force"
+                        "failed to load hooks; keeping the former ones"
                     );
                     self.keep(former);
                     return Taken::Not;
@@ -239,7 +239,7 @@ impl Registry {
         self.inner.listed.send_replace(Arc::new(all.collect()));
 
         if changed {
-            tracing::info!(hooks, "hooks are loaded");
+            tracing::info!(hooks, "hooks loaded");
             metrics::gauge!("nexus_hook_hooks_total").set(hooks as f64);
         }
 
@@ -349,7 +349,7 @@ impl Registry {
             }
             Err(error @ CasError::Read(_)) => return Err(error),
             Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
-                tracing::warn!(hook_id, %error, "fire of the hook is not counted yet");
+                tracing::warn!(hook_id, %error, "failed to count a fire of a hook; retrying");
                 self.fired(hook_id, now);
             }
         }
@@ -375,7 +375,7 @@ impl Registry {
         let tallies = std::mem::take(&mut *self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner));
         for (hook_id, tally) in tallies {
             if let Err(error) = self.change(&hook_id, |state| Some(once::tallied(state, &tally))).await {
-                tracing::warn!(hook_id, %error, "counters of the hook are not written yet");
+                tracing::warn!(hook_id, %error, "failed to write the counters of a hook; retrying");
                 self.tally(&hook_id, |kept| {
                     kept.fires += tally.fires;
                     kept.last_triggered = kept.last_triggered.max(tally.last_triggered);
@@ -412,12 +412,12 @@ fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
         tracing::warn!(
             hook_id,
             channel,
-            "hook is off until the channel that it needs is configured"
+            "hook inactive: a channel that it needs is not configured"
         );
     }
 
     for hook_id in told.keys().filter(|id| !waiting.contains_key(*id)) {
-        tracing::info!(hook_id, "hook waits for no channel any more");
+        tracing::info!(hook_id, "hook active: its channels are configured");
     }
 
     *told = waiting;

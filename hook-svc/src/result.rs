@@ -26,10 +26,10 @@ pub const MAX_KEY_BYTES: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResultError {
     /// Longer than allowed.
-    #[error("result has {0} bytes, at most {MAX_RESULT_BYTES} are allowed")]
+    #[error("the result has {0} bytes; at most {MAX_RESULT_BYTES} are allowed")]
     TooLong(usize),
     /// Not JSON.
-    #[error("result is not JSON: {0}")]
+    #[error("the result is not JSON: {0}")]
     NotJson(String),
     /// Something else than an object.
     #[error("{at} is {found}, expected an object")]
@@ -51,7 +51,7 @@ pub enum InvalidResultError {
         problem: String,
     },
     /// A field given in both spellings, with different values.
-    #[error("`{one}` and `{other}` are the same field and differ")]
+    #[error("`{one}` and `{other}` name the same field with different values")]
     Contradiction {
         /// One spelling.
         one: String,

@@ -199,7 +199,7 @@ impl Service for HookService {
         pool.stop().await;
 
         if tokio::time::timeout(LAST_FLUSH, registry.flush()).await.is_err() {
-            tracing::warn!("the last counters of hooks are not written");
+            tracing::warn!("failed to write the last counters of hooks");
         }
 
         for api in apis {
@@ -214,7 +214,7 @@ impl Service for HookService {
             && let Some(folder) = projection.path().parent()
             && let Err(error) = std::fs::remove_dir_all(folder)
         {
-            tracing::debug!(folder = %folder.display(), %error, "temporary read model stays behind");
+            tracing::debug!(folder = %folder.display(), %error, "failed to remove a temporary read model");
         }
 
         ended
@@ -321,7 +321,7 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
 
         let hooks = hooks.collect();
         if let Err(error) = projection.list_hooks(hooks).await {
-            tracing::warn!(%error, "the hooks cannot be written to the read model now");
+            tracing::warn!(%error, "failed to write hooks to the read model");
         }
 
         pause(LIST_PAUSE).await;
@@ -401,7 +401,7 @@ fn tell_sandbox(health: &Health, pool: &Pools) {
     let detail = match (pool.lacks(), pool.as_own()) {
         ([], None) => "hooks are confined".to_owned(),
         ([], Some(why)) => {
-            tracing::warn!(why, "hooks run as root: no other user can run them here");
+            tracing::warn!(why, "hooks run as root: no other user is available");
             format!("hooks are confined, as root, for as nobody: {why}")
         }
         (lacks, _) => return health.degrade("sandbox", &lacks.join("; ")),
@@ -498,7 +498,7 @@ fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<A
 
     let model = llm::model(&shell.llm, clock(), shell.shutdown.clone());
     if let Err(why) = &model {
-        tracing::info!(why, "hooks have no model");
+        tracing::info!(why, "no model configured for hooks");
     }
 
     let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;

@@ -53,16 +53,16 @@ const KEY: &str = "copy.hook";
 #[derive(Debug, thiserror::Error)]
 pub enum CopyModelError {
     /// The store.
-    #[error("the object store does not do it")]
+    #[error("object store operation failed")]
     Store(#[from] StoreObjectError),
     /// The file.
-    #[error("the read model cannot be copied")]
+    #[error("failed to copy the read model")]
     Copy(#[from] QueryProjectionError),
     /// Who makes the next one is not known.
-    #[error("it is not known whether a copy is due")]
+    #[error("failed to find out if a snapshot is due")]
     Ask(#[from] ReadStreamError),
     /// The same.
-    #[error("it is not known who makes the copy")]
+    #[error("failed to find out which replica makes the snapshot")]
     Claim(#[from] CasError),
     /// A file beside the read model.
     #[error("{path}", path = path.display())]
@@ -73,13 +73,13 @@ pub enum CopyModelError {
         source: std::io::Error,
     },
     /// The file is larger than the store takes: replicas without one read everything.
-    #[error("it has {bytes} bytes, of which {MAX_SNAPSHOT_BYTES} may be stored")]
+    #[error("the snapshot has {bytes} bytes; at most {MAX_SNAPSHOT_BYTES} can be stored")]
     TooLarge {
         /// Its size.
         bytes: u64,
     },
     /// It took too long.
-    #[error("it took longer than {0:?}")]
+    #[error("timed out after {0:?}")]
     Late(Duration),
 }
 
@@ -90,11 +90,11 @@ pub async fn bootstrap(bus: &Bus, path: &Path) {
     }
 
     match fetch(bus, path).await {
-        Ok(Some(name)) => tracing::info!(name, "read model begins with a copy"),
-        Ok(None) => tracing::info!("there is no copy of the read model, it is made anew"),
+        Ok(Some(name)) => tracing::info!(name, "read model starts from a snapshot"),
+        Ok(None) => tracing::info!("no snapshot of the read model; rebuilding it"),
         Err(error) => tracing::warn!(
             error = chain(&error),
-            "no copy of the read model can be had, it is made anew"
+            "failed to load a snapshot of the read model; rebuilding it"
         ),
     }
 }
@@ -203,7 +203,7 @@ async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, C
     // Else what failed tries left would keep every further one from having room.
     let swept = store.sweep().await?;
     if swept > 0 {
-        tracing::info!(swept, "pieces of unfinished copies are removed");
+        tracing::info!(swept, "removed pieces of unfinished snapshots");
     }
 
     store.put(&format!("{}{events}", snapshot::folder()), copy).await?;
@@ -224,9 +224,9 @@ pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
     loop {
         pause(LOOK_EVERY).await;
         match copy_if_due(&bus, &projection, clock.now()).await {
-            Ok(Some(events)) => tracing::info!(events, "a copy of the read model is stored"),
+            Ok(Some(events)) => tracing::info!(events, "read model snapshot stored"),
             Ok(None) => {}
-            Err(error) => tracing::warn!(error = chain(&error), "no copy of the read model is stored now"),
+            Err(error) => tracing::warn!(error = chain(&error), "failed to store a snapshot of the read model"),
         }
     }
 }

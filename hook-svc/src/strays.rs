@@ -21,7 +21,9 @@ pub(crate) async fn count(mut strays: Receiver<Stray>, registry: Registry, break
                 registry.failed(&hook.id, &error);
                 breakers.strayed(&hook, &me).await;
             }
-            Err(RecvError::Lagged(left_out)) => tracing::warn!(left_out, "errors of hooks outside of evaluations"),
+            Err(RecvError::Lagged(left_out)) => {
+                tracing::warn!(left_out, "uncaught errors of hooks outside of evaluations");
+            }
             Err(RecvError::Closed) => return,
         }
     }

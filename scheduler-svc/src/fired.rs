@@ -93,7 +93,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
                     timer = ?timer,
                     subject = %incoming.subject,
                     error = format!("{error:#}"),
-                    "fired timer is handled again"
+                    "failed to handle a timer; retrying"
                 );
 
                 incoming.nak(Some(RETRY_PAUSE)).await;

@@ -162,7 +162,7 @@ async fn say(
             match keeper.book().replace(prefix, specs, keeper.now()).await {
                 Ok(()) => break,
                 Err(error) => {
-                    tracing::warn!(%error, prefix, "schedules of the configuration are written later");
+                    tracing::warn!(%error, prefix, "failed to write configured schedules; retrying later");
                     pause(REPAIR_PAUSE).await;
                 }
             }

@@ -71,7 +71,7 @@ impl Ticker {
             let wait = match self.publish_due().await {
                 Ok(()) => self.until_next(),
                 Err(error) => {
-                    tracing::warn!(%error, last_minute = self.last.map(|last| last.0), "tick was not published");
+                    tracing::warn!(%error, last_minute = self.last.map(|last| last.0), "failed to publish a tick");
                     REPAIR_PAUSE
                 }
             };
@@ -92,7 +92,7 @@ impl Ticker {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "last tick cannot be read yet");
+                    tracing::warn!(%error, "failed to read the last tick; retrying");
                     pause(REPAIR_PAUSE).await;
                 }
             }
@@ -118,7 +118,7 @@ impl Ticker {
             .carrier(carrier);
         let published = self.bus.publish_once(&out, PUBLISH_TIMEOUT).await?;
         let late_ms = now.since(event.timestamp);
-        tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "tick is published");
+        tracing::debug!(event_id = %event.id, late_ms, duplicate = published.duplicate, "tick published");
 
         let outcome = if published.duplicate {
             "another_was_first"

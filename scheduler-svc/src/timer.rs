@@ -55,7 +55,7 @@ pub enum SetTimerError {
     #[error(transparent)]
     Publish(#[from] PublishError),
     /// Other writers set the timer too often.
-    #[error("timer {place} is set by others all the time")]
+    #[error("timer {place}: too many concurrent updates")]
     Contended {
         /// Subject of the timer.
         place: String,
@@ -165,7 +165,7 @@ impl Timers {
         Ok(stored.map(|stored| {
             let set = stored.decode::<T>();
             if let Err(error) = &set {
-                tracing::warn!(timer = place.set, %error, "timer cannot be read, it is replaced");
+                tracing::warn!(timer = place.set, %error, "unreadable timer replaced");
             }
             (stored, set.ok())
         }))

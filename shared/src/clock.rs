@@ -122,7 +122,7 @@ impl OffsetClock {
         if ahead_ms == 0 {
             return inner;
         }
-        tracing::warn!(ahead_ms, "the clock is set ahead of the host's");
+        tracing::warn!(ahead_ms, "clock is ahead of the host's");
         Arc::new(Self { inner, ahead_ms })
     }
 }

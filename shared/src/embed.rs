@@ -39,10 +39,10 @@ pub fn cut(text: &str) -> &str {
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedTextsError {
     /// The model's server does not respond at present.
-    #[error("the embedding server cannot be asked now: {0}")]
+    #[error("failed to call the embedding server: {0}")]
     Unavailable(String),
     /// The server's response is not valid.
-    #[error("the embedding server's answer makes no sense: {0}")]
+    #[error("malformed answer from the embedding server: {0}")]
     Answer(String),
 }
 
@@ -83,7 +83,7 @@ pub enum LoadModelError {
         model: &'static str,
     },
     /// A file of the model cannot be read.
-    #[error("the embedding model's file {path} cannot be read")]
+    #[error("failed to read the embedding model's file {path}")]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -91,16 +91,16 @@ pub enum LoadModelError {
         source: std::io::Error,
     },
     /// The tokenizer's file is not valid.
-    #[error("the embedding model's tokenizer cannot be used")]
+    #[error("failed to load the embedding model's tokenizer")]
     Tokenizer(#[from] LoadTokenizerError),
     /// The weights' file is not valid.
-    #[error("the embedding model's weights cannot be used")]
+    #[error("failed to load the embedding model's weights")]
     Weights(#[from] ReadWeightsError),
     /// The network is of an unknown kind.
-    #[error("the embedding model's network cannot be used")]
+    #[error("failed to load the embedding model's network")]
     Network(#[from] ReadNetworkError),
     /// Tokenizer and weights are from different models.
-    #[error("the tokenizer knows {pieces} pieces, the weights {rows}")]
+    #[error("the tokenizer has {pieces} pieces and the weights have {rows} rows")]
     Mismatch {
         /// Number of word pieces of the tokenizer.
         pieces: usize,

@@ -90,7 +90,7 @@ impl Projection {
     pub fn open(path: &Path) -> Result<Self, OpenProjectionError> {
         let opened = schema::open_writer(path)?;
         if let Some(reason) = &opened.discarded {
-            tracing::warn!(path = %path.display(), reason, "read model was discarded, rebuilding it from the streams");
+            tracing::warn!(path = %path.display(), reason, "read model discarded; rebuilding it from the streams");
         }
 
         let empty = opened.positions == Positions::default();
@@ -423,7 +423,7 @@ fn admit_known(path: &Path, seen: &Seen) {
 
     match admit() {
         Ok(()) => seen.complete(),
-        Err(error) => tracing::warn!(%error, "known event ids cannot be listed, every id will be looked up"),
+        Err(error) => tracing::warn!(%error, "failed to list known event ids; looking up each id"),
     }
 }
 

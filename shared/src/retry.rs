@@ -115,7 +115,7 @@ impl Schedule {
 #[derive(Debug, thiserror::Error)]
 pub enum RetryError<E: std::error::Error + 'static> {
     /// The operation failed permanently.
-    #[error("refused at attempt {attempt}")]
+    #[error("rejected at attempt {attempt}")]
     Refused {
         /// Number of the attempt; the first is 1.
         attempt: u32,
@@ -264,7 +264,7 @@ mod tests {
         );
         assert_eq!(
             attempts_until(QUICK, |_| Err(Failure::permanent(NotYet))).await,
-            "refused at attempt 1"
+            "rejected at attempt 1"
         );
     }
 

@@ -39,7 +39,7 @@ pub enum ParseScheduleError {
         text: String,
     },
     /// The time zone is unknown.
-    #[error("time zone `{zone}` is not known")]
+    #[error("unknown time zone `{zone}`")]
     Zone {
         /// Name of the zone.
         zone: String,

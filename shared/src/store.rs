@@ -48,7 +48,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Reading or writing the files failed.
-    #[error("cannot read or write {path}")]
+    #[error("failed to read or write {path}")]
     Access {
         /// Directory of the store.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum StoreError {
         detail: String,
     },
     /// A value cannot be encoded in CBOR.
-    #[error("cannot encode a value of tree {tree}: {detail}")]
+    #[error("failed to encode a value of tree {tree}: {detail}")]
     Encode {
         /// Name of the tree.
         tree: String,
@@ -73,7 +73,7 @@ pub enum StoreError {
         detail: String,
     },
     /// A stored value is not of the tree's type, because another version wrote it.
-    #[error("cannot decode the value at key {key} of tree {tree}: {detail}")]
+    #[error("failed to decode the value at key {key} of tree {tree}: {detail}")]
     Decode {
         /// Name of the tree.
         tree: String,

@@ -435,7 +435,7 @@ impl Bench {
         ids.extend(self.publish(after).await);
         let (held, ()) = tokio::join!(self.handled(&ids, &what), said::is_said(&self.world, case, &what));
         let stocked = match &self.stock {
-            Some(stock) => stock.check(self, case, &what).await,
+            Some(stock) => Box::pin(stock.check(self, case, &what)).await,
             None => String::new(),
         };
         self.nothing_twice(&what);
@@ -484,7 +484,7 @@ async fn what_is_put_back_alone_makes_nothing_arrive_twice_and_leaves_nothing_un
     let mut bench = Bench::start(true).await;
     bench.keep(gap, is_long()).await;
     for case in &cases {
-        bench.check(case, false, after).await;
+        Box::pin(bench.check(case, false, after)).await;
     }
 }
 
@@ -498,6 +498,6 @@ async fn a_spool_that_is_larger_than_what_was_lost_hides_nothing() {
     let mut bench = Bench::start(is_long()).await;
     bench.keep(gap, false).await;
     for case in &cases {
-        bench.check(case, true, 12).await;
+        Box::pin(bench.check(case, true, 12)).await;
     }
 }

@@ -99,7 +99,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
     })
     .await;
 
-    assert!(world.logs().contains("agent answers again"), "{}", world.logs());
+    assert!(world.logs().contains("agent is reachable again"), "{}", world.logs());
 
     drop(back);
     world.stack.stop().await;

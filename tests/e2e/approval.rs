@@ -107,7 +107,7 @@ impl Story {
     /// The question of the conversation with `peer`, once it stands.
     async fn asked(&self, peer: &str) -> Confirmation {
         send(&self.world, &event(&format!("e2e:{peer}/1"), peer, "pay")).await;
-        eventually("a human is asked", PATIENCE, async || {
+        eventually("approval requested", PATIENCE, async || {
             let listed = pending_approvals(&self.world).await?;
             let of_peer = |one: &Confirmation| {
                 let asked_in = one.request.asked_in.as_deref();

@@ -213,5 +213,5 @@ async fn intents(operator: &Operator) {
     let nobody = operator
         .refused(&["intent", "show", "01JDGZX4Q8AAAAAAAAK7Q2M9PX"])
         .await;
-    assert!(nobody.contains("there is no intent"), "{nobody}");
+    assert!(nobody.contains("does not exist"), "{nobody}");
 }

@@ -57,7 +57,7 @@ async fn delivered(world: &World) {
 async fn noticed(world: &World, stale: &str) {
     eventually("the stopped broker knows", PATIENCE, async || {
         let log = world.log(stale);
-        if log.contains("session is left to its owner") {
+        if log.contains("session has another owner; releasing the claim") {
             Ok(())
         } else {
             Err(log)

@@ -168,12 +168,12 @@ async fn one_trace_covers_the_five_processes() {
 const FAILURES: [(&str, &str, &str, &[&str]); 5] = [
     (
         "adapter-svc-0",
-        "part for a chat page cannot be read",
+        "failed to decode a part for a chat page",
         "e2e:part",
         &["peer"],
     ),
     ("hook-svc-0", "hook failed", "e2e:hook", &["hook_id", "trace_id"]),
-    ("hook-svc-0", "message is given up", "e2e:garbage", &["subject"]),
+    ("hook-svc-0", "message dead-lettered", "e2e:garbage", &["subject"]),
     (
         "broker-svc-0",
         "turn failed",
@@ -182,7 +182,7 @@ const FAILURES: [(&str, &str, &str, &[&str]); 5] = [
     ),
     (
         "delivery-svc-0",
-        "delivery is given up",
+        "delivery failed permanently",
         "e2e:channel",
         &["dispatch_id", "session", "delivery", "trace_id"],
     ),
@@ -258,7 +258,7 @@ async fn each_failure_names_its_ids(world: &World) {
 
     let answer: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
     let intent = answer["id"].as_str().expect("an id");
-    let at = ("scheduler-svc-0", "records are not in AUDIT yet");
+    let at = ("scheduler-svc-0", "failed to write records to AUDIT; retrying");
     says(world, at, ("intent", intent), &["session"], async || ()).await;
     audit_takes(world, -1).await;
 }

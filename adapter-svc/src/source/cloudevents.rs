@@ -43,7 +43,7 @@ pub enum ReadCloudEventError {
     #[error("attribute `{0}` is missing")]
     Missing(&'static str),
     /// An attribute has an invalid value.
-    #[error("attribute `{name}`: {expected} is expected")]
+    #[error("attribute `{name}`: expected {expected}")]
     Attribute {
         /// Name of the attribute.
         name: String,

@@ -26,7 +26,7 @@ const MAX_CBOR_DEPTH: usize = 120;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadEventsError {
     /// The content type is not supported.
-    #[error("content type `{0}`: application/json, application/cbor or a CloudEvents type is expected")]
+    #[error("content type `{0}` is not supported: expected application/json, application/cbor or a CloudEvents type")]
     ContentType(String),
     /// The bytes do not match the content type.
     #[error("malformed {format}: {detail}")]
@@ -55,7 +55,7 @@ pub enum ReadEventsError {
         place: String,
     },
     /// The request has too many events; the value is their number.
-    #[error("{0} events, at most {MAX_BATCH} are taken at once")]
+    #[error("{0} events in one request; at most {MAX_BATCH} are allowed")]
     TooMany(usize),
 }
 

@@ -133,7 +133,7 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visit
         }
         Err((detail, place)) => {
             let error = Refusal::Malformed { detail, place }.describe();
-            tracing::info!(%error, "chat page is turned away");
+            tracing::info!(%error, "chat connection rejected");
             let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
 
             // Either the page reads why, or it has gone.
@@ -174,7 +174,7 @@ impl Page {
             Ok(mut parts) => {
                 let Err(Gone) = self.exchange(&mut parts).await;
             }
-            Err(error) => tracing::warn!(error, peer = self.visitor.id, "chat page cannot be subscribed"),
+            Err(error) => tracing::warn!(error, peer = self.visitor.id, "failed to subscribe a chat page"),
         }
 
         let frame = CloseFrame {
@@ -397,7 +397,7 @@ impl Page {
                 tracing::warn!(
                     peer = self.visitor.id,
                     account = self.visitor.account,
-                    "chat page became the owner's by its link"
+                    "owner link used: chat page belongs to the owner now"
                 );
                 self.say(&ToPage::Owner).await
             }
@@ -407,7 +407,7 @@ impl Page {
 
     async fn refuse(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
         let error = refusal.describe();
-        tracing::info!(peer = self.visitor.id, id, %error, "chat message is refused");
+        tracing::info!(peer = self.visitor.id, id, %error, "chat message rejected");
         self.say(&ToPage::Error { id, error }).await
     }
 
@@ -421,7 +421,7 @@ impl Page {
             Err(error) => {
                 tracing::warn!(
                     event_id = message.headers.event_id(), peer = self.visitor.id, subject = message.subject, %error,
-                    "part for a chat page cannot be read"
+                    "failed to decode a part for a chat page"
                 );
                 return Ok(());
             }
@@ -440,7 +440,7 @@ impl Page {
                     .await;
             }
 
-            tracing::debug!(event_id, peer = self.visitor.id, "part is shown");
+            tracing::debug!(event_id, peer = self.visitor.id, "part sent to a chat page");
             Ok(())
         }
         .instrument(span)

@@ -35,16 +35,16 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskAgentError {
     /// Nobody serves the persona.
-    #[error("nobody serves the persona")]
+    #[error("no agent serves this persona")]
     NoAgent,
     /// No answer came in time; the agent may still be at work.
     #[error("no answer within {0} ms")]
     Silent(u64),
     /// The way to the agent is broken.
-    #[error("the agent could not be asked: {0}")]
+    #[error("failed to call the agent: {0}")]
     Unreachable(String),
     /// The agent answered, and what it said cannot be read.
-    #[error("the agent's answer cannot be read: {0}")]
+    #[error("malformed answer from the agent: {0}")]
     Malformed(String),
     /// The agent says that it cannot.
     #[error("the agent refused: {error}")]
@@ -55,7 +55,7 @@ pub enum AskAgentError {
         retryable: bool,
     },
     /// The agent waits for a human's word.
-    #[error("the agent waits for the approval {0}")]
+    #[error("the agent is waiting for approval {0}")]
     Waits(String),
 }
 

@@ -46,12 +46,12 @@ pub async fn serve(broker: Arc<Broker>) {
     loop {
         match send_lost_cards(&broker, deliveries.as_ref()).await {
             Ok(seen) => deliveries = Some(seen),
-            Err(error) => tracing::debug!(%error, "cards of open approvals are not sent again yet"),
+            Err(error) => tracing::debug!(%error, "failed to resend cards of open approvals; retrying"),
         }
 
         match wake_decided(&broker, dispatches.as_ref()).await {
             Ok(seen) => dispatches = Some(seen),
-            Err(error) => tracing::debug!(%error, "sessions of decided approvals are not woken again yet"),
+            Err(error) => tracing::debug!(%error, "failed to wake sessions of decided approvals; retrying"),
         }
 
         tokio::select! {

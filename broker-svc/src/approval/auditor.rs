@@ -59,7 +59,7 @@ async fn look(broker: &Broker, mut changed: Receiver<Confirmation>) {
             () = pause(due.unwrap_or(GRACE)), if due.is_some() => {
                 let Some((_, change)) = waiting.pop_front() else { continue };
                 if let Err(error) = broker.desk().see_to_audit(&change).await {
-                    tracing::warn!(approval = change.request.id, %error, "record of an approval is not in AUDIT yet");
+                    tracing::warn!(approval = change.request.id, %error, "failed to write an approval's record to AUDIT; retrying");
                     waiting.push_back((broker.clock.monotonic() + AGAIN, change));
                 }
             }

@@ -47,7 +47,7 @@ pub enum KeepApprovalError {
     #[error(transparent)]
     Cas(#[from] CasError),
     /// Others change it all the time.
-    #[error("approval {0} is changed by others all the time")]
+    #[error("approval {0}: too many concurrent updates")]
     Contended(String),
 }
 
@@ -238,7 +238,7 @@ impl Desk {
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
                     delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
-                    "card is not sent"
+                    "failed to send an approval card"
                 );
                 Ok(())
             }

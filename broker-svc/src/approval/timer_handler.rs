@@ -62,7 +62,7 @@ impl TimerHandler {
             Ok(None) => incoming.ack().await,
             Ok(Some(wait)) => incoming.nak(Some(wait)).await,
             Err(error) => {
-                tracing::warn!(approval = timer.approval, %error, "timer of an approval is handled again");
+                tracing::warn!(approval = timer.approval, %error, "failed to handle an approval timer; retrying");
                 incoming.nak(Some(AGAIN)).await;
             }
         }

@@ -64,7 +64,7 @@ impl Breakers {
                 KvEvent::Gone { key, .. } => {
                     self.restless().remove(&key);
                 }
-                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "breaker cannot be read"),
+                KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
                 // What the bucket tells now counts whatever its revision is.
                 KvEvent::Anew => self.restless().values_mut().for_each(|(_, revision)| *revision = 0),
                 KvEvent::Current => {}
@@ -147,7 +147,7 @@ impl Breakers {
             tracing::error!(
                 hook = hook.name,
                 failures = breaker.failures,
-                "hook is paused: it keeps failing"
+                "hook paused after repeated errors"
             );
         }
     }
@@ -189,7 +189,7 @@ impl Breakers {
                 breaker
             }
             Err(error) => {
-                tracing::warn!(hook = hook.name, %error, "breaker of the hook cannot be shared and stays this broker's own");
+                tracing::warn!(hook = hook.name, %error, "failed to share a hook's circuit breaker; using a local one");
                 let known = self.restless().get(&key).cloned();
                 let (known, revision) = known.unwrap_or_else(|| (Breaker::of(&id_of(hook), &hash_of(hook)), 0));
                 let breaker = next(&known).unwrap_or(known);

@@ -113,7 +113,7 @@ impl Commands {
         let commands = self.clone();
         tokio::spawn(async move {
             if let Err(error) = commands.ended(&run, plain).await {
-                tracing::info!(hook = run.hook.name, %error, "command of a hook failed");
+                tracing::info!(hook = run.hook.name, %error, "hook command failed");
             }
             drop(slot);
         });
@@ -174,7 +174,7 @@ impl Commands {
             hook = run.hook.name,
             command = run.command,
             hint,
-            "command of a hook is skipped"
+            "hook command skipped"
         );
 
         self.tell("hook_command_skipped", run, record).await;

@@ -110,12 +110,12 @@ pub enum RunHookError {
     #[error("{0}")]
     Failed(String),
     /// Nobody who could run it is there now. That says nothing of the hook, so it does not count for its breaker.
-    #[error("nobody is there to run it: {0}")]
+    #[error("no service runs this hook: {0}")]
     Absent(String),
     /// It failed so often lately that it is not asked.
-    #[error("it keeps failing and is not asked before {0}")]
+    #[error("paused after repeated errors until {0}")]
     Paused(shared::model::time::UnixMillis),
     /// Its command is not on the allow-list: it was never run.
-    #[error("its command is not allowed: {0}")]
+    #[error("command is not allowed: {0}")]
     OffList(String),
 }

@@ -45,7 +45,7 @@ impl Recorder {
         let what = format!("{}:{}:{round}:{}", ran.point, ran.hook, moment.visit);
         let id = id(moment, context, &what);
         if let Err(error) = self.publish(&record, id).await {
-            tracing::warn!(session = %moment.session, turn = %moment.turn, hook = ran.hook, error, "hook is not audited");
+            tracing::warn!(session = %moment.session, turn = %moment.turn, hook = ran.hook, error, "failed to audit a hook");
         }
     }
 
@@ -94,7 +94,7 @@ impl Recorder {
 
         let id = self::id(moment, context, &format!("{kind}:{id}:{}", moment.visit));
         if let Err(error) = self.publish(&record, id).await {
-            tracing::warn!(session = %moment.session, turn = %moment.turn, kind, error, "command of a hook is not audited");
+            tracing::warn!(session = %moment.session, turn = %moment.turn, kind, error, "failed to audit a hook command");
         }
     }
 

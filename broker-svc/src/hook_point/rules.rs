@@ -274,10 +274,10 @@ impl HookRules {
             if !self.commands {
                 tracing::warn!(
                     hook = hook.name,
-                    "command hooks are off (`enabled: false`): it does not run"
+                    "command hooks are disabled (`enabled: false`); skipping the hook"
                 );
             } else if let Err(refusal) = Place::here().and_then(|place| self.allow.admit(command, &place)) {
-                tracing::warn!(hook = hook.name, command, hint = %refusal, "its command is not on the allow-list: it is skipped");
+                tracing::warn!(hook = hook.name, command, hint = %refusal, "command is not on the allow-list; skipping the hook");
             }
         }
     }

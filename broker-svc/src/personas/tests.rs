@@ -208,7 +208,7 @@ fn a_limit_of_dollars_needs_the_models_price() {
     };
 
     let fault = "personas.shop.limits.cost_usd: 0.25 US dollars bound nothing: `m` has no price, expected \
-                     llm.prices.\"m\" (of 0 where it costs nothing)";
+                     llm.prices.\"m\" (0 if it is free)";
     let own = serde_json::json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
     let mut priced = own.clone();
     priced["prices"] = serde_json::json!({"m": {"input": 0, "output": 0}});

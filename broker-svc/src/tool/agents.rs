@@ -93,10 +93,10 @@ impl SendMessage {
         let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
         let out = Outgoing::raw(subject::audit("agent"), headers, record.to_string().into_bytes().into()).msg_id(id);
         if let Err(error) = self.bus.publish(out).await {
-            tracing::warn!(session = %asked.session, turn = %asked.turn, %error, "refusal is not audited");
+            tracing::warn!(session = %asked.session, turn = %asked.turn, %error, "failed to audit a rejection");
         }
 
-        tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent is refused");
+        tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent rejected");
         failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
     }
 

@@ -30,7 +30,7 @@ pub enum ResolveCredentialError {
         name: String,
     },
     /// It is granted, and what its reference names is not there.
-    #[error("credential `{name}` cannot be read")]
+    #[error("failed to read credential `{name}`")]
     Missing {
         /// Which.
         name: String,
@@ -70,7 +70,7 @@ impl Credentials {
     /// [`ResolveCredentialError`] says whether it is not granted or not there.
     pub fn resolve(&self, name: &str) -> Result<Secret, ResolveCredentialError> {
         Secret::resolve(self.check(name)?).map_err(|error| {
-            tracing::warn!(credential = name, %error, "credential cannot be read");
+            tracing::warn!(credential = name, %error, "failed to read a credential");
             ResolveCredentialError::Missing { name: name.to_owned() }
         })
     }

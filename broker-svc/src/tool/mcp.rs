@@ -75,7 +75,7 @@ impl Servers {
         let connection = match self.connection(server, declared).await {
             Ok(connection) => connection,
             Err(error) => {
-                tracing::debug!(server, error, "MCP server cannot be had");
+                tracing::debug!(server, error, "MCP server unavailable");
                 return Vec::new();
             }
         };
@@ -140,7 +140,7 @@ impl Servers {
                 Ok(opened)
             }
             Err(error) => {
-                tracing::warn!(server, error, "MCP server cannot be had");
+                tracing::warn!(server, error, "MCP server unavailable");
                 let now = self.clock.monotonic();
                 place.failed = Some((now + rest(now.saturating_duration_since(began)), error.clone()));
                 Err(error)

@@ -95,7 +95,7 @@ impl ApprovalSync {
     pub(super) async fn write(&mut self, desk: &Desk, session: &SessionRef) {
         for (approval, status) in std::mem::take(&mut self.marks) {
             if let Err(error) = desk.bring(&approval, status).await {
-                tracing::warn!(%session, approval, status = status.name(), %error, "approval is not marked");
+                tracing::warn!(%session, approval, status = status.name(), %error, "failed to update an approval's status");
             }
         }
     }

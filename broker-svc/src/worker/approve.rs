@@ -316,7 +316,7 @@ impl Worker<'_> {
     async fn used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
         tracing::warn!(
             session = %self.claimed.session, turn = %thinking.turn.id, call = call.call, tool = call.name,
-            "approved call is not run: its approval was used before, and the ledger does not say what came of it"
+            "approved call not executed: its approval was already used and the ledger has no result"
         );
         let reason = "its approval was used before; whether the call ran is unknown".to_owned();
         let stepped = self.called(thinking, call, ToolOutcome::Unknown { reason }).await?;
@@ -349,7 +349,7 @@ impl Worker<'_> {
         self.owner.own().await?;
         let standing = self.broker.desk().ask(&wanted).await?;
         let request = standing.request.clone();
-        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "a human is asked");
+        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "approval requested");
         self.owner.stage(LedgerEntry::ApprovalRequested { request });
 
         if standing.status != ApprovalStatus::Pending {

@@ -192,7 +192,7 @@ impl Worker<'_> {
         }
 
         let request = standing.request;
-        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "an agent waits for a human");
+        tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "agent is waiting for an approval");
 
         let known = self.owner.fold().running.as_ref();
         if known.is_none_or(|running| !running.has_asked(&request.id)) {
@@ -238,7 +238,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn not_answered(&self, turn: &Turn, error: &AskAgentError) {
-        tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent did not answer");
+        tracing::info!(session = %self.claimed.session, turn = %turn.id, %error, "agent call failed");
         self.turns.note_error(error);
     }
 

@@ -135,7 +135,7 @@ impl InboxReader {
 
         match bus.core_subscribe(&subject::dispatch(session)).await {
             Ok(bell) => self.bell = Some(bell),
-            Err(error) => tracing::debug!(%session, error, "no bell"),
+            Err(error) => tracing::debug!(%session, error, "failed to subscribe to session wake-ups"),
         }
 
         true

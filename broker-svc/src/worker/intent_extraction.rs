@@ -80,7 +80,7 @@ impl IntentProposer {
                 Err(error) => {
                     tracing::warn!(
                         %session, turn = question.turn.map(tracing::field::display), attempt, %error,
-                        "intent could not be asked for"
+                        "failed to propose an intent"
                     );
                 }
             }

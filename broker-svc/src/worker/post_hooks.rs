@@ -198,7 +198,7 @@ impl Worker<'_> {
             Err(error) => {
                 let turn = self.owner.fold().post_hooks.first().map(|owed| owed.finished.turn);
                 tracing::error!(
-                    session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "hook of a turn's end broke off"
+                    session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "post-turn hook panicked"
                 );
                 let settled = turn.map(|turn| LedgerEntry::PostHooksSettled { turn });
                 settled.into_iter().for_each(|entry| self.owner.stage(entry));

@@ -128,12 +128,12 @@ impl Worker<'_> {
         let session = &self.claimed.session;
         if !left.consumed.is_empty() {
             let dispatches = left.consumed.len();
-            tracing::warn!(%session, dispatches, "dispatches were handled before, as the ledger says");
+            tracing::warn!(%session, dispatches, "skipping dispatches that the ledger records as handled");
             metrics::counter!("nexus_broker_recovered_dispatches_total").increment(dispatches as u64);
         }
 
         for arrival in &left.repeated {
-            tracing::warn!(%session, dispatch_id = ?arrival.id(), "dispatch came before, as its subject says");
+            tracing::warn!(%session, dispatch_id = ?arrival.id(), "skipping a repeated dispatch");
             metrics::counter!("nexus_broker_repeated_dispatches_total").increment(1);
         }
 
@@ -212,7 +212,7 @@ impl Worker<'_> {
         let cursor = self.cursor_after(&[pending.sequence]);
         tracing::info!(
             session = %self.claimed.session, dispatch_id = %pending.dispatch.id, event_id = %pending.dispatch.event_id,
-            reason = reason.name(), "dispatch is dropped"
+            reason = reason.name(), "dispatch dropped"
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
@@ -236,7 +236,7 @@ impl Worker<'_> {
     fn carry(&mut self, placed: Placed) {
         let Placed { sequence, order, .. } = placed;
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
-        tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order is carried out");
+        tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order applied");
 
         if order.wanted == Wanted::Reset {
             let reason = format!("by {}", order.by);

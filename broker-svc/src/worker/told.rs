@@ -82,7 +82,7 @@ impl Worker<'_> {
         if running.is_some_and(|running| running.is_open(&decision.id)) {
             let cursor = Some(self.cursor_after(&[sequence]));
             tracing::info!(
-                session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval is decided"
+                session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval decided"
             );
             self.approvals.mark_taken(&decision);
             self.owner.stage(LedgerEntry::ApprovalDecided {

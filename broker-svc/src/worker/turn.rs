@@ -219,7 +219,7 @@ impl Worker<'_> {
             }
             Ended::Suspended => return,
             Ended::Cancelled { reason, partial } => {
-                tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn is interrupted");
+                tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn interrupted");
                 self.owner.stage(turn.interrupted(reason, partial, cursor));
                 "interrupted"
             }

@@ -128,7 +128,10 @@ async fn an_agent_that_is_away_is_noted_until_it_answers() {
     eventually("a note", async || noted().await.is_some()).await;
     let away = noted().await.expect("a note");
 
-    assert_eq!((&away.session, away.why.as_str()), (&main, "nobody serves the persona"));
+    assert_eq!(
+        (&away.session, away.why.as_str()),
+        (&main, "no agent serves this persona")
+    );
     assert!(away.until > away.since, "{away:?}");
 
     let mut agent = agent(&bench, &folder.path().join("turns"), "live");

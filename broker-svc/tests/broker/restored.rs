@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use shared::bus::Outgoing;
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{DropReason, LedgerEntry};
 use shared::model::order::{SessionOrder, Wanted};
@@ -198,7 +198,7 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
 
 fn order(to: &SessionRef, wanted: Wanted) -> SessionOrder {
     SessionOrder {
-        id: Ulid::generate(),
+        id: SystemIds.ulid(),
         target: to.clone(),
         wanted,
         by: "ada".to_owned(),

@@ -47,7 +47,7 @@ pub(super) enum QuiesceError {
         data: String,
     },
     /// The services of a `nexus up` go on.
-    #[error("the standstill is over after {} s: make the backup without --quiesce", MOST.as_secs())]
+    #[error("the pause ended after {} s; run the backup without --quiesce", MOST.as_secs())]
     Over,
     /// Something was written meanwhile.
     #[error(

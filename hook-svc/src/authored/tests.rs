@@ -205,7 +205,7 @@ fn agents_change_their_own_hooks_and_operators_all() {
     let refused = may_change(&own, Some("agent:bella")).expect_err("it is another's");
     assert_eq!(
         refused.to_string(),
-        "hook greet is of agent:atlas: only they and operators change it"
+        "hook greet belongs to agent:atlas; only its author and operators can change it"
     );
     assert!(
         may_change(&record("filed"), Some("agent:atlas")).is_err(),

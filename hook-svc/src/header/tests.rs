@@ -143,7 +143,7 @@ fn schedules_that_cannot_be_are_refused_with_their_line() {
     assert!(many(MAX_SCHEDULES).is_ok());
     assert_eq!(
         many(MAX_SCHEDULES + 1),
-        Err("line 18: @schedule stands more than 16 times".to_owned())
+        Err("line 18: more than 16 @schedule tags".to_owned())
     );
 
     // The zone counts wherever it stands, and a schedule may be over.

@@ -288,7 +288,7 @@ impl Budget {
                 tracing::warn!(
                     key = account.key,
                     error = chain(&error),
-                    "cannot record what model calls cost"
+                    "failed to record the cost of model calls"
                 );
             }
         }
@@ -300,7 +300,7 @@ impl Reservation {
     pub(super) async fn settle(self, call: &Call, spent: Spent) {
         let taken = taken(spent);
         if taken.micro_usd > self.micro_usd {
-            tracing::debug!(event_id = %call.event_id, hook_id = call.hook.id, reserved = self.micro_usd, cost = taken.micro_usd, "model call cost more than was reserved");
+            tracing::debug!(event_id = %call.event_id, hook_id = call.hook.id, reserved = self.micro_usd, cost = taken.micro_usd, "model call exceeded its reservation");
         }
         self.end(taken).await;
     }
@@ -316,7 +316,7 @@ impl Reservation {
         // Comes to its end though nobody waits for it any more: what the record says is spent must leave the purse.
         let giving_back = tokio::spawn(async move { budget.give_all_back(accounts).await });
         if giving_back.await.is_err() {
-            tracing::debug!("what model calls cost is not recorded: the service ends");
+            tracing::debug!("cost of model calls not recorded: the service is stopping");
         }
     }
 

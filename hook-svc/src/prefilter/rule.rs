@@ -26,10 +26,10 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRuleError {
     /// Nothing in it.
-    #[error("at least one `field=value` pair is expected")]
+    #[error("expected at least one `field=value` pair")]
     Empty,
     /// Not a pair.
-    #[error("`{0}`: `field=value[,value…]` is expected")]
+    #[error("`{0}`: expected `field=value[,value…]`")]
     NoPair(String),
     /// No such field.
     #[error(
@@ -37,7 +37,7 @@ pub enum ParseRuleError {
     )]
     UnknownField(String),
     /// A word that the field never has.
-    #[error("`{field}={value}`: {expected} is expected")]
+    #[error("`{field}={value}`: expected {expected}")]
     UnknownValue {
         /// Which field.
         field: &'static str,
@@ -47,10 +47,10 @@ pub enum ParseRuleError {
         expected: &'static str,
     },
     /// A quoted value that does not end.
-    #[error("a quoted value does not end")]
+    #[error("unterminated quoted value")]
     OpenQuote,
     /// Too much of it.
-    #[error("at most {MAX_PREDICATES} pairs of at most {MAX_PATTERNS} values are expected")]
+    #[error("expected at most {MAX_PREDICATES} pairs with at most {MAX_PATTERNS} values each")]
     TooLong,
 }
 
@@ -252,13 +252,13 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, error) in [
-            ("", "at least one `field=value` pair is expected"),
+            ("", "expected at least one `field=value` pair"),
             ("imessage", "`imessage`: `field=value[,value…]` is expected"),
             ("channel=", "`channel=`: `field=value[,value…]` is expected"),
             ("chanel=imessage", "`chanel` is no field: channel, account,"),
             ("direction=recieved", "`direction=recieved`: received, sent,"),
             ("kind=room", "`kind=room`: dm, group or channel is expected"),
-            ("content=\"open", "a quoted value does not end"),
+            ("content=\"open", "unterminated quoted value"),
             ("metadata..a=1", "`metadata..a` is no field"),
         ] {
             let found = Rule::parse(text).expect_err(text).to_string();

@@ -133,7 +133,7 @@ impl View {
             Change::Hook(KvEvent::Bad { key, error, .. })
             | Change::State(KvEvent::Bad { key, error, .. })
             | Change::Channels(KvEvent::Bad { key, error, .. }) => {
-                tracing::error!(key, error, "registry entry cannot be read, the former one stays");
+                tracing::error!(key, error, "failed to read a registry entry; keeping the former one");
             }
         }
     }

@@ -105,7 +105,7 @@ fn both_spellings_may_agree_but_not_differ() {
     assert!(both("a", "a").is_ok());
     assert_eq!(
         both("a", "b"),
-        Err("`routing.persona` and `routing.agent_id` are the same field and differ".to_owned())
+        Err("`routing.persona` and `routing.agent_id` name the same field with different values".to_owned())
     );
     let same_mode = json!({"fire": true, "routing": {"queueMode": "followup", "queue_mode": "queue"}});
     assert!(check(&same_mode).is_ok(), "two names of one mode");
@@ -137,7 +137,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             json!({"fire": true, "routing": {"mode": "session", "target": "a", "session": "b"}}),
-            "`routing.session` and `routing.target` are the same field and differ",
+            "`routing.session` and `routing.target` name the same field with different values",
         ),
         (
             json!({"fire": true, "routing": {"session": "a\u{0}b"}}),
@@ -157,7 +157,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             json!({"fire": true, "disableHook": true, "disable_hook": false}),
-            "`disableHook` and `disable_hook` are the same field and differ",
+            "`disableHook` and `disable_hook` name the same field with different values",
         ),
     ] {
         assert_eq!(check(&answer), Err(message.to_owned()), "{answer}");

@@ -37,7 +37,7 @@ pub enum FindBunError {
     )]
     Absent,
     /// It cannot be run.
-    #[error("{path} does not run")]
+    #[error("failed to run {path}")]
     Run {
         /// Which binary.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum FindBunError {
         source: std::io::Error,
     },
     /// It is too old, or no Bun at all.
-    #[error("{path} says version `{version}`, at least {}.{} is needed", MIN_VERSION.0, MIN_VERSION.1)]
+    #[error("{path} has version `{version}`; at least {}.{} is required", MIN_VERSION.0, MIN_VERSION.1)]
     Version {
         /// Which binary.
         path: PathBuf,

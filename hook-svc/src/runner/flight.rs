@@ -86,16 +86,16 @@ pub(super) struct Flight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ImpossibleAnswer {
     /// About a hook that the event is not open for.
-    #[error("an answer about hook {index}, for which the event is not open")]
+    #[error("answer for hook {index}, which has no open evaluation")]
     Hook {
         /// Which index.
         index: u32,
     },
     /// More answers than hooks were called, or lists that cannot be.
-    #[error("an answer that does not add up")]
+    #[error("inconsistent worker response")]
     Sum,
     /// A query while it is owed the answer to another.
-    #[error("a query before the last one was answered")]
+    #[error("query before the previous one was answered")]
     Query,
 }
 

@@ -30,8 +30,8 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool) {
     for entry in dead.take(MAX_REMOVED) {
         let path = entry.path();
         match std::fs::remove_dir_all(&path) {
-            Ok(()) => tracing::info!(path = %path.display(), "directory of a dead process's hook workers is removed"),
-            Err(error) => tracing::debug!(path = %path.display(), %error, "directory stays behind"),
+            Ok(()) => tracing::info!(path = %path.display(), "removed a stale worker directory"),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "failed to remove a directory"),
         }
     }
 }

@@ -203,7 +203,7 @@ impl Pool {
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             if let Err(error) = task.await {
-                tracing::error!(%error, "hook worker's keeper panicked");
+                tracing::error!(%error, "worker supervisor panicked");
             }
         }
     }
@@ -216,7 +216,7 @@ async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role)
         if common.stop.is_cancelled() {
             return;
         }
-        tracing::error!(worker = index, %error, "hook worker's keeper panicked and is started again");
+        tracing::error!(worker = index, %error, "worker supervisor panicked; restarting it");
         pause(PANIC_PAUSE).await;
     }
 }
@@ -233,7 +233,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.common.stop.cancel();
         if let Err(error) = std::fs::remove_dir_all(&self.common.dir) {
-            tracing::debug!(dir = %self.common.dir.display(), %error, "directory of hook workers stays behind");
+            tracing::debug!(dir = %self.common.dir.display(), %error, "failed to remove the worker directory");
         }
     }
 }
@@ -242,13 +242,13 @@ impl Drop for Inner {
 #[derive(Debug, thiserror::Error)]
 pub enum StartPoolError {
     /// No Bun that fits.
-    #[error("no bun to run hooks with")]
+    #[error("bun not found")]
     FindBun(#[from] FindBunError),
     /// Hooks cannot be confined.
-    #[error("no sandbox to run hooks in")]
+    #[error("no sandbox available for hooks")]
     Sandbox(#[from] CheckSandboxError),
     /// No place for the workers' files.
-    #[error("the directory for hook workers cannot be made")]
+    #[error("failed to create the directory for hook workers")]
     MakeDirectory(#[source] std::io::Error),
 }
 
@@ -256,7 +256,7 @@ pub enum StartPoolError {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadHooksError {
     /// A source cannot be written for the workers.
-    #[error("source of hook {hook} cannot be written to {path}")]
+    #[error("failed to write the source of hook {hook} to {path}")]
     WriteSource {
         /// Which hook.
         hook: String,
@@ -266,13 +266,13 @@ pub enum LoadHooksError {
         source: std::io::Error,
     },
     /// There are more authors than may have pools.
-    #[error("not run: there are hooks of more than {0} authors")]
+    #[error("not run: more than {0} authors have hooks")]
     TooManyAuthors(usize),
     /// An author's pool does not start.
-    #[error("an author's hook workers do not start")]
+    #[error("failed to start the hook workers of an author")]
     StartPool(#[source] Box<StartPoolError>),
     /// The pool is going down.
-    #[error("the hook workers are being stopped")]
+    #[error("the hook workers are stopping")]
     Stopped,
 }
 

@@ -148,7 +148,7 @@ impl Pools {
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::error!(author, error, "hooks of this author are not run");
+                    tracing::error!(author, error, "failed to start workers for the hooks of an author");
                     failed.push(author.clone());
                     Err(error)
                 }

@@ -143,10 +143,10 @@ pub(super) struct Answer<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadFrameError {
     /// Longer than any answer can be.
-    #[error("a frame of {0} bytes, at most {MAX_FRAME_BYTES} are allowed")]
+    #[error("frame has {0} bytes; at most {MAX_FRAME_BYTES} are allowed")]
     TooLong(usize),
     /// Not what a worker says.
-    #[error("a frame that is not an answer")]
+    #[error("frame is not an answer")]
     Malformed(#[source] serde_json::Error),
 }
 

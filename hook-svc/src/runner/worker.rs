@@ -324,7 +324,7 @@ impl<'a> Run<'a> {
         // The note is read only after nobody writes it any more.
         let killed = child.kill().await;
         if let Err(error) = killed {
-            tracing::warn!(worker = self.index, pid, %error, "hook worker could not be killed");
+            tracing::warn!(worker = self.index, pid, %error, "failed to kill a hook worker");
         }
 
         // What it has said is in the pipe; that it then ends, or says what makes no sense, is no news.

@@ -76,7 +76,10 @@ async fn rubbish_is_an_error_of_its_hook_alone() {
         ("nothing", "answered undefined, expected an object"),
         ("number", "answered 7, expected an object"),
         ("mode", "`routing.queueMode`: unknown variant `later`"),
-        ("both", "`disableHook` and `disable_hook` are the same field and differ"),
+        (
+            "both",
+            "`disableHook` and `disable_hook` name the same field with different values",
+        ),
         ("control", "`routing.session` holds a control character"),
         ("long", "answered 300037 characters, at most 262144 are allowed"),
         ("cycle", "TypeError: JSON.stringify cannot serialize cyclic structures"),

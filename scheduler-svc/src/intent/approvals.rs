@@ -169,7 +169,7 @@ impl Approvals {
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
                     intent = %intent.intent.id, delivery = %card.id, event_id = %card.causation.event,
-                    session = %card.session, %error, "card is not sent"
+                    session = %card.session, %error, "failed to send an approval card"
                 );
                 Ok(())
             }

@@ -81,7 +81,7 @@ pub async fn forget(bus: &Bus, intent: &Intent) {
     let Some(mark) = mark_of(intent) else { return };
     let marks: Kv<IntentMark> = bus.kv(INTENTS);
     if let Err(error) = marks.delete(&key(&mark), None).await {
-        tracing::debug!(intent = %mark.intent, %error, "mark stays behind");
+        tracing::debug!(intent = %mark.intent, %error, "failed to delete a mark");
     }
 }
 
@@ -202,7 +202,7 @@ impl Conditions {
             match self.clerk.bus.standing(EVENTS, &self.position).await {
                 Ok(Standing::Holds) => return,
                 Ok(Standing::Void(_)) => {}
-                Err(error) => tracing::debug!(%error, "events cannot be asked for now"),
+                Err(error) => tracing::debug!(%error, "failed to query events"),
             }
         }
 
@@ -220,7 +220,7 @@ impl Conditions {
     /// tried again later.
     async fn read_again(&mut self) {
         if let Err(error) = self.ask().await {
-            tracing::warn!(%error, "it cannot be asked yet from where on events count for the intents that wait for one");
+            tracing::warn!(%error, "failed to find the start position for intents that wait for events; retrying");
             return;
         }
 
@@ -235,7 +235,7 @@ impl Conditions {
                 self.reader = Some(reader);
                 self.again_from = None;
             }
-            Err(error) => tracing::warn!(%error, "events cannot be read yet for the intents that wait for one"),
+            Err(error) => tracing::warn!(%error, "failed to read events for intents that wait for them; retrying"),
         }
     }
 
@@ -282,7 +282,7 @@ impl Conditions {
 
         let found = bus.stored_by(EVENTS, stored_at_ns).await?;
         let intent = mark.intent;
-        tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "events count for an intent by their time");
+        tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "matching events for an intent by time");
 
         let next = IntentMark {
             from: found.sequence,
@@ -292,7 +292,7 @@ impl Conditions {
 
         match self.note(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
-            Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void place until it is asked again"),
+            Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void position until the next query"),
         }
 
         Ok(next.from)
@@ -350,7 +350,7 @@ impl Conditions {
         let found = match clerk.store.get(Some(&mark.agent), mark.intent).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "matched intent cannot be read yet");
+                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "failed to read a matched intent; retrying");
                 return false;
             }
         };
@@ -373,7 +373,7 @@ impl Conditions {
         match clerk.due(&mark.agent, mark.intent, *at, met).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "matched intent is tried again");
+                tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "failed to process a matched intent; retrying");
                 false
             }
         }
@@ -383,7 +383,7 @@ impl Conditions {
         let marks = self.kept();
         self.marks.remove(&key(mark));
         if let Err(error) = marks.delete(&key(mark), None).await {
-            tracing::debug!(intent = %mark.intent, %error, "mark stays behind");
+            tracing::debug!(intent = %mark.intent, %error, "failed to delete a mark");
         }
     }
 
@@ -409,7 +409,7 @@ impl Conditions {
             };
 
             if let Err(error) = self.note(&key, &mark, &next).await {
-                tracing::debug!(intent = %mark.intent, %error, "progress was not noted");
+                tracing::debug!(intent = %mark.intent, %error, "failed to record progress");
             }
         }
     }

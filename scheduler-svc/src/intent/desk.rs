@@ -393,7 +393,7 @@ async fn refuse(
     code: IntentCode,
     by: &str,
 ) -> Result<Entry<Intent>, HandleIntentError> {
-    tracing::info!(intent = %value.intent.id, agent = value.intent.agent, %rejection, "intent is refused");
+    tracing::info!(intent = %value.intent.id, agent = value.intent.agent, %rejection, "intent rejected");
     metrics::counter!("nexus_scheduler_intents_rejected_total", "code" => rejection.code()).increment(1);
     let why = rejection.to_string();
     let at = clerk.clock.now();

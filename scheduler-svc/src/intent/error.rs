@@ -10,10 +10,10 @@ use super::machine::TakeStepError;
 #[derive(Debug, thiserror::Error)]
 pub enum HandleIntentError {
     /// Somebody else was first; what stands there now decides anew.
-    #[error("intent {0}: somebody else was first")]
+    #[error("intent {0}: concurrent update")]
     Conflict(Ulid),
     /// There is none of this name.
-    #[error("there is no intent {0}")]
+    #[error("intent {0} does not exist")]
     Unknown(Ulid),
     /// The lifecycle does not have that step.
     #[error(transparent)]

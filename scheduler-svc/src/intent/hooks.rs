@@ -81,7 +81,7 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
             Ok(Err(why)) => (IntentCode::TurnFailed, why),
             Err(error) => {
                 let intent = intent.intent.id;
-                tracing::warn!(event_id = %event.id, %intent, hook, %error, "hook of an intent is asked about later");
+                tracing::warn!(event_id = %event.id, %intent, hook, %error, "failed to check the hook of an intent; retrying later");
                 return Ok(None);
             }
         },

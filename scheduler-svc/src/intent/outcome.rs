@@ -41,7 +41,7 @@ fn ending(code: IntentCode, why: impl Into<String>) -> Ending {
 
 fn failure(failure: &TurnFailure) -> String {
     match failure {
-        TurnFailure::NoAgent => "nobody serves the persona".to_owned(),
+        TurnFailure::NoAgent => "no agent serves this persona".to_owned(),
         TurnFailure::Limit { limit } => format!("limit: {limit}"),
         TurnFailure::Agent { error } | TurnFailure::BadDispatch { error } => error.clone(),
     }

@@ -87,7 +87,7 @@ pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
                 EVERY
             }
             Err(error) => {
-                tracing::warn!(%error, "intents were not looked through to the end");
+                tracing::warn!(%error, "reconciliation of intents incomplete");
                 AGAIN
             }
         };
@@ -177,7 +177,7 @@ async fn stretch(
         stream::iter(page)
             .for_each_concurrent(AT_ONCE, async |message| {
                 if let Err(error) = look(clerk, &message, audited).await {
-                    tracing::warn!(subject = message.subject, %error, "intent or book was not repaired");
+                    tracing::warn!(subject = message.subject, %error, "failed to repair an intent or a budget record");
                 }
             })
             .await;
@@ -255,7 +255,7 @@ async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Res
             None if settled_down => false,
             Some(_) | None => continue,
         };
-        tracing::info!(intent = %id, agent, "reservation without an intent is freed");
+        tracing::info!(intent = %id, agent, "released a reservation without an intent");
         clerk.books.settle(agent, id, fired, now).await?;
     }
 

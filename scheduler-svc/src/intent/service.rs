@@ -170,7 +170,7 @@ async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
             let event_id = event_id(timer.intent, timer.nominal).ok();
             tracing::warn!(
                 intent = %timer.intent, agent = timer.agent, event_id = event_id.map(tracing::field::display), purpose = ?timer.purpose,
-                %error, "timer will ring again"
+                %error, "failed to handle a timer; it fires again"
             );
             message.nak(Some(RING_AGAIN)).await;
         }

@@ -267,7 +267,7 @@ async fn told(bus: &Bus, value: &Intent) -> bool {
         Ok(_) | Err(HandleIntentError::Conflict(_)) => true,
         Err(error) => {
             tracing::warn!(
-                intent = %value.intent.id, session = %value.target(), n = value.n, %error, "records are not in AUDIT yet"
+                intent = %value.intent.id, session = %value.target(), n = value.n, %error, "failed to write records to AUDIT; retrying"
             );
             false
         }

@@ -40,7 +40,7 @@ pub async fn put(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result<(), P
 pub async fn stop(bus: &Bus, timer: &IntentTimer) {
     let subject = intent_timer(&name(timer));
     if let Err(error) = bus.purge_subject(SCHEDULES, &subject).await {
-        tracing::debug!(intent = %timer.intent, %error, "timer was not stopped, and will be ignored");
+        tracing::debug!(intent = %timer.intent, %error, "failed to stop a timer; it will be ignored");
     }
 }
 

@@ -161,7 +161,7 @@ impl Clerk {
         claim::publish(&self.bus, &order.target, &Carrier::default()).await?;
         tracing::info!(
             intent = %intent.intent.id, dispatch_id = %withdrawn.dispatch, session = %order.target,
-            "dispatch of a withdrawn intent is taken back"
+            "withdrew the dispatch of a canceled intent"
         );
 
         Ok(())

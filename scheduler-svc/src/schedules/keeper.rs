@@ -65,7 +65,7 @@ pub enum KeepScheduleError {
         id: String,
     },
     /// Other replicas write the record too often.
-    #[error("schedule `{id}` is written by others all the time")]
+    #[error("schedule `{id}`: too many concurrent updates")]
     Contended {
         /// Id of the schedule.
         id: String,
@@ -160,10 +160,10 @@ impl Keeper {
                     KvEvent::Gone { .. } => {}
                     // Timers may be set for records that no longer exist; the existing records are checked now.
                     KvEvent::Anew => is_current = false,
-                    KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "schedule cannot be read"),
+                    KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "failed to read a schedule"),
                     KvEvent::Current => {
                         is_current = true;
-                        tracing::debug!("all schedules are looked at");
+                        tracing::debug!("checking all schedules");
                     }
                 }
             }
@@ -173,7 +173,7 @@ impl Keeper {
     /// Checks `id`; an error is left to the next check.
     async fn reconcile(&self, id: &str) {
         if let Err(error) = self.look(id, None).await {
-            tracing::warn!(schedule = id, %error, "schedule is looked at later");
+            tracing::warn!(schedule = id, %error, "failed to check a schedule; retrying later");
             pause(REPAIR_PAUSE).await;
         }
     }
@@ -251,7 +251,7 @@ impl Keeper {
             Decision::Write(after) => {
                 if gives_up_waiting(record, &after, now) {
                     let id = &record.spec.id;
-                    tracing::warn!(schedule = %id, "the last firing counts as over after an hour, ended or not");
+                    tracing::warn!(schedule = %id, "treating the last firing as ended after one hour");
                 }
                 Ok(Decision::Write(after))
             }

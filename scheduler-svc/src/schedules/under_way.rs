@@ -49,7 +49,7 @@ async fn is_unfinished(bus: &Bus, id: &EventId) -> UnderWay {
         Ok(Trace { complete: true, .. }) => UnderWay::No,
         Ok(Trace { complete: false, .. }) => UnderWay::Yes,
         Err(error) => {
-            tracing::debug!(event_id = %id, %error, "nobody can tell whether the last firing is under way");
+            tracing::debug!(event_id = %id, %error, "unknown if the last firing is still running");
             UnderWay::Unknown
         }
     }
@@ -70,7 +70,7 @@ async fn is_busy(bus: &Bus, persona: &str, record: &ScheduleRecord) -> UnderWay 
         Ok(Some(_)) => UnderWay::Yes,
         Ok(None) => UnderWay::No,
         Err(error) => {
-            tracing::debug!(%session, %error, "nobody can tell whether the session is busy");
+            tracing::debug!(%session, %error, "unknown if the session is busy");
             UnderWay::Unknown
         }
     }
@@ -83,6 +83,6 @@ pub(super) fn tell_unknown(record: &ScheduleRecord) {
     tracing::warn!(
         schedule = %record.spec.id,
         until_ms = until,
-        "nobody can tell whether the last firing is under way: it counts as under way until an hour after it"
+        "unknown if the last firing is still running: treating it as running for one hour"
     );
 }

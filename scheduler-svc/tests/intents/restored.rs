@@ -305,7 +305,7 @@ async fn a_replica_that_read_an_older_value_takes_nothing_for_put_back() {
 
     let store = &world.desks[0].clerk.store;
     let refused = store.audit(&read).await.expect_err("it went on");
-    assert!(refused.to_string().contains("somebody else was first"), "{refused}");
+    assert!(refused.to_string().contains("concurrent update"), "{refused}");
     assert_eq!(
         (world.caught_up(), world.status(ulid(1)).await),
         (0, IntentStatus::Canceled)

@@ -59,9 +59,9 @@ impl Missed {
     pub(super) fn tell(&mut self, error: &ConsumeError) {
         self.0 = self.0.saturating_add(1);
         if self.0 >= Self::WARN_FROM && self.0.is_power_of_two() {
-            tracing::warn!(%error, attempts = self.0, "consumer cannot be reached");
+            tracing::warn!(%error, attempts = self.0, "consumer unreachable");
         } else {
-            tracing::debug!(%error, "consumer is not there yet");
+            tracing::debug!(%error, "consumer does not exist yet");
         }
     }
 }
@@ -179,7 +179,7 @@ impl Pull {
                 }
                 Some(Err(error)) => {
                     // A pull with an error would repeat it without end.
-                    tracing::debug!(consumer = %self.consumer, %error, "pull is made anew");
+                    tracing::debug!(consumer = %self.consumer, %error, "restarting a pull");
                     self.messages = None;
                     pause(REPAIR_PAUSE).await;
                 }
@@ -315,7 +315,7 @@ impl Ordered {
         let difference = self.difference().await;
         if let Some(why) = difference.map_err(|error| self.failed(error.to_string()))? {
             let (stream, last) = (&self.stream, self.last);
-            tracing::error!(stream, last, why, "a stream that is read is not what it was");
+            tracing::error!(stream, last, why, "stream was replaced while being read");
             return Ok(false);
         }
         let messages = self.open().await?;
@@ -342,7 +342,7 @@ impl Ordered {
                         return std::future::pending().await;
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "ordered reader is not there yet");
+                        tracing::debug!(%error, "failed to create an ordered reader; retrying");
                         pause(REPAIR_PAUSE).await;
                         continue;
                     }
@@ -424,7 +424,7 @@ impl Reading {
             None => "it has ended".to_owned(),
         };
 
-        tracing::debug!(stream, error, "reader is made anew");
+        tracing::debug!(stream, error, "restarting a reader");
         self.messages = None;
         pause(REPAIR_PAUSE).await;
 

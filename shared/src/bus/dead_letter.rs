@@ -102,7 +102,7 @@ impl Bus {
         let headers: Headers = letter.headers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         tracing::error!(
             service = %letter.service, subject = %letter.subject, sequence = letter.sequence, event_id = headers.event_id(),
-            reason = %letter.reason, detail = %letter.detail, "message is given up"
+            reason = %letter.reason, detail = %letter.detail, "message dead-lettered"
         );
 
         metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);

@@ -54,8 +54,8 @@ impl Promise {
             match tokio::time::timeout(PATIENCE, syncs_always(monitor)).await {
                 Ok(Ok(true)) => told = Self::Kept,
                 Ok(Ok(false)) => return Self::Broken,
-                Ok(Err(error)) => tracing::debug!(monitor, %error, "the server does not tell about itself"),
-                Err(_) => tracing::debug!(monitor, "the server does not tell about itself in time"),
+                Ok(Err(error)) => tracing::debug!(monitor, %error, "the server's monitoring port gave no answer"),
+                Err(_) => tracing::debug!(monitor, "the server's monitoring port timed out"),
             }
         }
 
@@ -69,7 +69,7 @@ enum AskMonitorError {
     Address,
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    #[error("no answer of a monitoring port")]
+    #[error("no answer from a monitoring port")]
     Answer,
 }
 

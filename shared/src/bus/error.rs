@@ -7,7 +7,7 @@ pub enum ConnectBusError {
     #[error("nats.servers: `{0}` is not a NATS address")]
     Address(String),
     /// A credential file cannot be read.
-    #[error("nats.credentials: `{path}` cannot be read")]
+    #[error("nats.credentials: failed to read `{path}`")]
     Credentials {
         /// Path of the credential file.
         path: String,
@@ -16,7 +16,7 @@ pub enum ConnectBusError {
         source: std::io::Error,
     },
     /// No server answers at the configured addresses.
-    #[error("no NATS server answers at {servers}: {detail}")]
+    #[error("cannot connect to NATS at {servers}: {detail}")]
     Unreachable {
         /// Addresses that were tried, separated by commas.
         servers: String,
@@ -29,19 +29,19 @@ pub enum ConnectBusError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The last sequence of the subject is not the expected one (10071).
-    #[error("publish to {subject}: the subject's last sequence is another than expected")]
+    #[error("publish to {subject}: unexpected last sequence")]
     WrongLastSequence {
         /// Subject of the publish.
         subject: String,
     },
     /// The subject is full (10077): a claim is held already.
-    #[error("publish to {subject}: the subject holds a message already")]
+    #[error("publish to {subject}: the subject already has a message")]
     SubjectFull {
         /// Subject of the publish.
         subject: String,
     },
     /// The message is larger than the server accepts.
-    #[error("publish to {subject}: {size} bytes are more than the server takes")]
+    #[error("publish to {subject}: {size} bytes exceed the server's limit")]
     TooLarge {
         /// Subject of the publish.
         subject: String,
@@ -49,7 +49,7 @@ pub enum PublishError {
         size: usize,
     },
     /// No stream listens on the subject.
-    #[error("publish to {subject}: no stream listens there")]
+    #[error("publish to {subject}: no stream has this subject")]
     NoStream {
         /// Subject of the publish.
         subject: String,
@@ -197,13 +197,13 @@ pub enum EnsureTopologyError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// No service listens on the subject.
-    #[error("request {subject}: nobody serves it")]
+    #[error("request {subject}: no service is running")]
     NoResponder {
         /// Subject of the request.
         subject: String,
     },
     /// No response arrived in time.
-    #[error("request {subject}: no answer in time")]
+    #[error("request {subject}: timed out")]
     Timeout {
         /// Subject of the request.
         subject: String,

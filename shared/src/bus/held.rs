@@ -72,7 +72,7 @@ impl Bus {
             stream = held.stream,
             sequence = held.sequence,
             why = held.why,
-            "a message is held: nobody can tell whether it was done (`nexus recover list`)"
+            "message held: unknown if it was processed (see `nexus recover list`)"
         );
 
         metrics::counter!("nexus_held_total", "kind" => held.kind.name()).increment(1);
@@ -117,7 +117,7 @@ impl Bus {
 
             tracing::error!(
                 kind = kind.name(), id = %held.id, stream = held.stream, sequence = held.sequence,
-                "KV held has lost a message that is held: it is held again (`nexus recover list`)"
+                "KV held lost a held message; holding it again (see `nexus recover list`)"
             );
             metrics::counter!("nexus_held_again_total", "kind" => kind.name()).increment(1);
         }

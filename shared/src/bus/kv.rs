@@ -206,7 +206,7 @@ impl<T: Wire> Kv<T> {
 
         let value = stored.decode();
         if let Err(error) = &value {
-            tracing::warn!(bucket = self.bucket, key, %error, "a value cannot be read and counts as none");
+            tracing::warn!(bucket = self.bucket, key, %error, "unreadable value treated as absent");
         }
 
         Ok((value.ok(), stored.sequence))
@@ -325,7 +325,7 @@ impl<T: Wire> Kv<T> {
     pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
         let survey = self.look().await;
         for (key, error) in &survey.unread {
-            tracing::warn!(bucket = self.bucket, key, error, "a value cannot be read");
+            tracing::warn!(bucket = self.bucket, key, error, "failed to read a value");
         }
         Ok(survey.entries)
     }

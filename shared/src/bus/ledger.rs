@@ -27,7 +27,7 @@ const PAGE: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum AppendLedgerError {
     /// Another writer has appended: this broker no longer owns the session.
-    #[error("append to the ledger of {session}: the fence is lost")]
+    #[error("append to the ledger of {session}: another broker owns the session now")]
     FenceLost {
         /// Session of the ledger.
         session: SessionRef,
@@ -51,7 +51,7 @@ pub enum AppendLedgerError {
         source: PublishError,
     },
     /// The last entry cannot be read, so that its author is unknown.
-    #[error("append to the ledger of {session}: the last entry cannot be read")]
+    #[error("append to the ledger of {session}: failed to read the last entry")]
     Unreadable {
         /// Session of the ledger.
         session: SessionRef,

@@ -37,8 +37,8 @@ impl Link {
                 self.note_loss(SystemClock.monotonic());
             }
             // A denied publish or subscribe is reported only by this event.
-            async_nats::Event::ServerError(error) => tracing::warn!(%error, "nats refuses"),
-            async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "messages were dropped unread"),
+            async_nats::Event::ServerError(error) => tracing::warn!(%error, "error from nats"),
+            async_nats::Event::SlowConsumer(id) => tracing::warn!(id, "slow consumer: messages dropped"),
             event @ (async_nats::Event::LameDuckMode
             | async_nats::Event::Draining
             | async_nats::Event::Closed

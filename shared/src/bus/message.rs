@@ -263,7 +263,7 @@ impl Incoming {
             Err(error) => {
                 tracing::warn!(
                     service, subject = %self.subject, sequence = self.sequence, event_id = self.headers.event_id(),
-                    %error, "dead letter was not written yet"
+                    %error, "failed to write a dead letter; retrying"
                 );
                 self.nak(Some(BURY_AGAIN)).await;
             }
@@ -288,7 +288,7 @@ impl Incoming {
         };
 
         if let Err(error) = acker.ack_with(kind).await {
-            tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "ack was not sent");
+            tracing::debug!(subject = %self.subject, sequence = self.sequence, %error, "failed to send an ack");
         }
     }
 }
@@ -357,7 +357,7 @@ impl Bus {
             .publish_with_headers(subject.to_owned(), header_map(headers), payload)
             .await;
         if let Err(error) = sent {
-            tracing::warn!(subject, %error, "message was not published");
+            tracing::warn!(subject, %error, "failed to publish a message");
         }
 
         true

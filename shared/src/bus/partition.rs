@@ -194,7 +194,7 @@ async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
 
     // The next owner starts at the floor; if that is not stored, it has to look up more done-markers.
     if any_ended && tokio::time::timeout(TICK, floors.store()).await.is_err() {
-        tracing::debug!("floors were not stored at the end");
+        tracing::debug!("failed to store floors at shutdown");
     }
 
     let attended = held.values_mut().filter(|lease| is_due || lease.has_ended());

@@ -43,7 +43,7 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
         stream,
         sequence = position.sequence,
         why,
-        "a position is void: the stream was put back, cut or made anew; done work is found by its records"
+        "position is void: the stream was restored, truncated or recreated; using records to find completed work"
     );
 
     metrics::counter!("nexus_positions_void_total", "stream" => stream.to_owned()).increment(1);
@@ -57,7 +57,7 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
 pub fn told_degraded(what: &str, sentence: String) {
     let mut degraded = degraded();
     if !degraded.contains_key(what) {
-        tracing::warn!(what, why = sentence, "work goes on by the records");
+        tracing::warn!(what, why = sentence, "using records to find completed work");
     }
     degraded.insert(what.to_owned(), sentence);
     metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
@@ -67,7 +67,7 @@ pub fn told_degraded(what: &str, sentence: String) {
 pub fn told_sound(what: &str) {
     let mut degraded = degraded();
     if degraded.remove(what).is_some() {
-        tracing::info!(what, "the position holds again");
+        tracing::info!(what, "position is valid again");
         metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
     }
 }

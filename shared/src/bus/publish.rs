@@ -199,7 +199,7 @@ impl Bus {
                         // It is unknown yet who was first: the message is sent again, rejected again, and looked up
                         // again.
                         Err(error) => {
-                            tracing::debug!(subject = %out.subject, %error, "who was first cannot be asked yet");
+                            tracing::debug!(subject = %out.subject, %error, "failed to read the stored message; retrying");
                             PublishError::Unknown {
                                 subject: out.subject.clone(),
                             }
@@ -218,7 +218,7 @@ impl Bus {
             }
 
             is_in_doubt = true;
-            tracing::debug!(subject = %out.subject, %error, "publish is repeated");
+            tracing::debug!(subject = %out.subject, %error, "repeating a publish");
             out.headers.insert(REPEATED, "1");
             metrics::counter!("nexus_bus_publish_retries_total").increment(1);
             pause(wait).await;

@@ -35,7 +35,7 @@ impl Signs {
     fn beat(&mut self, now: Instant) -> u64 {
         if now.saturating_duration_since(self.last) > GAP {
             self.gaps += 1;
-            tracing::warn!("this process was stopped for longer than its leases last: work in hand is dropped");
+            tracing::warn!("process was suspended for longer than its leases: dropping work in progress");
             metrics::counter!("nexus_bus_gaps_total").increment(1);
         }
         self.last = now;
@@ -68,7 +68,7 @@ fn keep_beating() {
 
         if let Err(error) = begun {
             // Publishing gives signs too; without the thread, a quiet process closes its connection now and then.
-            tracing::warn!(%error, "no thread for signs of life");
+            tracing::warn!(%error, "failed to start the suspension watchdog");
         }
     });
 }
@@ -132,7 +132,7 @@ impl Pulse {
             };
 
             if is_new && let Err(error) = client.force_reconnect().await {
-                tracing::debug!(%error, "the connection could not be closed");
+                tracing::debug!(%error, "failed to close the connection");
             }
 
             match rest {

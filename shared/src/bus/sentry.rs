@@ -66,12 +66,12 @@ impl Sentry {
 
                 tracing::warn!(
                     is_dead,
-                    "the connection to nats ends again and again: looking for what cannot be read"
+                    "connection to nats ends repeatedly: looking for an unreadable message"
                 );
 
                 match Bus::connect_plain(&config, "nexus-sentry").await {
                     Ok(bus) => look(&bus).await,
-                    Err(error) => tracing::debug!(%error, "nobody can be asked what cannot be read"),
+                    Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
                 }
 
                 pause(REST).await;
@@ -84,18 +84,18 @@ impl Sentry {
 async fn look(bus: &Bus) {
     let streams = match streams(bus).await {
         Ok(streams) => streams,
-        Err(error) => return tracing::debug!(%error, "streams cannot be listed"),
+        Err(error) => return tracing::debug!(%error, "failed to list streams"),
     };
     for stream in streams {
         match consumers(bus, &stream).await {
             Ok(spans) => {
                 for (filter, span) in spans {
                     if let Err(error) = clear(bus, &stream, &filter, span).await {
-                        tracing::warn!(stream, %error, "what cannot be read could not be taken out");
+                        tracing::warn!(stream, %error, "failed to delete an unreadable message");
                     }
                 }
             }
-            Err(error) => tracing::debug!(stream, %error, "consumers cannot be listed"),
+            Err(error) => tracing::debug!(stream, %error, "failed to list consumers"),
         }
     }
 }
@@ -280,9 +280,9 @@ fn letter(stream: &str, raw: RawStored, fault: String) -> DeadLetter {
 /// Reason why a message could not be removed.
 #[derive(Debug, thiserror::Error)]
 enum ClearSpanError {
-    #[error("stream is not read: {0}")]
+    #[error("failed to read the stream: {0}")]
     Read(#[from] ReadStreamError),
-    #[error("dead letter is not stored: {0}")]
+    #[error("failed to store the dead letter: {0}")]
     Letter(#[from] PublishError),
 }
 

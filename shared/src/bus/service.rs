@@ -89,7 +89,7 @@ impl ServiceHandle {
         if let Some(service) = self.service.take()
             && let Err(error) = service.stop().await
         {
-            tracing::debug!(%error, "service was not stopped in good order");
+            tracing::debug!(%error, "failed to stop a service cleanly");
         }
         self.bus.until_heard().await;
     }
@@ -111,7 +111,7 @@ impl Bus {
             .await
             .is_err()
         {
-            tracing::debug!("nobody has said yet that the subscriptions are known");
+            tracing::debug!("subscriptions are not confirmed yet");
         }
     }
 
@@ -138,7 +138,7 @@ impl Bus {
                     // The response is published with our rights, so it must not go to a subject that the requester may
                     // not publish to.
                     if let Some(reply) = request.message.reply.as_ref().filter(|reply| !is_inbox(reply)) {
-                        tracing::debug!(endpoint = name, %reply, "request is passed over: its answer would go to no inbox");
+                        tracing::debug!(endpoint = name, %reply, "request ignored: its reply subject is not an inbox");
                         continue;
                     }
 
@@ -152,7 +152,7 @@ impl Bus {
                         let outcome =
                             outcome.map_err(|(code, status)| async_nats::service::error::Error { code, status });
                         if let Err(error) = request.respond(outcome).await {
-                            tracing::debug!(endpoint = name, %error, "answer was not sent");
+                            tracing::debug!(endpoint = name, %error, "failed to send a reply");
                         }
                         drop(slot);
                     });

@@ -76,7 +76,7 @@ impl StreamHead {
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The server rejects the request.
-    #[error("stream {stream}: the server refuses: {detail}")]
+    #[error("stream {stream}: the server refused: {detail}")]
     Refused {
         /// Name of the stream.
         stream: String,
@@ -103,7 +103,7 @@ pub enum SnapshotError {
 
 /// The rights of this user are not enough for a restore, or no server responds.
 #[derive(Debug, thiserror::Error)]
-#[error("the server does not answer this user about {}: has it the rights?", subjects.join(", "))]
+#[error("no answer from the server about {}; check the permissions of this user", subjects.join(", "))]
 pub struct RestoreRightsError {
     /// Subjects of the server's API that got no response.
     pub subjects: Vec<String>,

@@ -189,14 +189,14 @@ impl Witness {
             if !stops && looked_at != Some(connection) {
                 match self.bus.hold_again(self.marked.held()).await {
                     Ok(_) => looked_at = Some(connection),
-                    Err(error) => tracing::debug!(%error, "what is held was not looked through"),
+                    Err(error) => tracing::debug!(%error, "failed to check held messages"),
                 }
             }
 
             let checked = tokio::time::timeout(EVERY, self.check(clock.now())).await;
             if !matches!(checked, Ok(Ok(_))) {
                 let stream = self.marked.stream();
-                tracing::debug!(stream, ?checked, "witness was not brought up to date");
+                tracing::debug!(stream, ?checked, "failed to update a stream witness");
             }
 
             if stops {

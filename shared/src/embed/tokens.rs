@@ -18,10 +18,10 @@ const MAX_WORD_CHARS: usize = 48;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadTokenizerError {
     /// The file is not JSON of the expected form.
-    #[error("the tokenizer file cannot be read")]
+    #[error("failed to read the tokenizer file")]
     Json(#[from] serde_json::Error),
     /// The tokenizer is of another kind.
-    #[error("a tokenizer of kind {expected} is expected, this one is `{found}`")]
+    #[error("expected a tokenizer of kind {expected}, found `{found}`")]
     OtherKind {
         /// Kind that this embedder supports.
         expected: &'static str,

@@ -14,19 +14,19 @@ const MAX_HEADER_BYTES: usize = 1024 * 1024;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReadWeightsError {
     /// The header does not end within the file.
-    #[error("the header of {0} bytes is not in the file")]
+    #[error("the file is shorter than its header of {0} bytes")]
     Header(u64),
     /// The header is not JSON of the expected form.
-    #[error("the header cannot be read: {0}")]
+    #[error("malformed header: {0}")]
     Json(String),
     /// The file contains no matrix of half or single precision.
-    #[error("no two-dimensional tensor of type F16 or F32 is in the file")]
+    #[error("the file has no two-dimensional tensor of type F16 or F32")]
     NoMatrix,
     /// A tensor is outside the file, or its size does not match its shape.
-    #[error("tensor {0} is not whole")]
+    #[error("tensor {0} is incomplete")]
     Truncated(String),
     /// A tensor that the model needs is missing.
-    #[error("tensor {0} is not in the file: these are the weights of another model")]
+    #[error("tensor {0} is missing: these are the weights of another model")]
     Absent(String),
     /// The shape of a tensor is not that of the model's configuration.
     #[error("tensor {name} is {found:?}, expected {expected:?}: these are the weights of another model")]

@@ -115,7 +115,7 @@ impl Client {
             Err(error) => error,
         };
 
-        tracing::info!(model, %error, "model gave no answer");
+        tracing::info!(model, %error, "model call failed");
         let handed_on = {
             let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
             (listener.failed)(&error);

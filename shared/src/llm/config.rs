@@ -69,13 +69,13 @@ impl Default for LlmConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LlmFault {
     /// There is no key, and the provider's own address is used.
-    #[error("llm.api_key: required where llm.base_url is empty; expected \"env:NAME\" or \"file:/path\"")]
+    #[error("llm.api_key: required if llm.base_url is empty; expected \"env:NAME\" or \"file:/path\"")]
     NoKey,
     /// There is no model, and the provider has no default.
-    #[error("llm.model: required where llm.provider is not gemini")]
+    #[error("llm.model: required if llm.provider is not gemini")]
     NoModel,
     /// The HTTP client could not be created.
-    #[error("llm: the HTTP client cannot be made")]
+    #[error("llm: failed to create the HTTP client")]
     NoClient,
 }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskModelError {
     /// The provider rejects the key (401, 403).
-    #[error("the model's provider refuses the key: {detail}")]
+    #[error("the model provider rejected the API key: {detail}")]
     Unauthorised {
         /// Error text of the provider, shortened.
         detail: String,
     },
     /// Too many requests (429).
-    #[error("the model's provider wants fewer questions: {detail}")]
+    #[error("rate limited by the model provider: {detail}")]
     RateLimited {
         /// Delay that the provider asks for, if it states one.
         after: Option<Duration>,
@@ -20,7 +20,7 @@ pub enum AskModelError {
         detail: String,
     },
     /// The provider is unavailable (5xx, or an error of that kind within the stream).
-    #[error("the model's provider is overloaded or broken ({status}): {detail}")]
+    #[error("the model provider failed or is overloaded ({status}): {detail}")]
     Overloaded {
         /// HTTP status; 0 if the error came within the stream.
         status: u16,
@@ -30,13 +30,13 @@ pub enum AskModelError {
         detail: String,
     },
     /// There is no connection to the provider.
-    #[error("the model's provider cannot be reached: {detail}")]
+    #[error("the model provider is unreachable: {detail}")]
     Unreachable {
         /// Error of the connection.
         detail: String,
     },
     /// The stream ended before the answer did.
-    #[error("the answer broke off after {received} bytes: {detail}")]
+    #[error("the answer ended after {received} bytes: {detail}")]
     Truncated {
         /// Bytes of text received until then.
         received: usize,
@@ -44,7 +44,7 @@ pub enum AskModelError {
         detail: String,
     },
     /// No data came for too long.
-    #[error("the model was silent for {silent_ms} ms")]
+    #[error("no data from the model for {silent_ms} ms")]
     Silent {
         /// Duration of the silence, in milliseconds.
         silent_ms: u64,
@@ -56,13 +56,13 @@ pub enum AskModelError {
         waited_ms: u64,
     },
     /// The request does not fit into the model's context.
-    #[error("the question is too long for the model: {detail}")]
+    #[error("the request is too long for the model: {detail}")]
     TooLong {
         /// Error text of the provider, shortened.
         detail: String,
     },
     /// The provider rejects the request (another 4xx).
-    #[error("the model's provider refuses the question ({status}): {detail}")]
+    #[error("the model provider rejected the request ({status}): {detail}")]
     Refused {
         /// HTTP status; 0 if the error came within the stream.
         status: u16,
@@ -70,13 +70,13 @@ pub enum AskModelError {
         detail: String,
     },
     /// The response does not match the provider's interface, or is not the JSON that was requested.
-    #[error("the model's answer cannot be read: {detail}")]
+    #[error("malformed answer from the model: {detail}")]
     BadAnswer {
         /// Reason why it cannot be read, shortened.
         detail: String,
     },
     /// The process is stopping.
-    #[error("stopped before the answer came")]
+    #[error("stopped before the answer arrived")]
     Stopped,
 }
 

@@ -54,7 +54,7 @@ impl Default for Prices {
 
 /// A limit in US dollars applies to a model without a known price: it would limit nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{model}` has no price, expected llm.prices.\"{model}\" (of 0 where it costs nothing)")]
+#[error("`{model}` has no price: set llm.prices.\"{model}\" (0 if it is free)")]
 pub struct UnpricedModel {
     /// Name of the model.
     pub model: String,

@@ -49,7 +49,7 @@ pub enum WireFault {
         detail: String,
     },
     /// A part exceeds its limit.
-    #[error("{what} larger than {limit} (byte {at})")]
+    #[error("{what} exceeds {limit} (byte {at})")]
     TooLarge {
         /// Bytes of the body received until then.
         at: u64,
@@ -67,7 +67,7 @@ pub enum WireFault {
         detail: String,
     },
     /// The provider returned an error instead of an answer.
-    #[error("the provider says an error: {0}")]
+    #[error("error from the provider: {0}")]
     Said(Value),
 }
 

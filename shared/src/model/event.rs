@@ -40,13 +40,13 @@ pub enum ParseEventIdError {
     #[error("event id is empty")]
     Empty,
     /// The string is longer than [`MAX_EVENT_ID_BYTES`].
-    #[error("event id has {0} bytes, at most {MAX_EVENT_ID_BYTES} are allowed")]
+    #[error("event id has {0} bytes; at most {MAX_EVENT_ID_BYTES} are allowed")]
     TooLong(usize),
     /// The string does not start with `{adapter}:`.
     #[error("event id `{0}` is not of the form `adapter:source_id`")]
     NoAdapter(String),
     /// The string contains a control character, such as NUL.
-    #[error("event id holds the control character U+{0:04X}")]
+    #[error("event id contains the control character U+{0:04X}")]
     Control(u32),
 }
 

@@ -54,10 +54,10 @@ pub struct OwnerLink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimLinkError {
     /// The link does not exist, or another page used it.
-    #[error("this link was used already, or never existed; `nexus owner link` makes another")]
+    #[error("this link was already used or does not exist; run `nexus owner link` for a new one")]
     Used,
     /// The link has expired.
-    #[error("this link has expired; `nexus owner link` makes another")]
+    #[error("this link has expired; run `nexus owner link` for a new one")]
     Expired,
 }
 

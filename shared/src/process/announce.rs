@@ -50,7 +50,7 @@ impl Announcement {
         if let Some(path) = &entries.path
             && let Err(error) = write(path, &entries)
         {
-            tracing::error!(path = %path.display(), %error, "cannot announce addresses");
+            tracing::error!(path = %path.display(), %error, "failed to announce addresses");
         }
     }
 

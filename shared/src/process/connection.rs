@@ -98,7 +98,7 @@ pub(super) async fn agree_on_topology(
                 }
                 // The server may still be electing its leader, or another replica may be creating the same.
                 EnsureTopologyError::Create { .. } | EnsureTopologyError::Lookup { .. } => {
-                    tracing::warn!(%error, "topology is not there yet");
+                    tracing::warn!(%error, "waiting for the topology");
                     Failure::transient(error)
                 }
             }
@@ -197,7 +197,7 @@ async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
 
                 was_too_large = is_too_large;
             }
-            Err(error) => tracing::debug!(%error, "the NATS server's clock cannot be compared with this host's"),
+            Err(error) => tracing::debug!(%error, "failed to compare the clock of the NATS server with this host's"),
         }
 
         tokio::select! {
@@ -213,7 +213,7 @@ async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdo
     while !ended.is_requested() {
         let told = Promise::of(nats).await;
         if told == Promise::Broken {
-            tracing::error!(promise = %told, "the server does not keep what is promised");
+            tracing::error!(promise = %told, "the server does not provide the configured durability");
         }
         *promise.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         tokio::select! {

@@ -50,13 +50,16 @@ where
             Ok(read) => {
                 told.clear();
                 if read != known {
-                    tracing::info!(path, "a followed file changed");
+                    tracing::info!(path, "watched file changed");
                     known = read.clone();
                     put(read);
                 }
             }
             Err(faults) if faults != told => {
-                tracing::warn!(faults = faults.join("; "), "a changed file is not taken over");
+                tracing::warn!(
+                    faults = faults.join("; "),
+                    "failed to load a changed file; keeping the former content"
+                );
                 told = faults;
             }
             Err(_) => {}

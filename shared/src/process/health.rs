@@ -99,8 +99,8 @@ impl Health {
             return;
         }
         match reason {
-            Some(reason) => tracing::error!(reason, "this process is to be started anew"),
-            None => tracing::info!("this process goes on"),
+            Some(reason) => tracing::error!(reason, "this process must be restarted"),
+            None => tracing::info!("this process has recovered"),
         }
         *lost = reason.map(str::to_owned);
     }
@@ -147,7 +147,7 @@ pub(crate) async fn start(
     tokio::spawn(async move {
         tokio::select! {
             served = serve(listener, pages) => if let Err(error) = served {
-                tracing::error!(%error, "health pages ended");
+                tracing::error!(%error, "health endpoint stopped");
             },
             () = ended.requested() => {}
         }

@@ -99,7 +99,7 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
                     None => drop(people.pages.remove(&key)),
                 }),
                 KvEvent::Gone { key, .. } => change(&|people| drop(people.pages.remove(&key))),
-                KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "an owner's link cannot be read"),
+                KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "failed to read an owner link"),
                 KvEvent::Anew | KvEvent::Current => {}
             }
         }

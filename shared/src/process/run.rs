@@ -148,7 +148,7 @@ pub fn run<S: Service>() -> ExitCode {
 
         let stop = async move || {
             let signal = signals.next().await;
-            tracing::info!(signal, "asked to stop");
+            tracing::info!(signal, "stopping");
         };
 
         run_until::<S>(prepared, stop).await
@@ -348,7 +348,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
 
     drop(work);
     announcement.withdraw();
-    tracing::info!(?exit, "ended");
+    tracing::info!(?exit, "stopped");
     ended.trigger();
     telemetry.stop().await;
 
@@ -356,7 +356,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
 }
 
 fn overdue(why: &'static str) -> Exit {
-    tracing::error!(why, "work in flight was abandoned; it is redelivered");
+    tracing::error!(why, "work in progress abandoned; it is redelivered");
     Exit::DrainTimeout
 }
 
@@ -421,7 +421,7 @@ async fn work<S: Service>(
     tracing::info!(service = S::NAME, instance, %address, version = env!("CARGO_PKG_VERSION"), "starting");
 
     if is_rehearsed() {
-        tracing::warn!(variable = TEST_CLOCK, "a test sets this process's clocks");
+        tracing::warn!(variable = TEST_CLOCK, "clocks of this process are set by a test");
     }
 
     announcement.add("http", address);

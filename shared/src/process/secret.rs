@@ -80,7 +80,7 @@ pub enum ResolveSecretError {
         reference: String,
     },
     /// The file cannot be read as text.
-    #[error("cannot read secret file {path}: {source}")]
+    #[error("failed to read secret file {path}: {source}")]
     Read {
         /// Path of the file.
         path: String,
@@ -88,7 +88,7 @@ pub enum ResolveSecretError {
         source: std::io::Error,
     },
     /// The file is larger than any secret.
-    #[error("secret file {path} is larger than {MAX_SECRET_BYTES} bytes")]
+    #[error("secret file {path} exceeds {MAX_SECRET_BYTES} bytes")]
     TooLarge {
         /// Path of the file.
         path: String,
@@ -188,7 +188,10 @@ mod tests {
             r#""env:NEXUS_NO_SUCH_VARIABLE""#,
             Err("environment variable NEXUS_NO_SUCH_VARIABLE is not set"),
         );
-        check(r#""file:/no/such/file""#, Err("cannot read secret file /no/such/file"));
+        check(
+            r#""file:/no/such/file""#,
+            Err("failed to read secret file /no/such/file"),
+        );
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Teller {
                         bus.core_publish(&reply, &Headers::new(), self.answer()).await;
                     }
                 },
-                Err(error) => tracing::debug!(error, "not listening for questions about this replica"),
+                Err(error) => tracing::debug!(error, "failed to subscribe to status requests"),
             }
 
             tokio::select! {

@@ -60,7 +60,7 @@ const COUNTS: [f64; 13] = [
 #[derive(Debug, thiserror::Error)]
 pub enum StartTelemetryError {
     /// The collector's address or its TLS settings cannot be used.
-    #[error("cannot export traces to {endpoint}")]
+    #[error("failed to export traces to {endpoint}")]
     Exporter {
         /// Address from `telemetry.otlp_endpoint`.
         endpoint: String,
@@ -69,10 +69,10 @@ pub enum StartTelemetryError {
         source: opentelemetry_otlp::ExporterBuildError,
     },
     /// The histogram buckets cannot be used.
-    #[error("cannot set up metrics")]
+    #[error("failed to set up metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
     /// A log filter cannot be parsed.
-    #[error("cannot read log filter `{filter}`")]
+    #[error("invalid log filter `{filter}`")]
     Filter {
         /// Text of the filter, from `NEXUS_LOG` or `telemetry.level`.
         filter: String,
@@ -134,7 +134,7 @@ impl Telemetry {
         let Some(provider) = self.provider else { return };
         let stopped = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(EXPORT_TIMEOUT)).await;
         if let Ok(Err(error)) = stopped {
-            tracing::warn!(%error, "last traces were not exported");
+            tracing::warn!(%error, "failed to export the last traces");
         }
     }
 }

@@ -113,13 +113,13 @@ pub enum Cell {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelQueryError {
     /// The statement does more than read.
-    #[error("the read model can only be read, by one SELECT a time: {0}")]
+    #[error("only a single SELECT statement is allowed on the read model: {0}")]
     Refused(String),
     /// SQLite rejects the statement, or the values do not fit it.
     #[error("{0}")]
     Failed(String),
     /// The query, or the transaction of its further pages, took too long.
-    #[error("the query took more than {} ms", MAX_QUERY.as_millis())]
+    #[error("the query took longer than {} ms", MAX_QUERY.as_millis())]
     TimedOut,
     /// A row does not fit a page, or the evaluation has read too much.
     #[error("the answer is too large: {0}")]

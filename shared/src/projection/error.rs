@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenProjectionError {
     /// The directory of the file could not be created.
-    #[error("cannot make the directory {path} of the read model")]
+    #[error("failed to create the directory {path} of the read model")]
     Directory {
         /// Path of the directory.
         path: PathBuf,
@@ -15,7 +15,7 @@ pub enum OpenProjectionError {
         source: std::io::Error,
     },
     /// A damaged or outdated file could not be removed.
-    #[error("cannot remove the read model's file {path}")]
+    #[error("failed to remove the read model's file {path}")]
     Remove {
         /// Path of the file.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum OpenProjectionError {
         source: std::io::Error,
     },
     /// SQLite cannot open the file, and not because of damage.
-    #[error("cannot open the read model {path}")]
+    #[error("failed to open the read model {path}")]
     Sqlite {
         /// Path of the file.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum OpenProjectionError {
         source: rusqlite::Error,
     },
     /// The writer's thread could not be started.
-    #[error("cannot start the read model's writer")]
+    #[error("failed to start the read model's writer")]
     Thread(#[source] std::io::Error),
 }
 
@@ -39,7 +39,7 @@ pub enum OpenProjectionError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApplyBatchError {
     /// A lock or a full disk: the same batch may be tried again.
-    #[error("the read model cannot be written now")]
+    #[error("failed to write the read model")]
     Passing(#[source] Arc<rusqlite::Error>),
     /// The file was damaged and has been rebuilt: read the streams from [`super::Projection::position`] again.
     #[error("the read model was damaged and is being rebuilt")]
@@ -53,7 +53,7 @@ pub enum ApplyBatchError {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryProjectionError {
     /// SQLite returned an error.
-    #[error("the read model cannot be read")]
+    #[error("failed to read the read model")]
     Sqlite(#[from] rusqlite::Error),
     /// The read model is being closed.
     #[error("the read model is closed")]

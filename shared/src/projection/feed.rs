@@ -197,7 +197,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
         let (info, difference) = match asked.await {
             Ok(answer) => answer,
             Err(error) => {
-                tracing::debug!(stream = source.stream(), error, "stream is not there yet");
+                tracing::debug!(stream = source.stream(), error, "stream does not exist yet");
                 pause(RETRY_PAUSE).await;
                 continue;
             }
@@ -232,7 +232,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
                 });
             }
             Err(error) => {
-                tracing::debug!(stream = source.stream(), %error, "stream cannot be read yet");
+                tracing::debug!(stream = source.stream(), %error, "failed to read a stream; retrying");
                 pause(RETRY_PAUSE).await;
             }
         }
@@ -278,7 +278,7 @@ pub(super) async fn store(
     loop {
         match projection.apply_shared(Arc::clone(&batch)).await {
             Err(ApplyBatchError::Passing(error)) => {
-                tracing::warn!(stream = source.stream(), %error, "read model cannot be written, trying again");
+                tracing::warn!(stream = source.stream(), %error, "failed to write the read model; retrying");
                 pause(RETRY_PAUSE).await;
             }
             outcome @ (Ok(()) | Err(ApplyBatchError::Rebuilt | ApplyBatchError::Closed)) => return outcome,
@@ -331,7 +331,7 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
 
     decoded.unwrap_or_else(|error| {
         let event_id = message.headers.event_id();
-        tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message is not read into the read model");
+        tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message skipped by the read model");
         metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
         Applied::Unreadable { source, sequence }
     })

@@ -71,13 +71,13 @@ impl Projection {
         match tokio::time::timeout(EMBED_PATIENCE, embedded).await {
             Ok(Ok(vectors)) => vectors.first().and_then(|vector| Quantized::of(vector)),
             Ok(Err(error)) => {
-                tracing::warn!(model = embedder.model(), %error, "a query is answered by words alone");
+                tracing::warn!(model = embedder.model(), %error, "query answered without vectors");
                 None
             }
             Err(_) => {
                 tracing::warn!(
                     model = embedder.model(),
-                    "a query waited too long for its vector, and is answered by words alone"
+                    "embedding a query timed out; answered without vectors"
                 );
                 None
             }

@@ -17,7 +17,7 @@ use crate::wire::seal::Trust;
 #[derive(Debug, thiserror::Error)]
 pub enum StepProjectionError {
     /// The stream cannot be read.
-    #[error("{stream} cannot be read: {detail}")]
+    #[error("failed to read {stream}: {detail}")]
     Read {
         /// Name of the stream.
         stream: &'static str,
@@ -25,7 +25,7 @@ pub enum StepProjectionError {
         detail: String,
     },
     /// The rows cannot be written.
-    #[error("the read model cannot be written")]
+    #[error("failed to write the read model")]
     Write(#[from] ApplyBatchError),
 }
 

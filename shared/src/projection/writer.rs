@@ -233,7 +233,7 @@ impl Writer {
 
             let (source, sequence) = applied.place();
             let event_id = applied.event_id().map(tracing::field::display);
-            tracing::warn!(stream = source.stream(), sequence, event_id, %error, "message cannot be projected, passed over");
+            tracing::warn!(stream = source.stream(), sequence, event_id, %error, "failed to project a message; skipping it");
             metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
             self.commit(std::iter::once(&Applied::Unreadable { source, sequence }))
                 .map_err(|error| ApplyBatchError::Passing(Arc::new(error)))?;
@@ -244,14 +244,14 @@ impl Writer {
 
     /// Discards the file and starts again at the beginning of every stream.
     fn rebuild(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
-        tracing::error!(path = %self.path.display(), detail, "read model is damaged, rebuilding it from the streams");
+        tracing::error!(path = %self.path.display(), detail, "read model is damaged; rebuilding it from the streams");
         self.connection = Connection::open_in_memory().map_err(|source| OpenProjectionError::Sqlite {
             path: self.path.clone(),
             source,
         })?;
 
         self.connection = schema::recreate(&self.path)
-            .inspect_err(|error| tracing::error!(%error, "read model cannot be made anew, writer stops"))?;
+            .inspect_err(|error| tracing::error!(%error, "failed to rebuild the read model; the writer stops"))?;
         self.people.forget();
         let relinked = self.transact(|connection, people| people.relink(connection));
         relinked.map_err(|source| OpenProjectionError::Sqlite {

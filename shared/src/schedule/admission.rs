@@ -22,7 +22,7 @@ pub enum AdmitScheduleError {
     #[error(transparent)]
     Parse(#[from] ParseScheduleError),
     /// The rule has FREQ=SECONDLY.
-    #[error("SECONDLY is not allowed")]
+    #[error("FREQ=SECONDLY is not allowed")]
     Secondly,
     /// The schedule fires more often than once a minute.
     #[error("fires more often than once a minute: {first} and {second} are {distance_ms} ms apart")]
@@ -35,7 +35,7 @@ pub enum AdmitScheduleError {
         distance_ms: i64,
     },
     /// The schedule does not fire within ten years.
-    #[error("does not fire within ten years")]
+    #[error("never fires within ten years")]
     Never,
 }
 
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn the_rest_is_refused_with_a_reason() {
         for (text, reason) in [
-            ("rrule FREQ=SECONDLY", "SECONDLY is not allowed"),
-            ("rrule FREQ=SECONDLY;INTERVAL=3600", "SECONDLY is not allowed"),
+            ("rrule FREQ=SECONDLY", "FREQ=SECONDLY is not allowed"),
+            ("rrule FREQ=SECONDLY;INTERVAL=3600", "FREQ=SECONDLY is not allowed"),
             (
                 "rrule FREQ=DAILY;INTERVAL=0",
                 "INTERVAL `0`: expected a whole number from 1",
@@ -135,11 +135,11 @@ mod tests {
             ),
             (
                 "rrule FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30",
-                "does not fire within ten years",
+                "never fires within ten years",
             ),
-            ("cron 0 0 31 2 *", "does not fire within ten years"),
-            ("at 2020-01-01T00:00", "does not fire within ten years"),
-            ("at 2099-01-01T00:00", "does not fire within ten years"),
+            ("cron 0 0 31 2 *", "never fires within ten years"),
+            ("at 2020-01-01T00:00", "never fires within ten years"),
+            ("at 2099-01-01T00:00", "never fires within ten years"),
             ("every 59s", "more often than once a minute"),
             ("cron */30 * * * * *", "more often than once a minute"),
             ("cron 0,30 0 0 1 * *", "more often than once a minute"),

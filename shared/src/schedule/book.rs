@@ -24,7 +24,7 @@ pub enum WriteScheduleError {
     #[error(transparent)]
     Write(#[from] CasError),
     /// Other writers changed the record at every attempt.
-    #[error("schedule `{id}` is written by others all the time")]
+    #[error("schedule `{id}`: too many concurrent updates")]
     Contended {
         /// Id of the schedule.
         id: String,
@@ -82,7 +82,7 @@ impl ScheduleBook {
         for (key, entry) in self.kv.entries().await? {
             let id = entry.value.spec.id.as_str();
             if id.starts_with(prefix) && !said.contains(id) {
-                tracing::info!(schedule = id, "schedule is removed");
+                tracing::info!(schedule = id, "schedule removed");
 
                 match self.kv.delete(&key, Some(entry.revision)).await {
                     Ok(()) => {}

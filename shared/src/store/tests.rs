@@ -119,7 +119,7 @@ fn a_value_of_another_type_is_named() {
     assert!(
         error
             .to_string()
-            .starts_with(r"cannot decode the value at key key\n of tree notes"),
+            .starts_with(r"failed to decode the value at key key\n of tree notes"),
         "{error}"
     );
 }
@@ -140,7 +140,7 @@ fn a_full_disk_is_told_apart() {
     };
     check(io::ErrorKind::StorageFull, "disk full at /spool");
     check(io::ErrorKind::QuotaExceeded, "disk full at /spool");
-    check(io::ErrorKind::PermissionDenied, "cannot read or write /spool");
+    check(io::ErrorKind::PermissionDenied, "failed to read or write /spool");
 }
 
 #[derive(Debug, Clone)]

@@ -70,7 +70,7 @@ pub enum DecodeError {
         detail: String,
     },
     /// `Nexus-Schema` names another type.
-    #[error("{expected}: the message says it is `{found}`")]
+    #[error("{expected}: the message is of type `{found}`")]
     OtherSchema {
         /// Name of the expected type.
         expected: &'static str,
@@ -78,7 +78,7 @@ pub enum DecodeError {
         found: String,
     },
     /// The version is newer than this release.
-    #[error("{schema}: version {found} is newer than {known}, which this release reads")]
+    #[error("{schema}: version {found} is not supported; the newest supported version is {known}")]
     NewerSchema {
         /// Name of the type.
         schema: &'static str,
@@ -88,7 +88,7 @@ pub enum DecodeError {
         known: u16,
     },
     /// The version is too old to be read.
-    #[error("{schema}: version {found} is no longer read")]
+    #[error("{schema}: version {found} is no longer supported")]
     TooOld {
         /// Name of the type.
         schema: &'static str,
@@ -104,7 +104,7 @@ pub enum DecodeError {
         found: String,
     },
     /// The payload is larger than [`Wire::MAX_BYTES`].
-    #[error("{schema}: {size} bytes, at most {max} are read")]
+    #[error("{schema}: {size} bytes; at most {max} are allowed")]
     Oversize {
         /// Name of the expected type.
         schema: &'static str,

@@ -61,7 +61,7 @@ pub enum ParseKeyError {
     #[error("expected hexadecimal digits or base64")]
     Encoding,
     /// The key is shorter than [`MIN_KEY_BYTES`]; the value is its length in bytes.
-    #[error("expected at least {MIN_KEY_BYTES} bytes, {0} found")]
+    #[error("expected at least {MIN_KEY_BYTES} bytes, found {0}")]
     Short(usize),
 }
 
@@ -188,7 +188,7 @@ pub struct Trust {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmitEventError {
     /// The event names another conversation than its stored subject.
-    #[error("event {id}: its channel, account or peer is not that of the subject {subject}")]
+    #[error("event {id}: channel, account or peer differ from the subject {subject}")]
     WrongSubject {
         /// Id of the event.
         id: EventId,
@@ -196,7 +196,7 @@ pub enum AdmitEventError {
         subject: String,
     },
     /// The event has no valid seal, although all publishers of its channel seal.
-    #[error("event {id}: events of channel `{channel}` are sealed by the system itself, and this one is not")]
+    #[error("event {id}: channel `{channel}` is reserved for the system; the event has no valid seal")]
     Unsealed {
         /// Id of the event.
         id: EventId,
@@ -204,7 +204,7 @@ pub enum AdmitEventError {
         channel: String,
     },
     /// The id of the event belongs to another source.
-    #[error("event {id}: its id must begin with `{prefix}`, because {origin} brought it")]
+    #[error("event {id}: the id must start with `{prefix}` for origin {origin}")]
     ForeignId {
         /// Id of the event.
         id: EventId,

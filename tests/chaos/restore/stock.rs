@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{Outgoing, RequestError};
-use shared::clock::{Clock as _, SystemClock};
+use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::model::approval::{ApprovalStatus, Confirmation};
 use shared::model::approval_api::{ApprovalList, GetApproval, ListApprovals};
 use shared::model::dispatch::DeliveryContext;
@@ -118,8 +118,8 @@ impl Stock {
         let stock = Self {
             model,
             receiver,
-            fired: [Ulid::generate(), Ulid::generate()],
-            open: [Ulid::generate(), Ulid::generate()],
+            fired: [SystemIds.ulid(), SystemIds.ulid()],
+            open: [SystemIds.ulid(), SystemIds.ulid()],
             approvals: Default::default(),
             requests: 0,
             calls: 0,
@@ -141,7 +141,7 @@ impl Stock {
             .expect("the letter is stored");
 
         for (index, peer) in ["waits", "decided"].into_iter().enumerate() {
-            self.approvals[index] = eventually("a human is asked", SETTLE, async || {
+            self.approvals[index] = eventually("approval requested", SETTLE, async || {
                 let pending = pending(world).await?;
                 let of_peer = |one: &&Confirmation| {
                     let asked_in = one.request.asked_in.as_ref();

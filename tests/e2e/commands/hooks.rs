@@ -149,7 +149,7 @@ pub(super) async fn switched(operator: &Operator) {
 
     for action in ["show", "enable", "rm"] {
         operator
-            .refused(&["hook", action, "nobody"], "there is no hook nobody")
+            .refused(&["hook", action, "nobody"], "hook nobody does not exist")
             .await;
     }
 

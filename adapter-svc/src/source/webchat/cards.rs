@@ -104,7 +104,7 @@ async fn standing(bus: &Bus, card: &Watched) -> Option<&'static str> {
         Ok(confirmation) => word(&confirmation, card),
         Err(RequestError::Service { .. }) => Some("gone"),
         Err(error) => {
-            tracing::debug!(approval = card.approval, %error, "where an approval stands is asked again");
+            tracing::debug!(approval = card.approval, %error, "retrying to read an approval's status");
             None
         }
     }

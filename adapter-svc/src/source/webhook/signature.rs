@@ -65,7 +65,7 @@ pub enum SignatureError {
         header: String,
     },
     /// A header is present, but cannot be parsed.
-    #[error("header `{header}` is malformed: {expected} is expected")]
+    #[error("header `{header}` is malformed: expected {expected}")]
     Malformed {
         /// Name of the header.
         header: String,
@@ -76,7 +76,7 @@ pub enum SignatureError {
     #[error("no signature matches")]
     Mismatch,
     /// The signed timestamp is too far from now.
-    #[error("signed {age_s} s ago, at most {tolerance_s} s either way are tolerated")]
+    #[error("signature is {age_s} s old; the tolerance is {tolerance_s} s")]
     Expired {
         /// Age of the timestamp, in seconds; negative if it lies ahead.
         age_s: i64,

@@ -94,7 +94,7 @@ impl Desk {
 
         tracing::warn!(
             approval = id,
-            "KV was put back to an older state: the approval is asked again"
+            "KV is older than the ledger: requesting the approval again"
         );
         self.audit(&next).await?;
 

@@ -57,11 +57,11 @@ impl Desk {
         };
         if before >= MAX_REFUSALS {
             self.refusals.remember(id, before);
-            tracing::debug!(approval = id, by, via = word.via, %why, "word on an approval is refused, as many before it");
+            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval rejected (repeated)");
             return Ok(());
         }
 
-        tracing::info!(approval = id, by, via = word.via, %why, "word on an approval is refused");
+        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval rejected");
         let record = ApprovalRecord {
             response: Some(why.to_string()),
             at: self.clock.now(),

@@ -22,61 +22,61 @@ pub enum Refusal {
     #[error("there is no command")]
     Empty,
     /// It is too long.
-    #[error("longer than {MAX_COMMAND_BYTES} bytes")]
+    #[error("the command exceeds {MAX_COMMAND_BYTES} bytes")]
     TooLong,
     /// `|`, `||`, `&&`, `;`, `&`.
-    #[error("`{0}` runs more than one command: put it into a script and list the script")]
+    #[error("`{0}` combines several commands; put them into a script and list the script")]
     Operator(&'static str),
     /// A line break outside of quotes, or one that is escaped.
-    #[error("a line break outside of quotes")]
+    #[error("line break outside of quotes")]
     LineBreak,
     /// A control character.
     #[error("control character U+{0:04X}")]
     Control(u32),
     /// `$( )`, backticks, `<( )`, `>( )`.
-    #[error("a substitution runs another command")]
+    #[error("command substitution is not allowed")]
     Substitution,
     /// `$name`, `${ }`, `$'…'`, `~user`; or a variable that has no absolute path as its value here.
     #[error("only $CLAUDE_PROJECT_DIR, ${{CLAUDE_PROJECT_DIR}}, $HOME and a leading ~ are expanded")]
     Expansion,
     /// `( )`.
-    #[error("a subshell")]
+    #[error("subshells are not allowed")]
     Subshell,
     /// `{a,b}`.
-    #[error("a brace outside of quotes")]
+    #[error("brace outside of quotes")]
     Brace,
     /// A file name pattern that could become an option, or a program.
-    #[error("a file name pattern as the program, or behind a hyphen")]
+    #[error("file name pattern as the program or in an option")]
     Pattern,
     /// A file name pattern that stands for too many files, or for names that are no UTF-8.
-    #[error("the file name pattern `{0}` stands for more than {MAX_MATCHES} names, or for one that is no UTF-8")]
+    #[error("the file name pattern `{0}` matches more than {MAX_MATCHES} names, or a name that is not UTF-8")]
     Matches(String),
     /// The working directory is gone.
-    #[error("the working directory cannot be read")]
+    #[error("failed to read the working directory")]
     Nowhere,
     /// `#`.
-    #[error("a comment")]
+    #[error("comments are not allowed")]
     Comment,
     /// A redirect to a file.
-    #[error("a redirect other than `>/dev/null`, `2>/dev/null` and `2>&1`")]
+    #[error("only the redirects `>/dev/null`, `2>/dev/null` and `2>&1` are allowed")]
     Redirect,
     /// A word behind a redirect.
-    #[error("a word behind a redirect: redirects stand at the end")]
+    #[error("redirects must be at the end")]
     Behind,
     /// A quote without its end.
     #[error("unbalanced quotes")]
     Quotes,
     /// `NAME=value command`.
-    #[error("an assignment before the command")]
+    #[error("variable assignments before the command are not allowed")]
     Assignment,
     /// A word of the shell's own where the command stands.
-    #[error("`{0}` is a word of the shell")]
+    #[error("`{0}` is a shell keyword or builtin")]
     Reserved(String),
     /// No entry takes it whole.
-    #[error("no entry of the allow-list takes the whole command")]
+    #[error("no entry of the allow-list matches the command")]
     NoEntry,
     /// With this option the program writes a file or runs another, and only a wildcard takes it.
-    #[error("option `{0}` writes files or runs other programs, and the entry does not name it")]
+    #[error("option `{0}` can write files or run programs; the entry must name it")]
     Option(String),
 }
 

@@ -215,7 +215,7 @@ impl Making<'_> {
 
         tracing::info!(
             session = %self.session, approval = standing.request.id, tool = standing.request.tool,
-            "a human is asked about an agent's own call"
+            "approval requested for an external tool call"
         );
         desk.announce(&standing).await?;
 

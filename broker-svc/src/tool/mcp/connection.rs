@@ -66,7 +66,7 @@ impl Connection {
 
         match tokio::time::timeout(LIST_WITHIN, self.running.list_all_tools()).await {
             Ok(Ok(tools)) => {
-                tracing::info!(server, tools = tools.len(), "tools of an MCP server have changed");
+                tracing::info!(server, tools = tools.len(), "tools of an MCP server changed");
                 *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(tools);
             }
             Ok(Err(error)) => self.still_changed(server, &error.to_string()),
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     fn still_changed(&self, server: &str, error: &str) {
-        tracing::warn!(server, error, "changed tools of an MCP server are not known");
+        tracing::warn!(server, error, "failed to list the changed tools of an MCP server");
         self.ear.changed.store(true, Ordering::SeqCst);
     }
 
@@ -108,7 +108,7 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
     };
 
     let tools = running.list_all_tools().await.map_err(|error| error.to_string())?;
-    tracing::info!(server = name, tools = tools.len(), "MCP server is there");
+    tracing::info!(server = name, tools = tools.len(), "connected to an MCP server");
 
     Ok(Connection {
         peer: running.peer().clone(),

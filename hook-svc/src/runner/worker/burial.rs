@@ -81,7 +81,7 @@ impl Run<'_> {
             tracing::error!(
                 hook = hook.id,
                 cause,
-                "hook is not called for a while: it keeps killing its worker"
+                "hook suspended: it repeatedly crashes its worker"
             );
         }
 
@@ -130,7 +130,7 @@ fn is_called(state: &State<'_>, note: Note, hook: &HookSource) -> bool {
 
 fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit>, note: Note, state: &State<'_>) {
     if death.is_orderly() {
-        tracing::debug!(worker, cause, "hook worker is ended");
+        tracing::debug!(worker, cause, "hook worker stopped");
         return;
     }
 

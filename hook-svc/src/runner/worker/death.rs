@@ -6,31 +6,31 @@ use crate::runner::protocol::ReadFrameError;
 /// Why a worker process ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkerDeath {
-    #[error("the process could not be started")]
+    #[error("failed to start the process")]
     Start(#[source] std::io::Error),
-    #[error("the pipe broke")]
+    #[error("broken pipe")]
     Pipe(#[source] std::io::Error),
-    #[error("the process exited, or closed its pipes")]
+    #[error("the process exited or closed its pipes")]
     Exited,
     #[error("no progress for {0} ms of processor time")]
     Stuck(u128),
-    #[error("no progress for {0} ms: it neither computed nor answered")]
+    #[error("no progress for {0} ms: idle without an answer")]
     Still(u128),
-    #[error("no end of an evaluation {over_ms} ms after its time-out")]
+    #[error("evaluation still running {over_ms} ms after its time-out")]
     Overdue { slot: u32, over_ms: u128 },
-    #[error("it sent what no worker sends")]
+    #[error("protocol violation by the worker")]
     Frame(#[source] ReadFrameError),
-    #[error("it sent what no worker sends")]
+    #[error("protocol violation by the worker")]
     Hook(#[from] ImpossibleAnswer),
-    #[error("it holds {0} MiB of memory")]
+    #[error("worker exceeded its memory limit ({0} MiB)")]
     Memory(u64),
-    #[error("it has grown to {0} MiB and is replaced")]
+    #[error("worker grew to {0} MiB; replacing it")]
     Grown(u64),
     #[error("hooks that it has loaded were deleted or replaced")]
     Replaced,
-    #[error("it had nothing to do")]
+    #[error("worker was idle")]
     Idle,
-    #[error("it is another suspect's turn")]
+    #[error("worker ended so that another suspected hook can run alone")]
     Turn,
 }
 

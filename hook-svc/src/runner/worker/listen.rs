@@ -97,14 +97,14 @@ impl Run<'_> {
         let error = protocol::cut(frame.message.unwrap_or_default());
         let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
             if self.may_log(&error) {
-                tracing::warn!(error, "some hook threw outside of its evaluations");
+                tracing::warn!(error, "uncaught error of an unknown hook outside of evaluations");
             }
             return;
         };
 
         let hook = Arc::clone(hook);
         if self.may_log(&format!("{}{error}", hook.id)) {
-            tracing::warn!(hook = hook.id, error, "hook threw outside of its evaluations");
+            tracing::warn!(hook = hook.id, error, "uncaught error of a hook outside of evaluations");
         }
 
         // Nobody may be interested.
@@ -125,7 +125,7 @@ impl Run<'_> {
             }
 
             if self.may_log(&format!("{hook}{error}")) {
-                tracing::warn!(hook, %error, "hook does not load");
+                tracing::warn!(hook, %error, "failed to load a hook");
             }
         }
     }
@@ -142,7 +142,7 @@ impl Run<'_> {
         if let Some(hook) = mine.and_then(|index| set.hooks().get(index as usize))
             && board.ran(hook)
         {
-            tracing::info!(hook = hook.id, "hook is no suspect any more");
+            tracing::info!(hook = hook.id, "hook no longer suspected of crashing workers");
         }
 
         match stage {

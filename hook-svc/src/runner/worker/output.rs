@@ -74,7 +74,7 @@ impl Run<'_> {
             let text = String::from_utf8_lossy(&buffer[..length]);
             let text = text.trim_end();
             if self.may_log(text) {
-                tracing::info!(worker = self.index, text, "hooks printed");
+                tracing::info!(worker = self.index, text, "hook output");
             }
         }
 
@@ -93,7 +93,7 @@ impl Run<'_> {
                 metrics::counter!("nexus_hook_output_dropped_total").increment(1);
                 tracing::warn!(
                     worker = self.index,
-                    "hooks print more than {MAX_LOGGED_BYTES} bytes a second: the rest is dropped"
+                    "hook output exceeds {MAX_LOGGED_BYTES} bytes a second; dropping the rest"
                 );
                 false
             }

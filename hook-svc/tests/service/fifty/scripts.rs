@@ -19,8 +19,8 @@ const NUMBERS = 'WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)
 ";
 
 /// One of these, whichever bound of the host a machine reaches first.
-const STANDS: &str = "processor time|neither computed nor answered|timed out after|no end of an evaluation";
-const HOLDS: &str = "memory|processor time|neither computed nor answered|timed out after|no end of an evaluation";
+const STANDS: &str = "processor time|idle without an answer|timed out after|evaluation still running";
+const HOLDS: &str = "memory|processor time|idle without an answer|timed out after|evaluation still running";
 
 /// Name, script, and a part of what it is paused for, one of several where it depends on the machine; none where it only costs itself, and need not be paused.
 pub(super) type Hostile = (&'static str, &'static str, Option<&'static str>);
@@ -155,7 +155,7 @@ const FORGERS: [Hostile; 10] = [
     (
         "answers",
         "export default () => { say({ r: [[mapped()[0], 0, [1], [[0, 1, '{\"fire\":true}']], [], [9999], []]] }); for (;;); };",
-        Some("an answer about hook 9999"),
+        Some("answer for hook 9999"),
     ),
     (
         "calls",
@@ -175,7 +175,7 @@ const FORGERS: [Hostile; 10] = [
     (
         "queries",
         "export default () => { for (;;) say(query('SELECT 1')); };",
-        Some("a query before the last one was answered"),
+        Some("query before the previous one was answered"),
     ),
 ];
 
@@ -184,12 +184,12 @@ const READERS: [Hostile; 5] = [
     (
         "endless",
         "export default ({ dbPath }) => new Database(dbPath).query(NUMBERS + 'SELECT count(*) FROM n').get();",
-        Some("the query took more than"),
+        Some("the query took longer than"),
     ),
     (
         "all",
         "export default ({ dbPath }) => new Database(dbPath).query(NUMBERS + 'SELECT hex(zeroblob(1000)) FROM n').all();",
-        Some("the query took more than"),
+        Some("the query took longer than"),
     ),
     (
         "unread",
@@ -273,7 +273,7 @@ const LOUD: [Hostile; 15] = [
         "quotes",
         "const text = 'x'.repeat(1 << 23); export default () => { say({ r: text }); for (;;); };",
         Some(
-            "it sent what no worker sends|processor time|neither computed nor answered|timed out after|no end of an evaluation",
+            "protocol violation by the worker|processor time|idle without an answer|timed out after|evaluation still running",
         ),
     ),
     (

@@ -98,7 +98,7 @@ impl<T: Wire> KvWatch<T> {
 
             if self.reading.is_broken() {
                 if let Err(error) = self.open().await {
-                    tracing::debug!(bucket = self.kv.bucket, error, "watch is not there yet");
+                    tracing::debug!(bucket = self.kv.bucket, error, "failed to start a watch; retrying");
                     pause(REPAIR_PAUSE).await;
                 }
                 continue;
@@ -116,7 +116,7 @@ impl<T: Wire> KvWatch<T> {
                     Ok(Some(event)) => return event,
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::debug!(bucket = self.kv.bucket, %error, "the leader cannot be asked yet");
+                        tracing::debug!(bucket = self.kv.bucket, %error, "failed to query the leader; retrying");
                         pause(REPAIR_PAUSE).await;
                     }
                 }
@@ -190,7 +190,7 @@ impl<T: Wire> KvWatch<T> {
         tracing::error!(
             bucket,
             last,
-            "a bucket was put back or made anew: what it holds is read from the beginning"
+            "bucket was restored or recreated: reading it from the beginning"
         );
 
         metrics::counter!("nexus_kv_buckets_anew_total", "bucket" => bucket).increment(1);
@@ -204,7 +204,7 @@ impl<T: Wire> KvWatch<T> {
         self.looked_at = SystemClock.monotonic();
         let info = match self.kv.bus.stream_info(&self.kv.stream()).await {
             Ok(info) => info,
-            Err(error) => return tracing::debug!(bucket = self.kv.bucket, %error, "the bucket is not looked at now"),
+            Err(error) => return tracing::debug!(bucket = self.kv.bucket, %error, "failed to check a bucket"),
         };
         let is_same = self.bucket.as_ref() == Some(&Identity::of(&info));
         if !is_same || info.state.last < self.told.last() || self.was_purged(info.state.first).await {

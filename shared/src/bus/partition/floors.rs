@@ -213,12 +213,12 @@ impl Floors {
                     // The record is gone or broken: it is written again from the floors known here.
                     Ok((None, revision)) => stored.1 = revision,
                     Err(error) => {
-                        tracing::debug!(key = self.key, %error, "floors cannot be read");
+                        tracing::debug!(key = self.key, %error, "failed to read floors");
                         return;
                     }
                 },
                 Err(error) => {
-                    tracing::debug!(key = self.key, %error, "floors were not stored");
+                    tracing::debug!(key = self.key, %error, "failed to store floors");
                     return;
                 }
             }

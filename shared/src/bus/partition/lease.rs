@@ -126,7 +126,7 @@ impl Held {
     /// Aborts the handler, with everything it has in progress, if the lease is over.
     pub(super) fn end_if_over(&mut self) {
         if !self.over && !self.ended && !self.deadline.is_live() {
-            tracing::warn!(key = %self.key, "lease is lost");
+            tracing::warn!(key = %self.key, "lease lost");
             metrics::counter!("nexus_leases_lost_total").increment(1);
             self.deadline.stop.cancel();
             self.handler.abort();
@@ -145,7 +145,7 @@ impl Held {
                 self.deadline.refreshed(asked_at);
             }
             Err(PublishError::WrongLastSequence { .. }) => return false,
-            Err(error) => tracing::debug!(key = %self.key, %error, "lease was not refreshed"),
+            Err(error) => tracing::debug!(key = %self.key, %error, "failed to refresh a lease"),
         }
 
         true
@@ -165,7 +165,7 @@ impl Held {
                 false
             }
             Err(error) => {
-                tracing::debug!(key = %self.key, %error, "lease cannot be read");
+                tracing::debug!(key = %self.key, %error, "failed to read a lease");
                 false
             }
         }
@@ -178,7 +178,7 @@ impl Held {
         }
         let given = tokio::time::timeout(TICK, self.kv.delete(&self.key, Some(self.revision))).await;
         if !matches!(given, Ok(Ok(()))) {
-            tracing::debug!(key = %self.key, "lease was not given back and will lapse");
+            tracing::debug!(key = %self.key, "failed to release a lease; it expires");
         }
     }
 }
@@ -253,13 +253,13 @@ where
         Ok(published) => published.sequence,
         Err(PublishError::WrongLastSequence { .. }) => return None,
         Err(error) => {
-            tracing::debug!(key, %error, "lease was not taken");
+            tracing::debug!(key, %error, "failed to acquire a lease");
             return None;
         }
     };
 
     let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
-    tracing::debug!(key, epoch = taken, "partition is taken");
+    tracing::debug!(key, epoch = taken, "partition acquired");
     let tenure = Tenure {
         bus,
         group,
@@ -307,7 +307,12 @@ where
                 handler(owned).await;
             }
             Err(error) => {
-                tracing::debug!(group = group.name, partition, error, "partition cannot be begun yet");
+                tracing::debug!(
+                    group = group.name,
+                    partition,
+                    error,
+                    "failed to start a partition; retrying"
+                );
                 tokio::select! {
                     () = deadline.stop.cancelled() => return,
                     () = crate::clock::pause(TICK / 3) => {}

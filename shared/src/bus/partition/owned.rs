@@ -100,7 +100,7 @@ impl Owned {
             () = self.deadline.stop.cancelled() => return None,
             message = reading.next() => message,
             () = patience => {
-                tracing::debug!(partition = self.partition, "nothing came since the take-over, begun anew");
+                tracing::debug!(partition = self.partition, "no message since the take-over; restarting");
                 return None;
             }
         };
@@ -116,7 +116,7 @@ impl Owned {
         match message {
             Ok(incoming) => Some(incoming),
             Err(error) => {
-                tracing::debug!(partition = self.partition, %error, "begun anew");
+                tracing::debug!(partition = self.partition, %error, "restarted");
                 if let Some(reading) = self.reading.take() {
                     reading.forget();
                 }

@@ -82,9 +82,9 @@ struct Own {
 pub(super) enum BrokenReading {
     #[error("the connection was lost")]
     Connection,
-    #[error("the pull is broken: {0}")]
+    #[error("pull failed: {0}")]
     Pull(String),
-    #[error("a message went elsewhere: {found} came where {expected} was expected")]
+    #[error("sequence gap: expected {expected}, got {found}")]
     Elsewhere { found: u64, expected: u64 },
 }
 
@@ -308,7 +308,7 @@ fn forget(tenure: &Arc<Tenure>, name: String) {
     tokio::spawn(async move {
         let (bus, stream) = (&tenure.bus, tenure.group.stream);
         if let Err(error) = bus.jetstream.delete_consumer_from_stream(&name, stream).await {
-            tracing::debug!(name, %error, "the former consumer is left to be forgotten");
+            tracing::debug!(name, %error, "leaving the former consumer to expire");
         }
     });
 }

@@ -93,7 +93,7 @@ fn follow<T: Wire + Send + 'static>(
                     apply(Some((key, revision, false)))
                 }
                 KvEvent::Bad { key, revision, error } => {
-                    tracing::warn!(key, error, "a coordination record cannot be read");
+                    tracing::warn!(key, error, "failed to read a coordination record");
                     let Some(key) = key.strip_prefix(&prefix) else { continue };
                     bad(key, revision)
                 }

@@ -18,10 +18,10 @@ const MAX_LAYERS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadNetworkError {
     /// The configuration is not JSON of the expected form.
-    #[error("config.json cannot be read")]
+    #[error("failed to read config.json")]
     Json(#[from] serde_json::Error),
     /// The network is of another kind.
-    #[error("config.json says {key} = {found}, expected {expected}")]
+    #[error("config.json has {key} = {found}; expected {expected}")]
     OtherKind {
         /// Key of the configuration.
         key: &'static str,
@@ -31,7 +31,7 @@ pub enum ReadNetworkError {
         expected: &'static str,
     },
     /// The weights are not valid, or from another model.
-    #[error("the weights do not fit config.json")]
+    #[error("the weights do not match config.json")]
     Weights(#[from] ReadWeightsError),
     /// The number of values does not match their shape.
     #[error("the weights have no shape")]

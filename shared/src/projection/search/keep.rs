@@ -43,7 +43,7 @@ pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: Sha
                 tracing::warn!(
                     model = embedder.model(),
                     error = chain(&error),
-                    "vectors are not kept now, trying again"
+                    "failed to store vectors; retrying"
                 );
                 pause(RETRY_PAUSE).await;
             }
@@ -53,15 +53,15 @@ pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: Sha
 
 #[derive(Debug, thiserror::Error)]
 enum KeepVectorsError {
-    #[error("the read model was made anew")]
+    #[error("the read model was rebuilt")]
     Renewed,
     #[error("the read model is closed")]
     Closed,
-    #[error("texts cannot be embedded")]
+    #[error("failed to embed texts")]
     Embed(#[from] crate::embed::EmbedTextsError),
-    #[error("texts cannot be read")]
+    #[error("failed to read texts")]
     Read(#[source] QueryProjectionError),
-    #[error("vectors cannot be written")]
+    #[error("failed to write vectors")]
     Write(#[source] ApplyBatchError),
 }
 
@@ -145,7 +145,7 @@ impl Keeper<'_> {
             let now = self.clock.monotonic();
             if now.duration_since(told) > PROGRESS_EVERY {
                 told = now;
-                tracing::info!(model, position, reached, "events are being embedded");
+                tracing::info!(model, position, reached, "embedding events");
             }
 
             let reached = self.projection.position(Source::Events);
@@ -191,7 +191,7 @@ impl Keeper<'_> {
         drop(index);
 
         if vectors > 0 {
-            tracing::info!(vectors, "vectors are loaded");
+            tracing::info!(vectors, "vectors loaded");
         }
 
         Ok(())
