@@ -440,7 +440,7 @@ pub(crate) fn agent_away() -> AgentAway {
     AgentAway {
         session: session(),
         turn: ulid(5),
-        why: "the model provider is unreachable: connection refused".to_owned(),
+        why: "the model's provider cannot be reached: connection refused".to_owned(),
         since: AT,
         until: AT.plus(20_000),
     }

@@ -1,4 +1,4 @@
-//! The port between a turn and the agent that answers it. Source: `sessions.md` "Agents".
+//! The port between a turn and the agent that answers it. Source: `docs/design/sessions.md` §6.
 //!
 //! An [`Agent`] answers a whole turn at once; a [`Stepper`] asks its model and runs its tools one at a time.
 

@@ -1,8 +1,8 @@
 //! `nexus hook import-claude`: the hooks of a Claude Code settings file as a `hooks.yaml`.
 //!
-//! A command that is one program with plain words is listed as it stands. Everything else that a shell would read (pipes,
-//! lists, redirects, other variables, patterns) goes into a script, and the script into the list: no shell reads a listed
-//! command here. Source: `trust.md` §6.
+//! A command that is one program with plain words is listed as it stands. Everything else that a shell would read
+//! (pipes, lists, redirects, other variables, patterns) goes into a script, and the script into the list: no shell
+//! reads a listed command here. Source: `docs/design/trust.md` §6.
 
 mod matcher;
 
