@@ -48,7 +48,7 @@ pub enum Callbacks {
 
 impl Callbacks {
     /// Returns the checks for the channel in `body`; checks that always fail if the channel is unknown.
-    fn of(&self, body: &[u8]) -> Cow<'_, Checks> {
+    fn checks_for(&self, body: &[u8]) -> Cow<'_, Checks> {
         #[derive(Deserialize)]
         struct Speaks {
             channel: String,
@@ -92,7 +92,7 @@ struct Callback {
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status: 401 if the signature is invalid or too old; 400 if the body is not for
 /// this approval.
-pub async fn post(
+pub async fn post_decision(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
@@ -101,11 +101,11 @@ pub async fn post(
         return Err(Refusal::UnknownPath);
     };
 
-    let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
+    let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
-    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+    let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
     // The unverified body selects the keys: a wrong channel only selects keys that do not match the signature.
-    standard::verify(&callbacks.of(&body), &parts.headers, &body, gateway.clock.now())?;
+    standard::verify(&callbacks.checks_for(&body), &parts.headers, &body, gateway.clock.now())?;
     let said = read(&id, &body)?;
 
     let question = DecideApproval {
@@ -126,14 +126,14 @@ pub async fn post(
     let asked = gateway
         .bus
         .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
-    Ok(answer(asked.await))
+    Ok(answer_response(asked.await))
 }
 
 /// Handles `GET /approvals/{id}`: the page of a card's link. It decides nothing.
 ///
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status: 401 if the link is invalid, for another approval, or expired.
-pub async fn look(
+pub async fn show_link_page(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
     link: Result<Query<Link>, QueryRejection>,
@@ -142,8 +142,8 @@ pub async fn look(
         return Err(Refusal::UnknownPath);
     };
 
-    let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
-    let Query(link) = link.map_err(|error| malformed(error.body_text(), "query"))?;
+    let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
+    let Query(link) = link.map_err(|error| malformed_request(error.body_text(), "query"))?;
     let now = gateway.clock.now();
     link.verify(checks, &id, now)?;
 
@@ -155,14 +155,14 @@ pub async fn look(
 
     // The stamp proves to `tap` that the form came from this page, and not from another site.
     let at = now.0.div_euclid(1_000);
-    let stamp = checks.keys.first().map(|key| link::stamp(key, &id, at, &link.sig));
+    let stamp = checks.keys.first().map(|key| link::page_stamp(key, &id, at, &link.sig));
 
     Ok(match asked {
-        Ok(confirmation) => html(
+        Ok(confirmation) => html_page(
             StatusCode::OK,
-            page::question(&confirmation, &link, at, &stamp.unwrap_or_default()),
+            page::question_page(&confirmation, &link, at, &stamp.unwrap_or_default()),
         ),
-        Err(error) => html(StatusCode::SERVICE_UNAVAILABLE, page::said(&error.to_string())),
+        Err(error) => html_page(StatusCode::SERVICE_UNAVAILABLE, page::message_page(&error.to_string())),
     })
 }
 
@@ -171,7 +171,7 @@ pub async fn look(
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status: 401 if page or link is invalid, or the page is older than five
 /// minutes.
-pub async fn tap(
+pub async fn post_link_decision(
     State(gateway): State<Gateway>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
@@ -180,15 +180,15 @@ pub async fn tap(
         return Err(Refusal::UnknownPath);
     };
 
-    let Path(id) = id.map_err(|error| malformed(error.body_text(), "path"))?;
+    let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
-    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
-    let tap: Tap = serde_urlencoded::from_bytes(&body).map_err(|error| malformed(error.to_string(), "body"))?;
+    let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
+    let tap: Tap = serde_urlencoded::from_bytes(&body).map_err(|error| malformed_request(error.to_string(), "body"))?;
     tap.verify(checks, &id, gateway.clock.now())?;
     let approve = match tap.say.as_str() {
         "approve" => true,
         "deny" => false,
-        _ => return Err(malformed("`approve` or `deny` is expected".to_owned(), "say")),
+        _ => return Err(malformed_request("`approve` or `deny` is expected".to_owned(), "say")),
     };
 
     let question = DecideApproval {
@@ -213,19 +213,22 @@ pub async fn tap(
     let answer: Result<ApprovalAnswer, RequestError> = asked.await;
 
     Ok(match answer {
-        Ok(answer) => html(StatusCode::OK, page::said(&format!("It is {}.", answer.status.name()))),
+        Ok(answer) => html_page(
+            StatusCode::OK,
+            page::message_page(&format!("It is {}.", answer.status.name())),
+        ),
         Err(RequestError::Service { code, text, .. }) => {
             let status = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-            html(status, page::said(&text))
+            html_page(status, page::message_page(&text))
         }
         Err(
             error @ (RequestError::NoResponder { .. } | RequestError::Timeout { .. } | RequestError::Answer { .. }),
-        ) => html(StatusCode::SERVICE_UNAVAILABLE, page::said(&error.to_string())),
+        ) => html_page(StatusCode::SERVICE_UNAVAILABLE, page::message_page(&error.to_string())),
     })
 }
 
 /// Returns a page that no other page may frame, and that is neither cached nor named in a `Referer`.
-fn html(status: StatusCode, text: String) -> Response {
+fn html_page(status: StatusCode, text: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),
@@ -242,21 +245,27 @@ fn html(status: StatusCode, text: String) -> Response {
 
 /// Parses `body` as a callback about `id`.
 fn read(id: &str, body: &[u8]) -> Result<Callback, Refusal> {
-    let said: Callback = serde_json::from_slice(body).map_err(|error| malformed(error.to_string(), "body"))?;
+    let said: Callback = serde_json::from_slice(body).map_err(|error| malformed_request(error.to_string(), "body"))?;
     if said.approval != id {
-        return Err(malformed("the approval of the path is expected".to_owned(), "approval"));
+        return Err(malformed_request(
+            "the approval of the path is expected".to_owned(),
+            "approval",
+        ));
     }
     if is_reserved(&said.channel) {
-        return Err(malformed("the channel of a platform is expected".to_owned(), "channel"));
+        return Err(malformed_request(
+            "the channel of a platform is expected".to_owned(),
+            "channel",
+        ));
     }
     Ok(said)
 }
 
-const fn malformed(detail: String, place: &'static str) -> Refusal {
+const fn malformed_request(detail: String, place: &'static str) -> Refusal {
     Refusal::Malformed { detail, place }
 }
 
-fn answer(asked: Result<ApprovalAnswer, RequestError>) -> Response {
+fn answer_response(asked: Result<ApprovalAnswer, RequestError>) -> Response {
     let refused = |status: StatusCode, message: String| {
         let code = match status {
             StatusCode::FORBIDDEN => "forbidden",

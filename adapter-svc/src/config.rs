@@ -137,7 +137,7 @@ pub struct CallbackSecrets {
 impl ApprovalsConfig {
     /// Returns the checks of links; `None` if there is no secret.
     #[must_use]
-    pub fn links(&self) -> Option<Checks> {
+    pub fn link_checks(&self) -> Option<Checks> {
         let secret = self.link_secret.as_ref()?;
         Some(Checks {
             keys: vec![Key::new(secret.reveal())],
@@ -149,13 +149,13 @@ impl ApprovalsConfig {
     ///
     /// # Errors
     /// Returns `key: expected value`.
-    pub fn callbacks(&self) -> Result<Option<Callbacks>, String> {
-        let any = checks("approvals.secret", self.secret.iter().chain(&self.secrets))?;
+    pub fn callback_auth(&self) -> Result<Option<Callbacks>, String> {
+        let any = checks_of("approvals.secret", self.secret.iter().chain(&self.secrets))?;
         let mut channels = BTreeMap::new();
         for (name, of) in &self.channels {
             let key = format!("approvals.channels.{name}.secret");
             let secrets = std::iter::once(&of.secret).chain(&of.secrets);
-            channels.insert(name.clone(), checks(&key, secrets)?.unwrap_or_default());
+            channels.insert(name.clone(), checks_of(&key, secrets)?.unwrap_or_default());
         }
 
         match (any, channels.is_empty()) {
@@ -168,7 +168,7 @@ impl ApprovalsConfig {
 }
 
 /// Returns the checks with the `secrets` at `name`; `None` if there are none.
-fn checks<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
+fn checks_of<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
     let keys: Result<Vec<Key>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
     match keys {
         Err(weak) => Err(format!("{name}: {weak}")),
@@ -213,7 +213,7 @@ impl Default for WebchatConfig {
 impl AdapterConfig {
     /// Returns every error in the configuration, as `key: expected value`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for (key, value) in [
             ("publish_in_flight", self.publish_in_flight),
@@ -249,8 +249,8 @@ impl AdapterConfig {
             faults.push("webchat.account: a name without `/` and control characters".to_owned());
         }
 
-        faults.extend(self.networks().err());
-        faults.extend(self.approvals.callbacks().err());
+        faults.extend(self.trusted_networks().err());
+        faults.extend(self.approvals.callback_auth().err());
 
         if let Some(Err(weak)) = self
             .approvals
@@ -261,14 +261,14 @@ impl AdapterConfig {
             faults.push(format!("approvals.link_secret: {weak}"));
         }
 
-        let access = self.access().err().unwrap_or_default();
+        let access = self.token_access().err().unwrap_or_default();
         faults.extend(access.into_iter().map(|fault| format!("http.{fault}")));
         faults.extend(self.open_fault());
 
         for (name, source) in &self.webhook {
             faults.extend(
                 source
-                    .faults(name)
+                    .find_faults(name)
                     .into_iter()
                     .map(|fault| format!("webhook.{name}.{fault}")),
             );
@@ -281,7 +281,7 @@ impl AdapterConfig {
     ///
     /// # Errors
     /// Returns `key: expected value`.
-    pub fn networks(&self) -> Result<Networks, String> {
+    pub fn trusted_networks(&self) -> Result<Networks, String> {
         Networks::parse(&self.trusted_proxies)
             .map_err(|text| format!("trusted_proxies: `{text}` is neither an address nor a CIDR block"))
     }
@@ -290,7 +290,7 @@ impl AdapterConfig {
     ///
     /// # Errors
     /// Returns every error, each as `key: expected value`.
-    pub fn access(&self) -> Result<Access, Vec<String>> {
+    pub fn token_access(&self) -> Result<Access, Vec<String>> {
         Access::new(&self.http)
     }
 
@@ -315,7 +315,7 @@ impl AdapterConfig {
 
     /// Returns warnings about valid settings that are weaker than recommended, each as `key: reason`.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn find_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.http.open {
             let what = "events are taken without a token from every process of this machine";
@@ -350,10 +350,10 @@ impl AdapterConfig {
 
     /// Returns the parsed webhook sources, without those that have errors; [`AdapterConfig::faults`] reports them.
     #[must_use]
-    pub fn endpoints(&self) -> Vec<Endpoint> {
+    pub fn webhook_endpoints(&self) -> Vec<Endpoint> {
         self.webhook
             .iter()
-            .filter_map(|(name, source)| source.endpoint(name).ok())
+            .filter_map(|(name, source)| source.parse_endpoint(name).ok())
             .collect()
     }
 }

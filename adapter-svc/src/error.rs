@@ -184,7 +184,7 @@ impl Refusal {
 
     /// Returns the `error` object of the response.
     #[must_use]
-    pub fn describe(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         json!({ "code": self.kind().1, "message": chain(self), "where": self.place() })
     }
 }
@@ -229,7 +229,7 @@ impl IntoResponse for Refusal {
         tracing::info!(%status, code, message, place = self.place(), "request rejected");
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
 
-        let mut response = (status, axum::Json(json!({ "error": self.describe() }))).into_response();
+        let mut response = (status, axum::Json(json!({ "error": self.to_json() }))).into_response();
         if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             response
                 .headers_mut()

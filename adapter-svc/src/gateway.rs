@@ -129,7 +129,7 @@ impl Gateway {
         shutdown: Shutdown,
     ) -> Result<Self, String> {
         let webhooks = config
-            .endpoints()
+            .webhook_endpoints()
             .into_iter()
             .map(|endpoint| (endpoint.name.clone(), endpoint))
             .collect();
@@ -140,9 +140,9 @@ impl Gateway {
             clock: Clock(clock),
             ids: Ids(ids),
             webhooks,
-            access: config.access().map_err(|faults| faults.join("; "))?,
-            approvals: config.approvals.callbacks()?,
-            links: config.approvals.links(),
+            access: config.token_access().map_err(|faults| faults.join("; "))?,
+            approvals: config.approvals.callback_auth()?,
+            links: config.approvals.link_checks(),
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
             sockets: Shares::new(config.webchat.max_sockets, config.webchat.max_sockets_per_address),
             shutdown,
@@ -152,17 +152,20 @@ impl Gateway {
             pace: config
                 .per_address_per_second
                 .map(|per_second| Mutex::new(Pace::new(per_second, config.per_address_burst))),
-            trusted: config.networks()?,
+            trusted: config.trusted_networks()?,
         })))
     }
 
     /// Returns the routes of the gateway.
     pub fn router(&self) -> Router {
         let mut router = Router::new()
-            .route("/hooks/{source}", post(webhook::post).get(webhook::get))
-            .route("/approvals/{id}", post(approvals::post).get(approvals::look))
-            .route("/approvals/{id}/decide", post(approvals::tap))
-            .route("/v1/events", post(http::post));
+            .route("/hooks/{source}", post(webhook::post_webhook).get(webhook::get))
+            .route(
+                "/approvals/{id}",
+                post(approvals::post_decision).get(approvals::show_link_page),
+            )
+            .route("/approvals/{id}/decide", post(approvals::post_link_decision))
+            .route("/v1/events", post(http::post_events));
 
         if self.webchat.is_some() {
             router = router
@@ -175,7 +178,7 @@ impl Gateway {
 
         router
             .fallback(async || Refusal::UnknownPath)
-            .layer(from_fn_with_state(self.clone(), bounded))
+            .layer(from_fn_with_state(self.clone(), bound_request))
             .with_state(self.clone())
     }
 }
@@ -185,30 +188,30 @@ impl Parts {
     ///
     /// # Errors
     /// Returns [`Refusal::TooFast`] if the client has reached its rate limit.
-    pub fn paced(&self, client: Client) -> Result<(), Refusal> {
+    pub fn check_rate(&self, client: Client) -> Result<(), Refusal> {
         let Some(pace) = &self.pace else {
             return Ok(());
         };
         let now = self.clock.monotonic();
         let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.admit(client.0, now).map_err(Refusal::TooFast)
+        pace.admit_request(client.0, now).map_err(Refusal::TooFast)
     }
 }
 
 /// Applies the limits to every request: its client's rate, the number of requests at once, the host name, the time,
 /// and the headers of its response.
-async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
+async fn bound_request(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
     if let Some(peer) = request.extensions().get::<Peer>() {
-        let client = Client::of(*peer, request.headers(), &gateway.trusted);
+        let client = Client::from_request(*peer, request.headers(), &gateway.trusted);
         request.extensions_mut().insert(client);
-        if let Err(refusal) = gateway.paced(client) {
+        if let Err(refusal) = gateway.check_rate(client) {
             return refusal.into_response();
         }
     }
 
     // A request with a body takes its permit after the body has arrived: see `Reception::receive`.
     let place = match *request.method() {
-        Method::GET | Method::HEAD => gateway.reception.place().map(Some),
+        Method::GET | Method::HEAD => gateway.reception.take_place().map(Some),
         _ => Ok(None),
     };
     let _place = match place {
@@ -216,7 +219,7 @@ async fn bounded(State(gateway): State<Gateway>, mut request: Request, next: Nex
         Err(refusal) => return refusal.into_response(),
     };
 
-    if let Err(host) = gateway.hosts.admit(request.uri(), request.headers()) {
+    if let Err(host) = gateway.hosts.check_host(request.uri(), request.headers()) {
         return Refusal::ForeignHost(host).into_response();
     }
 

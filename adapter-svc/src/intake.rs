@@ -26,7 +26,7 @@ enum Way {
 impl Intake {
     /// Returns an intake that accepts events once they are on this host's disk.
     #[must_use]
-    pub const fn spool(bus: Bus, outbox: Outbox) -> Self {
+    pub const fn to_spool(bus: Bus, outbox: Outbox) -> Self {
         Self {
             bus,
             way: Way::Spool(outbox),
@@ -35,7 +35,7 @@ impl Intake {
 
     /// Returns an intake that accepts events once the stream has them.
     #[must_use]
-    pub const fn stream(bus: Bus, publisher: Publisher) -> Self {
+    pub const fn to_stream(bus: Bus, publisher: Publisher) -> Self {
         Self {
             bus,
             way: Way::Stream(publisher),
@@ -46,7 +46,7 @@ impl Intake {
     ///
     /// # Errors
     /// Returns [`AcceptEventsError`]. The caller still has the events and may send them again.
-    pub async fn accept(
+    pub async fn accept_events(
         &self,
         source: &'static str,
         events: &[Event],
@@ -62,11 +62,11 @@ impl Intake {
 
         let parcels: Vec<Parcel> = events
             .iter()
-            .map(|event| Parcel::of(event, self.bus.trust(), carrier, max_payload))
+            .map(|event| Parcel::encode_event(event, self.bus.trust(), carrier, max_payload))
             .collect::<Result<_, _>>()?;
 
         match &self.way {
-            Way::Spool(outbox) => outbox.put(parcels).await?,
+            Way::Spool(outbox) => outbox.store_events(parcels).await?,
             Way::Stream(publisher) => publisher.publish_all(parcels).await?,
         }
 

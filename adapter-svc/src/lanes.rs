@@ -23,7 +23,7 @@ impl<T> Default for Lanes<T> {
 
 impl<T> Lanes<T> {
     /// Adds `item` to the lane `key`. Returns it if it may start now.
-    pub fn enter(&mut self, key: &str, item: T) -> Option<T> {
+    pub fn enqueue(&mut self, key: &str, item: T) -> Option<T> {
         self.held += 1;
         if let Some(waiting) = self.lanes.get_mut(key) {
             waiting.push_back(item);
@@ -34,7 +34,7 @@ impl<T> Lanes<T> {
     }
 
     /// Reports that the running item of `key` is done. Returns the next one.
-    pub fn leave(&mut self, key: &str) -> Option<T> {
+    pub fn finish_item(&mut self, key: &str) -> Option<T> {
         let waiting = self.lanes.get_mut(key)?;
         self.held -= 1;
         let next = waiting.pop_front();
@@ -46,7 +46,7 @@ impl<T> Lanes<T> {
 
     /// Returns the number of running and waiting items.
     #[must_use]
-    pub const fn held(&self) -> usize {
+    pub const fn held_count(&self) -> usize {
         self.held
     }
 }
@@ -58,18 +58,18 @@ mod tests {
     #[test]
     fn a_lane_is_in_order_and_others_do_not_wait_for_it() {
         let mut lanes = Lanes::default();
-        assert_eq!(lanes.enter("a", 1), Some(1));
-        assert_eq!(lanes.enter("a", 2), None);
-        assert_eq!(lanes.enter("b", 3), Some(3));
-        assert_eq!(lanes.enter("a", 4), None);
-        assert_eq!(lanes.held(), 4);
-        assert_eq!(lanes.leave("a"), Some(2));
-        assert_eq!(lanes.leave("b"), None);
-        assert_eq!(lanes.leave("a"), Some(4));
-        assert_eq!(lanes.leave("a"), None);
+        assert_eq!(lanes.enqueue("a", 1), Some(1));
+        assert_eq!(lanes.enqueue("a", 2), None);
+        assert_eq!(lanes.enqueue("b", 3), Some(3));
+        assert_eq!(lanes.enqueue("a", 4), None);
+        assert_eq!(lanes.held_count(), 4);
+        assert_eq!(lanes.finish_item("a"), Some(2));
+        assert_eq!(lanes.finish_item("b"), None);
+        assert_eq!(lanes.finish_item("a"), Some(4));
+        assert_eq!(lanes.finish_item("a"), None);
 
-        assert_eq!(lanes.held(), 0);
-        assert_eq!(lanes.enter("a", 5), Some(5));
-        assert_eq!(lanes.leave("zz"), None);
+        assert_eq!(lanes.held_count(), 0);
+        assert_eq!(lanes.enqueue("a", 5), Some(5));
+        assert_eq!(lanes.finish_item("zz"), None);
     }
 }

@@ -58,7 +58,7 @@ pub struct Bounds {
 ///
 /// # Errors
 /// Returns the system's error if the address cannot be bound.
-pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub fn bind_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -84,7 +84,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
             Ok(accepted) => accepted,
             Err(error) => {
                 // Most likely there is no file handle left: an idle connection is ended to free one.
-                if !lines.evict() {
+                if !lines.evict_connection() {
                     tracing::warn!(%error, "failed to accept a connection");
                 }
                 pause(ACCEPT_AGAIN_AFTER).await;
@@ -98,11 +98,11 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
             trusted: bounds.trusted.contains(address),
         };
 
-        let Some(line) = lines.admit(peer.address, peer.trusted) else {
+        let Some(line) = lines.admit_connection(peer.address, peer.trusted) else {
             tracing::debug!(address = %peer.address, "connection closed: all open connections are serving requests");
             continue;
         };
-        let connection = converse(stream, line, router.clone(), peer, shutdown.clone());
+        let connection = serve_connection(stream, line, router.clone(), peer, shutdown.clone());
         let alive = alive.clone();
         tokio::spawn(async move {
             connection.await;
@@ -118,18 +118,18 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
 }
 
 /// Serves one connection, HTTP/1 or HTTP/2, with upgrades, until it ends or must end.
-async fn converse(stream: TcpStream, line: Line, router: Router, peer: Peer, shutdown: Shutdown) {
+async fn serve_connection(stream: TcpStream, line: Line, router: Router, peer: Peer, shutdown: Shutdown) {
     // Responses are small; waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
-    let requests = line.requests();
-    let service = service_fn(move |request| answer(router.clone(), requests.clone(), peer, request));
-    let builder = builder();
+    let requests = line.new_requests();
+    let service = service_fn(move |request| answer_request(router.clone(), requests.clone(), peer, request));
+    let builder = http_builder();
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
 
     // Whether the connection was asked to end, by the shutdown or because it was late.
     let mut ending = false;
     loop {
-        let left = line.deadline().map_or(END_WITHIN, |deadline| {
+        let left = line.connection_deadline().map_or(END_WITHIN, |deadline| {
             deadline.saturating_duration_since(SystemClock.monotonic())
         });
         tokio::select! {
@@ -139,20 +139,20 @@ async fn converse(stream: TcpStream, line: Line, router: Router, peer: Peer, shu
                 }
                 return;
             }
-            () = line.ended() => return,
+            () = line.wait_ended() => return,
             () = shutdown.requested(), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }
             () = pause(if ending { END_WITHIN } else { left }) => {
                 let now = SystemClock.monotonic();
-                let is_late = line.deadline().is_some_and(|deadline| deadline <= now);
+                let is_late = line.connection_deadline().is_some_and(|deadline| deadline <= now);
                 if is_late && ending {
                     return;
                 }
                 if is_late {
                     ending = true;
-                    line.late();
+                    line.count_late();
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -161,7 +161,7 @@ async fn converse(stream: TcpStream, line: Line, router: Router, peer: Peer, shu
 }
 
 /// Returns a builder with the limits of each protocol.
-fn builder() -> Builder<TokioExecutor> {
+fn http_builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -183,15 +183,15 @@ fn builder() -> Builder<TokioExecutor> {
 }
 
 /// Handles one request, and reports its progress to the table of connections.
-async fn answer(
+async fn answer_request(
     router: Router,
     requests: Requests,
     peer: Peer,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let in_hand: InHand = requests.begin();
+    let in_hand: InHand = requests.begin_request();
     request.extensions_mut().insert(peer);
     request.extensions_mut().insert(in_hand.clone());
     let response = TowerToHyperService::new(router).call(request).await?;
-    Ok(response.map(|body| in_hand.answering(body)))
+    Ok(response.map(|body| in_hand.track_answer(body)))
 }

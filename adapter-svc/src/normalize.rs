@@ -8,7 +8,7 @@ use shared::model::origin::{EVERYBODY, Origin, WEBCHAT, WEBHOOK};
 use shared::model::time::UnixMillis;
 
 use crate::source::webhook::endpoint::{Delivery, Endpoint, Scheme};
-use crate::source::webhook::mapping::{Pick, instant};
+use crate::source::webhook::mapping::{Pick, parse_instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::sha256_hex;
 
@@ -69,8 +69,8 @@ pub enum RefuseEventError {
 ///
 /// # Errors
 /// Returns [`RefuseEventError`] if the delivery's id cannot be part of an event id.
-pub fn webhook(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event>, RefuseEventError> {
-    let Some(entries) = endpoint.entries(delivery.payload) else {
+pub fn webhook_events(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event>, RefuseEventError> {
+    let Some(entries) = endpoint.split_entries(delivery.payload) else {
         return Ok(vec![webhook_event(endpoint, delivery)?]);
     };
 
@@ -108,7 +108,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
         .timestamp
         .as_ref()
         .and_then(|pick| pick.value(headers, payload))
-        .and_then(|v| instant(&v));
+        .and_then(|v| parse_instant(&v));
     // Without a time in the body, the signed time is closer to the event than the time of reception.
     let at = said
         .or_else(|| verified.timestamp.map(UnixMillis::from_seconds))
@@ -128,7 +128,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
 
     event.thread_id = text(&mapping.thread);
     event.content = text(&mapping.content)
-        .unwrap_or_else(|| summary(&endpoint.name, event_type.as_deref(), payload))
+        .unwrap_or_else(|| webhook_summary(&endpoint.name, event_type.as_deref(), payload))
         .replace('\0', "\u{fffd}");
     event.metadata = webhook_metadata(endpoint, delivery, event_type);
 
@@ -196,7 +196,7 @@ fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Op
 }
 
 /// Returns a line for people: the kind of change, and its source.
-fn summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
+fn webhook_summary(source: &str, event_type: Option<&str>, payload: &Value) -> String {
     let text = match payload {
         Value::String(text) => text.clone(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
@@ -260,7 +260,7 @@ pub fn chat_message(
 ///
 /// # Errors
 /// Returns [`RefuseEventError`] with the field.
-pub fn outside(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
+pub fn check_posted(mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
     if event.timestamp.0 < 0 {
         return Err(RefuseEventError::Bounds(
             "timestamp: Unix milliseconds are expected".to_owned(),

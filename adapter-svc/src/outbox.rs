@@ -110,11 +110,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn shelf(&self) -> Option<Arc<Shelf>> {
+    fn open_spool(&self) -> Option<Arc<Shelf>> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn replace(&self, shelf: Option<Shelf>) {
+    fn replace_spool(&self, shelf: Option<Shelf>) {
         *self.shelf.lock().unwrap_or_else(PoisonError::into_inner) = shelf.map(Arc::new);
     }
 }
@@ -158,7 +158,7 @@ impl Outbox {
             shelf: Mutex::new(Some(Arc::new(shelf))),
         });
 
-        tokio::spawn(keep(Arc::clone(&shared), waiting, told));
+        tokio::spawn(run_writer(Arc::clone(&shared), waiting, told));
 
         Ok(Self {
             shared,
@@ -172,12 +172,12 @@ impl Outbox {
     /// # Errors
     /// Returns [`AcceptEventsError`] if the outbox is full, failed or busy. The parcels may or may not be stored
     /// then.
-    pub async fn put(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
-        if !self.works() {
+    pub async fn store_events(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+        if !self.is_working() {
             return Err(AcceptEventsError::SpoolFailed("it is being opened again".to_owned()));
         }
 
-        let weight: u64 = parcels.iter().map(Parcel::weight).sum();
+        let weight: u64 = parcels.iter().map(Parcel::spool_bytes).sum();
         // Counted before the check, so that concurrent writers cannot exceed the limit together.
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
 
@@ -205,7 +205,7 @@ impl Outbox {
 
     /// Returns a receiver for the durable position and its changes.
     #[must_use]
-    pub fn durable(&self) -> watch::Receiver<Durable> {
+    pub fn watch_durable(&self) -> watch::Receiver<Durable> {
         self.durable.clone()
     }
 
@@ -214,12 +214,12 @@ impl Outbox {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the disk fails.
-    pub fn page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
+    pub fn read_page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
 
         let from = after.map_or(Unbounded, Excluded);
         let mut page = Vec::new();
-        let Some(shelf) = self.shared.shelf() else {
+        let Some(shelf) = self.shared.open_spool() else {
             return Ok(page);
         };
 
@@ -241,8 +241,8 @@ impl Outbox {
     }
 
     /// Removes an entry that JetStream has. If that fails, the entry is published again, which has no effect.
-    pub fn forget(&self, key: &Key, parcel: &Parcel) {
-        if let Some(shelf) = self.shared.shelf()
+    pub fn remove_entry(&self, key: &Key, parcel: &Parcel) {
+        if let Some(shelf) = self.shared.open_spool()
             && let Err(error) = shelf.entries.remove(key)
         {
             tracing::warn!(error = chain(&error), event_id = %parcel.id, "failed to remove a spool entry");
@@ -252,7 +252,7 @@ impl Outbox {
     /// Sets an entry aside that neither the stream nor the dead letters accept. It stays on this host's disk, and is
     /// tried again at the next start.
     pub fn set_aside(&self, key: &Key, parcel: &Parcel) {
-        if let Some(shelf) = self.shared.shelf()
+        if let Some(shelf) = self.shared.open_spool()
             && let Err(error) = shelf
                 .refused
                 .insert(key, parcel)
@@ -265,7 +265,7 @@ impl Outbox {
     /// Returns the number of entries; 0 while the store is being opened again.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shared.shelf().map_or(0, |shelf| shelf.entries.len())
+        self.shared.open_spool().map_or(0, |shelf| shelf.entries.len())
     }
 
     /// Returns whether no entry is left to publish.
@@ -278,14 +278,14 @@ impl Outbox {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shared
-            .shelf()
+            .open_spool()
             .map_or(0, |shelf| shelf.entries.bytes() + shelf.refused.bytes())
     }
 
     /// Returns whether the store is open and its disk works.
     #[must_use]
-    pub fn works(&self) -> bool {
-        self.shared.shelf().is_some()
+    pub fn is_working(&self) -> bool {
+        self.shared.open_spool().is_some()
     }
 }
 
@@ -297,10 +297,10 @@ fn key(opening: u64, number: u64) -> Key {
 }
 
 /// Writes and syncs the batches, group by group, until every [`Outbox`] is dropped.
-async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<Durable>) {
+async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<Durable>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {
-        let group = gather(first, &mut waiting);
+        let group = collect_group(first, &mut waiting);
         let weight: u64 = group.iter().map(|batch| batch.weight).sum();
         let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
         let (parcels, answers): (Vec<_>, Vec<_>) = group.into_iter().map(|batch| (batch.parcels, batch.done)).unzip();
@@ -327,13 +327,13 @@ async fn keep(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: 
         if let Err(error) = outcome {
             tracing::error!(error, path = %shared.path.display(), "spool failed; reopening it");
             number = 0;
-            reopen(&shared, &durable).await;
+            reopen_store(&shared, &durable).await;
         }
     }
 }
 
 /// Returns `first` and the batches that wait behind it, up to [`MAX_GROUP_BYTES`].
-fn gather(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
+fn collect_group(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch> {
     let mut weight = first.weight;
     let mut group = vec![first];
     while weight < MAX_GROUP_BYTES
@@ -353,7 +353,7 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
             path: writer.path.clone(),
             source: std::io::Error::other("not open"),
         };
-        let shelf = writer.shelf().ok_or_else(closed)?;
+        let shelf = writer.open_spool().ok_or_else(closed)?;
 
         let mut at = number;
         for parcel in parcels.iter().flatten() {
@@ -375,9 +375,9 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
 }
 
 /// Opens the store again, until that succeeds.
-async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
+async fn reopen_store(shared: &Shared, durable: &watch::Sender<Durable>) {
     // From here on writers are refused, and readers find no entries.
-    shared.replace(None);
+    shared.replace_spool(None);
 
     loop {
         pause(REOPEN_AFTER).await;
@@ -385,7 +385,7 @@ async fn reopen(shared: &Shared, durable: &watch::Sender<Durable>) {
         match Shelf::open(&shared.path).await {
             Ok(shelf) => {
                 let through = key(shelf.opening, 0);
-                shared.replace(Some(shelf));
+                shared.replace_spool(Some(shelf));
                 durable.send_modify(|known| {
                     *known = Durable {
                         generation: known.generation + 1,
@@ -410,12 +410,12 @@ mod tests {
 
     fn parcel(id: &str) -> Parcel {
         let event = Event::new(EventId::parse(id).unwrap(), "crm", "p", UnixMillis(1));
-        Parcel::of(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
+        Parcel::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
     }
 
     fn ids(outbox: &Outbox, after: Option<Key>) -> Vec<String> {
-        let through = outbox.durable().borrow().through;
-        let page = outbox.page(after, through, 100).unwrap();
+        let through = outbox.watch_durable().borrow().through;
+        let page = outbox.read_page(after, through, 100).unwrap();
         page.into_iter().map(|(_, parcel)| parcel.id.to_string()).collect()
     }
 
@@ -433,20 +433,23 @@ mod tests {
     async fn entries_survive_and_keys_rise_over_restarts() {
         let folder = tempfile::tempdir().unwrap();
         let outbox = open(folder.path()).await;
-        outbox.put(vec![parcel("crm:1"), parcel("crm:2")]).await.unwrap();
-        outbox.put(vec![parcel("crm:3")]).await.unwrap();
+        outbox
+            .store_events(vec![parcel("crm:1"), parcel("crm:2")])
+            .await
+            .unwrap();
+        outbox.store_events(vec![parcel("crm:3")]).await.unwrap();
         let (first, held) = outbox
-            .page(None, outbox.durable().borrow().through, 1)
+            .read_page(None, outbox.watch_durable().borrow().through, 1)
             .unwrap()
             .remove(0);
 
-        outbox.forget(&first, &held);
+        outbox.remove_entry(&first, &held);
         drop(outbox);
         let again = open(folder.path()).await;
 
         assert_eq!(ids(&again, None), ["crm:2", "crm:3"]);
 
-        again.put(vec![parcel("crm:4")]).await.unwrap();
+        again.store_events(vec![parcel("crm:4")]).await.unwrap();
         assert_eq!(ids(&again, None), ["crm:2", "crm:3", "crm:4"]);
         assert_eq!(ids(&again, Some(first)), ["crm:2", "crm:3", "crm:4"]);
     }
@@ -454,20 +457,25 @@ mod tests {
     #[tokio::test]
     async fn a_full_spool_refuses_and_takes_again_after_forgetting() {
         let folder = tempfile::tempdir().unwrap();
-        let weight = parcel("crm:1").weight();
+        let weight = parcel("crm:1").spool_bytes();
         let outbox = Outbox::open(folder.path(), weight * 2).await.unwrap();
-        outbox.put(vec![parcel("crm:1")]).await.unwrap();
-        let error = outbox.put(vec![parcel("crm:2"), parcel("crm:3")]).await.unwrap_err();
+        outbox.store_events(vec![parcel("crm:1")]).await.unwrap();
+        let error = outbox
+            .store_events(vec![parcel("crm:2"), parcel("crm:3")])
+            .await
+            .unwrap_err();
 
         assert!(matches!(error, AcceptEventsError::SpoolFull { .. }), "{error}");
 
-        outbox.put(vec![parcel("crm:2")]).await.unwrap();
-        let held = outbox.page(None, outbox.durable().borrow().through, 10).unwrap();
+        outbox.store_events(vec![parcel("crm:2")]).await.unwrap();
+        let held = outbox
+            .read_page(None, outbox.watch_durable().borrow().through, 10)
+            .unwrap();
         for (key, parcel) in &held {
-            outbox.forget(key, parcel);
+            outbox.remove_entry(key, parcel);
         }
 
-        outbox.put(vec![parcel("crm:4")]).await.unwrap();
+        outbox.store_events(vec![parcel("crm:4")]).await.unwrap();
         assert_eq!(ids(&outbox, None), ["crm:4"]);
     }
 
@@ -483,14 +491,14 @@ mod tests {
     async fn what_is_put_aside_still_counts_and_is_offered_once_more_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let outbox = open(folder.path()).await;
-        outbox.put(vec![parcel("crm:1")]).await.unwrap();
+        outbox.store_events(vec![parcel("crm:1")]).await.unwrap();
         let (key, entry) = outbox
-            .page(None, outbox.durable().borrow().through, 1)
+            .read_page(None, outbox.watch_durable().borrow().through, 1)
             .unwrap()
             .remove(0);
 
         outbox.set_aside(&key, &entry);
-        assert!(outbox.is_empty() && outbox.bytes() > 0 && outbox.works());
+        assert!(outbox.is_empty() && outbox.bytes() > 0 && outbox.is_working());
 
         drop(outbox);
         let again = open(folder.path()).await;

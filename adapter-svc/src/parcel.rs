@@ -43,7 +43,12 @@ impl Parcel {
     ///
     /// # Errors
     /// Returns [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`] with the event's id.
-    pub fn of(event: &Event, trust: &Trust, carrier: &Carrier, max_payload: usize) -> Result<Self, AcceptEventsError> {
+    pub fn encode_event(
+        event: &Event,
+        trust: &Trust,
+        carrier: &Carrier,
+        max_payload: usize,
+    ) -> Result<Self, AcceptEventsError> {
         event.check().map_err(|detail| AcceptEventsError::Invalid {
             id: event.id.clone(),
             detail,
@@ -80,17 +85,17 @@ impl Parcel {
 
     /// Returns the message to publish.
     #[must_use]
-    pub fn outgoing(&self) -> Outgoing {
+    pub fn to_outgoing(&self) -> Outgoing {
         let carrier = Carrier {
             traceparent: self.traceparent.clone(),
             tracestate: self.tracestate.clone(),
         };
-        Outgoing::raw(self.subject.clone(), self.headers(), self.payload.clone()).carrier(&carrier)
+        Outgoing::raw(self.subject.clone(), self.message_headers(), self.payload.clone()).carrier(&carrier)
     }
 
     /// Returns the estimated size in the spool, in bytes.
     #[must_use]
-    pub fn weight(&self) -> u64 {
+    pub fn spool_bytes(&self) -> u64 {
         let ids = self.id.as_str().len() + self.message_id.len() + self.seal.len();
         let strings = ids + self.subject.len() + self.schema.len();
         let trace = self.traceparent.as_ref().map_or(0, String::len) + self.tracestate.as_ref().map_or(0, String::len);
@@ -108,7 +113,7 @@ impl Parcel {
             stream: String::new(),
             sequence: 0,
             headers: self
-                .outgoing()
+                .to_outgoing()
                 .headers
                 .iter()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -121,7 +126,7 @@ impl Parcel {
         }
     }
 
-    fn headers(&self) -> Headers {
+    fn message_headers(&self) -> Headers {
         [
             (CONTENT_TYPE, Format::Cbor.content_type()),
             (SCHEMA, self.schema.as_str()),
@@ -152,14 +157,14 @@ mod tests {
             traceparent: Some("00-aa-bb-01".to_owned()),
             tracestate: None,
         };
-        let parcel = Parcel::of(&event(), &trust(), &carrier, 1 << 20).unwrap();
+        let parcel = Parcel::encode_event(&event(), &trust(), &carrier, 1 << 20).unwrap();
         let mut bytes = Vec::new();
         ciborium::into_writer(&parcel, &mut bytes).unwrap();
 
         let again: Parcel = ciborium::from_reader(bytes.as_slice()).unwrap();
         assert_eq!(again, parcel);
 
-        let out = again.outgoing();
+        let out = again.to_outgoing();
         assert_eq!(out.subject, "nexus.event.crm.default.p=2E1");
 
         let key = trust().cluster().cloned().unwrap();
@@ -168,7 +173,7 @@ mod tests {
         assert_eq!(out.headers.get("Nexus-Seal"), Some(seal.as_str()));
         assert_eq!(out.headers.get("Nexus-Schema"), Some("event/2"));
         assert_eq!(out.headers.get("traceparent"), Some("00-aa-bb-01"));
-        assert!(u64::try_from(bytes.len()).unwrap() + 16 <= parcel.weight());
+        assert!(u64::try_from(bytes.len()).unwrap() + 16 <= parcel.spool_bytes());
     }
 
     #[test]
@@ -180,7 +185,7 @@ mod tests {
         };
 
         assert!(matches!(
-            Parcel::of(&large, &trust(), &carrier, 4_096),
+            Parcel::encode_event(&large, &trust(), &carrier, 4_096),
             Err(AcceptEventsError::TooLarge { size: 5_000.., .. })
         ));
 
@@ -188,7 +193,9 @@ mod tests {
             content: "a\0".to_owned(),
             ..event()
         };
-        let error = Parcel::of(&nul, &trust(), &carrier, 4_096).unwrap_err().to_string();
+        let error = Parcel::encode_event(&nul, &trust(), &carrier, 4_096)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("crm:9") && error.contains("content"), "{error}");
     }
 }

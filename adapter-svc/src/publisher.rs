@@ -58,7 +58,7 @@ impl Publisher {
     pub fn start(bus: Bus, clock: SharedClock, in_flight: usize) -> (Self, tokio::task::JoinHandle<()>) {
         let (jobs, waiting) = mpsc::channel(in_flight);
         let desk = Arc::new(Desk { bus, clock });
-        (Self { jobs }, tokio::spawn(work(desk, waiting, in_flight)))
+        (Self { jobs }, tokio::spawn(run_worker(desk, waiting, in_flight)))
     }
 
     /// Publishes `parcels` and waits until the stream has all of them.
@@ -90,8 +90,8 @@ impl Publisher {
     }
 
     /// Publishes the entries of the outbox in order, as they arrive; after `shutdown`, until the outbox is empty.
-    pub async fn drain(self, outbox: Outbox, shutdown: Shutdown) {
-        let mut durable = outbox.durable();
+    pub async fn drain_spool(self, outbox: Outbox, shutdown: Shutdown) {
+        let mut durable = outbox.watch_durable();
         let mut at = Durable {
             generation: 0,
             through: Key::default(),
@@ -108,11 +108,13 @@ impl Publisher {
 
             at = known;
 
-            let page = outbox.page(after, at.through, PAGE_ENTRIES).unwrap_or_else(|error| {
-                // The keeper meets the same error at its next write and opens the store again.
-                tracing::error!(error = chain(&error), "failed to read the spool");
-                Vec::new()
-            });
+            let page = outbox
+                .read_page(after, at.through, PAGE_ENTRIES)
+                .unwrap_or_else(|error| {
+                    // The keeper meets the same error at its next write and opens the store again.
+                    tracing::error!(error = chain(&error), "failed to read the spool");
+                    Vec::new()
+                });
 
             if page.is_empty() {
                 if shutdown.is_requested() {
@@ -147,31 +149,31 @@ struct Desk {
     clock: SharedClock,
 }
 
-async fn work(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
+async fn run_worker(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
     let mut lanes = Lanes::default();
     let mut under_way: FuturesUnordered<BoxFuture<'static, String>> = FuturesUnordered::new();
 
     let mut open = true;
-    while open || lanes.held() > 0 {
+    while open || lanes.held_count() > 0 {
         tokio::select! {
             // Waiting items count too, so that a slow conversation cannot fill the memory.
-            job = jobs.recv(), if open && lanes.held() < in_flight => match job {
+            job = jobs.recv(), if open && lanes.held_count() < in_flight => match job {
                 None => open = false,
                 Some(job) => {
                     let lane = job.parcel.subject.clone();
-                    if let Some(job) = lanes.enter(&lane, job) {
+                    if let Some(job) = lanes.enqueue(&lane, job) {
                         under_way.push(Box::pin(Arc::clone(&desk).handle(job)));
                     }
                 }
             },
             Some(lane) = under_way.next(), if !under_way.is_empty() => {
-                if let Some(next) = lanes.leave(&lane) {
+                if let Some(next) = lanes.finish_item(&lane) {
                     under_way.push(Box::pin(Arc::clone(&desk).handle(next)));
                 }
             }
         }
 
-        metrics::gauge!("nexus_adapter_publish_in_hand").set(lanes.held() as f64);
+        metrics::gauge!("nexus_adapter_publish_in_hand").set(lanes.held_count() as f64);
     }
 }
 
@@ -183,26 +185,26 @@ impl Desk {
             Waiting::Caller(done) => {
                 let outcome = self
                     .bus
-                    .publish(parcel.outgoing())
+                    .publish(parcel.to_outgoing())
                     .await
                     .map(|published| count(published.duplicate));
 
                 // The caller may be gone.
                 let _ = done.send(outcome);
             }
-            Waiting::Spool(outbox, key) => self.deliver(&outbox, &key, &parcel).await,
+            Waiting::Spool(outbox, key) => self.publish_entry(&outbox, &key, &parcel).await,
         }
 
         parcel.subject
     }
 
     /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.
-    async fn deliver(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
+    async fn publish_entry(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
         loop {
-            match self.bus.publish(parcel.outgoing()).await {
+            match self.bus.publish(parcel.to_outgoing()).await {
                 Ok(published) => {
                     count(published.duplicate);
-                    outbox.forget(key, parcel);
+                    outbox.remove_entry(key, parcel);
                     return;
                 }
                 // The process is stopping; the entry stays in the spool.
@@ -219,7 +221,7 @@ impl Desk {
     async fn give_up(&self, outbox: &Outbox, key: &Key, parcel: &Parcel, error: &PublishError) {
         let letter = parcel.dead_letter(SERVICE, error.to_string(), self.clock.now());
         match self.bus.dead_letter_record(letter).await {
-            Ok(()) => outbox.forget(key, parcel),
+            Ok(()) => outbox.remove_entry(key, parcel),
             Err(PublishError::Closed { .. }) => {}
             Err(second) => {
                 tracing::error!(error = chain(&second), event_id = %parcel.id, "event rejected by the stream; quarantined in the spool");

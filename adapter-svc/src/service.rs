@@ -34,7 +34,7 @@ impl Service for AdapterService {
     type Config = AdapterConfig;
 
     fn check(config: &AdapterConfig) -> Vec<String> {
-        config.faults()
+        config.find_faults()
     }
 
     fn check_beside(config: &AdapterConfig, edges: &BTreeMap<String, String>) -> Vec<String> {
@@ -42,7 +42,7 @@ impl Service for AdapterService {
     }
 
     fn warnings(config: &AdapterConfig) -> Vec<String> {
-        config.warnings()
+        config.find_warnings()
     }
 
     /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
@@ -67,7 +67,7 @@ impl Service for AdapterService {
         let running = Running::start(&shell.config, surroundings).await?;
         shell.announce("gateway", running.address);
 
-        running.finished().await
+        running.wait_finished().await
     }
 }
 
@@ -133,17 +133,17 @@ impl Running {
                     })?;
 
                 tracing::info!(entries = outbox.len(), bytes = outbox.bytes(), "spool opened");
-                publishing.push(tokio::spawn(publisher.drain(outbox.clone(), ending.clone())));
-                tokio::spawn(watch(
+                publishing.push(tokio::spawn(publisher.drain_spool(outbox.clone(), ending.clone())));
+                tokio::spawn(watch_spool(
                     outbox.clone(),
                     config.spool_max_bytes,
                     around.health.clone(),
                     around.shutdown.clone(),
                 ));
 
-                Intake::spool(around.bus.clone(), outbox)
+                Intake::to_spool(around.bus.clone(), outbox)
             }
-            Accept::Stream => Intake::stream(around.bus.clone(), publisher),
+            Accept::Stream => Intake::to_stream(around.bus.clone(), publisher),
         };
 
         // Last, because it ends only after the spool's reader has dropped its handle.
@@ -153,12 +153,12 @@ impl Running {
         let gateway = Gateway::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
             .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
 
-        for warning in config.warnings() {
+        for warning in config.find_warnings() {
             tracing::warn!("adapter.{warning}");
         }
 
         // Bound last, so that no request arrives before the spool is open.
-        let listener = listener::bind(config.listen)
+        let listener = listener::bind_listener(config.listen)
             .with_context(|| format!("adapter.listen: cannot listen on {}", config.listen))?;
         let address = listener.local_addr()?;
         around.health.set("gateway", true, format!("listens at {address}"));
@@ -170,7 +170,9 @@ impl Running {
                 head: Duration::from_millis(config.header_timeout_ms),
                 answer: Duration::from_millis(config.request_timeout_ms),
             },
-            trusted: config.networks().map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
+            trusted: config
+                .trusted_networks()
+                .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?,
             // The other half is for publishing, after the last request has ended.
             drain: around.drain / 2,
         };
@@ -190,7 +192,7 @@ impl Running {
     ///
     /// # Errors
     /// Returns an error if a task of the service panicked.
-    pub async fn finished(self) -> anyhow::Result<()> {
+    pub async fn wait_finished(self) -> anyhow::Result<()> {
         self.serving.await.context("the listener died")?;
         // No request can add an event any more.
         self.ending.trigger();
@@ -215,10 +217,10 @@ impl Running {
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.
-async fn watch(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdown) {
+async fn watch_spool(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdown) {
     let mut warned = false;
     while !shutdown.is_requested() {
-        let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.works());
+        let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.is_working());
         metrics::gauge!("nexus_adapter_spool_entries").set(entries as f64);
         metrics::gauge!("nexus_adapter_spool_bytes").set(bytes as f64);
 

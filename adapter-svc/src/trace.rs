@@ -12,7 +12,7 @@ const MAX_STATE_BYTES: usize = 512;
 #[must_use]
 pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
     const NAME: &str = "event.accept";
-    let incoming = incoming(headers);
+    let incoming = incoming_context(headers);
     let span = if incoming.traceparent.is_some() {
         consumer_span(NAME, &incoming)
     } else {
@@ -23,7 +23,7 @@ pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
 }
 
 /// Returns the trace context of a request; empty if it is malformed.
-fn incoming(headers: &HeaderMap) -> Carrier {
+fn incoming_context(headers: &HeaderMap) -> Carrier {
     let text = |name: &str| {
         headers
             .get(name)

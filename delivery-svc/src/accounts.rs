@@ -80,7 +80,7 @@ fn add_accounts(file: &ChannelsFile, accounts: &mut Accounts) -> Vec<KeyFault> {
 
     for (channel, place, section) in std::iter::once(hooked).chain(bridged) {
         for (name, account) in &section.accounts {
-            match endpoint(&format!("{place}.accounts.{name}"), account) {
+            match parse_endpoint(&format!("{place}.accounts.{name}"), account) {
                 Ok(endpoint) => {
                     let endpoints = accounts.entry(channel.to_owned()).or_default();
                     endpoints.insert(name.clone(), endpoint);
@@ -104,7 +104,7 @@ fn fault_of(channel: &str) -> Option<KeyFault> {
     (!is_plain_name(channel)).then(|| KeyFault::new(key, expected))
 }
 
-fn endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<KeyFault>> {
+fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<KeyFault>> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, expected: &str| faults.push(KeyFault::new(format!("{place}.{key}"), expected));
 

@@ -74,7 +74,7 @@ pub enum Verdict {
 /// Returns the verdict on `call`. `scheduled` is the schedule's wait for this attempt, `None` if it was the last one.
 /// A `Retry-After` date is compared with `now`.
 #[must_use]
-pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
+pub fn judge_call(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
     match call {
         Call::Accepted { platform_ids, live } => Verdict::Done { platform_ids, live },
         Call::Status { code: 200..=299, .. } => Verdict::Done {
@@ -94,13 +94,13 @@ pub fn judge(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdic
 
             if is_passing(code) {
                 let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
-                again(reason, scheduled, asked)
+                retry_verdict(reason, scheduled, asked)
             } else {
                 Verdict::GiveUp { reason }
             }
         }
-        Call::Unreachable { reason } => again(reason, scheduled, None),
-        Call::Withheld => again("the partition was lost before the call".to_owned(), scheduled, None),
+        Call::Unreachable { reason } => retry_verdict(reason, scheduled, None),
+        Call::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, None),
         Call::Impossible { reason } => Verdict::GiveUp { reason },
     }
 }
@@ -110,7 +110,7 @@ const fn is_passing(code: u16) -> bool {
     matches!(code, 408 | 425 | 429 | 500..=599)
 }
 
-fn again(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> Verdict {
+fn retry_verdict(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> Verdict {
     match (scheduled, asked) {
         (None, _) => Verdict::GiveUp {
             reason: format!("{reason} (last attempt)"),
@@ -163,7 +163,7 @@ mod tests {
 
     #[track_caller]
     fn check(call: Call, expected: &str) {
-        let told = match judge(call, Some(SCHEDULED), NOW) {
+        let told = match judge_call(call, Some(SCHEDULED), NOW) {
             Verdict::Done { .. } => "done".to_owned(),
             Verdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
             Verdict::GiveUp { reason } => format!("give up: {reason}"),
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_last_attempt_gives_up_whatever_is_asked() {
-        let verdict = judge(status(429, Some("1")), None, NOW);
+        let verdict = judge_call(status(429, Some("1")), None, NOW);
         assert_eq!(
             verdict,
             Verdict::GiveUp {
@@ -235,7 +235,7 @@ mod tests {
         #[test]
         fn what_is_asked_is_what_is_waited(seconds in 0_u64..=86_400, scheduled in 0_u64..10_000_000) {
             let call = status(429, Some(&seconds.to_string()));
-            let verdict = judge(call, Some(Duration::from_millis(scheduled)), NOW);
+            let verdict = judge_call(call, Some(Duration::from_millis(scheduled)), NOW);
             prop_assert_eq!(
                 verdict,
                 Verdict::Retry { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }

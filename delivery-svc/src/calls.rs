@@ -41,7 +41,7 @@ pub struct CallId {
 }
 
 impl CallId {
-    const fn of(&self) -> (Ulid, Place) {
+    const fn delivery_and_copy(&self) -> (Ulid, Place) {
         (self.delivery, self.copy)
     }
 }
@@ -83,7 +83,7 @@ struct Book {
 
 impl Book {
     fn get(&self, id: CallId) -> Option<&Kept> {
-        self.kept.get(&id.of())?.iter().find(|one| one.id == id)
+        self.kept.get(&id.delivery_and_copy())?.iter().find(|one| one.id == id)
     }
 }
 
@@ -111,22 +111,22 @@ impl Calls {
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn lock_book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `call` and waits for its outcome, which is kept. A panic of the channel counts as an attempt without a
     /// response, because the platform may have received the call. Returns `None` if the process is about to end.
-    pub async fn make(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
+    pub async fn make_call(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
         let (told, outcome) = watch::channel(None);
-        self.keep(id, outcome.clone());
+        self.keep_outcome(id, outcome.clone());
 
         // A separate task, because the caller may be gone when the response arrives.
         let guarded = AssertUnwindSafe(call).catch_unwind();
         let told = async move { told.send_replace(Some(guarded.await.unwrap_or_else(|panic| broke_off(&*panic)))) };
         tokio::spawn(told.in_current_span());
 
-        let made = ended(outcome).await;
+        let made = await_end(outcome).await;
         if matches!(made, None | Some(Call::Withheld)) {
             self.drop_one(id);
         }
@@ -134,9 +134,9 @@ impl Calls {
         made
     }
 
-    fn keep(&self, id: CallId, outcome: watch::Receiver<Option<Call>>) {
+    fn keep_outcome(&self, id: CallId, outcome: watch::Receiver<Option<Call>>) {
         let now = self.clock.monotonic();
-        let mut book = self.book();
+        let mut book = self.lock_book();
         if now.saturating_duration_since(book.looked_at) > LOOK_EVERY {
             book.looked_at = now;
             book.kept.retain(|_, calls| {
@@ -145,30 +145,30 @@ impl Calls {
             });
         }
 
-        let calls = book.kept.entry(id.of()).or_default();
+        let calls = book.kept.entry(id.delivery_and_copy()).or_default();
         calls.retain(|one| one.id != id);
         calls.push(Kept { id, looks: 0, outcome });
     }
 
     fn drop_one(&self, id: CallId) {
-        let mut book = self.book();
-        let calls = book.kept.entry(id.of()).or_default();
+        let mut book = self.lock_book();
+        let calls = book.kept.entry(id.delivery_and_copy()).or_default();
         calls.retain(|one| one.id != id);
         if calls.is_empty() {
-            book.kept.remove(&id.of());
+            book.kept.remove(&id.delivery_and_copy());
         }
     }
 
     /// Returns the outcome of the call `id` if this process made it. Waits if the call is running.
-    pub async fn outcome(&self, id: CallId) -> Option<Call> {
-        let kept = self.book().get(id).map(|kept| kept.outcome.clone());
-        ended(kept?).await.filter(|call| *call != Call::Withheld)
+    pub async fn await_outcome(&self, id: CallId) -> Option<Call> {
+        let kept = self.lock_book().get(id).map(|kept| kept.outcome.clone());
+        await_end(kept?).await.filter(|call| *call != Call::Withheld)
     }
 
     /// Returns the progress of the call `id` if this process made it.
     #[must_use]
-    pub fn stage(&self, id: CallId) -> Option<Stage> {
-        let book = self.book();
+    pub fn stage_of(&self, id: CallId) -> Option<Stage> {
+        let book = self.lock_book();
         let kept = book.get(id)?;
         let ended = kept.outcome.borrow().clone();
         match ended {
@@ -179,8 +179,8 @@ impl Calls {
     }
 
     /// Removes the calls of a delivery, whose outcomes are recorded by receipts.
-    pub fn forget(&self, delivery: Ulid, copy: Place) {
-        self.book().kept.remove(&(delivery, copy));
+    pub fn forget_delivery(&self, delivery: Ulid, copy: Place) {
+        self.lock_book().kept.remove(&(delivery, copy));
     }
 }
 
@@ -199,7 +199,7 @@ fn broke_off(panic: &(dyn Any + Send)) -> Call {
     }
 }
 
-async fn ended(mut outcome: watch::Receiver<Option<Call>>) -> Option<Call> {
+async fn await_end(mut outcome: watch::Receiver<Option<Call>>) -> Option<Call> {
     let told = outcome.wait_for(Option::is_some).await;
     told.ok().and_then(|call| call.clone())
 }
@@ -242,25 +242,25 @@ mod tests {
         let (answer, waits) = tokio::sync::oneshot::channel();
         let made = {
             let calls = Arc::clone(&calls);
-            tokio::spawn(async move { calls.make(ID, async { waits.await.expect("an answer") }).await })
+            tokio::spawn(async move { calls.make_call(ID, async { waits.await.expect("an answer") }).await })
         };
 
-        while calls.stage(ID).is_none() {
+        while calls.stage_of(ID).is_none() {
             tokio::task::yield_now().await;
         }
 
-        assert_eq!(calls.stage(ID), Some(Stage::UnderWay));
+        assert_eq!(calls.stage_of(ID), Some(Stage::UnderWay));
 
         made.abort();
         answer.send(answered()).expect("the call goes on");
-        assert_eq!(calls.outcome(ID).await, Some(answered()));
-        assert_eq!(calls.stage(ID), Some(Stage::Ended { call: answered() }));
+        assert_eq!(calls.await_outcome(ID).await, Some(answered()));
+        assert_eq!(calls.stage_of(ID), Some(Stage::Ended { call: answered() }));
 
         let other = CallId { copy: at(8), ..ID };
-        assert_eq!(calls.outcome(other).await, None, "another copy of the delivery");
+        assert_eq!(calls.await_outcome(other).await, None, "another copy of the delivery");
 
-        calls.forget(ID.delivery, ID.copy);
-        assert_eq!(calls.outcome(ID).await, None);
+        calls.forget_delivery(ID.delivery, ID.copy);
+        assert_eq!(calls.await_outcome(ID).await, None);
     }
 
     #[tokio::test]
@@ -272,33 +272,36 @@ mod tests {
             ..ID
         };
 
-        calls.make(call(1), async { answered() }).await;
+        calls.make_call(call(1), async { answered() }).await;
         clock.advance(24 * 3_600_000);
-        calls.make(call(2), async { answered() }).await;
+        calls.make_call(call(2), async { answered() }).await;
 
-        assert_eq!(calls.outcome(call(1)).await, Some(answered()));
+        assert_eq!(calls.await_outcome(call(1)).await, Some(answered()));
 
         for sequence in 3..3 + u64::from(KEPT_FOR) {
             clock.advance(120_000);
-            calls.make(call(sequence), async { answered() }).await;
+            calls.make_call(call(sequence), async { answered() }).await;
         }
 
-        assert_eq!(calls.outcome(call(1)).await, None, "nobody asks any more");
+        assert_eq!(calls.await_outcome(call(1)).await, None, "nobody asks any more");
     }
 
     #[tokio::test]
     async fn what_was_withheld_counts_as_not_made() {
         let calls = Calls::new(Arc::new(SystemClock));
-        assert_eq!(calls.make(ID, async { Call::Withheld }).await, Some(Call::Withheld));
-        assert_eq!(calls.outcome(ID).await, None);
-        assert_eq!(calls.stage(ID), None);
+        assert_eq!(
+            calls.make_call(ID, async { Call::Withheld }).await,
+            Some(Call::Withheld)
+        );
+        assert_eq!(calls.await_outcome(ID).await, None);
+        assert_eq!(calls.stage_of(ID), None);
     }
 
     #[tokio::test]
     async fn a_channel_that_panics_has_made_an_attempt_without_an_answer() {
         let calls = Calls::new(Arc::new(SystemClock));
-        let made = calls.make(ID, async { panic!("broken") }).await;
+        let made = calls.make_call(ID, async { panic!("broken") }).await;
         assert!(matches!(made, Some(Call::Unreachable { .. })), "{made:?}");
-        assert_eq!(calls.outcome(ID).await, made, "the next owner is told");
+        assert_eq!(calls.await_outcome(ID).await, made, "the next owner is told");
     }
 }

@@ -59,11 +59,11 @@ impl Shipment<'_> {
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
     /// Returns the maximum size of a part for `account`; `None` = unlimited.
-    fn limit(&self, account: &str) -> Option<Limit>;
+    fn part_limit(&self, account: &str) -> Option<Limit>;
 
     /// Returns whether calls wait for a remote response, so that the process may be stopped during one. A receipt
     /// then records the start of the call, and the replica that makes it, before the call is made.
-    fn lasts(&self) -> bool;
+    fn waits_for_remote(&self) -> bool;
 
     /// Sends one part. Returns within a bounded time.
     async fn send(&self, shipment: &Shipment<'_>) -> Call;

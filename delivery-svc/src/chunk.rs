@@ -48,7 +48,7 @@ const LEAST_SHARE: usize = 4;
 pub fn split(text: &str, limit: Limit) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;
-    while let Some(at) = cut(rest, limit) {
+    while let Some(at) = find_cut(rest, limit) {
         let (piece, after) = rest.split_at(at);
         pieces.push(piece);
         rest = after;
@@ -62,7 +62,7 @@ pub fn split(text: &str, limit: Limit) -> Vec<&str> {
 }
 
 /// Returns the byte offset at which to split `text`; `None` if it fits whole.
-fn cut(text: &str, limit: Limit) -> Option<usize> {
+fn find_cut(text: &str, limit: Limit) -> Option<usize> {
     let max = limit.max.max(1);
     // No unit counts more than bytes, so a text that is short enough in bytes fits.
     if text.len() <= max {

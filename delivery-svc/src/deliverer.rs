@@ -16,7 +16,7 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{Call, Verdict, judge};
+use crate::attempt::{Call, Verdict, judge_call};
 use crate::calls::CallId;
 use crate::channel::{Channel, Shipment};
 use crate::effects::{Effects, Outfit};
@@ -80,7 +80,7 @@ impl Step {
     const SETTLED: Self = Self::Progress(Progress::Settled);
 
     /// Returns `progress` if its receipt is stored.
-    fn once(written: Written, progress: Progress) -> Self {
+    fn after_receipt(written: Written, progress: Progress) -> Self {
         match written {
             Written::Stored => Self::Progress(progress),
             Written::Superseded(found) => Self::Superseded(found),
@@ -123,16 +123,16 @@ impl<'a> Deliverer<'a> {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
-        let parts = count(&self.outfit.parts(&job.reply));
-        self.receipts.standing(job, parts, untried, self.now()).await
+    pub async fn find_standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
+        let parts = count(&self.outfit.parts_of(&job.reply));
+        self.receipts.find_standing(job, parts, untried, self.now()).await
     }
 
     /// Advances `job` from its state `standing`, up to the first failed call.
     ///
     /// # Errors
     /// Returns [`DeliverError`]; the state is then that of the last receipt.
-    pub async fn advance(&self, job: &Job, mut standing: Standing) -> Result<Progress, DeliverError> {
+    pub async fn advance_job(&self, job: &Job, mut standing: Standing) -> Result<Progress, DeliverError> {
         let incoming = job.carrier();
         let span = consumer_span("delivery.attempt", &incoming);
         span.record("event_id", job.reply.causation.event.as_str());
@@ -142,7 +142,7 @@ impl<'a> Deliverer<'a> {
         span.record("dispatch_id", job.dispatch_id());
 
         let carrier = carrier_of(&span, &incoming);
-        let parts = self.outfit.parts(&job.reply);
+        let parts = self.outfit.parts_of(&job.reply);
         let effects = Effects {
             outfit: self.outfit,
             receipts: &self.receipts,
@@ -156,7 +156,7 @@ impl<'a> Deliverer<'a> {
             for _ in 0..MAX_OVERTAKEN {
                 match step(&effects, standing).await? {
                     Step::Progress(progress) => {
-                        self.outfit.calls.forget(job.reply.id, job.place);
+                        self.outfit.calls.forget_delivery(job.reply.id, job.place);
                         return Ok(progress);
                     }
                     Step::Superseded(found) => standing = found,
@@ -180,7 +180,7 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
     match standing {
         Standing::Past | Standing::Denied => Ok(Step::SETTLED),
         Standing::Delivered(sent) => {
-            effects.event(sent).await?;
+            effects.publish_event(sent).await?;
             Ok(Step::SETTLED)
         }
         Standing::GaveUp { attempts, reason } => {
@@ -188,7 +188,7 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
             Ok(Step::SETTLED)
         }
         Standing::Open(remaining) => open(effects, remaining).await,
-        Standing::Unknown => match effects.hold().await? {
+        Standing::Unknown => match effects.hold_delivery().await? {
             // The whole message is in the bucket, and stays there until an operator decides.
             HeldUntil::Decided | HeldUntil::Skip => Ok(Step::SETTLED),
             HeldUntil::Redo => open(effects, Remaining::ALL).await,
@@ -199,15 +199,15 @@ async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, Deliver
 async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, DeliverError> {
     let reply = &effects.job.reply;
     // Checked at every attempt, because the policy may have changed since the last one.
-    if let Some(rule) = effects.outfit.policy.denies(reply) {
+    if let Some(rule) = effects.outfit.policy.denying_rule(reply) {
         metrics::counter!("nexus_delivery_denied_total").increment(1);
         let written = effects
-            .receipt(effects.now(), ReceiptStep::DeniedByPolicy { rule })
+            .write_receipt(effects.now(), ReceiptStep::DeniedByPolicy { rule })
             .await?;
-        return Ok(Step::once(written, Progress::Settled));
+        return Ok(Step::after_receipt(written, Progress::Settled));
     }
 
-    match restored(effects).await? {
+    match restore_decision(effects).await? {
         HeldDelivery::Leaves => {}
         HeldDelivery::Waits => {
             let again = effects.now().plus(HELD_AGAIN_MS);
@@ -216,8 +216,8 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
         HeldDelivery::Dropped => {
             let rule = "dropped by the operator after a restore".to_owned();
             let denied = ReceiptStep::DeniedByPolicy { rule };
-            let written = effects.receipt(effects.now(), denied).await?;
-            return Ok(Step::once(written, Progress::Settled));
+            let written = effects.write_receipt(effects.now(), denied).await?;
+            return Ok(Step::after_receipt(written, Progress::Settled));
         }
     }
 
@@ -228,7 +228,7 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
 
     // A crash may have come between the receipt of this part and its event.
     if let Some(sent) = remaining.event_due {
-        effects.event(sent).await?;
+        effects.publish_event(sent).await?;
     }
 
     if effects.now() < remaining.not_before {
@@ -239,9 +239,9 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
 }
 
 /// Returns the outcome of a restore's hold for the delivery.
-async fn restored(effects: &Effects<'_>) -> Result<HeldDelivery, DeliverError> {
+async fn restore_decision(effects: &Effects<'_>) -> Result<HeldDelivery, DeliverError> {
     match &effects.outfit.restored {
-        Some(gate) => Ok(gate.decision(effects.job).await?),
+        Some(gate) => Ok(gate.read_decision(effects.job).await?),
         None => Ok(HeldDelivery::Leaves),
     }
 }
@@ -275,7 +275,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
             .schedule
             .delay(attempt, jitter(effects.outfit.ids.as_ref()));
 
-        let (ids, live) = match judge(call, delay, effects.now()) {
+        let (ids, live) = match judge_call(call, delay, effects.now()) {
             Verdict::Done { platform_ids, live } => (platform_ids, live),
             Verdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
             Verdict::Retry { after, reason } => {
@@ -289,7 +289,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
                     outcome,
                 };
 
-                return fail(effects, failed, after_ms).await;
+                return fail_delivery(effects, failed, after_ms).await;
             }
         };
 
@@ -307,11 +307,11 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
                 outcome,
             };
 
-            if let Written::Superseded(found) = effects.receipt(at, done).await? {
+            if let Written::Superseded(found) = effects.write_receipt(at, done).await? {
                 return Ok(Step::Superseded(found));
             }
 
-            effects.event(SentPart { index, at }).await?;
+            effects.publish_event(SentPart { index, at }).await?;
         }
     }
 
@@ -322,7 +322,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
         live: seen,
     };
 
-    finish(effects, delivered, count).await
+    finish_delivery(effects, delivered, count).await
 }
 
 /// The result of the decision to make a call.
@@ -342,31 +342,31 @@ async fn call(
     begun: Option<Begun>,
 ) -> Result<Made, DeliverError> {
     // This process may have made the call before it lost the partition and got it back.
-    if let Some(call) = effects.outfit.calls.outcome(id).await {
+    if let Some(call) = effects.outfit.calls.await_outcome(id).await {
         return Ok(Made::Call(call));
     }
 
     if let Some(begun) = begun
-        && let Some(call) = told(effects, begun, id).await?
+        && let Some(call) = reported_outcome(effects, begun, id).await?
     {
         return Ok(Made::Call(call));
     }
 
     // Durable before the call, because the next owner must know that it may have been made.
-    if channel.lasts() {
+    if channel.waits_for_remote() {
         let (attempt, part, by) = (id.attempt, id.part, effects.outfit.instance.clone());
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
-        if let Written::Superseded(found) = effects.receipt(effects.now(), started).await? {
+        if let Written::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
         }
     }
 
-    make(effects, part, id).await.map(Made::Call)
+    make_call(effects, part, id).await.map(Made::Call)
 }
 
 /// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
 /// again.
-async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<Call>, DeliverError> {
+async fn reported_outcome(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<Call>, DeliverError> {
     let Effects { outfit, job, lease, .. } = effects;
     let former = Former {
         bus: &outfit.bus,
@@ -380,7 +380,7 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
     let call = if by == outfit.instance {
         None
     } else {
-        former.outcome(&by, id).await
+        former.ask_outcome(&by, id).await
     };
 
     // The wait may have outlasted the lease.
@@ -407,7 +407,7 @@ async fn told(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<
 }
 
 /// Makes the call `id`.
-async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, DeliverError> {
+async fn make_call(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, DeliverError> {
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
@@ -434,7 +434,7 @@ async fn make(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, De
         channel.send(&shipment).await
     };
 
-    match effects.outfit.calls.make(id, call).await {
+    match effects.outfit.calls.make_call(id, call).await {
         Some(Call::Withheld) | None => Err(DeliverError::Lost),
         Some(call) => Ok(call),
     }
@@ -446,14 +446,14 @@ fn jitter(ids: &dyn IdSource) -> f64 {
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }
 
-async fn finish(effects: &Effects<'_>, delivered: ReceiptStep, parts: u32) -> Result<Step, DeliverError> {
+async fn finish_delivery(effects: &Effects<'_>, delivered: ReceiptStep, parts: u32) -> Result<Step, DeliverError> {
     let at = effects.now();
-    if let Written::Superseded(found) = effects.receipt(at, delivered).await? {
+    if let Written::Superseded(found) = effects.write_receipt(at, delivered).await? {
         return Ok(Step::Superseded(found));
     }
 
     effects
-        .event(SentPart {
+        .publish_event(SentPart {
             index: parts.saturating_sub(1),
             at,
         })
@@ -463,7 +463,7 @@ async fn finish(effects: &Effects<'_>, delivered: ReceiptStep, parts: u32) -> Re
     Ok(Step::SETTLED)
 }
 
-async fn fail(effects: &Effects<'_>, failed: ReceiptStep, after_ms: u64) -> Result<Step, DeliverError> {
+async fn fail_delivery(effects: &Effects<'_>, failed: ReceiptStep, after_ms: u64) -> Result<Step, DeliverError> {
     let Effects { job, .. } = effects;
     metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
     tracing::warn!(
@@ -472,7 +472,10 @@ async fn fail(effects: &Effects<'_>, failed: ReceiptStep, after_ms: u64) -> Resu
     );
     let at = effects.now();
     let again = at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
-    Ok(Step::once(effects.receipt(at, failed).await?, Progress::Later(again)))
+    Ok(Step::after_receipt(
+        effects.write_receipt(at, failed).await?,
+        Progress::Later(again),
+    ))
 }
 
 async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result<Step, DeliverError> {
@@ -487,7 +490,7 @@ async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result
         attempts,
         reason: reason.clone(),
     };
-    if let Written::Superseded(found) = effects.receipt(effects.now(), gave_up).await? {
+    if let Written::Superseded(found) = effects.write_receipt(effects.now(), gave_up).await? {
         return Ok(Step::Superseded(found));
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 
 use crate::deliverer::{Deliverer, Progress};
 use crate::destination::Destination;
-use crate::drain::{drain, list_parked};
+use crate::drain::{drain_destination, list_parked};
 use crate::effects::Outfit;
 use crate::job::{Job, SERVICE};
 use crate::lanes::{Lanes, Work};
@@ -64,7 +64,7 @@ enum Ended {
 }
 
 /// Works on one partition until it is taken away or the process stops.
-pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
+pub async fn run_partition(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
     let deliverer = Deliverer::new(&outfit, owned.lease());
     let stop = Shutdown::default();
     let mut desk = Desk {
@@ -84,7 +84,7 @@ pub async fn work(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore
 
     // Running works end at their next wait, and no other starts.
     stop.trigger();
-    desk.finish(bounds.drain).await;
+    desk.finish_under_way(bounds.drain).await;
 }
 
 struct Desk<'a> {
@@ -109,7 +109,7 @@ impl<'a> Desk<'a> {
                 Ok(found) => {
                     for destination in found {
                         let work = self.lanes.found_parked(&destination);
-                        self.begin(&destination, [work]);
+                        self.begin_works(&destination, [work]);
                     }
                     return true;
                 }
@@ -127,10 +127,10 @@ impl<'a> Desk<'a> {
         loop {
             let has_room = self.works.len() < in_flight && self.held.len() < MAX_HELD;
             tokio::select! {
-                Some(ended) = self.works.next(), if !self.works.is_empty() => self.ended(ended),
-                Some(ended) = self.drains.next(), if !self.drains.is_empty() => self.ended(ended),
+                Some(ended) = self.works.next(), if !self.works.is_empty() => self.handle_end(ended),
+                Some(ended) = self.drains.next(), if !self.drains.is_empty() => self.handle_end(ended),
                 incoming = owned.next(), if has_room => match incoming {
-                    Some(incoming) => self.arrived(incoming).await,
+                    Some(incoming) => self.handle_arrival(incoming).await,
                     None => return,
                 },
                 _ = progress.tick() => self.show_progress().await,
@@ -139,7 +139,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Waits for the running works to end, at most for `deadline`. Starts no others.
-    async fn finish(&mut self, deadline: Duration) {
+    async fn finish_under_way(&mut self, deadline: Duration) {
         let Self { works, drains, .. } = self;
         let all = futures_util::future::join(async { while works.next().await.is_some() {} }, async {
             while drains.next().await.is_some() {}
@@ -153,7 +153,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    async fn arrived(&mut self, incoming: Incoming) {
+    async fn handle_arrival(&mut self, incoming: Incoming) {
         if self.held.contains(&incoming.sequence) {
             // The ack wait passed and the server sent a copy. The first one is still running and will be
             // acknowledged.
@@ -162,7 +162,7 @@ impl<'a> Desk<'a> {
 
         let Some(destination) = Destination::of_delivery(&incoming.subject) else {
             return self
-                .refuse(
+                .dead_letter(
                     &incoming,
                     &Verdict::new("malformed", "the subject is none of a delivery"),
                 )
@@ -175,15 +175,15 @@ impl<'a> Desk<'a> {
                 let untried = incoming.sequence > self.replay_through && incoming.delivered <= 1;
                 let destination = job.destination.clone();
                 let message = Arc::new(Message { incoming, job, untried });
-                let work = self.lanes.arrived(&destination, message);
-                self.begin(&destination, work);
+                let work = self.lanes.on_arrival(&destination, message);
+                self.begin_works(&destination, work);
             }
-            Err(error) => self.refuse(&incoming, &unreadable(&error)).await,
+            Err(error) => self.dead_letter(&incoming, &unreadable(&error)).await,
         }
     }
 
     /// Stores the message as a dead letter. If that fails, it stays unacknowledged and is delivered again.
-    async fn refuse(&mut self, incoming: &Incoming, verdict: &Verdict) {
+    async fn dead_letter(&mut self, incoming: &Incoming, verdict: &Verdict) {
         match self
             .deliverer
             .bus()
@@ -201,40 +201,40 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn handle_end(&mut self, ended: Ended) {
         match ended {
             Ended::Delivered(destination, sequence) => {
                 self.held.remove(&sequence);
-                let work = self.lanes.delivered(&destination);
-                self.begin(&destination, work);
+                let work = self.lanes.on_delivered(&destination);
+                self.begin_works(&destination, work);
             }
             Ended::Failed(destination, message) => {
-                let work = self.lanes.failed(&destination, message);
-                self.begin(&destination, [work]);
+                let work = self.lanes.on_failed(&destination, message);
+                self.begin_works(&destination, [work]);
             }
             Ended::Stored(destination, sequence) => {
                 self.held.remove(&sequence);
-                let works = self.lanes.stored(&destination);
-                self.begin(&destination, works.into_iter().flatten());
+                let works = self.lanes.on_stored(&destination);
+                self.begin_works(&destination, works.into_iter().flatten());
             }
             Ended::Drained(destination) => {
-                let work = self.lanes.drained(&destination);
-                self.begin(&destination, work);
+                let work = self.lanes.on_drained(&destination);
+                self.begin_works(&destination, work);
             }
             Ended::Interrupted => {}
         }
     }
 
-    fn begin(&mut self, destination: &Destination, works: impl IntoIterator<Item = Work<Arc<Message>>>) {
+    fn begin_works(&mut self, destination: &Destination, works: impl IntoIterator<Item = Work<Arc<Message>>>) {
         for work in works {
             let (deliverer, stop) = (self.deliverer, self.stop);
             match work {
-                Work::Deliver(message) => self.works.push(Box::pin(deliver(deliverer, message, stop))),
-                Work::Park(message) => self.works.push(Box::pin(park(deliverer, message, stop))),
+                Work::Deliver(message) => self.works.push(Box::pin(deliver_or_park(deliverer, message, stop))),
+                Work::Park(message) => self.works.push(Box::pin(park_message(deliverer, message, stop))),
                 Work::Drain => {
                     let (destination, slots) = (destination.clone(), self.parked_slots);
                     self.drains.push(Box::pin(async move {
-                        let empty = drain(deliverer, &destination, slots, stop).await;
+                        let empty = drain_destination(deliverer, &destination, slots, stop).await;
                         if empty {
                             Ended::Drained(destination)
                         } else {
@@ -247,8 +247,8 @@ impl<'a> Desk<'a> {
     }
 
     async fn show_progress(&mut self) {
-        metrics::gauge!("nexus_delivery_parked_destinations").set(count(self.lanes.parked()));
-        let queued: Vec<_> = self.lanes.queued().cloned().collect();
+        metrics::gauge!("nexus_delivery_parked_destinations").set(count(self.lanes.parked_count()));
+        let queued: Vec<_> = self.lanes.queued_messages().cloned().collect();
         for message in queued {
             message.incoming.progress().await;
         }
@@ -264,12 +264,12 @@ fn unreadable(error: &DecodeError) -> Verdict {
 }
 
 /// Delivers `message`, or returns that it must be parked. Retries after errors of the bus.
-async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn deliver_or_park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
     let mut untried = message.untried;
     while !stop.is_requested() {
-        let standing = match deliverer.standing(job, untried).await {
-            Ok(standing) => deliverer.advance(job, standing).await,
+        let standing = match deliverer.find_standing(job, untried).await {
+            Ok(standing) => deliverer.advance_job(job, standing).await,
             Err(error) => Err(error.into()),
         };
         match standing {
@@ -297,10 +297,10 @@ async fn deliver(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdo
 }
 
 /// Stores `message` on its destination's parked subject and acknowledges it.
-async fn park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn park_message(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
     while !stop.is_requested() {
-        match deliverer.bus().publish(job.parked()).await {
+        match deliverer.bus().publish(job.parked_copy()).await {
             Ok(_) => {
                 message.incoming.ack().await;
                 metrics::counter!("nexus_delivery_parked_total").increment(1);

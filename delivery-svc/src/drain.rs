@@ -74,12 +74,17 @@ async fn listed_by_the_leader(
 
 /// Drains the parked replies of `destination` until none is left (`true`) or `stop` is requested (`false`). The
 /// permits of `slots` limit the number of attempts that run at once in the process.
-pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: &Semaphore, stop: &Shutdown) -> bool {
+pub async fn drain_destination(
+    deliverer: &Deliverer<'_>,
+    destination: &Destination,
+    slots: &Semaphore,
+    stop: &Shutdown,
+) -> bool {
     let subject = destination.parked_subject();
     while !stop.is_requested() {
         let ended = match deliverer.bus().next_on_subject(streams::PARKED, &subject, 1).await {
             Ok(None) => return true,
-            Ok(Some(head)) => settle(deliverer, destination, &head, slots, stop).await,
+            Ok(Some(head)) => settle_head(deliverer, destination, &head, slots, stop).await,
             Err(error) => {
                 tracing::warn!(destination = destination.as_str(), %error, "failed to read parked replies; retrying");
                 false
@@ -96,7 +101,7 @@ pub async fn drain(deliverer: &Deliverer<'_>, destination: &Destination, slots: 
 
 /// Advances the head until it is settled and deleted, or `stop` is requested. Returns `false` if it must be tried
 /// again.
-async fn settle(
+async fn settle_head(
     deliverer: &Deliverer<'_>,
     destination: &Destination,
     head: &Stored,
@@ -107,7 +112,7 @@ async fn settle(
     let job = match read(destination, head) {
         Ok(job) => job,
         Err(letter) => {
-            let buried = bury(deliverer, *letter, head).await;
+            let buried = dead_letter_head(deliverer, *letter, head).await;
             if let Err(error) = &buried {
                 tracing::warn!(
                     destination = at, sequence, event_id = head.headers.event_id(), %error,
@@ -130,13 +135,13 @@ async fn settle(
     brought.is_ok()
 }
 
-async fn bury(deliverer: &Deliverer<'_>, letter: DeadLetter, head: &Stored) -> Result<(), DeliverError> {
+async fn dead_letter_head(deliverer: &Deliverer<'_>, letter: DeadLetter, head: &Stored) -> Result<(), DeliverError> {
     let letter = DeadLetter {
         at: deliverer.now(),
         ..letter
     };
     deliverer.bus().dead_letter_record(letter).await?;
-    Ok(forget(deliverer, head).await?)
+    Ok(delete_head(deliverer, head).await?)
 }
 
 async fn bring_on(
@@ -148,13 +153,13 @@ async fn bring_on(
 ) -> Result<(), DeliverError> {
     while !stop.is_requested() {
         let Ok(slot) = slots.acquire().await else { return Ok(()) };
-        let standing = deliverer.standing(job, false).await?;
-        let progress = deliverer.advance(job, standing).await?;
+        let standing = deliverer.find_standing(job, false).await?;
+        let progress = deliverer.advance_job(job, standing).await?;
         // The wait for the next attempt must not hold a slot.
         drop(slot);
 
         match progress {
-            Progress::Settled => return Ok(forget(deliverer, head).await?),
+            Progress::Settled => return Ok(delete_head(deliverer, head).await?),
             Progress::Later(at) => wait_until(at, deliverer, stop).await,
         }
     }
@@ -172,7 +177,7 @@ async fn wait_until(at: UnixMillis, deliverer: &Deliverer<'_>, stop: &Shutdown) 
     }
 }
 
-async fn forget(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
+async fn delete_head(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
     deliverer
         .bus()
         .delete_message(streams::PARKED, head.sequence)

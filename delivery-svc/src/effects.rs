@@ -20,7 +20,7 @@ use crate::channel::Channels;
 use crate::deliverer::DeliverError;
 use crate::job::Job;
 use crate::outbound::sent_event;
-use crate::plan::{Part, plan};
+use crate::plan::{Part, plan_parts};
 use crate::policy::SendPolicy;
 use crate::receipts::{Receipts, Written};
 use crate::restored::RestoreGate;
@@ -55,14 +55,14 @@ pub struct Outfit {
 impl Outfit {
     /// Returns the parts of `reply` within its channel's size limit.
     #[must_use]
-    pub fn parts(&self, reply: &Reply) -> Vec<Part> {
+    pub fn parts_of(&self, reply: &Reply) -> Vec<Part> {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let limit = self
             .channels
             .get(&target.channel)
-            .and_then(|channel| channel.limit(account));
-        plan(reply, limit)
+            .and_then(|channel| channel.part_limit(account));
+        plan_parts(reply, limit)
     }
 }
 
@@ -92,20 +92,20 @@ impl Effects<'_> {
     }
 
     /// Writes a receipt that `step` happened at `at`.
-    pub(crate) async fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<Written, DeliverError> {
+    pub(crate) async fn write_receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<Written, DeliverError> {
         Ok(self
             .receipts
-            .write(self.job, &self.job.receipt(at, step), self.carrier)
+            .write(self.job, &self.job.new_receipt(at, step), self.carrier)
             .await?)
     }
 
     /// Holds the delivery, because its outcome is unknown. Returns the operator's decision so far.
-    pub(crate) async fn hold(&self) -> Result<HeldUntil, DeliverError> {
-        Ok(self.outfit.bus.hold(&self.job.held(self.now())).await?)
+    pub(crate) async fn hold_delivery(&self) -> Result<HeldUntil, DeliverError> {
+        Ok(self.outfit.bus.hold(&self.job.held_message(self.now())).await?)
     }
 
     /// Publishes the event of a sent part.
-    pub(crate) async fn event(&self, sent: SentPart) -> Result<(), DeliverError> {
+    pub(crate) async fn publish_event(&self, sent: SentPart) -> Result<(), DeliverError> {
         let Some(part) = self.parts.iter().find(|part| part.index == sent.index) else {
             return Ok(());
         };

@@ -39,7 +39,7 @@ fn subject_of(instance: &str) -> String {
 }
 
 /// Responds over `bus` for the calls of this process, which is `instance`, for ever, even while it drains.
-pub async fn tell(bus: &Bus, instance: &str, calls: &Calls) {
+pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &Calls) {
     let subject = subject_of(instance);
     loop {
         match bus.core_subscribe(&subject).await {
@@ -47,7 +47,9 @@ pub async fn tell(bus: &Bus, instance: &str, calls: &Calls) {
                 while let Some(question) = questions.next().await {
                     let asked = serde_json::from_slice::<CallId>(&question.payload);
                     if let (Some(reply), Ok(id)) = (question.reply, asked) {
-                        let told = Told { stage: calls.stage(id) };
+                        let told = Told {
+                            stage: calls.stage_of(id),
+                        };
                         let answer = serde_json::to_vec(&told).unwrap_or_default();
                         bus.core_publish(&reply, &Headers::new(), answer.into()).await;
                     }
@@ -73,7 +75,7 @@ pub(crate) struct Former<'a> {
 impl Former<'_> {
     /// Returns the outcome of the call `id` that replica `instance` started. Returns `None` if the replica has not
     /// made it, is gone, or was mute for too long, so that the outcome will never be known.
-    pub(crate) async fn outcome(&self, instance: &str, id: CallId) -> Option<Call> {
+    pub(crate) async fn ask_outcome(&self, instance: &str, id: CallId) -> Option<Call> {
         let subject = subject_of(instance);
         let mut was_mute = false;
         let mut absent = Duration::ZERO;

@@ -80,7 +80,7 @@ impl Job {
 
     /// Returns its copy for the destination's parked subject: the same bytes with an id of its own.
     #[must_use]
-    pub fn parked(&self) -> Outgoing {
+    pub fn parked_copy(&self) -> Outgoing {
         let mut headers = self.headers.clone();
         headers.insert(MSG_ID, format!("parked:{}:{}", self.reply.id, self.place));
         headers.insert(DELIVERY_COPY, self.place.to_string());
@@ -89,7 +89,7 @@ impl Job {
 
     /// Returns a receipt of the delivery.
     #[must_use]
-    pub fn receipt(&self, at: UnixMillis, step: ReceiptStep) -> Receipt {
+    pub fn new_receipt(&self, at: UnixMillis, step: ReceiptStep) -> Receipt {
         Receipt {
             delivery: self.reply.id,
             session: self.reply.session.clone(),
@@ -102,7 +102,7 @@ impl Job {
 
     /// Returns the held message for a delivery with an unknown outcome.
     #[must_use]
-    pub fn held(&self, at: UnixMillis) -> Held {
+    pub fn held_message(&self, at: UnixMillis) -> Held {
         Held {
             kind: HeldKind::Delivery,
             id: self.reply.id,
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_parked_copy_reads_back_as_the_same_delivery() {
         let job = job();
-        let parked = job.parked();
+        let parked = job.parked_copy();
         assert_eq!(parked.subject, "nexus.parked.3.nats.demo.ann");
         assert_eq!(delivery_copy(&parked.headers), Some(PLACE));
 

@@ -62,25 +62,25 @@ impl<K: Eq + Hash + Clone, M> Default for Lanes<K, M> {
 impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     /// Returns the number of messages that wait for one before them.
     #[must_use]
-    pub const fn waiting(&self) -> usize {
+    pub const fn waiting_count(&self) -> usize {
         self.waiting
     }
 
     /// Returns the number of parked destinations.
     #[must_use]
-    pub fn parked(&self) -> usize {
+    pub fn parked_count(&self) -> usize {
         self.lanes.values().filter(|lane| lane.parked.is_some()).count()
     }
 
     /// Returns the waiting messages.
-    pub fn queued(&self) -> impl Iterator<Item = &M> {
+    pub fn queued_messages(&self) -> impl Iterator<Item = &M> {
         self.lanes.values().flat_map(|lane| &lane.queue)
     }
 
     /// Adds `message` for the destination `key`. Returns the next work.
-    pub fn arrived(&mut self, key: &K, message: M) -> Option<Work<M>> {
+    pub fn on_arrival(&mut self, key: &K, message: M) -> Option<Work<M>> {
         self.waiting += 1;
-        let lane = self.lane(key);
+        let lane = self.lane_mut(key);
         lane.queue.push_back(message);
         if lane.queue.len() > MAX_WAITING {
             lane.parked.get_or_insert(Drain::Waiting);
@@ -90,27 +90,27 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
 
     /// Marks a destination that already has parked messages, before its first message arrives.
     pub fn found_parked(&mut self, key: &K) -> Work<M> {
-        self.lane(key).parked = Some(Drain::Running);
+        self.lane_mut(key).parked = Some(Drain::Running);
         Work::Drain
     }
 
     /// Reports that the running message is settled. Returns the next work.
-    pub fn delivered(&mut self, key: &K) -> Option<Work<M>> {
-        self.lane(key).busy = false;
+    pub fn on_delivered(&mut self, key: &K) -> Option<Work<M>> {
+        self.lane_mut(key).busy = false;
         self.next(key)
     }
 
     /// Reports that the running message failed, and returns the work of parking it.
-    pub fn failed(&mut self, key: &K, message: M) -> Work<M> {
-        let lane = self.lane(key);
+    pub fn on_failed(&mut self, key: &K, message: M) -> Work<M> {
+        let lane = self.lane_mut(key);
         lane.busy = true;
         lane.parked.get_or_insert(Drain::Waiting);
         Work::Park(message)
     }
 
     /// Reports that a message was parked. Returns a drain, or the next message to park, or both.
-    pub fn stored(&mut self, key: &K) -> [Option<Work<M>>; 2] {
-        let lane = self.lane(key);
+    pub fn on_stored(&mut self, key: &K) -> [Option<Work<M>>; 2] {
+        let lane = self.lane_mut(key);
         lane.busy = false;
         let drain = match lane.parked {
             Some(Drain::Running | Drain::Behind) => {
@@ -127,8 +127,8 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     }
 
     /// Reports that the drain found the parked subject empty. Returns the next work.
-    pub fn drained(&mut self, key: &K) -> Option<Work<M>> {
-        let lane = self.lane(key);
+    pub fn on_drained(&mut self, key: &K) -> Option<Work<M>> {
+        let lane = self.lane_mut(key);
         match lane.parked {
             Some(Drain::Behind) => {
                 lane.parked = Some(Drain::Running);
@@ -141,7 +141,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         self.next(key)
     }
 
-    fn lane(&mut self, key: &K) -> &mut Lane<M> {
+    fn lane_mut(&mut self, key: &K) -> &mut Lane<M> {
         self.lanes.entry(key.clone()).or_insert_with(|| Lane {
             queue: VecDeque::new(),
             busy: false,
@@ -189,62 +189,62 @@ mod tests {
     #[test]
     fn one_at_a_time_per_destination_and_all_destinations_at_once() {
         let mut lanes = Numbers::default();
-        assert_eq!(lanes.arrived(&1, 10), Some(Work::Deliver(10)));
-        assert_eq!(lanes.arrived(&1, 11), None);
-        assert_eq!(lanes.arrived(&2, 20), Some(Work::Deliver(20)));
-        assert_eq!(lanes.waiting(), 1);
-        assert_eq!(lanes.delivered(&1), Some(Work::Deliver(11)));
-        assert_eq!(lanes.delivered(&1), None);
-        assert_eq!(lanes.delivered(&2), None);
+        assert_eq!(lanes.on_arrival(&1, 10), Some(Work::Deliver(10)));
+        assert_eq!(lanes.on_arrival(&1, 11), None);
+        assert_eq!(lanes.on_arrival(&2, 20), Some(Work::Deliver(20)));
+        assert_eq!(lanes.waiting_count(), 1);
+        assert_eq!(lanes.on_delivered(&1), Some(Work::Deliver(11)));
+        assert_eq!(lanes.on_delivered(&1), None);
+        assert_eq!(lanes.on_delivered(&2), None);
         assert!(lanes.lanes.is_empty(), "an idle destination costs nothing");
     }
 
     #[test]
     fn a_failure_parks_what_is_behind_it() {
         let mut lanes = Numbers::default();
-        lanes.arrived(&1, 10);
-        lanes.arrived(&1, 11);
-        assert_eq!(lanes.failed(&1, 10), Work::Park(10));
-        assert_eq!(lanes.stored(&1), [Some(Work::Drain), Some(Work::Park(11))]);
-        assert_eq!(lanes.stored(&1), [None, None]);
-        assert_eq!(lanes.drained(&1), Some(Work::Drain), "11 was stored while it ran");
-        assert_eq!(lanes.drained(&1), None);
-        assert_eq!(lanes.arrived(&1, 12), Some(Work::Deliver(12)));
+        lanes.on_arrival(&1, 10);
+        lanes.on_arrival(&1, 11);
+        assert_eq!(lanes.on_failed(&1, 10), Work::Park(10));
+        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), Some(Work::Park(11))]);
+        assert_eq!(lanes.on_stored(&1), [None, None]);
+        assert_eq!(lanes.on_drained(&1), Some(Work::Drain), "11 was stored while it ran");
+        assert_eq!(lanes.on_drained(&1), None);
+        assert_eq!(lanes.on_arrival(&1, 12), Some(Work::Deliver(12)));
     }
 
     #[test]
     fn a_drain_that_ends_while_a_message_is_being_stored_begins_again() {
         let mut lanes = Numbers::default();
         lanes.found_parked(&1);
-        assert_eq!(lanes.arrived(&1, 10), Some(Work::Park(10)));
-        assert_eq!(lanes.drained(&1), None);
-        assert_eq!(lanes.stored(&1), [Some(Work::Drain), None]);
-        assert_eq!(lanes.drained(&1), None);
-        assert_eq!(lanes.parked(), 0);
+        assert_eq!(lanes.on_arrival(&1, 10), Some(Work::Park(10)));
+        assert_eq!(lanes.on_drained(&1), None);
+        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), None]);
+        assert_eq!(lanes.on_drained(&1), None);
+        assert_eq!(lanes.parked_count(), 0);
     }
 
     #[test]
     fn a_slow_destination_is_parked_behind_the_message_that_is_under_way() {
         let mut lanes = Numbers::default();
         let most = u32::try_from(MAX_WAITING).expect("few");
-        assert_eq!(lanes.arrived(&1, 0), Some(Work::Deliver(0)));
+        assert_eq!(lanes.on_arrival(&1, 0), Some(Work::Deliver(0)));
 
         for number in 1..=most {
-            assert_eq!(lanes.arrived(&1, number), None);
-            assert_eq!(lanes.parked(), 0);
+            assert_eq!(lanes.on_arrival(&1, number), None);
+            assert_eq!(lanes.parked_count(), 0);
         }
 
-        assert_eq!(lanes.arrived(&1, most + 1), None, "the one before them is not over");
-        assert_eq!(lanes.delivered(&1), Some(Work::Park(1)));
-        assert_eq!(lanes.stored(&1), [Some(Work::Drain), Some(Work::Park(2))]);
+        assert_eq!(lanes.on_arrival(&1, most + 1), None, "the one before them is not over");
+        assert_eq!(lanes.on_delivered(&1), Some(Work::Park(1)));
+        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), Some(Work::Park(2))]);
 
         for number in 3..=most + 1 {
-            assert_eq!(lanes.stored(&1), [None, Some(Work::Park(number))]);
+            assert_eq!(lanes.on_stored(&1), [None, Some(Work::Park(number))]);
         }
 
-        assert_eq!((lanes.stored(&1), lanes.waiting()), ([None, None], 0));
-        assert_eq!(lanes.drained(&1), Some(Work::Drain));
-        assert_eq!(lanes.drained(&1), None);
+        assert_eq!((lanes.on_stored(&1), lanes.waiting_count()), ([None, None], 0));
+        assert_eq!(lanes.on_drained(&1), Some(Work::Drain));
+        assert_eq!(lanes.on_drained(&1), None);
         assert!(lanes.lanes.is_empty());
     }
 
@@ -267,17 +267,17 @@ mod tests {
             let (key, work) = self.running.remove(index);
             match work {
                 Work::Deliver(message) if fails => {
-                    let next = self.lanes.failed(&key, message);
+                    let next = self.lanes.on_failed(&key, message);
                     self.begin(key, [next]);
                 }
                 Work::Deliver(message) => {
                     self.settled.entry(key).or_default().push(message);
-                    let next = self.lanes.delivered(&key);
+                    let next = self.lanes.on_delivered(&key);
                     self.begin(key, next);
                 }
                 Work::Park(message) => {
                     self.stored.entry(key).or_default().push_back(message);
-                    let next = self.lanes.stored(&key);
+                    let next = self.lanes.on_stored(&key);
                     self.begin(key, next.into_iter().flatten());
                 }
                 Work::Drain => match self.stored.entry(key).or_default().pop_front() {
@@ -286,7 +286,7 @@ mod tests {
                         self.begin(key, [Work::Drain]);
                     }
                     None => {
-                        let next = self.lanes.drained(&key);
+                        let next = self.lanes.on_drained(&key);
                         self.begin(key, next);
                     }
                 },
@@ -305,7 +305,7 @@ mod tests {
                 if arrives || world.running.is_empty() {
                     let key = pick % 3;
                     sent.entry(key).or_default().push(number);
-                    let work = world.lanes.arrived(&key, number);
+                    let work = world.lanes.on_arrival(&key, number);
                     world.begin(key, work);
                 } else {
                     world.end(usize::from(pick) % world.running.len(), fails);
@@ -320,7 +320,7 @@ mod tests {
                 world.end(0, false);
             }
             prop_assert_eq!(world.settled, sent);
-            prop_assert_eq!(world.lanes.waiting(), 0);
+            prop_assert_eq!(world.lanes.waiting_count(), 0);
             prop_assert!(world.lanes.lanes.is_empty());
         }
     }

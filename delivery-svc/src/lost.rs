@@ -111,14 +111,14 @@ impl LostReplies {
     }
 
     /// Checks the queues repeatedly until `stop` is requested.
-    pub async fn keep(mut self, stop: Shutdown) {
+    pub async fn watch_queue(mut self, stop: Shutdown) {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
             // Read before the check, so that one more check runs after the request to stop.
             let stops = stop.is_requested();
 
-            match self.look(known.as_ref()).await {
+            match self.find_lost(known.as_ref()).await {
                 Ok(seen) => known = seen,
                 Err(error) => tracing::debug!(%error, "failed to compare DELIVERIES with the ledger; retrying"),
             }
@@ -138,7 +138,7 @@ impl LostReplies {
 
     /// Checks the queues if that is this replica's task, and searches them if they may have lost something. Returns
     /// their state; `None` = another replica checks them.
-    async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
+    async fn find_lost(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
         if !self.lease.hold().await? {
             return Ok(None);
         }
@@ -158,12 +158,12 @@ impl LostReplies {
             self.find(info.state.last.max(parked.state.last)).await?;
         }
 
-        self.note(&info, &parked).await?;
+        self.note_waiting(&info, &parked).await?;
         Ok(Some(seen))
     }
 
     /// Records the time since which a reply waits.
-    async fn note(&self, info: &StreamInfo, parked: &StreamInfo) -> Result<(), LookError> {
+    async fn note_waiting(&self, info: &StreamInfo, parked: &StreamInfo) -> Result<(), LookError> {
         let waiting = match self.first_of(streams::DELIVERIES, info).await? {
             Some(first) => first.published_at,
             None => self.server_time().await?,
@@ -198,14 +198,14 @@ impl LostReplies {
 
     /// Publishes the replies again that are missing from the queue. `last` is the queue's last sequence.
     async fn find(&mut self, last: u64) -> Result<(), LookError> {
-        let Some(since) = self.since().await? else {
+        let Some(since) = self.lost_since().await? else {
             return Ok(());
         };
 
         // The order matters: a reply that leaves the queue now has a receipt, and one that enters it is in the
         // ledger.
-        let waiting = self.waiting().await?;
-        let mut settled = self.settled(since).await?;
+        let waiting = self.waiting_replies().await?;
+        let mut settled = self.settled_deliveries(since).await?;
         settled.extend(waiting);
 
         let receipts = Receipts::new(
@@ -222,7 +222,7 @@ impl LostReplies {
                 break;
             }
 
-            for reply in page.iter().flat_map(replies) {
+            for reply in page.iter().flat_map(replies_of_record) {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the lost copy, so the copy has another id. A duplicate
                     // costs one lookup.
@@ -267,15 +267,17 @@ impl LostReplies {
             return Ok(false);
         };
 
-        let parts = count(&self.outfit.parts(reply));
-        let standing = receipts.standing(&job, parts, false, self.outfit.clock.now()).await?;
+        let parts = count(&self.outfit.parts_of(reply));
+        let standing = receipts
+            .find_standing(&job, parts, false, self.outfit.clock.now())
+            .await?;
 
         Ok(receipts::is_settled(&standing))
     }
 
     /// Returns the time since which replies may have been lost; `None` = there was never one. Receipts that were
     /// deleted by age prove nothing about older replies.
-    async fn since(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
+    async fn lost_since(&self) -> Result<Option<UnixMillis>, ReadStreamError> {
         let since = match self.noted.get(streams::DELIVERIES).await? {
             Some(noted) => Some(noted.value.since),
             // The bucket is new or lost: the writer of the last receipt knew the queue.
@@ -296,7 +298,7 @@ impl LostReplies {
     }
 
     /// Returns the replies in the queue, parked ones, and held ones with or without an operator's decision.
-    async fn waiting(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
+    async fn waiting_replies(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         for stream in [streams::DELIVERIES, streams::PARKED] {
             let mut page = self.outfit.bus.history(stream, ">", 1, PAGE).await?;
@@ -318,7 +320,7 @@ impl LostReplies {
     }
 
     /// Returns the deliveries that were settled since then.
-    async fn settled(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
+    async fn settled_deliveries(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         let mut receipts = Pages::since(&self.outfit.bus, streams::RECEIPTS, since);
         loop {
@@ -353,7 +355,7 @@ const fn is_last(step: &ReceiptStep) -> bool {
 }
 
 /// Returns the replies in a record of the ledger.
-fn replies(stored: &Stored) -> Vec<Reply> {
+fn replies_of_record(stored: &Stored) -> Vec<Reply> {
     let Ok(record) = stored.decode::<LedgerRecord>() else {
         return Vec::new();
     };

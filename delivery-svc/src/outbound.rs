@@ -67,7 +67,7 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
         event.attachments.clone_from(&reply.attachments);
     }
 
-    event.metadata = metadata(reply);
+    event.metadata = reply_metadata(reply);
 
     if let Some(card) = card {
         let told = json!({"id": card.approval, "arguments_hash": card.arguments_hash});
@@ -78,7 +78,7 @@ pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, P
     Ok(event)
 }
 
-fn metadata(reply: &Reply) -> Map<String, Value> {
+fn reply_metadata(reply: &Reply) -> Map<String, Value> {
     [
         ("delivery", reply.id.to_string()),
         ("turn", reply.turn.to_string()),

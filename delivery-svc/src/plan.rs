@@ -15,7 +15,7 @@ pub struct Part {
 
 /// Returns the parts of `reply` in order: one, or as many as `limit` requires.
 #[must_use]
-pub fn plan(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
+pub fn plan_parts(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
     let pieces = match limit {
         Some(limit) => split(&reply.content, limit),
         None => vec![reply.content.as_str()],
@@ -40,7 +40,7 @@ mod tests {
     fn one_part_without_a_limit() {
         let reply = reply("first\n\nsecond");
         assert_eq!(
-            plan(&reply, None),
+            plan_parts(&reply, None),
             [Part {
                 index: 0,
                 content: "first\n\nsecond".to_owned()
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn numbered_parts_within_the_limit() {
-        let parts = plan(
+        let parts = plan_parts(
             &reply("first\n\nsecond"),
             Some(Limit {
                 max: 7,

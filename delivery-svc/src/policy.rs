@@ -54,7 +54,7 @@ impl SendPolicy {
     /// Returns the name of the rule that denies `reply`, or `None` if it may be sent. The name is `rule {index from
     /// 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `nobody to deliver to`.
     #[must_use]
-    pub fn denies(&self, reply: &Reply) -> Option<String> {
+    pub fn denying_rule(&self, reply: &Reply) -> Option<String> {
         if let Some(always) = always_denied(reply) {
             return Some(always.to_owned());
         }
@@ -113,23 +113,26 @@ mod tests {
             default,
             rules: rules.to_vec(),
         };
-        assert_eq!(policy.denies(&reply("x")).as_deref(), expected);
+        assert_eq!(policy.denying_rule(&reply("x")).as_deref(), expected);
     }
 
     #[test]
     fn a_heartbeat_that_says_nothing_stays() {
         let mut quiet = reply(" HEARTBEAT_OK\n");
-        assert_eq!(SendPolicy::default().denies(&quiet), None, "somebody asked");
+        assert_eq!(SendPolicy::default().denying_rule(&quiet), None, "somebody asked");
 
         quiet.causation.event = EventId::parse("timer:persona:atlas:60000").expect("an id");
-        assert_eq!(SendPolicy::default().denies(&quiet).as_deref(), Some("quiet heartbeat"));
+        assert_eq!(
+            SendPolicy::default().denying_rule(&quiet).as_deref(),
+            Some("quiet heartbeat")
+        );
 
         quiet.content = "The build is red.".to_owned();
-        assert_eq!(SendPolicy::default().denies(&quiet), None);
+        assert_eq!(SendPolicy::default().denying_rule(&quiet), None);
 
         quiet.delivery_context.channel = "timer".to_owned();
         assert_eq!(
-            SendPolicy::default().denies(&quiet).as_deref(),
+            SendPolicy::default().denying_rule(&quiet).as_deref(),
             Some("nobody to deliver to")
         );
     }

@@ -19,7 +19,7 @@ use ulid::Ulid;
 
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, Job, delivery_copy};
-use crate::resume::{LastReceipt, Remaining, Standing, standing};
+use crate::resume::{LastReceipt, Remaining, Standing, standing_after};
 use crate::sent::SentEvents;
 
 /// Maximum number of destinations per partition whose last receipt is cached; beyond it the cache is cleared.
@@ -80,7 +80,7 @@ pub struct Receipts {
 
 /// Returns the witness of the receipts.
 #[must_use]
-pub fn witness(bus: &Bus) -> Witness {
+pub fn receipts_witness(bus: &Bus) -> Witness {
     Witness::new(bus, Marked::Deliveries)
 }
 
@@ -132,7 +132,7 @@ impl Receipts {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn standing(
+    pub async fn find_standing(
         &self,
         job: &Job,
         parts: u32,
@@ -142,7 +142,7 @@ impl Receipts {
         let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
         // A new delivery has no receipt yet, so the cached last one of its destination suffices.
         if untried && !suspect {
-            match self.known(&job.destination) {
+            match self.cached_receipt(&job.destination) {
                 Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
                 Some(_) => return Ok(Standing::Open(Remaining::ALL)),
                 None => {}
@@ -151,7 +151,10 @@ impl Receipts {
 
         match self.read(job).await? {
             Some(found) => Ok(found),
-            None => self.unknown(job, parts, untried && !job.is_repeated()).await,
+            None => {
+                self.standing_without_receipt(job, parts, untried && !job.is_repeated())
+                    .await
+            }
         }
     }
 
@@ -160,23 +163,28 @@ impl Receipts {
     /// searched: a broker that recovers publishes a reply again, and so does a queue that was restored to an older
     /// state, long after later deliveries.
     async fn read(&self, job: &Job) -> Result<Option<Standing>, ReadStreamError> {
-        let last = self.last(job).await?;
+        let last = self.last_receipt(job).await?;
         let found = match last {
             Some(last) if last.receipt.delivery == job.reply.id => Some(last),
             Some(last) if last.receipt.at >= job.made_at().plus(-SKEW_MS) => {
-                let newest = self.known(&job.destination).map_or(0, |known| known.sequence);
+                let newest = self.cached_receipt(&job.destination).map_or(0, |known| known.sequence);
                 self.newest_of(job, newest).await?
             }
             Some(_) | None => None,
         };
 
-        Ok(found.map(|found| standing(job.reply.id, job.place, Some(found))))
+        Ok(found.map(|found| standing_after(job.reply.id, job.place, Some(found))))
     }
 
     /// Returns the state of `job`, which has `parts` parts and no receipt. If a process may have started it, or the
     /// receipts are older than it, the events of its parts are searched, so that a sent part is not sent again even
     /// if its receipt is lost. If receipts are known to be lost and there is no event either, the state is unknown.
-    async fn unknown(&self, job: &Job, parts: u32, is_fresh: bool) -> Result<Standing, ReadStreamError> {
+    async fn standing_without_receipt(
+        &self,
+        job: &Job,
+        parts: u32,
+        is_fresh: bool,
+    ) -> Result<Standing, ReadStreamError> {
         let doubt = self.doubt_until().await?;
         let is_in_doubt = doubt.is_some_and(|until| job.made_at() <= until);
         // No process has started it, and no receipt of its time is lost.
@@ -185,7 +193,7 @@ impl Receipts {
         }
 
         let since = job.made_at().plus(-SKEW_MS);
-        let sent = self.sent.parts(&job.destination, &job.reply, since).await?;
+        let sent = self.sent.count_sent_parts(&job.destination, &job.reply, since).await?;
         if sent > 0 {
             metrics::counter!("nexus_delivery_told_by_events_total").increment(1);
             tracing::warn!(
@@ -284,7 +292,7 @@ impl Receipts {
             .header(DELIVERY_COPY, job.place.to_string())
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
-            let Some(Known { sequence: expected, .. }) = self.known(&job.destination) else {
+            let Some(Known { sequence: expected, .. }) = self.cached_receipt(&job.destination) else {
                 // Another process has written in the meantime, which matters only if the delivery is settled by it.
                 if let Some(found) = self.read(job).await?.filter(is_settled) {
                     return Ok(Written::Superseded(found));
@@ -294,17 +302,17 @@ impl Receipts {
 
             match self.bus.publish(out.clone().expect_last(expected)).await {
                 Ok(published) => {
-                    self.remember(
+                    self.cache_receipt(
                         &job.destination,
                         Known {
                             sequence: published.sequence,
-                            made: made(receipt),
+                            made: delivered_by(receipt),
                         },
                     );
 
                     return Ok(Written::Stored);
                 }
-                Err(PublishError::WrongLastSequence { .. }) => self.forget(&job.destination),
+                Err(PublishError::WrongLastSequence { .. }) => self.forget_cached(&job.destination),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -317,7 +325,7 @@ impl Receipts {
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read, or if a newer version wrote the last receipt, so
     /// that only that version can tell the delivery's state.
-    async fn last(&self, job: &Job) -> Result<Option<LastReceipt>, ReadStreamError> {
+    async fn last_receipt(&self, job: &Job) -> Result<Option<LastReceipt>, ReadStreamError> {
         let subject = job.destination.receipt_subject();
         let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
         let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
@@ -328,11 +336,11 @@ impl Receipts {
             last = self.last_readable(&subject, job, sequence).await?;
         }
 
-        self.remember(
+        self.cache_receipt(
             &job.destination,
             Known {
                 sequence,
-                made: last.as_ref().and_then(|last| made(&last.receipt)),
+                made: last.as_ref().and_then(|last| delivered_by(&last.receipt)),
             },
         );
 
@@ -369,7 +377,7 @@ impl Receipts {
         }
     }
 
-    fn known(&self, destination: &Destination) -> Option<Known> {
+    fn cached_receipt(&self, destination: &Destination) -> Option<Known> {
         self.known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -377,7 +385,7 @@ impl Receipts {
             .copied()
     }
 
-    fn remember(&self, destination: &Destination, last: Known) {
+    fn cache_receipt(&self, destination: &Destination, last: Known) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(destination) {
             known.clear();
@@ -385,7 +393,7 @@ impl Receipts {
         known.insert(destination.clone(), last);
     }
 
-    fn forget(&self, destination: &Destination) {
+    fn forget_cached(&self, destination: &Destination) {
         self.known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -394,7 +402,7 @@ impl Receipts {
 }
 
 /// Returns the delivery that `receipt` records as completed.
-const fn made(receipt: &Receipt) -> Option<Ulid> {
+const fn delivered_by(receipt: &Receipt) -> Option<Ulid> {
     match receipt.step {
         ReceiptStep::Delivered { .. } => Some(receipt.delivery),
         ReceiptStep::AttemptStarted { .. }

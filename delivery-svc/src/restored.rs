@@ -51,7 +51,7 @@ impl RestoreGate {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be reached to read the operator's decision.
-    pub async fn decision(&self, job: &Job) -> Result<HeldDelivery, ReadStreamError> {
+    pub async fn read_decision(&self, job: &Job) -> Result<HeldDelivery, ReadStreamError> {
         if !self.hold.concerns(job.made_at()) {
             return Ok(HeldDelivery::Leaves);
         }

@@ -89,7 +89,7 @@ pub enum Standing {
 
 /// Returns the state of the copy of `delivery` at `place`, if `last` is the newest receipt that names the delivery.
 #[must_use]
-pub fn standing(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Standing {
+pub fn standing_after(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Standing {
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return Standing::Open(Remaining::ALL);
     };
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn receipts_of_other_deliveries_tell_nothing_whatever_their_sequence() {
         let other = reply("x").id;
-        assert_eq!(standing(MINE, at(5), None), Standing::Open(Remaining::ALL));
+        assert_eq!(standing_after(MINE, at(5), None), Standing::Open(Remaining::ALL));
         for sequence in [4, 5, 6, 4_000] {
-            let told = standing(MINE, at(5), of(other, at(sequence), delivered()));
+            let told = standing_after(MINE, at(5), of(other, at(sequence), delivered()));
             assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
         }
     }
@@ -206,14 +206,14 @@ mod tests {
     #[test]
     fn a_second_copy_of_a_made_delivery_is_made_and_of_a_given_up_one_is_not() {
         for sequence in [4, 6] {
-            let made = standing(MINE, at(5), last(sequence, delivered()));
+            let made = standing_after(MINE, at(5), last(sequence, delivered()));
             assert_eq!(made, Standing::Past, "{sequence}");
 
             let gave_up = ReceiptStep::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned(),
             };
-            let told = standing(MINE, at(5), last(sequence, gave_up));
+            let told = standing_after(MINE, at(5), last(sequence, gave_up));
             assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
         }
     }
@@ -229,14 +229,17 @@ mod tests {
             reason: "gone".to_owned(),
         };
 
-        assert_eq!(standing(MINE, again, last(5, gave_up)), Standing::Open(Remaining::ALL));
-        assert_eq!(standing(MINE, again, last(5, delivered())), Standing::Past);
+        assert_eq!(
+            standing_after(MINE, again, last(5, gave_up)),
+            Standing::Open(Remaining::ALL)
+        );
+        assert_eq!(standing_after(MINE, again, last(5, delivered())), Standing::Past);
     }
 
     #[test]
     fn settled() {
         assert_eq!(
-            standing(MINE, at(5), last(5, delivered())),
+            standing_after(MINE, at(5), last(5, delivered())),
             Standing::Delivered(SentPart { index: 1, at: AT })
         );
 
@@ -245,7 +248,7 @@ mod tests {
             reason: "gone".to_owned(),
         };
         assert_eq!(
-            standing(MINE, at(5), last(5, gave_up)),
+            standing_after(MINE, at(5), last(5, gave_up)),
             Standing::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned()
@@ -255,7 +258,7 @@ mod tests {
         let denied = ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
         };
-        assert_eq!(standing(MINE, at(5), last(5, denied)), Standing::Denied);
+        assert_eq!(standing_after(MINE, at(5), last(5, denied)), Standing::Denied);
     }
 
     #[test]
@@ -273,7 +276,7 @@ mod tests {
         };
 
         assert_eq!(
-            standing(MINE, at(5), last(5, finished(retry))),
+            standing_after(MINE, at(5), last(5, finished(retry))),
             Standing::Open(expected)
         );
     }
@@ -289,7 +292,7 @@ mod tests {
         };
 
         assert_eq!(
-            standing(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
+            standing_after(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
             Standing::Open(expected)
         );
     }
@@ -308,6 +311,6 @@ mod tests {
             part: 0,
             by,
         };
-        assert_eq!(standing(MINE, at(5), last(5, started)), Standing::Open(expected));
+        assert_eq!(standing_after(MINE, at(5), last(5, started)), Standing::Open(expected));
     }
 }

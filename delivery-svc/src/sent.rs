@@ -54,7 +54,7 @@ impl SentEvents {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn parts(
+    pub async fn count_sent_parts(
         &self,
         destination: &Destination,
         reply: &Reply,
@@ -76,7 +76,7 @@ impl SentEvents {
 
         self.walk_on(&subject, &mut walk, last.sequence).await?;
         let sent = sent_parts(reply, &walk.ids);
-        self.keep(destination, walk);
+        self.keep_walk(destination, walk);
 
         Ok(sent)
     }
@@ -110,7 +110,7 @@ impl SentEvents {
         Ok(())
     }
 
-    fn keep(&self, destination: &Destination, walk: Walk) {
+    fn keep_walk(&self, destination: &Destination, walk: Walk) {
         let mut walks = self.lock();
         let held: usize = walks.values().map(|walk| walk.ids.len()).sum();
         if held + walk.ids.len() > MAX_WALKED {

@@ -18,11 +18,11 @@ use crate::channel::nats::{self, NatsChannel};
 use crate::channel::webchat::{self, WebchatChannel};
 use crate::channel::webhook::{self, Timeouts, WebhookChannel};
 use crate::config::DeliveryConfig;
-use crate::desk::{Bounds, work};
+use crate::desk::{Bounds, run_partition};
 use crate::effects::Outfit;
 use crate::former;
 use crate::lost::LostReplies;
-use crate::receipts::witness;
+use crate::receipts::receipts_witness;
 use crate::restored::RestoreGate;
 use crate::tell;
 
@@ -55,16 +55,16 @@ impl Service for DeliveryService {
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
         let config = &shell.config;
-        let accounts = accounts(&shell)?;
-        let configured = tell::configured(&accounts);
-        let channels = channels(&shell, accounts)?;
+        let accounts = read_accounts(&shell)?;
+        let configured = tell::configured_channels(&accounts);
+        let channels = open_channels(&shell, accounts)?;
         let bounds = Bounds {
             in_flight: config.max_in_flight,
             drain: config.call_timeout(),
         };
 
         let parked_slots = Arc::new(Semaphore::new(config.max_parked_in_flight));
-        let witness = witness(&shell.bus);
+        let witness = receipts_witness(&shell.bus);
 
         // Before any receipt is used for a decision. If the leader cannot be reached, later decisions check again.
         if let Err(error) = witness.check(shell.clock.now()).await {
@@ -101,11 +101,16 @@ impl Service for DeliveryService {
 
         // Before any call is made, because the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
-        let telling = tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
-        let told = tokio::spawn(tell::keep(shell.bus.clone(), configured, shell.shutdown.clone()));
+        let telling =
+            tokio::spawn(async move { former::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
+        let told = tokio::spawn(tell::keep_channels_published(
+            shell.bus.clone(),
+            configured,
+            shell.shutdown.clone(),
+        ));
         let lost = LostReplies::new(Arc::clone(&outfit));
-        let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
-        let finding = tokio::spawn(lost.keep(shell.shutdown.clone()));
+        let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
+        let finding = tokio::spawn(lost.watch_queue(shell.shutdown.clone()));
         let witnessing = tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
 
@@ -123,7 +128,7 @@ impl Service for DeliveryService {
 }
 
 /// Reads the accounts in `channels.yaml`.
-fn accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
+fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
@@ -133,7 +138,7 @@ fn accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
     accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-fn channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Result<Channels> {
+fn open_channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Result<Channels> {
     let config = &shell.config;
     let timeouts = Timeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),

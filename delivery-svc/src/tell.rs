@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the published form of `accounts`.
 #[must_use]
-pub fn configured(accounts: &Accounts) -> ConfiguredChannels {
+pub fn configured_channels(accounts: &Accounts) -> ConfiguredChannels {
     let named = accounts.iter().filter(|(_, endpoints)| !endpoints.is_empty());
     let accounts = named.map(|(channel, endpoints)| (channel.clone(), endpoints.keys().cloned().collect()));
     ConfiguredChannels {
@@ -31,11 +31,11 @@ pub fn configured(accounts: &Accounts) -> ConfiguredChannels {
 
 /// Keeps the entry on `bus` equal to `ours` until `stop` is requested, unless a replica that started later wrote
 /// another.
-pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
+pub async fn keep_channels_published(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
     let kv: Kv<ConfiguredChannels> = bus.kv(CHANNELS);
     let mut said = None;
     loop {
-        let wait = match say(&kv, &ours, said).await {
+        let wait = match publish_channels(&kv, &ours, said).await {
             Ok(revision) => {
                 said = Some(revision);
                 LOOK_EVERY
@@ -55,7 +55,11 @@ pub async fn keep(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
 
 /// Writes `ours` if it was not written yet (`said`), or is not in the bucket any more. Returns the revision of the
 /// write.
-async fn say(kv: &Kv<ConfiguredChannels>, ours: &ConfiguredChannels, said: Option<u64>) -> Result<u64, CasError> {
+async fn publish_channels(
+    kv: &Kv<ConfiguredChannels>,
+    ours: &ConfiguredChannels,
+    said: Option<u64>,
+) -> Result<u64, CasError> {
     let Some(before) = said else {
         return kv.put(DELIVERED, ours).await;
     };

@@ -42,7 +42,7 @@ impl Default for SchedulerConfig {
 impl SchedulerConfig {
     /// Returns the faults that the types cannot express, as `key: expectation`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if !(1..=60_000).contains(&self.look_every_ms) {
             faults.push("look_every_ms: expected 1 to 60000".to_owned());
@@ -56,7 +56,7 @@ impl SchedulerConfig {
             faults.push(format!("time_zone: {error}"));
         }
 
-        if let Err(wrong) = jobs::specs(&self.jobs, &self.time_zone) {
+        if let Err(wrong) = jobs::job_specs(&self.jobs, &self.time_zone) {
             faults.extend(wrong);
         }
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn bounds() {
-        assert!(SchedulerConfig::default().faults().is_empty());
+        assert!(SchedulerConfig::default().find_faults().is_empty());
         let wrong = SchedulerConfig {
             look_every_ms: 0,
             reconcile_every_ms: 0,
@@ -78,6 +78,6 @@ mod tests {
             jobs: BTreeMap::from([("a".to_owned(), Job::default())]),
             ..SchedulerConfig::default()
         };
-        assert_eq!(wrong.faults().len(), 4, "{:?}", wrong.faults());
+        assert_eq!(wrong.find_faults().len(), 4, "{:?}", wrong.find_faults());
     }
 }

@@ -29,7 +29,7 @@ pub trait OnFire<T>: Send + Sync + 'static {
     ///
     /// # Errors
     /// Any error that may pass: the timer is redelivered.
-    async fn fired(&self, timer: &T) -> anyhow::Result<()>;
+    async fn handle_fired(&self, timer: &T) -> anyhow::Result<()>;
 }
 
 /// Passes fired timers to their owner.
@@ -83,7 +83,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
             Ok(timer) => timer,
             Err(error) => return incoming.bury(&self.bus, SERVICE, &error, self.clock.now()).await,
         };
-        match self.owner.fired(&timer).await {
+        match self.owner.handle_fired(&timer).await {
             Ok(()) => {
                 metrics::counter!("nexus_scheduler_timers_fired_total", "consumer" => self.consumer).increment(1);
                 incoming.ack().await;

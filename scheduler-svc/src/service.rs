@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::config::SchedulerConfig;
 use crate::fired::{Fired, OnFire, SERVICE};
 use crate::intent;
-use crate::schedules::heartbeat::{self, heartbeats};
+use crate::schedules::heartbeat::{self, heartbeat_specs};
 use crate::schedules::keeper::Keeper;
 use crate::schedules::{api, jobs};
 use crate::ticker::Ticker;
@@ -37,13 +37,13 @@ impl Service for SchedulerService {
     type Config = SchedulerConfig;
 
     fn check(config: &Self::Config) -> Vec<String> {
-        config.faults()
+        config.find_faults()
     }
 
     fn check_files(_config: &Self::Config, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
         let files = &common.files;
         let mut faults = file_faults(&files.personas, |text| {
-            let error = heartbeats(text, SystemClock.now()).err();
+            let error = heartbeat_specs(text, SystemClock.now()).err();
             error.map(|error| error.0).unwrap_or_default()
         });
         faults.extend(file_faults(&files.identities, identities::faults));
@@ -62,13 +62,13 @@ impl Service for SchedulerService {
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
         let clock: SharedClock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
         let keeper = Keeper::new(shell.bus.clone(), Arc::clone(&clock));
-        let wanted = wanted(&shell, &clock)?;
-        let service = api::spec(&keeper, &shell.config.time_zone);
+        let wanted = configured_schedules(&shell, &clock)?;
+        let service = api::service_spec(&keeper, &shell.config.time_zone);
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = Fired::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
 
-        let registry = intent::service::registry(&shell.common.files.intents)?;
+        let registry = intent::service::load_registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
         let reconcile_every = Duration::from_millis(shell.config.reconcile_every_ms);
 
@@ -81,9 +81,9 @@ impl Service for SchedulerService {
                 }
             },
             fired.run(&shell.shutdown),
-            intents(&shell, &clock, registry),
+            run_intents(&shell, &clock, registry),
             keeper.run(reconcile_every, &shell.shutdown),
-            say(&keeper, &wanted, &shell),
+            write_schedules(&keeper, &wanted, &shell),
         );
 
         intended.context("intents")
@@ -91,7 +91,7 @@ impl Service for SchedulerService {
 }
 
 /// Runs the intents; if they fail, the process stops.
-async fn intents(
+async fn run_intents(
     shell: &Shell<SchedulerConfig>,
     clock: &SharedClock,
     registry: intent::registry::Registry,
@@ -134,11 +134,11 @@ async fn intents(
 }
 
 /// Returns the schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each with its prefix.
-fn wanted(
+fn configured_schedules(
     shell: &Shell<SchedulerConfig>,
     clock: &SharedClock,
 ) -> anyhow::Result<[(&'static str, Vec<shared::model::schedule::ScheduleSpec>); 2]> {
-    let jobs = jobs::specs(&shell.config.jobs, &shell.config.time_zone)
+    let jobs = jobs::job_specs(&shell.config.jobs, &shell.config.time_zone)
         .map_err(|faults| anyhow::anyhow!("scheduler: {}", faults.join("; ")))?;
     let path = &shell.common.files.personas;
     let text = if path.is_empty() {
@@ -147,19 +147,19 @@ fn wanted(
         std::fs::read_to_string(Path::new(path)).with_context(|| format!("read {path}"))?
     };
 
-    let beats = heartbeats(&text, clock.now())?;
+    let beats = heartbeat_specs(&text, clock.now())?;
     Ok([(jobs::PREFIX, jobs), (heartbeat::PREFIX, beats)])
 }
 
 /// Writes the configuration's schedules, and retries until they are stored.
-async fn say(
+async fn write_schedules(
     keeper: &Keeper,
     wanted: &[(&'static str, Vec<shared::model::schedule::ScheduleSpec>)],
     shell: &Shell<SchedulerConfig>,
 ) {
     for (prefix, specs) in wanted {
         while !shell.shutdown.is_requested() {
-            match keeper.book().replace(prefix, specs, keeper.now()).await {
+            match keeper.schedule_book().replace(prefix, specs, keeper.now()).await {
                 Ok(()) => break,
                 Err(error) => {
                     tracing::warn!(%error, prefix, "failed to write configured schedules; retrying later");

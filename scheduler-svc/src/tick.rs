@@ -27,13 +27,13 @@ pub struct Minute(pub i64);
 impl Minute {
     /// Returns the minute that contains `at`.
     #[must_use]
-    pub const fn of(at: UnixMillis) -> Self {
+    pub const fn containing(at: UnixMillis) -> Self {
         Self(at.0.div_euclid(MINUTE_MS))
     }
 
     /// Returns the beginning of the minute; saturates.
     #[must_use]
-    pub const fn begins(self) -> UnixMillis {
+    pub const fn start_time(self) -> UnixMillis {
         UnixMillis(self.0.saturating_mul(MINUTE_MS))
     }
 
@@ -48,8 +48,8 @@ impl Minute {
 /// those after it, at most [`MAX_CATCH_UP_MINUTES`]. Without a last one, returns only the current minute. After the
 /// clock went back, nothing is due.
 #[must_use]
-pub fn due(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
-    let current = Minute::of(now).0;
+pub fn due_minutes(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
+    let current = Minute::containing(now).0;
     let earliest = current.saturating_sub(MAX_CATCH_UP_MINUTES - 1);
     let first = last.map_or(current, |last| last.0.saturating_add(1).max(earliest));
     (first..=current).map(Minute).collect()
@@ -61,9 +61,9 @@ pub fn due(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
 ///
 /// # Errors
 /// Never fails for an id with a number; the type of the id requires the check.
-pub fn tick(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn tick_event(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:tick:{}", minute.0))?;
-    let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.begins());
+    let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.start_time());
     event.origin = Origin::System;
     event.received_at = received_at;
     event.direction = Direction::Created;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn check(last: Option<i64>, now_ms: i64, expected: &[i64]) {
-        let told: Vec<i64> = due(last.map(Minute), UnixMillis(now_ms))
+        let told: Vec<i64> = due_minutes(last.map(Minute), UnixMillis(now_ms))
             .into_iter()
             .map(|minute| minute.0)
             .collect();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_tick_says_its_minute() {
-        let event = tick(Minute(28_333_333), UnixMillis(5)).expect("an event");
+        let event = tick_event(Minute(28_333_333), UnixMillis(5)).expect("an event");
         assert_eq!(event.id.as_str(), "timer:tick:28333333");
         assert_eq!(event.timestamp, UnixMillis(1_699_999_980_000));
         assert_eq!(event.conversation(), ("timer", "default", "tick"));
@@ -141,16 +141,16 @@ mod tests {
             last in proptest::option::of(-1_000_000_i64..1_000_000), now in -50_000_000_000_i64..50_000_000_000
         ) {
             let now = UnixMillis(now);
-            let minutes = due(last.map(Minute), now);
+            let minutes = due_minutes(last.map(Minute), now);
             prop_assert!(minutes.len() <= 5);
             prop_assert!(minutes.windows(2).all(|pair| pair[1].0 == pair[0].0 + 1));
-            prop_assert!(minutes.iter().all(|minute| *minute <= Minute::of(now)));
+            prop_assert!(minutes.iter().all(|minute| *minute <= Minute::containing(now)));
             if let (Some(last), Some(first)) = (last, minutes.first()) {
                 prop_assert!(first.0 > last);
             }
             if let Some(newest) = minutes.last() {
-                prop_assert_eq!(*newest, Minute::of(now));
-                prop_assert!(due(Some(*newest), now).is_empty());
+                prop_assert_eq!(*newest, Minute::containing(now));
+                prop_assert!(due_minutes(Some(*newest), now).is_empty());
             }
         }
 
@@ -158,7 +158,7 @@ mod tests {
         fn the_next_minute_begins_after_the_wait(now in -50_000_000_000_i64..50_000_000_000) {
             let now = UnixMillis(now);
             let next = now.plus(Minute::until_next(now));
-            prop_assert_eq!(next, Minute(Minute::of(now).0 + 1).begins());
+            prop_assert_eq!(next, Minute(Minute::containing(now).0 + 1).start_time());
         }
     }
 }

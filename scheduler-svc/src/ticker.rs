@@ -12,7 +12,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use crate::tick::{Minute, TICK_PEER, TIMER_CHANNEL, due, minute_of, tick};
+use crate::tick::{Minute, TICK_PEER, TIMER_CHANNEL, due_minutes, minute_of, tick_event};
 
 /// Timeout of one publish, after which the due ticks are computed again.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ impl Ticker {
     /// Publishes the due ticks until `shutdown`: at the start those that an outage left out, then each minute's tick
     /// right after the minute begins.
     pub async fn run(mut self, shutdown: &Shutdown) {
-        self.learn(shutdown).await;
+        self.read_last_tick(shutdown).await;
 
         while !shutdown.is_requested() {
             let wait = match self.publish_due().await {
@@ -84,7 +84,7 @@ impl Ticker {
     }
 
     /// Reads the last tick that any replica published.
-    async fn learn(&mut self, shutdown: &Shutdown) {
+    async fn read_last_tick(&mut self, shutdown: &Shutdown) {
         while !shutdown.is_requested() {
             match last_published(&self.bus).await {
                 Ok(last) => {
@@ -100,10 +100,13 @@ impl Ticker {
     }
 
     async fn publish_due(&mut self) -> Result<(), PublishTickError> {
-        for minute in due(self.last, self.clock.now()) {
+        for minute in due_minutes(self.last, self.clock.now()) {
             let span = root_span("scheduler.tick");
             let carrier = carrier_of(&span, &Carrier::default());
-            span.record("event_id", tracing::field::display(&tick(minute, minute.begins())?.id));
+            span.record(
+                "event_id",
+                tracing::field::display(&tick_event(minute, minute.start_time())?.id),
+            );
             self.publish(minute, &carrier).instrument(span).await?;
             self.last = Some(minute);
         }
@@ -112,7 +115,7 @@ impl Ticker {
 
     async fn publish(&self, minute: Minute, carrier: &Carrier) -> Result<(), PublishTickError> {
         let now = self.clock.now();
-        let event = tick(minute, now)?;
+        let event = tick_event(minute, now)?;
         let out = Outgoing::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .carrier(carrier);

@@ -89,7 +89,7 @@ impl Timers {
     ///
     /// # Errors
     /// Returns [`SetTimerError`]. The former timer may still be set then, or not.
-    pub async fn put<T: Wire + PartialEq>(
+    pub async fn set_timer<T: Wire + PartialEq>(
         &self,
         place: &TimerPlace,
         due: UnixMillis,
@@ -97,7 +97,7 @@ impl Timers {
         yields: impl Fn(&T) -> bool,
     ) -> Result<TimerOutcome, SetTimerError> {
         let out = Outgoing::new(place.set.clone(), payload)
-            .header(SCHEDULE, format!("@at {}", rfc3339(due)))
+            .header(SCHEDULE, format!("@at {}", format_rfc3339(due)))
             .header(SCHEDULE_TARGET, &place.fires)
             .header(SCHEDULE_TTL, format!("{}s", FIRED_TTL.as_secs()));
         let mut expected = 0;
@@ -108,7 +108,7 @@ impl Timers {
                 Err(error) => return Err(error.into()),
             }
 
-            expected = match self.standing::<T>(place).await? {
+            expected = match self.stored_timer::<T>(place).await? {
                 None => 0,
                 // The first try was stored, or another replica set the same timer.
                 Some((stored, Some(set)))
@@ -130,13 +130,13 @@ impl Timers {
     ///
     /// # Errors
     /// Returns [`SetTimerError`]. The timer may still be set then, or not.
-    pub async fn cancel<T: Wire>(
+    pub async fn cancel_timer<T: Wire>(
         &self,
         place: &TimerPlace,
         yields: impl Fn(&T) -> bool,
     ) -> Result<TimerOutcome, SetTimerError> {
         for _ in 0..TRIES {
-            let Some((stored, set)) = self.standing::<T>(place).await? else {
+            let Some((stored, set)) = self.stored_timer::<T>(place).await? else {
                 return Ok(TimerOutcome::Done);
             };
             if set.is_some_and(|set| !yields(&set)) {
@@ -157,10 +157,10 @@ impl Timers {
     /// # Errors
     /// Returns [`ReadStreamError`] if the server cannot be asked.
     pub async fn get<T: Wire>(&self, place: &TimerPlace) -> Result<Option<T>, ReadStreamError> {
-        Ok(self.standing(place).await?.and_then(|(_, set)| set))
+        Ok(self.stored_timer(place).await?.and_then(|(_, set)| set))
     }
 
-    async fn standing<T: Wire>(&self, place: &TimerPlace) -> Result<Option<(Stored, Option<T>)>, ReadStreamError> {
+    async fn stored_timer<T: Wire>(&self, place: &TimerPlace) -> Result<Option<(Stored, Option<T>)>, ReadStreamError> {
         let stored = self.bus.last_on_subject(streams::SCHEDULES, &place.set).await?;
         Ok(stored.map(|stored| {
             let set = stored.decode::<T>();
@@ -173,7 +173,7 @@ impl Timers {
 }
 
 /// Formats `at` for the server. Times outside the years of RFC 3339 are clamped.
-fn rfc3339(at: UnixMillis) -> String {
+fn format_rfc3339(at: UnixMillis) -> String {
     const LAST: i64 = 253_402_207_200_000;
     let at = jiff::Timestamp::from_millisecond(at.0.clamp(0, LAST)).unwrap_or_default();
     format!("{at:.3}")
@@ -185,8 +185,11 @@ mod tests {
 
     #[test]
     fn instants_are_written_as_the_server_reads_them() {
-        assert_eq!(rfc3339(UnixMillis(1_700_000_000_050)), "2023-11-14T22:13:20.050Z");
-        assert_eq!(rfc3339(UnixMillis(-5)), "1970-01-01T00:00:00.000Z");
-        assert!(rfc3339(UnixMillis(i64::MAX)).starts_with("9999-"));
+        assert_eq!(
+            format_rfc3339(UnixMillis(1_700_000_000_050)),
+            "2023-11-14T22:13:20.050Z"
+        );
+        assert_eq!(format_rfc3339(UnixMillis(-5)), "1970-01-01T00:00:00.000Z");
+        assert!(format_rfc3339(UnixMillis(i64::MAX)).starts_with("9999-"));
     }
 }

@@ -29,7 +29,7 @@ struct Heard(Mutex<Vec<ScheduleTimer>>);
 
 #[async_trait]
 impl OnFire<ScheduleTimer> for Heard {
-    async fn fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
+    async fn handle_fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
         self.0.lock().expect("not poisoned").push(timer.clone());
         Ok(())
     }
@@ -54,13 +54,13 @@ async fn put(timers: &Timers, id: &str, in_ms: i64, generation: u64) -> TimerOut
         generation,
     };
     let place = TimerPlace::of_schedule(id);
-    let put = timers.put(&place, due, &timer, |set| set.generation <= generation);
+    let put = timers.set_timer(&place, due, &timer, |set| set.generation <= generation);
     put.await.expect("it is decided")
 }
 
 async fn cancel(timers: &Timers, id: &str, generation: u64) -> TimerOutcome {
     let place = TimerPlace::of_schedule(id);
-    let canceled = timers.cancel(&place, |set: &ScheduleTimer| set.generation <= generation);
+    let canceled = timers.cancel_timer(&place, |set: &ScheduleTimer| set.generation <= generation);
     canceled.await.expect("it is decided")
 }
 

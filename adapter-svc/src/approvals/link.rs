@@ -8,7 +8,7 @@ use serde::Deserialize;
 use shared::model::approval_api::link_text;
 use shared::model::time::UnixMillis;
 
-use crate::source::webhook::signature::{Algorithm, Checks, Key, SignatureError, code};
+use crate::source::webhook::signature::{Algorithm, Checks, Key, SignatureError, compute_code};
 
 /// The query of a link, after the approval's id; a form has the same fields.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -52,9 +52,9 @@ fn bytes(hex: &str) -> Vec<Vec<u8>> {
 
 /// Returns the stamp of a page that was made at `at`, for the link `sig` of the approval `id`.
 #[must_use]
-pub fn stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
+pub fn page_stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
     let text = format!("page.{id}.{at}.{sig}");
-    hex::encode(code(Algorithm::Sha256, key, &[text.as_bytes()]))
+    hex::encode(compute_code(Algorithm::Sha256, key, &[text.as_bytes()]))
 }
 
 impl Link {
@@ -64,7 +64,7 @@ impl Link {
     /// Returns [`SignatureError`] with the reason if not.
     pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
         let text = link_text(id, &self.by, &self.channel, &self.hash, self.until);
-        checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
+        checks.check_signature(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
         if now.0 < self.until {
             return Ok(());
         }
@@ -91,9 +91,9 @@ impl Tap {
 
         link.verify(checks, id, now)?;
         let text = format!("page.{id}.{}.{}", self.at, self.sig);
-        checks.signed(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
+        checks.check_signature(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
 
-        checks.fresh(self.at, now)
+        checks.check_age(self.at, now)
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
             channel: "webchat".to_owned(),
             hash: "00ff".to_owned(),
             until: 1_000_000,
-            sig: hex::encode(code(Algorithm::Sha256, &Key::new("secret"), &[text.as_bytes()])),
+            sig: hex::encode(compute_code(Algorithm::Sha256, &Key::new("secret"), &[text.as_bytes()])),
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             }
         };
 
-        let made = |at: i64| stamp(&Key::new("secret"), "a1", at, &link().sig);
+        let made = |at: i64| page_stamp(&Key::new("secret"), "a1", at, &link().sig);
         let check = |tap: &Tap, now: i64| tap.verify(&checks(), "a1", UnixMillis::from_seconds(now)).is_ok();
         assert!(check(&tap(500, made(500)), 600));
         assert!(!check(&tap(500, made(500)), 801), "five minutes");

@@ -10,7 +10,7 @@ const HEAD: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><me
 
 /// Returns `text` escaped for HTML text and quoted attributes.
 #[must_use]
-pub fn escaped(text: &str) -> String {
+pub fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -20,28 +20,28 @@ pub fn escaped(text: &str) -> String {
 
 /// Returns a page with one message.
 #[must_use]
-pub fn said(text: &str) -> String {
-    format!("{HEAD}<p>{}</p>", escaped(text))
+pub fn message_page(text: &str) -> String {
+    format!("{HEAD}<p>{}</p>", escape_html(text))
 }
 
 /// Returns the page of `confirmation`, with two buttons if it is pending. `at` and `stamp` prove the page's origin.
 #[must_use]
-pub fn question(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) -> String {
+pub fn question_page(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) -> String {
     let request = &confirmation.request;
     let head = format!(
         "{HEAD}<h1>{} wants to run {}</h1><pre style=\"white-space:pre-wrap\">{}</pre><p>{} {}</p>",
-        escaped(&confirmation.requested_by),
-        escaped(&request.tool),
-        escaped(&request.arguments.to_string()),
-        escaped(&request.policy),
-        escaped(confirmation.status.name()),
+        escape_html(&confirmation.requested_by),
+        escape_html(&request.tool),
+        escape_html(&request.arguments.to_string()),
+        escape_html(&request.policy),
+        escape_html(confirmation.status.name()),
     );
 
     if confirmation.status != ApprovalStatus::Pending {
         return head;
     }
 
-    let field = |name: &str, value: &str| format!("<input type=hidden name={name} value=\"{}\">", escaped(value));
+    let field = |name: &str, value: &str| format!("<input type=hidden name={name} value=\"{}\">", escape_html(value));
     let fields = [
         field("by", &link.by),
         field("channel", &link.channel),
@@ -53,7 +53,7 @@ pub fn question(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) 
     ]
     .concat();
 
-    let action = format!("/approvals/{}/decide", escaped(&request.id));
+    let action = format!("/approvals/{}/decide", escape_html(&request.id));
     format!(
         "{head}<form method=post action=\"{action}\">{fields}<button name=say value=approve>Approve</button> \
          <button name=say value=deny>Deny</button></form>"

@@ -1,7 +1,7 @@
 use super::*;
 
 fn check(text: &str) -> Vec<String> {
-    toml::from_str::<AdapterConfig>(text).expect("it parses").faults()
+    toml::from_str::<AdapterConfig>(text).expect("it parses").find_faults()
 }
 
 /// Returns a secret with the content `text`, as a file that exists as long as the test.
@@ -15,9 +15,9 @@ fn secret(text: &str) -> (tempfile::NamedTempFile, String) {
 #[test]
 fn the_default_takes_nothing_without_a_token() {
     let config = AdapterConfig::default();
-    assert_eq!(config.faults(), Vec::<String>::new());
-    let access = config.access().unwrap();
-    assert!(!access.is_open() && access.scope(None).is_none());
+    assert_eq!(config.find_faults(), Vec::<String>::new());
+    let access = config.token_access().unwrap();
+    assert!(!access.is_open() && access.scope_of(None).is_none());
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn an_open_door_is_refused_where_others_reach_it_and_warned_of_elsewhere() {
         "hosts = [\"localhost\", \"127.0.0.1\"]\nhttp.open = true",
     ] {
         assert_eq!(check(sound), Vec::<String>::new(), "{sound}");
-        let warnings = toml::from_str::<AdapterConfig>(sound).unwrap().warnings();
+        let warnings = toml::from_str::<AdapterConfig>(sound).unwrap().find_warnings();
         assert!(warnings[0].starts_with("http.open: "), "{warnings:?}");
     }
 }
@@ -126,6 +126,6 @@ fn a_key_that_anybody_has_is_refused_wherever_it_is() {
     let short = format!("[webhook.s]\nscheme = \"github\"\nsecret = \"{reference}\"");
     let config: AdapterConfig = toml::from_str(&short).unwrap();
 
-    assert_eq!(config.faults(), Vec::<String>::new());
-    assert!(config.warnings()[0].starts_with("webhook.s.secret: "));
+    assert_eq!(config.find_faults(), Vec::<String>::new());
+    assert!(config.find_warnings()[0].starts_with("webhook.s.secret: "));
 }

@@ -56,7 +56,7 @@ pub struct WebhookConfig {
 
 impl WebhookConfig {
     /// Returns every error in the source `name`, as `key: expected value`.
-    pub(super) fn faults(&self, name: &str) -> Vec<String> {
+    pub(super) fn find_faults(&self, name: &str) -> Vec<String> {
         let mut faults = Vec::new();
         if !is_plain_name(name) {
             faults.push(format!(
@@ -65,10 +65,10 @@ impl WebhookConfig {
         }
 
         if self.scheme == Scheme::Hmac {
-            faults.extend(self.hmac.faults().into_iter().map(|fault| format!("hmac.{fault}")));
+            faults.extend(self.hmac.find_faults().into_iter().map(|fault| format!("hmac.{fault}")));
         }
 
-        if let Err(fault) = self.endpoint(name) {
+        if let Err(fault) = self.parse_endpoint(name) {
             faults.push(fault);
         }
 
@@ -136,7 +136,7 @@ impl WebhookConfig {
     }
 
     /// Returns the parsed source `name`.
-    pub(super) fn endpoint(&self, name: &str) -> Result<Endpoint, String> {
+    pub(super) fn parse_endpoint(&self, name: &str) -> Result<Endpoint, String> {
         let mut mapping = self.mapping.clone();
         if let Some(header) = &self.event_type_header {
             let pick = format!("header:{header}").try_into();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::pace::block;
+use super::pace::address_block;
 
 /// Minimum average speed of a body, in bytes per second.
 pub const MIN_BYTES_PER_SECOND: u32 = 1_024;
@@ -63,7 +63,7 @@ impl Bodies {
         let id = self.next;
         self.next += 1;
         let held = Held {
-            block: block(from),
+            block: address_block(from),
             bytes: 0,
             arriving: true,
         };
@@ -75,7 +75,7 @@ impl Bodies {
     ///
     /// # Errors
     /// Returns [`NoRoom`] if no other address can give up a body, or `id` was given up itself.
-    pub fn grow(&mut self, id: BodyId, more: usize) -> Result<Vec<BodyId>, NoRoom> {
+    pub fn reserve_more(&mut self, id: BodyId, more: usize) -> Result<Vec<BodyId>, NoRoom> {
         let Some(own) = self.held.get(&id).map(|held| held.block) else {
             return Err(NoRoom);
         };
@@ -84,7 +84,7 @@ impl Bodies {
         // Only an address that uses at least as much as this one would may lose a body.
         while self.bytes.saturating_add(more) > self.max_bytes {
             let wanted = self.of.get(&own).copied().unwrap_or(0).saturating_add(more);
-            let Some(victim) = self.victim(id, own, wanted) else {
+            let Some(victim) = self.find_victim(id, own, wanted) else {
                 return Err(NoRoom);
             };
             self.close(victim);
@@ -102,7 +102,7 @@ impl Bodies {
 
     /// Returns the oldest arriving body of the address that uses most, if that is not `own` and uses at least
     /// `wanted`.
-    fn victim(&self, id: BodyId, own: IpAddr, wanted: usize) -> Option<BodyId> {
+    fn find_victim(&self, id: BodyId, own: IpAddr, wanted: usize) -> Option<BodyId> {
         let arriving = self
             .held
             .iter()
@@ -113,7 +113,7 @@ impl Bodies {
     }
 
     /// Marks the body as complete: it is not given up any more.
-    pub fn arrived(&mut self, id: BodyId) {
+    pub fn mark_arrived(&mut self, id: BodyId) {
         if let Some(held) = self.held.get_mut(&id) {
             held.arriving = false;
         }
@@ -142,12 +142,12 @@ pub struct Arrival(Instant);
 impl Arrival {
     /// Returns the deadline of a body that starts to arrive at `now`.
     #[must_use]
-    pub fn begin(now: Instant) -> Self {
+    pub fn start_at(now: Instant) -> Self {
         Self(now + PATIENCE)
     }
 
     /// Extends the deadline for `bytes` that arrived at `now`.
-    pub fn arrived(&mut self, bytes: usize, now: Instant) {
+    pub fn note_bytes(&mut self, bytes: usize, now: Instant) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let earned = Duration::from_secs(1) * bytes / MIN_BYTES_PER_SECOND;
         self.0 = (self.0 + earned).min(now + PATIENCE);
@@ -155,7 +155,7 @@ impl Arrival {
 
     /// Returns the time left for the next part.
     #[must_use]
-    pub fn left(&self, now: Instant) -> Duration {
+    pub fn time_left(&self, now: Instant) -> Duration {
         self.0.saturating_duration_since(now)
     }
 }
@@ -175,21 +175,29 @@ mod tests {
         let mut bodies = Bodies::new(100);
         let [greedy, second, honest] = [(1, 50), (1, 30), (2, 20)].map(|(from, bytes)| {
             let id = bodies.open(address(from));
-            assert_eq!(bodies.grow(id, bytes), Ok(Vec::new()));
+            assert_eq!(bodies.reserve_more(id, bytes), Ok(Vec::new()));
             id
         });
 
-        assert_eq!(bodies.grow(honest, 10), Ok(vec![greedy]), "its oldest goes");
+        assert_eq!(bodies.reserve_more(honest, 10), Ok(vec![greedy]), "its oldest goes");
         assert_eq!(bodies.bytes(), 60);
-        assert_eq!(bodies.grow(greedy, 1), Err(NoRoom), "it was given up");
-        assert_eq!(bodies.grow(second, 60), Err(NoRoom), "who holds the most gets no more");
-        assert_eq!(bodies.grow(second, 40), Ok(Vec::new()));
+        assert_eq!(bodies.reserve_more(greedy, 1), Err(NoRoom), "it was given up");
+        assert_eq!(
+            bodies.reserve_more(second, 60),
+            Err(NoRoom),
+            "who holds the most gets no more"
+        );
+        assert_eq!(bodies.reserve_more(second, 40), Ok(Vec::new()));
 
-        bodies.arrived(second);
-        assert_eq!(bodies.grow(honest, 10), Err(NoRoom), "what has come is not given up");
+        bodies.mark_arrived(second);
+        assert_eq!(
+            bodies.reserve_more(honest, 10),
+            Err(NoRoom),
+            "what has come is not given up"
+        );
 
         bodies.close(second);
-        assert_eq!(bodies.grow(honest, 70), Ok(Vec::new()));
+        assert_eq!(bodies.reserve_more(honest, 70), Ok(Vec::new()));
 
         bodies.close(honest);
         assert_eq!((bodies.bytes(), bodies.held.len(), bodies.of.len()), (0, 0, 0));
@@ -201,40 +209,44 @@ mod tests {
         let small: Vec<_> = (0..10)
             .map(|host| {
                 let id = bodies.open(format!("2001:db8::{host}").parse().expect("an address"));
-                assert_eq!(bodies.grow(id, 10), Ok(Vec::new()));
+                assert_eq!(bodies.reserve_more(id, 10), Ok(Vec::new()));
                 id
             })
             .collect();
 
         let honest = bodies.open(address(1));
-        assert_eq!(bodies.grow(honest, 30), Ok(small[..3].to_vec()));
-        assert_eq!(bodies.grow(honest, 100), Err(NoRoom), "larger than all there is");
+        assert_eq!(bodies.reserve_more(honest, 30), Ok(small[..3].to_vec()));
+        assert_eq!(
+            bodies.reserve_more(honest, 100),
+            Err(NoRoom),
+            "larger than all there is"
+        );
     }
 
     #[test]
     fn a_body_must_come_with_a_kibibyte_a_second() {
         let begun = SystemClock.monotonic();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        let mut body = Arrival::begin(begun);
+        let mut body = Arrival::start_at(begun);
 
-        assert_eq!(body.left(at(1_000)), Duration::from_secs(4));
+        assert_eq!(body.time_left(at(1_000)), Duration::from_secs(4));
 
         for second in 1..60 {
-            body.arrived(1_024, at(second * 1_000));
-            assert_eq!(body.left(at(second * 1_000)), PATIENCE, "as fast as it must");
+            body.note_bytes(1_024, at(second * 1_000));
+            assert_eq!(body.time_left(at(second * 1_000)), PATIENCE, "as fast as it must");
         }
 
-        body.arrived(10_000_000, at(60_000));
-        assert_eq!(body.left(at(60_000)), PATIENCE, "nothing is saved up");
+        body.note_bytes(10_000_000, at(60_000));
+        assert_eq!(body.time_left(at(60_000)), PATIENCE, "nothing is saved up");
 
         for step in 1..=9 {
-            body.arrived(1, at(60_000 + step * 500));
+            body.note_bytes(1, at(60_000 + step * 500));
         }
 
         assert!(
-            body.left(at(64_500)) < Duration::from_millis(520),
+            body.time_left(at(64_500)) < Duration::from_millis(520),
             "a byte is no sign of life"
         );
-        assert_eq!(body.left(at(65_100)), Duration::ZERO);
+        assert_eq!(body.time_left(at(65_100)), Duration::ZERO);
     }
 }

@@ -31,7 +31,7 @@ impl Networks {
     /// # Errors
     /// Returns the first text that is neither.
     pub fn parse(texts: &[String]) -> Result<Self, String> {
-        let parse = |text: &String| network(text).ok_or_else(|| text.clone());
+        let parse = |text: &String| parse_network(text).ok_or_else(|| text.clone());
         texts.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
@@ -53,7 +53,7 @@ impl Networks {
     }
 }
 
-fn network(text: &str) -> Option<(IpAddr, u8)> {
+fn parse_network(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address.parse::<IpAddr>().ok()?, Some(bits.parse::<u8>().ok()?)),
         None => (text.parse::<IpAddr>().ok()?, None),
@@ -68,7 +68,7 @@ impl Client {
     /// and its headers are ignored. Behind trusted proxies the client is the last address in `X-Forwarded-For` that
     /// is not a trusted proxy: the client itself wrote those before it.
     #[must_use]
-    pub fn of(peer: Peer, headers: &HeaderMap, trusted: &Networks) -> Self {
+    pub fn from_request(peer: Peer, headers: &HeaderMap, trusted: &Networks) -> Self {
         if !peer.trusted {
             return Self(peer.address);
         }
@@ -79,7 +79,7 @@ impl Client {
         let hops = lines.flat_map(|line| line.to_str().unwrap_or("?").rsplit(','));
 
         for hop in hops {
-            let Some(address) = address(hop.trim()) else {
+            let Some(address) = parse_address(hop.trim()) else {
                 break;
             };
             client = address;
@@ -94,7 +94,7 @@ impl Client {
 }
 
 /// Parses an address, with or without a port.
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse::<IpAddr>().ok();
     let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
@@ -153,7 +153,7 @@ mod tests {
             headers.append(FORWARDED_FOR, line.parse().expect("a header"));
         }
 
-        Client::of(peer, &headers, &trusted).0.to_string()
+        Client::from_request(peer, &headers, &trusted).0.to_string()
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Hosts {
     ///
     /// # Errors
     /// Returns the name if it is not allowed.
-    pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
+    pub fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), String> {
         let Self::Local(further) = self else {
             return Ok(());
         };
@@ -74,7 +74,7 @@ mod tests {
     fn check(listen: &str, host: &str) -> bool {
         let hosts = Hosts::new(listen.parse().unwrap(), &["Chat.example.com".to_owned()]);
         let headers = [(header::HOST, host.parse().unwrap())].into_iter().collect();
-        hosts.admit(&Uri::from_static("/"), &headers).is_ok()
+        hosts.check_host(&Uri::from_static("/"), &headers).is_ok()
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_name_in_the_uri_counts_where_no_header_says_it() {
         let hosts = Hosts::new([127, 0, 0, 1].into(), &[]);
-        let admitted = |uri| hosts.admit(&Uri::from_static(uri), &HeaderMap::new());
+        let admitted = |uri| hosts.check_host(&Uri::from_static(uri), &HeaderMap::new());
         assert_eq!(
             admitted("http://evil.example:8080/"),
             Err("evil.example:8080".to_owned())

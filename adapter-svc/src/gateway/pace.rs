@@ -38,8 +38,8 @@ impl Pace {
     ///
     /// # Errors
     /// Returns the time to wait until the request is allowed.
-    pub fn admit(&mut self, from: IpAddr, now: Instant) -> Result<(), Duration> {
-        let mut from = block(from);
+    pub fn admit_request(&mut self, from: IpAddr, now: Instant) -> Result<(), Duration> {
+        let mut from = address_block(from);
         if self.full_at.len() >= MAX_ADDRESSES && !self.full_at.contains_key(&from) {
             // A full bucket equals one that does not exist.
             self.full_at.retain(|_, full_at| *full_at > now);
@@ -63,7 +63,7 @@ impl Pace {
 
 /// Returns the address for which a client counts. A client with IPv6 usually has a block of 64 bits, which counts as
 /// one.
-pub(crate) fn block(address: IpAddr) -> IpAddr {
+pub(crate) fn address_block(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),
         IpAddr::V6(v6) => {
@@ -92,36 +92,44 @@ mod tests {
 
         let one = address("192.0.2.1");
         for _ in 0..3 {
-            assert_eq!(pace.admit(one, at(0)), Ok(()));
+            assert_eq!(pace.admit_request(one, at(0)), Ok(()));
         }
 
-        assert_eq!(pace.admit(one, at(0)), Err(Duration::from_millis(100)));
+        assert_eq!(pace.admit_request(one, at(0)), Err(Duration::from_millis(100)));
         assert_eq!(
-            pace.admit(one, at(40)),
+            pace.admit_request(one, at(40)),
             Err(Duration::from_millis(60)),
             "what is refused costs nothing"
         );
-        assert_eq!(pace.admit(address("192.0.2.2"), at(40)), Ok(()), "another has its own");
-        assert_eq!(pace.admit(one, at(100)), Ok(()));
-        assert_eq!(pace.admit(one, at(100)), Err(Duration::from_millis(100)));
+        assert_eq!(
+            pace.admit_request(address("192.0.2.2"), at(40)),
+            Ok(()),
+            "another has its own"
+        );
+        assert_eq!(pace.admit_request(one, at(100)), Ok(()));
+        assert_eq!(pace.admit_request(one, at(100)), Err(Duration::from_millis(100)));
 
         for _ in 0..3 {
-            assert_eq!(pace.admit(one, at(60_000)), Ok(()), "it holds no more than a burst");
+            assert_eq!(
+                pace.admit_request(one, at(60_000)),
+                Ok(()),
+                "it holds no more than a burst"
+            );
         }
 
-        assert!(pace.admit(one, at(60_000)).is_err());
+        assert!(pace.admit_request(one, at(60_000)).is_err());
     }
 
     #[test]
     fn a_block_of_addresses_is_one() {
         let mut pace = Pace::new(1, 1);
         let now = SystemClock.monotonic();
-        assert_eq!(pace.admit(address("2001:db8::1"), now), Ok(()));
-        assert!(pace.admit(address("2001:db8::ffff:2"), now).is_err());
-        assert_eq!(pace.admit(address("2001:db8:0:1::1"), now), Ok(()));
-        assert_eq!(pace.admit(address("192.0.2.1"), now), Ok(()));
+        assert_eq!(pace.admit_request(address("2001:db8::1"), now), Ok(()));
+        assert!(pace.admit_request(address("2001:db8::ffff:2"), now).is_err());
+        assert_eq!(pace.admit_request(address("2001:db8:0:1::1"), now), Ok(()));
+        assert_eq!(pace.admit_request(address("192.0.2.1"), now), Ok(()));
         assert!(
-            pace.admit(address("::ffff:192.0.2.1"), now).is_err(),
+            pace.admit_request(address("::ffff:192.0.2.1"), now).is_err(),
             "the same, written otherwise"
         );
     }
@@ -131,17 +139,17 @@ mod tests {
         let mut pace = Pace::new(1, 1);
         let now = SystemClock.monotonic();
         for number in 1..=u32::try_from(MAX_ADDRESSES).expect("few") {
-            assert_eq!(pace.admit(IpAddr::V4(Ipv4Addr::from_bits(number)), now), Ok(()));
+            assert_eq!(pace.admit_request(IpAddr::V4(Ipv4Addr::from_bits(number)), now), Ok(()));
         }
 
-        assert_eq!(pace.admit(address("192.0.2.1"), now), Ok(()));
+        assert_eq!(pace.admit_request(address("192.0.2.1"), now), Ok(()));
         assert!(
-            pace.admit(address("192.0.2.2"), now).is_err(),
+            pace.admit_request(address("192.0.2.2"), now).is_err(),
             "shared with the one before"
         );
 
         let later = now + Duration::from_secs(2);
-        assert_eq!(pace.admit(address("192.0.2.2"), later), Ok(()));
+        assert_eq!(pace.admit_request(address("192.0.2.2"), later), Ok(()));
         assert_eq!(pace.full_at.len(), 1, "full buckets are forgotten");
     }
 }

@@ -75,7 +75,7 @@ impl Reception {
     ///
     /// # Errors
     /// Returns [`Refusal::Overloaded`] if there is none.
-    pub fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub fn take_place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| Refusal::Overloaded)
     }
@@ -85,31 +85,31 @@ impl Reception {
     /// # Errors
     /// Returns [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], or [`Refusal::Overloaded`] if
     /// there is no memory or no permit for it.
-    pub async fn receive(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
-        let receiving = parts.extensions.get().map(InHand::receiving);
+    pub async fn read_body(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
+        let receiving = parts.extensions.get().map(InHand::mark_receiving);
         let client = parts.extensions.get::<Client>();
         let from = client.map_or(IpAddr::from([0; 4]), |Client(address)| *address);
-        let room = self.room(from);
-        room.grow(REQUEST_BYTES + head_bytes(&parts.headers))?;
+        let room = self.new_room(from);
+        room.reserve_more(REQUEST_BYTES + head_bytes(&parts.headers))?;
 
         let bytes = read(&parts.headers, body, max, &room).await?;
-        room.arrived();
+        room.mark_arrived();
         // From here on the connection is not ended under pressure.
         drop(receiving);
 
         Ok(Received {
             bytes,
-            _place: self.place()?,
+            _place: self.take_place()?,
             _room: room,
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn room(&self, from: IpAddr) -> Room {
-        let mut table = self.table();
+    fn new_room(&self, from: IpAddr) -> Room {
+        let mut table = self.lock_table();
         let id = table.bodies.open(from);
         let end = Arc::new(Notify::new());
         table.ends.insert(id, Arc::clone(&end));
@@ -127,9 +127,12 @@ struct Room {
 }
 
 impl Room {
-    fn grow(&self, more: usize) -> Result<(), Refusal> {
-        let mut table = self.reception.table();
-        let given_up = table.bodies.grow(self.id, more).map_err(|NoRoom| Refusal::Overloaded)?;
+    fn reserve_more(&self, more: usize) -> Result<(), Refusal> {
+        let mut table = self.reception.lock_table();
+        let given_up = table
+            .bodies
+            .reserve_more(self.id, more)
+            .map_err(|NoRoom| Refusal::Overloaded)?;
         for id in given_up {
             if let Some(end) = table.ends.remove(&id) {
                 end.notify_one();
@@ -139,14 +142,14 @@ impl Room {
         Ok(())
     }
 
-    fn arrived(&self) {
-        self.reception.table().bodies.arrived(self.id);
+    fn mark_arrived(&self) {
+        self.reception.lock_table().bodies.mark_arrived(self.id);
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut table = self.reception.table();
+        let mut table = self.reception.lock_table();
         table.bodies.close(self.id);
         table.ends.remove(&self.id);
         metrics::gauge!("nexus_adapter_body_bytes").set(table.bodies.bytes() as f64);
@@ -161,24 +164,24 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_BYTES));
     let mut read = 0_usize;
 
-    let mut arrival = Arrival::begin(SystemClock.monotonic());
+    let mut arrival = Arrival::start_at(SystemClock.monotonic());
 
     loop {
         let chunk = tokio::select! {
             chunk = chunks.next() => chunk,
             () = room.end.notified() => return Err(Refusal::Overloaded),
-            () = pause(arrival.left(SystemClock.monotonic())) => return Err(Refusal::SlowBody),
+            () = pause(arrival.time_left(SystemClock.monotonic())) => return Err(Refusal::SlowBody),
         };
         let Some(chunk) = chunk else {
             break;
         };
 
         let chunk = chunk.map_err(|error| Refusal::BrokenBody(chain(&error)))?;
-        arrival.arrived(chunk.len(), SystemClock.monotonic());
+        arrival.note_bytes(chunk.len(), SystemClock.monotonic());
         read = read.saturating_add(chunk.len());
 
         if read <= max {
-            room.grow(chunk.len())?;
+            room.reserve_more(chunk.len())?;
             whole.extend_from_slice(&chunk);
         } else if read > MAX_DISCARD_BYTES {
             break;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use shared::process::lifecycle::Shutdown;
 
-use super::pace::block;
+use super::pace::address_block;
 
 /// The places of open chat pages.
 #[derive(Debug, Clone)]
@@ -88,15 +88,15 @@ pub struct Share {
 
 impl Share {
     /// Records that the page sent a message at `now`.
-    pub fn heard(&self, now: Instant) {
-        if let Some(place) = self.of.taken().places.get_mut(&self.number) {
+    pub fn note_message(&self, now: Instant) {
+        if let Some(place) = self.of.lock_taken().places.get_mut(&self.number) {
             place.heard_at = now;
         }
     }
 
     /// Returns the signal that is triggered when another page needs the place.
     #[must_use]
-    pub const fn leave(&self) -> &Shutdown {
+    pub const fn leave_signal(&self) -> &Shutdown {
         &self.leave
     }
 }
@@ -112,15 +112,15 @@ impl Shares {
         }))
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn lock_taken(&self) -> MutexGuard<'_, Taken> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place for `from` at `now`. Returns `None` if there is none for this address.
     #[must_use]
     pub fn take(&self, from: IpAddr, now: Instant) -> Option<Share> {
-        let block = block(from);
-        let mut taken = self.taken();
+        let block = address_block(from);
+        let mut taken = self.lock_taken();
         let held = taken.of.get(&block).copied().unwrap_or(0);
         if held >= self.0.per_address || (taken.places.len() >= self.0.total && !taken.make_room(held)) {
             return None;
@@ -145,7 +145,7 @@ impl Shares {
 impl Drop for Share {
     fn drop(&mut self) {
         // The place may already have been given to another page.
-        self.of.taken().remove(self.number);
+        self.of.lock_taken().remove(self.number);
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
         assert!(shares.take(address(3), now).is_some());
 
         drop(held);
-        assert!(shares.taken().places.is_empty() && shares.taken().of.is_empty());
+        assert!(shares.lock_taken().places.is_empty() && shares.lock_taken().of.is_empty());
     }
 
     #[test]
@@ -188,13 +188,13 @@ mod tests {
 
         let later = now + Duration::from_secs(1);
         for share in crowd.iter().filter(|share| share.number != 6) {
-            share.heard(later);
+            share.note_message(later);
         }
 
         let newcomer = shares.take(address(9), later).expect("a place of the crowd's");
         let left: Vec<u64> = crowd
             .iter()
-            .filter(|share| share.leave().is_requested())
+            .filter(|share| share.leave_signal().is_requested())
             .map(|share| share.number)
             .collect();
 
@@ -202,11 +202,11 @@ mod tests {
 
         // Nine more arrive: from then on no address has enough more than another that one would have to leave.
         let others: Vec<_> = (10..30).filter_map(|last| shares.take(address(last), later)).collect();
-        assert_eq!(shares.taken().places.len(), 12);
+        assert_eq!(shares.lock_taken().places.len(), 12);
         assert!(shares.take(address(40), later).is_none(), "each has one");
-        assert!(!newcomer.leave().is_requested() && !others.is_empty());
+        assert!(!newcomer.leave_signal().is_requested() && !others.is_empty());
 
         drop((crowd, newcomer, others));
-        assert!(shares.taken().places.is_empty() && shares.taken().of.is_empty());
+        assert!(shares.lock_taken().places.is_empty() && shares.lock_taken().of.is_empty());
     }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::gateway::pace::block;
+use crate::gateway::pace::address_block;
 
 /// Number of a connection, counted from the start of the process.
 pub type ConnectionId = u64;
@@ -99,7 +99,7 @@ enum Rank {
 
 impl Connection {
     /// Returns its rank and age; `None` if a request is in progress.
-    fn standing(&self) -> Option<(Rank, Instant)> {
+    fn rank_and_age(&self) -> Option<(Rank, Instant)> {
         let mut oldest = None;
         for (progress, since) in self.requests.values() {
             match progress {
@@ -145,18 +145,18 @@ impl Connections {
 
     /// Adds a connection from `from`, if necessary in place of another one. Connections of a trusted proxy belong to
     /// many clients, so only the total limits them.
-    pub fn admit(&mut self, from: IpAddr, trusted: bool, now: Instant) -> Admission {
-        let block = (!trusted).then(|| block(from));
+    pub fn admit_connection(&mut self, from: IpAddr, trusted: bool, now: Instant) -> Admission {
+        let block = (!trusted).then(|| address_block(from));
         let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
 
         // An address at its own limit loses one of its own connections, not another address's.
         let victim = if held >= self.limits.per_address {
-            let Some(victim) = self.victim(block) else {
+            let Some(victim) = self.find_victim(block) else {
                 return Admission::Full;
             };
             Some(victim)
         } else if self.open.len() >= self.limits.total {
-            let Some(victim) = self.victim(None) else {
+            let Some(victim) = self.find_victim(None) else {
                 return Admission::Full;
             };
             Some(victim)
@@ -176,12 +176,12 @@ impl Connections {
             requests: BTreeMap::new(),
         };
 
-        self.unlist(block);
+        self.unlist_address(block);
         let address = self.addresses.entry(block).or_default();
         address.count += 1;
         address
             .turns
-            .extend(connection.standing().map(|(rank, since)| (rank, since, id)));
+            .extend(connection.rank_and_age().map(|(rank, since)| (rank, since, id)));
         self.open.insert(id, connection);
         self.list(block);
 
@@ -189,14 +189,14 @@ impl Connections {
     }
 
     /// Removes the connection that is first to be ended, for example because the system has no file handle left.
-    pub fn evict(&mut self) -> Option<ConnectionId> {
-        let victim = self.victim(None)?;
+    pub fn evict_connection(&mut self) -> Option<ConnectionId> {
+        let victim = self.find_victim(None)?;
         self.remove(victim);
         Some(victim)
     }
 
     /// Returns the connection that is first to be ended, of the address `only` if it is given.
-    fn victim(&self, only: Option<IpAddr>) -> Option<ConnectionId> {
+    fn find_victim(&self, only: Option<IpAddr>) -> Option<ConnectionId> {
         let (_, _, id) = match only {
             Some(_) => self.addresses.get(&only)?.turns.first()?,
             None => self.first.first().map(|(_, turn, _)| turn)?,
@@ -205,21 +205,21 @@ impl Connections {
     }
 
     /// Returns the position of the address `block` among all; `None` if none of its connections may be ended.
-    fn place(&self, block: Option<IpAddr>) -> Option<(Reverse<usize>, Turn, Option<IpAddr>)> {
+    fn address_place(&self, block: Option<IpAddr>) -> Option<(Reverse<usize>, Turn, Option<IpAddr>)> {
         let address = self.addresses.get(&block)?;
         // Each connection of a trusted proxy counts as one of a separate client.
         let held = block.map_or(1, |_| address.count);
         Some((Reverse(held), *address.turns.first()?, block))
     }
 
-    fn unlist(&mut self, block: Option<IpAddr>) {
-        if let Some(place) = self.place(block) {
+    fn unlist_address(&mut self, block: Option<IpAddr>) {
+        if let Some(place) = self.address_place(block) {
             self.first.remove(&place);
         }
     }
 
     fn list(&mut self, block: Option<IpAddr>) {
-        self.first.extend(self.place(block));
+        self.first.extend(self.address_place(block));
     }
 
     /// Removes a connection that ended.
@@ -228,10 +228,10 @@ impl Connections {
             return;
         };
         let block = connection.block;
-        self.unlist(block);
+        self.unlist_address(block);
 
         if let Some(address) = self.addresses.get_mut(&block) {
-            if let Some((rank, since)) = connection.standing() {
+            if let Some((rank, since)) = connection.rank_and_age() {
                 address.turns.remove(&(rank, since, id));
             }
             address.count -= 1;
@@ -245,18 +245,18 @@ impl Connections {
     }
 
     /// Changes the state of the connection `id`, and its turn with it.
-    fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+    fn change_progress(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         let Some(block) = self.open.get(&id).map(|connection| connection.block) else {
             return;
         };
-        self.unlist(block);
+        self.unlist_address(block);
 
         if let (Some(connection), Some(address)) = (self.open.get_mut(&id), self.addresses.get_mut(&block)) {
-            if let Some((rank, since)) = connection.standing() {
+            if let Some((rank, since)) = connection.rank_and_age() {
                 address.turns.remove(&(rank, since, id));
             }
             change(connection);
-            let turn = connection.standing().map(|(rank, since)| (rank, since, id));
+            let turn = connection.rank_and_age().map(|(rank, since)| (rank, since, id));
             address.turns.extend(turn);
         }
 
@@ -264,23 +264,23 @@ impl Connections {
     }
 
     /// Records that the head of a request is complete.
-    pub fn begin(&mut self, id: ConnectionId, now: Instant) -> RequestId {
+    pub fn begin_request(&mut self, id: ConnectionId, now: Instant) -> RequestId {
         let request = self.next_request;
         self.next_request += 1;
-        self.advance(id, request, Progress::Working, now);
+        self.advance_request(id, request, Progress::Working, now);
         request
     }
 
     /// Records the progress of a request.
-    pub fn advance(&mut self, id: ConnectionId, request: RequestId, progress: Progress, now: Instant) {
-        self.change(id, |connection| {
+    pub fn advance_request(&mut self, id: ConnectionId, request: RequestId, progress: Progress, now: Instant) {
+        self.change_progress(id, |connection| {
             connection.requests.insert(request, (progress, now));
         });
     }
 
     /// Records that the response to a request was sent.
-    pub fn finish(&mut self, id: ConnectionId, request: RequestId, now: Instant) {
-        self.change(id, |connection| {
+    pub fn finish_request(&mut self, id: ConnectionId, request: RequestId, now: Instant) {
+        self.change_progress(id, |connection| {
             connection.requests.remove(&request);
             connection.idle_since = now;
         });
@@ -288,7 +288,7 @@ impl Connections {
 
     /// Returns the time by which the connection must make progress; `None` if only a request can be late.
     #[must_use]
-    pub fn deadline(&self, id: ConnectionId) -> Option<Instant> {
+    pub fn connection_deadline(&self, id: ConnectionId) -> Option<Instant> {
         let connection = self.open.get(&id)?;
         if connection.requests.is_empty() {
             return Some(connection.idle_since + self.limits.head);
@@ -335,7 +335,8 @@ mod tests {
         /// Admits a connection that is not trusted.
         fn admit(&mut self, from: &str, seconds: u64) -> Admission {
             let at = self.at(seconds);
-            self.connections.admit(from.parse().expect("an address"), false, at)
+            self.connections
+                .admit_connection(from.parse().expect("an address"), false, at)
         }
     }
 
@@ -368,7 +369,7 @@ mod tests {
         let proxy = "10.0.0.1".parse().expect("an address");
         for id in 0..4 {
             let at = table.at(id);
-            assert_eq!(table.connections.admit(proxy, true, at), admitted(id, None));
+            assert_eq!(table.connections.admit_connection(proxy, true, at), admitted(id, None));
         }
 
         assert_eq!(table.admit("192.0.2.1", 9), admitted(4, 0), "the total holds for all");
@@ -393,25 +394,27 @@ mod tests {
             table.admit(&format!("192.0.2.{id}"), id);
         }
 
-        let half = table.connections.begin(0, table.at(4));
-        table.connections.advance(0, half, Progress::Receiving, table.at(4));
-        let worked = table.connections.begin(1, table.at(4));
+        let half = table.connections.begin_request(0, table.at(4));
+        table
+            .connections
+            .advance_request(0, half, Progress::Receiving, table.at(4));
+        let worked = table.connections.begin_request(1, table.at(4));
 
         assert_eq!(table.admit("192.0.2.10", 5), admitted(4, 2));
         assert_eq!(table.admit("192.0.2.11", 6), admitted(5, 3));
 
         for id in [4, 5] {
-            table.connections.begin(id, table.at(7));
+            table.connections.begin_request(id, table.at(7));
         }
 
         assert_eq!(table.admit("192.0.2.12", 8), admitted(6, 0), "its body had not come");
 
-        table.connections.begin(6, table.at(9));
+        table.connections.begin_request(6, table.at(9));
         assert_eq!(table.admit("192.0.2.13", 9), Admission::Full);
 
-        table.connections.finish(1, worked, table.at(10));
-        assert_eq!(table.connections.evict(), Some(1));
-        assert_eq!(table.connections.evict(), None);
+        table.connections.finish_request(1, worked, table.at(10));
+        assert_eq!(table.connections.evict_connection(), Some(1));
+        assert_eq!(table.connections.evict_connection(), None);
     }
 
     #[test]
@@ -419,28 +422,30 @@ mod tests {
         let mut table = Table::new();
         table.admit("192.0.2.1", 0);
         assert_eq!(
-            table.connections.deadline(0),
+            table.connections.connection_deadline(0),
             Some(table.at(10)),
             "from the first moment"
         );
 
-        let one = table.connections.begin(0, table.at(5));
-        assert_eq!(table.connections.deadline(0), None);
+        let one = table.connections.begin_request(0, table.at(5));
+        assert_eq!(table.connections.connection_deadline(0), None);
 
-        table.connections.advance(0, one, Progress::Answering, table.at(6));
-        let two = table.connections.begin(0, table.at(7));
+        table
+            .connections
+            .advance_request(0, one, Progress::Answering, table.at(6));
+        let two = table.connections.begin_request(0, table.at(7));
         assert_eq!(
-            table.connections.deadline(0),
+            table.connections.connection_deadline(0),
             Some(table.at(36)),
             "whatever else is asked"
         );
 
-        table.connections.finish(0, one, table.at(8));
-        assert_eq!(table.connections.deadline(0), None);
+        table.connections.finish_request(0, one, table.at(8));
+        assert_eq!(table.connections.connection_deadline(0), None);
 
-        table.connections.finish(0, two, table.at(9));
+        table.connections.finish_request(0, two, table.at(9));
         assert_eq!(
-            table.connections.deadline(0),
+            table.connections.connection_deadline(0),
             Some(table.at(19)),
             "between requests as well"
         );
@@ -457,7 +462,7 @@ mod tests {
     fn by_looking(connections: &Connections) -> Option<ConnectionId> {
         let held = |block: Option<IpAddr>| block.map_or(1, |_| connections.addresses[&block].count);
         let turns = connections.open.iter().filter_map(|(id, of)| {
-            let (rank, since) = of.standing()?;
+            let (rank, since) = of.rank_and_age()?;
             Some((Reverse(held(of.block)), rank, since, *id))
         });
         turns.min().map(|(.., id)| id)
@@ -473,23 +478,23 @@ mod tests {
                 match what {
                     0 | 1 => {
                         let from = IpAddr::from([192, 0, 2, u8::try_from(which % 3).expect("few")]);
-                        table.connections.admit(from, which > 9, at);
+                        table.connections.admit_connection(from, which > 9, at);
                     }
-                    2 => begun.push((which, table.connections.begin(which, at))),
+                    2 => begun.push((which, table.connections.begin_request(which, at))),
                     3 => {
                         let progress = [Progress::Receiving, Progress::Answering][usize::from(which > 5)];
                         for (id, request) in &begun {
-                            table.connections.advance(*id, *request, progress, at);
+                            table.connections.advance_request(*id, *request, progress, at);
                         }
                     }
                     4 => {
                         if let Some((id, request)) = begun.pop() {
-                            table.connections.finish(id, request, at);
+                            table.connections.finish_request(id, request, at);
                         }
                     }
                     _ => table.connections.remove(which),
                 }
-                proptest::prop_assert_eq!(table.connections.victim(None), by_looking(&table.connections));
+                proptest::prop_assert_eq!(table.connections.find_victim(None), by_looking(&table.connections));
             }
         }
     }

@@ -26,7 +26,7 @@ struct Table {
 }
 
 impl Table {
-    fn end(&mut self, id: ConnectionId, why: &'static str) {
+    fn end_connection(&mut self, id: ConnectionId, why: &'static str) {
         if let Some(end) = self.ends.remove(&id) {
             metrics::counter!("nexus_adapter_connections_ended_total", "reason" => why).increment(1);
             end.notify_one();
@@ -48,17 +48,20 @@ impl Lines {
         })))
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a connection, if necessary by ending another one. Returns `None` if there is no place.
-    pub fn admit(&self, from: IpAddr, trusted: bool) -> Option<Line> {
-        let mut table = self.table();
-        match table.connections.admit(from, trusted, SystemClock.monotonic()) {
+    pub fn admit_connection(&self, from: IpAddr, trusted: bool) -> Option<Line> {
+        let mut table = self.lock_table();
+        match table
+            .connections
+            .admit_connection(from, trusted, SystemClock.monotonic())
+        {
             Admission::Admitted { id, instead_of } => {
                 if let Some(evicted) = instead_of {
-                    table.end(evicted, "pressure");
+                    table.end_connection(evicted, "pressure");
                 }
                 let end = Arc::new(Notify::new());
                 table.ends.insert(id, Arc::clone(&end));
@@ -76,11 +79,11 @@ impl Lines {
 
     /// Ends the connection that is first to be ended. Returns whether there was one.
     #[must_use]
-    pub fn evict(&self) -> bool {
-        let mut table = self.table();
-        let victim = table.connections.evict();
+    pub fn evict_connection(&self) -> bool {
+        let mut table = self.lock_table();
+        let victim = table.connections.evict_connection();
         if let Some(victim) = victim {
-            table.end(victim, "pressure");
+            table.end_connection(victim, "pressure");
         }
         victim.is_some()
     }
@@ -96,23 +99,23 @@ pub struct Line {
 
 impl Line {
     /// Waits until the connection must be ended for another one.
-    pub async fn ended(&self) {
+    pub async fn wait_ended(&self) {
         self.end.notified().await;
     }
 
     /// Returns the time by which the connection must make progress; see [`Connections::deadline`].
     #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        self.lines.table().connections.deadline(self.id)
+    pub fn connection_deadline(&self) -> Option<Instant> {
+        self.lines.lock_table().connections.connection_deadline(self.id)
     }
 
     /// Counts a connection that ended because its client was late.
-    pub fn late(&self) {
-        self.lines.table().end(self.id, "late");
+    pub fn count_late(&self) {
+        self.lines.lock_table().end_connection(self.id, "late");
     }
 
     /// Returns the source of [`InHand`] values for this connection's requests.
-    pub fn requests(&self) -> Requests {
+    pub fn new_requests(&self) -> Requests {
         Requests {
             lines: self.lines.clone(),
             connection: self.id,
@@ -122,7 +125,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let mut table = self.lines.table();
+        let mut table = self.lines.lock_table();
         table.connections.remove(self.id);
         table.ends.remove(&self.id);
         table.count();
@@ -139,12 +142,12 @@ pub struct Requests {
 impl Requests {
     /// Records that the head of a request is complete.
     #[must_use]
-    pub fn begin(&self) -> InHand {
+    pub fn begin_request(&self) -> InHand {
         let request = self
             .lines
-            .table()
+            .lock_table()
             .connections
-            .begin(self.connection, SystemClock.monotonic());
+            .begin_request(self.connection, SystemClock.monotonic());
         InHand(Arc::new(Request {
             of: self.clone(),
             request,
@@ -163,25 +166,25 @@ struct Request {
 }
 
 impl InHand {
-    fn advance(&self, progress: Progress) {
+    fn set_progress(&self, progress: Progress) {
         let Request { of, request } = &*self.0;
         let now = SystemClock.monotonic();
         of.lines
-            .table()
+            .lock_table()
             .connections
-            .advance(of.connection, *request, progress, now);
+            .advance_request(of.connection, *request, progress, now);
     }
 
     /// Records that the body is arriving, until the returned value is dropped.
     #[must_use]
-    pub fn receiving(&self) -> Receiving {
-        self.advance(Progress::Receiving);
+    pub fn mark_receiving(&self) -> Receiving {
+        self.set_progress(Progress::Receiving);
         Receiving(self.clone())
     }
 
     /// Records that the response is being sent. Returns `body`, wrapped so that its end is recorded.
-    pub fn answering(self, body: Body) -> Body {
-        self.advance(Progress::Answering);
+    pub fn track_answer(self, body: Body) -> Body {
+        self.set_progress(Progress::Answering);
         Body::new(Answer { body, _in_hand: self })
     }
 }
@@ -189,8 +192,8 @@ impl InHand {
 impl Drop for Request {
     fn drop(&mut self) {
         let now = SystemClock.monotonic();
-        let mut table = self.of.lines.table();
-        table.connections.finish(self.of.connection, self.request, now);
+        let mut table = self.of.lines.lock_table();
+        table.connections.finish_request(self.of.connection, self.request, now);
     }
 }
 
@@ -200,7 +203,7 @@ pub struct Receiving(InHand);
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        self.0.advance(Progress::Working);
+        self.0.set_progress(Progress::Working);
     }
 }
 

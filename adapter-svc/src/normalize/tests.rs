@@ -39,7 +39,7 @@ fn check(endpoint: &Endpoint, pairs: &[(&str, &str)], payload: &Value, verified:
         fresh,
     };
 
-    let [event] = webhook(endpoint, &delivery).unwrap().try_into().unwrap();
+    let [event] = webhook_events(endpoint, &delivery).unwrap().try_into().unwrap();
     event
 }
 
@@ -94,7 +94,7 @@ fn metas_entries_are_events_of_their_own() {
             fresh: Ulid::from_parts(1, 2),
         };
 
-        let events = webhook(&source, &delivery).unwrap();
+        let events = webhook_events(&source, &delivery).unwrap();
         events.into_iter().map(|event| event.id.to_string()).collect::<Vec<_>>()
     };
 
@@ -222,8 +222,8 @@ fn a_mapping_says_where_fields_stand() {
 #[test]
 fn an_event_from_outside_is_bounded() {
     let of = |timestamp| Event::new(EventId::parse("crm:9").unwrap(), "crm", "p", UnixMillis(timestamp));
-    assert_eq!(outside(of(1), UnixMillis(2)).unwrap().received_at, UnixMillis(2));
-    assert!(outside(of(-1), UnixMillis(2)).is_err());
+    assert_eq!(check_posted(of(1), UnixMillis(2)).unwrap().received_at, UnixMillis(2));
+    assert!(check_posted(of(-1), UnixMillis(2)).is_err());
 }
 
 #[test]

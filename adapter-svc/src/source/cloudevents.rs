@@ -72,33 +72,40 @@ pub fn is_binary(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// Returns [`ReadCloudEventError`] with the attribute.
-pub fn structured(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+pub fn structured_event(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let Value::Object(mut attributes) = value else {
         return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
     };
     let data = match (attributes.remove("data"), attributes.remove("data_base64")) {
         (None, None) => Data::None,
         (Some(value), None) => Data::Json(value),
-        (None, Some(Value::String(text))) => {
-            Data::Bytes(STANDARD.decode(text).map_err(|_| attribute("data_base64", "base64"))?)
-        }
-        (None, Some(_)) => return Err(attribute("data_base64", "base64")),
-        (Some(_), Some(_)) => return Err(attribute("data_base64", "either it or `data`")),
+        (None, Some(Value::String(text))) => Data::Bytes(
+            STANDARD
+                .decode(text)
+                .map_err(|_| attribute_error("data_base64", "base64"))?,
+        ),
+        (None, Some(_)) => return Err(attribute_error("data_base64", "base64")),
+        (Some(_), Some(_)) => return Err(attribute_error("data_base64", "either it or `data`")),
     };
 
-    event(attributes, data, scope, now)
+    build_event(attributes, data, scope, now)
 }
 
 /// Returns the event of a request in binary mode: attributes in `ce-` headers, and the data as the body.
 ///
 /// # Errors
 /// Returns [`ReadCloudEventError`] with the attribute.
-pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+pub fn binary_event(
+    headers: &HeaderMap,
+    body: &[u8],
+    scope: &Scope,
+    now: UnixMillis,
+) -> Result<Event, ReadCloudEventError> {
     let mut attributes = Map::new();
     for (name, value) in headers {
         if let Some(name) = name.as_str().strip_prefix(PREFIX) {
             let text = value.to_str().ok().and_then(percent_decoded);
-            let text = text.ok_or_else(|| attribute(name, "percent-encoded UTF-8"))?;
+            let text = text.ok_or_else(|| attribute_error(name, "percent-encoded UTF-8"))?;
             attributes.insert(name.to_owned(), Value::String(text));
         }
     }
@@ -120,54 +127,57 @@ pub fn binary(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) 
         Data::Bytes(body.to_vec())
     };
 
-    event(attributes, data, scope, now)
+    build_event(attributes, data, scope, now)
 }
 
-fn event(
+fn build_event(
     attributes: Map<String, Value>,
     data: Data,
     scope: &Scope,
     now: UnixMillis,
 ) -> Result<Event, ReadCloudEventError> {
-    if required(&attributes, "specversion")? != "1.0" {
-        return Err(attribute("specversion", "1.0"));
+    if required_attribute(&attributes, "specversion")? != "1.0" {
+        return Err(attribute_error("specversion", "1.0"));
     }
 
     check_names(&attributes)?;
 
     let (id, source, kind) = (
-        required(&attributes, "id")?,
-        required(&attributes, "source")?,
-        required(&attributes, "type")?,
+        required_attribute(&attributes, "id")?,
+        required_attribute(&attributes, "source")?,
+        required_attribute(&attributes, "type")?,
     );
 
     // A URI reference cannot contain any of these.
     if source.contains(|c: char| c == '|' || c.is_whitespace() || c.is_control()) {
-        return Err(attribute("source", "a URI reference"));
+        return Err(attribute_error("source", "a URI reference"));
     }
 
-    let timestamp = match optional(&attributes, "time")? {
+    let timestamp = match optional_attribute(&attributes, "time")? {
         None => now,
         Some(text) => {
             let at = text
                 .parse::<jiff::Timestamp>()
-                .map_err(|_| attribute("time", "an RFC 3339 timestamp"))?;
+                .map_err(|_| attribute_error("time", "an RFC 3339 timestamp"))?;
             UnixMillis(at.as_millisecond())
         }
     };
 
-    let peer = match (optional(&attributes, "nexuspeer")?, optional(&attributes, "subject")?) {
+    let peer = match (
+        optional_attribute(&attributes, "nexuspeer")?,
+        optional_attribute(&attributes, "subject")?,
+    ) {
         (Some(peer), _) => peer,
         (None, Some(subject)) => subject,
         (None, None) => source,
     };
-    let channel = optional(&attributes, "nexuschannel")?.unwrap_or("cloudevents");
+    let channel = optional_attribute(&attributes, "nexuschannel")?.unwrap_or("cloudevents");
     let event_id = scope.cloud_id(source, id)?;
 
     let mut event = Event::new(event_id, channel, peer, timestamp);
     event.received_at = now;
     event.peer.kind = PeerKind::Channel;
-    event.account_id = optional(&attributes, "nexusaccount")?.map(str::to_owned);
+    event.account_id = optional_attribute(&attributes, "nexusaccount")?.map(str::to_owned);
     event.from = Sender {
         id: source.to_owned(),
         ..Sender::default()
@@ -176,16 +186,16 @@ fn event(
     event.content = kind.to_owned();
     event.metadata.insert("is_group".to_owned(), json!(false));
     event.metadata.insert("event_type".to_owned(), json!(kind));
-    carry(&mut event, data)?;
+    attach_data(&mut event, data)?;
     event
         .metadata
         .insert("cloudevents".to_owned(), Value::Object(attributes));
 
-    Ok(scope.admit(event, now)?)
+    Ok(scope.stamp_event(event, now)?)
 }
 
 /// Adds the data to the event.
-fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
+fn attach_data(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     let payload = match data {
         Data::None => return Ok(()),
         Data::Json(value) => value,
@@ -201,7 +211,7 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
     };
 
     if too_deep(&payload, MAX_DEPTH) {
-        return Err(attribute("data", "fewer than 100 nested levels"));
+        return Err(attribute_error("data", "fewer than 100 nested levels"));
     }
 
     if let Value::String(text) = &payload {
@@ -216,31 +226,34 @@ fn carry(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError> {
 fn check_names(attributes: &Map<String, Value>) -> Result<(), ReadCloudEventError> {
     for (name, value) in attributes {
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()) {
-            return Err(attribute(name, "a name of lower-case letters and digits"));
+            return Err(attribute_error(name, "a name of lower-case letters and digits"));
         }
         if matches!(value, Value::Array(_) | Value::Object(_)) {
-            return Err(attribute(name, "a string, a number or a boolean"));
+            return Err(attribute_error(name, "a string, a number or a boolean"));
         }
     }
     Ok(())
 }
 
-fn required<'a>(attributes: &'a Map<String, Value>, name: &'static str) -> Result<&'a str, ReadCloudEventError> {
-    optional(attributes, name)?.ok_or(ReadCloudEventError::Missing(name))
+fn required_attribute<'a>(
+    attributes: &'a Map<String, Value>,
+    name: &'static str,
+) -> Result<&'a str, ReadCloudEventError> {
+    optional_attribute(attributes, name)?.ok_or(ReadCloudEventError::Missing(name))
 }
 
-fn optional<'a>(
+fn optional_attribute<'a>(
     attributes: &'a Map<String, Value>,
     name: &'static str,
 ) -> Result<Option<&'a str>, ReadCloudEventError> {
     match attributes.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-        Some(_) => Err(attribute(name, "a string that is not empty")),
+        Some(_) => Err(attribute_error(name, "a string that is not empty")),
     }
 }
 
-fn attribute(name: &str, expected: &'static str) -> ReadCloudEventError {
+fn attribute_error(name: &str, expected: &'static str) -> ReadCloudEventError {
     ReadCloudEventError::Attribute {
         name: name.chars().take(64).collect(),
         expected,
@@ -283,15 +296,15 @@ mod tests {
 
     fn door() -> Scope {
         let channels = vec!["cloudevents".to_owned()];
-        Scope::token("door-1".to_owned(), "door".to_owned(), channels, Vec::new())
+        Scope::for_token("door-1".to_owned(), "door".to_owned(), channels, Vec::new())
     }
 
     fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
-        super::structured(value, &door(), now)
+        super::structured_event(value, &door(), now)
     }
 
     fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event, ReadCloudEventError> {
-        super::binary(headers, body, &door(), now)
+        super::binary_event(headers, body, &door(), now)
     }
 
     // The example of the JSON event format, §3.2, shortened.

@@ -78,41 +78,41 @@ impl ReadEventsError {
 pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
     let kind = content_type(headers);
     match kind.as_str() {
-        cloudevents::STRUCTURED => Ok(vec![structured(json(body)?, "body", scope, now)?]),
+        cloudevents::STRUCTURED => Ok(vec![structured_event(read_json(body)?, "body", scope, now)?]),
         cloudevents::BATCH => {
-            let items = bounded(json::<Vec<Value>>(body)?)?;
+            let items = check_batch(read_json::<Vec<Value>>(body)?)?;
             items
                 .into_iter()
                 .enumerate()
-                .map(|(index, item)| structured(item, &format!("body[{index}]"), scope, now))
+                .map(|(index, item)| structured_event(item, &format!("body[{index}]"), scope, now))
                 .collect()
         }
         _ if cloudevents::is_binary(headers) => {
-            let event = cloudevents::binary(headers, body, scope, now);
-            Ok(vec![event.map_err(|error| cloud("body", &error))?])
+            let event = cloudevents::binary_event(headers, body, scope, now);
+            Ok(vec![event.map_err(|error| cloud_event_error("body", &error))?])
         }
         "application/json" => {
             let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-            own(if many { json(body)? } else { vec![json(body)?] }, scope, now)
+            own_events(if many { read_json(body)? } else { vec![read_json(body)?] }, scope, now)
         }
         "application/cbor" => {
             // Major type 4 (RFC 8949 §3.1) is an array.
             let many = body.first().is_some_and(|byte| byte >> 5 == 4);
-            own(if many { cbor(body)? } else { vec![cbor(body)?] }, scope, now)
+            own_events(if many { read_cbor(body)? } else { vec![read_cbor(body)?] }, scope, now)
         }
         _ => Err(ReadEventsError::ContentType(kind.chars().take(64).collect())),
     }
 }
 
-fn own(events: Vec<PostedEvent>, scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+fn own_events(events: Vec<PostedEvent>, scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
     let check = |(index, posted): (usize, PostedEvent)| {
-        let event = scope.event(posted, now);
-        event.map_err(|error| refused(&format!("body[{index}]"), &error))
+        let event = scope.to_event(posted, now);
+        event.map_err(|error| refused_error(&format!("body[{index}]"), &error))
     };
-    bounded(events)?.into_iter().enumerate().map(check).collect()
+    check_batch(events)?.into_iter().enumerate().map(check).collect()
 }
 
-fn bounded<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
+fn check_batch<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
     if items.len() > MAX_BATCH {
         Err(ReadEventsError::TooMany(items.len()))
     } else {
@@ -120,13 +120,13 @@ fn bounded<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
     }
 }
 
-fn structured(value: Value, place: &str, scope: &Scope, now: UnixMillis) -> Result<Event, ReadEventsError> {
-    cloudevents::structured(value, scope, now).map_err(|error| cloud(place, &error))
+fn structured_event(value: Value, place: &str, scope: &Scope, now: UnixMillis) -> Result<Event, ReadEventsError> {
+    cloudevents::structured_event(value, scope, now).map_err(|error| cloud_event_error(place, &error))
 }
 
-fn cloud(place: &str, error: &ReadCloudEventError) -> ReadEventsError {
+fn cloud_event_error(place: &str, error: &ReadCloudEventError) -> ReadEventsError {
     if let ReadCloudEventError::Refused(error) = error {
-        return refused(place, error);
+        return refused_error(place, error);
     }
     ReadEventsError::Event {
         detail: error.to_string(),
@@ -134,7 +134,7 @@ fn cloud(place: &str, error: &ReadCloudEventError) -> ReadEventsError {
     }
 }
 
-fn refused(place: &str, error: &RefuseEventError) -> ReadEventsError {
+fn refused_error(place: &str, error: &RefuseEventError) -> ReadEventsError {
     let (detail, place) = (error.to_string(), place.to_owned());
     match error {
         RefuseEventError::Channel { .. } => ReadEventsError::Channel { detail, place },
@@ -144,7 +144,7 @@ fn refused(place: &str, error: &RefuseEventError) -> ReadEventsError {
     }
 }
 
-fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
+fn read_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let malformed = |detail: String, path: &str| ReadEventsError::Malformed {
         format: "JSON",
@@ -163,7 +163,7 @@ fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
     Ok(value)
 }
 
-fn cbor<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
+fn read_cbor<T: DeserializeOwned>(body: &[u8]) -> Result<T, ReadEventsError> {
     let mut rest = body;
     let at = |rest: &[u8]| format!("body byte {}", body.len() - rest.len());
     let malformed = |detail: String, place: String| ReadEventsError::Malformed {
@@ -188,7 +188,7 @@ mod tests {
 
     fn check(kind: &str, body: &[u8]) -> Result<Vec<String>, ReadEventsError> {
         let channels = ["crm", "cloudevents"].map(str::to_owned).to_vec();
-        let scope = Scope::token("crm-1".to_owned(), "crm".to_owned(), channels, Vec::new());
+        let scope = Scope::for_token("crm-1".to_owned(), "crm".to_owned(), channels, Vec::new());
         let events = read(&headers(&[("content-type", kind)]), body, &scope, UnixMillis(7))?;
         Ok(events.into_iter().map(|event| event.id.to_string()).collect())
     }

@@ -19,7 +19,7 @@ pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 ///
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status.
-pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Response, Refusal> {
+pub async fn post_events(State(gateway): State<Gateway>, request: Request) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
     let authorization = parts
         .headers
@@ -27,14 +27,14 @@ pub async fn post(State(gateway): State<Gateway>, request: Request) -> Result<Re
         .map(|value| value.to_str().unwrap_or_default());
 
     // The token is checked before the body is read, so that strangers cannot use up the memory.
-    let scope = gateway.access.scope(authorization).ok_or(Refusal::Unauthorized)?;
-    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+    let scope = gateway.access.scope_of(authorization).ok_or(Refusal::Unauthorized)?;
+    let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
     let events = read(&parts.headers, &body, scope, gateway.clock.now())?;
 
     let (span, carrier) = accept_span(&parts.headers);
     gateway
         .intake
-        .accept("http", &events, &carrier)
+        .accept_events("http", &events, &carrier)
         .instrument(span)
         .await?;
 

@@ -83,9 +83,9 @@ pub async fn connect(
     Ok(upgrade.on_upgrade(async move |socket| {
         metrics::gauge!("nexus_adapter_webchat_sockets").increment(1.0);
 
-        if let Some((socket, visitor, thread)) = greet(socket, &account).await {
+        if let Some((socket, visitor, thread)) = await_hello(socket, &account).await {
             let mut page = Page {
-                cards: Cards::of(gateway.bus.clone()),
+                cards: Cards::new(gateway.bus.clone()),
                 gateway,
                 client,
                 thread: history::named_thread(&visitor, thread),
@@ -96,7 +96,7 @@ pub async fn connect(
                 place,
             };
 
-            page.converse().await;
+            page.serve_page().await;
         }
 
         metrics::gauge!("nexus_adapter_webchat_sockets").decrement(1.0);
@@ -105,7 +105,7 @@ pub async fn connect(
 
 /// Waits for the page's `hello`. Returns who it is and the thread that it shows; `None` if it does not come in time, or has
 /// no valid key.
-async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visitor, Option<String>)> {
+async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visitor, Option<String>)> {
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
     let text = match first.ok()? {
         Message::Text(text) => text,
@@ -113,7 +113,7 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visit
     };
 
     let visitor = match protocol::read(&text) {
-        Ok(FromPage::Hello { key, thread }) => protocol::visitor(account, &key)
+        Ok(FromPage::Hello { key, thread }) => protocol::visitor_id(account, &key)
             .map(|id| (id, thread))
             .map_err(|detail| (detail, "key")),
         Ok(
@@ -132,7 +132,7 @@ async fn greet(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visit
             Some((socket, Visitor { account, id }, thread))
         }
         Err((detail, place)) => {
-            let error = Refusal::Malformed { detail, place }.describe();
+            let error = Refusal::Malformed { detail, place }.to_json();
             tracing::info!(%error, "chat connection rejected");
             let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
 
@@ -168,11 +168,11 @@ struct Page {
 }
 
 impl Page {
-    async fn converse(&mut self) {
+    async fn serve_page(&mut self) {
         let subject = subject::webchat(&self.visitor.account, &self.visitor.id);
         match self.gateway.bus.core_subscribe(&subject).await {
             Ok(mut parts) => {
-                let Err(Gone) = self.exchange(&mut parts).await;
+                let Err(Gone) = self.exchange_messages(&mut parts).await;
             }
             Err(error) => tracing::warn!(error, peer = self.visitor.id, "failed to subscribe a chat page"),
         }
@@ -187,9 +187,9 @@ impl Page {
     }
 
     /// Carries messages both ways until one side ends.
-    async fn exchange(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
+    async fn exchange_messages(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
         let Visitor { account, id } = self.visitor.clone();
-        self.say(&ToPage::Ready {
+        self.send_to_page(&ToPage::Ready {
             account: &account,
             peer: &id,
         })
@@ -198,7 +198,7 @@ impl Page {
         self.show_history().await?;
         self.list_threads().await?;
 
-        let (shutdown, leave) = (self.gateway.shutdown.clone(), self.place.leave().clone());
+        let (shutdown, leave) = (self.gateway.shutdown.clone(), self.place.leave_signal().clone());
         let mut again = HISTORY_AGAIN_AFTER.into_iter();
         let mut waits = again.next();
         let recall = pause(waits.unwrap_or_default());
@@ -220,20 +220,20 @@ impl Page {
                     recall.set(pause(waits.unwrap_or_default()));
                 }
                 said = self.socket.recv() => match said {
-                    Some(Ok(message)) => self.hear(message).await?,
+                    Some(Ok(message)) => self.handle_message(message).await?,
                     Some(Err(_)) | None => return Err(Gone),
                 },
                 part = parts.next() => match part {
-                    Some(message) => self.forward(message).await?,
+                    Some(message) => self.forward_part(message).await?,
                     None => return Err(Gone),
                 },
                 decided = self.cards.next() => match decided {
                     Some(cards::Decided { approval, status }) => {
-                        self.say(&ToPage::Decided { approval: &approval, status }).await?;
+                        self.send_to_page(&ToPage::Decided { approval: &approval, status }).await?;
                     }
                     None => return Err(Gone),
                 },
-                () = pause(PING_EVERY) => self.ping().await?,
+                () = pause(PING_EVERY) => self.send_ping().await?,
                 () = shutdown.requested() => return Err(Gone),
                 () = leave.requested() => return Err(Gone),
             }
@@ -259,7 +259,7 @@ impl Page {
 
     async fn say_history(&mut self, thread: Option<&str>, before: Option<u64>, page: HistoryPage) -> Result<(), Gone> {
         let HistoryPage { items, more } = page;
-        self.say(&ToPage::History {
+        self.send_to_page(&ToPage::History {
             thread,
             before,
             more,
@@ -271,12 +271,12 @@ impl Page {
     /// Sends the list of the visitor's threads, if the read model answers.
     async fn list_threads(&mut self) -> Result<(), Gone> {
         match history::threads(&self.gateway, &self.visitor).await {
-            Some(items) => self.say(&ToPage::Threads { items }).await,
+            Some(items) => self.send_to_page(&ToPage::Threads { items }).await,
             None => Ok(()),
         }
     }
 
-    async fn ping(&mut self) -> Result<(), Gone> {
+    async fn send_ping(&mut self) -> Result<(), Gone> {
         self.silent += 1;
         if self.silent > MAX_SILENT_PINGS {
             Err(Gone)
@@ -285,11 +285,11 @@ impl Page {
         }
     }
 
-    async fn hear(&mut self, message: Message) -> Result<(), Gone> {
+    async fn handle_message(&mut self, message: Message) -> Result<(), Gone> {
         self.silent = 0;
 
         if matches!(message, Message::Text(_) | Message::Binary(_)) {
-            self.place.heard(self.gateway.clock.monotonic());
+            self.place.note_message(self.gateway.clock.monotonic());
         }
 
         match message {
@@ -298,7 +298,7 @@ impl Page {
                 Ok(text) => self.take(text).await,
                 Err(error) => {
                     let detail = format!("invalid UTF-8 at byte {}", error.valid_up_to());
-                    self.refuse(
+                    self.send_rejection(
                         None,
                         &Refusal::Malformed {
                             detail,
@@ -318,30 +318,30 @@ impl Page {
         let (id, thread, text) = match protocol::read(text) {
             Ok(FromPage::Message { id, thread, text }) => (id, history::named_thread(&self.visitor, thread), text),
             Ok(FromPage::Open { thread }) => {
-                if let Err(refusal) = self.gateway.paced(self.client) {
-                    return self.refuse(None, &refusal).await;
+                if let Err(refusal) = self.gateway.check_rate(self.client) {
+                    return self.send_rejection(None, &refusal).await;
                 }
                 self.thread = history::named_thread(&self.visitor, thread);
                 self.opened = true;
                 return Ok(());
             }
             Ok(FromPage::Earlier { thread, before }) => {
-                if let Err(refusal) = self.gateway.paced(self.client) {
-                    return self.refuse(None, &refusal).await;
+                if let Err(refusal) = self.gateway.check_rate(self.client) {
+                    return self.send_rejection(None, &refusal).await;
                 }
                 let thread = history::named_thread(&self.visitor, thread);
                 let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), Some(before)).await;
                 return self.say_history(thread.as_deref(), Some(before), page).await;
             }
-            Ok(FromPage::Claim { link }) => return self.claim(&link).await,
+            Ok(FromPage::Claim { link }) => return self.claim_owner(&link).await,
             Ok(FromPage::Watch { cards }) => {
-                self.cards.watch(cards).await;
+                self.cards.watch_cards(cards).await;
                 return Ok(());
             }
             Ok(FromPage::Hello { .. }) => {
                 let detail = "`hello` was said already".to_owned();
                 return self
-                    .refuse(
+                    .send_rejection(
                         None,
                         &Refusal::Malformed {
                             detail,
@@ -350,11 +350,11 @@ impl Page {
                     )
                     .await;
             }
-            Err((detail, place)) => return self.refuse(None, &Refusal::Malformed { detail, place }).await,
+            Err((detail, place)) => return self.send_rejection(None, &Refusal::Malformed { detail, place }).await,
         };
 
-        if let Err(refusal) = self.gateway.paced(self.client) {
-            return self.refuse(Some(&id), &refusal).await;
+        if let Err(refusal) = self.gateway.check_rate(self.client) {
+            return self.send_rejection(Some(&id), &refusal).await;
         }
 
         let now = self.gateway.clock.now();
@@ -365,59 +365,59 @@ impl Page {
         };
         let event = match normalize::chat_message(&self.visitor.account, &self.visitor.id, message, now) {
             Ok(event) => event,
-            Err(error) => return self.refuse(Some(&id), &error.into()).await,
+            Err(error) => return self.send_rejection(Some(&id), &error.into()).await,
         };
 
         let (span, carrier) = accept_span(&HeaderMap::new());
         let intake = self.gateway.intake.clone();
         let accepted = intake
-            .accept("webchat", std::slice::from_ref(&event), &carrier)
+            .accept_events("webchat", std::slice::from_ref(&event), &carrier)
             .instrument(span)
             .await;
         match accepted {
             Ok(()) => {
-                self.say(&ToPage::Stored {
+                self.send_to_page(&ToPage::Stored {
                     id: &id,
                     event_id: &event.id,
                 })
                 .await
             }
-            Err(error) => self.refuse(Some(&id), &error.into()).await,
+            Err(error) => self.send_rejection(Some(&id), &error.into()).await,
         }
     }
 
     /// Makes this page the owner's, if `link` is one that nobody else used.
-    async fn claim(&mut self, link: &str) -> Result<(), Gone> {
-        if let Err(refusal) = self.gateway.paced(self.client) {
-            return self.refuse(None, &refusal).await;
+    async fn claim_owner(&mut self, link: &str) -> Result<(), Gone> {
+        if let Err(refusal) = self.gateway.check_rate(self.client) {
+            return self.send_rejection(None, &refusal).await;
         }
 
-        match owner::claim(&self.gateway.bus, link, &self.visitor, self.gateway.clock.now()).await {
+        match owner::claim_owner(&self.gateway.bus, link, &self.visitor, self.gateway.clock.now()).await {
             Ok(()) => {
                 tracing::warn!(
                     peer = self.visitor.id,
                     account = self.visitor.account,
                     "owner link used: chat page belongs to the owner now"
                 );
-                self.say(&ToPage::Owner).await
+                self.send_to_page(&ToPage::Owner).await
             }
-            Err(error) => self.refuse(None, &Refusal::OwnerLink(error)).await,
+            Err(error) => self.send_rejection(None, &Refusal::OwnerLink(error)).await,
         }
     }
 
-    async fn refuse(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
-        let error = refusal.describe();
+    async fn send_rejection(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
+        let error = refusal.to_json();
         tracing::info!(peer = self.visitor.id, id, %error, "chat message rejected");
-        self.say(&ToPage::Error { id, error }).await
+        self.send_to_page(&ToPage::Error { id, error }).await
     }
 
     /// Sends a part to the page, and confirms it to delivery-svc.
-    async fn forward(&mut self, message: CoreMessage) -> Result<(), Gone> {
+    async fn forward_part(&mut self, message: CoreMessage) -> Result<(), Gone> {
         let part = match serde_json::from_slice(&message.payload) {
             Ok(ForPage::Part(part)) => part,
-            Ok(ForPage::Partial(partial)) => return self.say(&ToPage::Partial(&partial)).await,
-            Ok(ForPage::Working(working)) => return self.say(&ToPage::Working(&working)).await,
-            Ok(ForPage::Away(away)) => return self.say(&ToPage::Away(&away)).await,
+            Ok(ForPage::Partial(partial)) => return self.send_to_page(&ToPage::Partial(&partial)).await,
+            Ok(ForPage::Working(working)) => return self.send_to_page(&ToPage::Working(&working)).await,
+            Ok(ForPage::Away(away)) => return self.send_to_page(&ToPage::Away(&away)).await,
             Err(error) => {
                 tracing::warn!(
                     event_id = message.headers.event_id(), peer = self.visitor.id, subject = message.subject, %error,
@@ -431,7 +431,7 @@ impl Page {
         let event_id = part.event_id.clone();
 
         async {
-            self.say(&ToPage::Part(part.into())).await?;
+            self.send_to_page(&ToPage::Part(part.into())).await?;
 
             if let Some(reply) = &message.reply {
                 self.gateway
@@ -447,7 +447,7 @@ impl Page {
         .await
     }
 
-    async fn say(&mut self, words: &ToPage<'_>) -> Result<(), Gone> {
+    async fn send_to_page(&mut self, words: &ToPage<'_>) -> Result<(), Gone> {
         let text = serde_json::to_string(words).map_err(|_| Gone)?;
         self.send(Message::Text(text.into())).await
     }

@@ -34,7 +34,7 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 ///
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status.
-pub async fn post(
+pub async fn post_webhook(
     State(gateway): State<Gateway>,
     source: Result<Path<String>, PathRejection>,
     request: Request,
@@ -44,9 +44,9 @@ pub async fn post(
     let endpoint = gateway
         .webhooks
         .get(&source)
-        .ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
+        .ok_or_else(|| Refusal::UnknownSource(shorten_name(&source)))?;
 
-    let body = gateway.reception.receive(&parts, body, MAX_BODY_BYTES).await?;
+    let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
 
     let now = gateway.clock.now();
     // The signature covers the raw bytes, so it is checked before they are parsed.
@@ -55,7 +55,7 @@ pub async fn post(
     let payload = payload::read(&parts.headers, &body)?;
     // Slack signs the check of a subscription like an event, although it is not one.
     if endpoint.scheme == Scheme::Slack
-        && let Some(challenge) = slack::challenge(&payload)
+        && let Some(challenge) = slack::url_challenge(&payload)
     {
         return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
     }
@@ -69,12 +69,12 @@ pub async fn post(
         fresh: gateway.ids.ulid(),
     };
 
-    let events = normalize::webhook(endpoint, &delivery)?;
+    let events = normalize::webhook_events(endpoint, &delivery)?;
 
     let (span, carrier) = accept_span(&parts.headers);
     gateway
         .intake
-        .accept("webhook", &events, &carrier)
+        .accept_events("webhook", &events, &carrier)
         .instrument(span)
         .await?;
 
@@ -99,8 +99,8 @@ pub async fn get(
         .get(&source)
         .and_then(|endpoint| endpoint.verify_token.as_ref());
 
-    let token = token.ok_or_else(|| Refusal::UnknownSource(short(&source)))?;
-    match meta::challenge(token, &query) {
+    let token = token.ok_or_else(|| Refusal::UnknownSource(shorten_name(&source)))?;
+    match meta::answer_challenge(token, &query) {
         Some(challenge) => Ok(challenge.into_response()),
         None => Err(Refusal::Signature(signature::SignatureError::Mismatch)),
     }
@@ -115,6 +115,6 @@ fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
 }
 
 /// Returns a name from outside, shortened for a response and a log line.
-fn short(name: &str) -> String {
+fn shorten_name(name: &str) -> String {
     name.chars().take(64).collect()
 }

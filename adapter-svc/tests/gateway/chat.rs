@@ -1,6 +1,6 @@
 //! The chat page's WebSocket.
 
-use adapter_svc::source::webchat::owner::claim;
+use adapter_svc::source::webchat::owner::claim_owner;
 use adapter_svc::source::webhook::signature::sha256_hex;
 use futures_util::SinkExt;
 use serde_json::{Value, json};
@@ -277,7 +277,7 @@ async fn of_pages_that_claim_one_link_at_once_one_becomes_the_owners() {
                 id: format!("v{number}"),
             };
 
-            claim(&bus, "RACE", &visitor, UnixMillis(1_700_000_000_000))
+            claim_owner(&bus, "RACE", &visitor, UnixMillis(1_700_000_000_000))
                 .await
                 .is_ok()
                 .then_some(visitor)

@@ -93,14 +93,17 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         .expect("a spool");
     let of = |id: &str| {
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
-        Parcel::of(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
+        Parcel::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
     };
 
     let broken = Parcel {
         subject: "nexus event".to_owned(),
         ..of("crm:1")
     };
-    outbox.put(vec![broken, of("crm:2")]).await.expect("it is durable");
+    outbox
+        .store_events(vec![broken, of("crm:2")])
+        .await
+        .expect("it is durable");
     drop(outbox);
     eventually("the spool is let go", async || {
         shared::store::Store::open(folder.path().join("spool")).is_ok()

@@ -14,7 +14,7 @@ pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// The visitor whose page has [`KEY`].
 pub(crate) fn visitor() -> String {
-    adapter_svc::source::webchat::protocol::visitor("default", KEY).expect("a key")
+    adapter_svc::source::webchat::protocol::visitor_id("default", KEY).expect("a key")
 }
 
 /// An open page, as far as the server can tell.

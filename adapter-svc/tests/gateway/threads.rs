@@ -110,7 +110,7 @@ async fn a_page_that_names_anothers_conversation_reads_and_writes_in_its_own() {
     let world = World::start("").await;
     let (service, asked) = read_model(&world).await;
     let mine = format!("webchat:default:{}", visitor());
-    let theirs = adapter_svc::source::webchat::protocol::visitor("default", OTHER).expect("a key");
+    let theirs = adapter_svc::source::webchat::protocol::visitor_id("default", OTHER).expect("a key");
 
     for (n, thread) in ["7f", &mine, "a/b", "main", "x:thread:7f"].into_iter().enumerate() {
         let mut page = Page::hello(&world.base, json!({ "type": "hello", "key": OTHER, "thread": thread })).await;

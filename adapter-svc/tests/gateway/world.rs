@@ -76,7 +76,7 @@ impl World {
             persons: Vec::new(),
         });
 
-        assert_eq!(config.faults(), Vec::<String>::new());
+        assert_eq!(config.find_faults(), Vec::<String>::new());
 
         let around = Surroundings {
             bus: bus.clone(),
@@ -107,7 +107,7 @@ impl World {
     /// Stops the service as SIGTERM does.
     pub(crate) async fn stop(self) -> (NatsServer, TempDir) {
         self.shutdown.trigger();
-        self.running.finished().await.expect("it ends in order");
+        self.running.wait_finished().await.expect("it ends in order");
         (self.nats, self.folder)
     }
 

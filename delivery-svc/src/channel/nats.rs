@@ -68,11 +68,11 @@ impl NatsChannel {
 
 #[async_trait]
 impl Channel for NatsChannel {
-    fn limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<Limit> {
         Some(MAX_TEXT)
     }
 
-    fn lasts(&self) -> bool {
+    fn waits_for_remote(&self) -> bool {
         false
     }
 

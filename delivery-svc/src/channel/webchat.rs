@@ -58,11 +58,11 @@ impl WebchatChannel {
 
 #[async_trait]
 impl Channel for WebchatChannel {
-    fn limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<Limit> {
         Some(MAX_TEXT)
     }
 
-    fn lasts(&self) -> bool {
+    fn waits_for_remote(&self) -> bool {
         false
     }
 

@@ -72,7 +72,7 @@ impl WebhookChannel {
         let client = reqwest::Client::builder()
             .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeouts.connect)
-            .redirect(Policy::custom(redirect))
+            .redirect(Policy::custom(judge_redirect))
             .build()?;
 
         Ok(Self {
@@ -83,7 +83,7 @@ impl WebhookChannel {
     }
 }
 
-fn redirect(attempt: Attempt<'_>) -> Action {
+fn judge_redirect(attempt: Attempt<'_>) -> Action {
     let keeps_body = matches!(attempt.status().as_u16(), 307 | 308);
     let same_origin = attempt
         .previous()
@@ -126,7 +126,7 @@ struct Data<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn of(shipment: &'a Shipment<'_>) -> Self {
+    fn from_shipment(shipment: &'a Shipment<'_>) -> Self {
         let reply = shipment.reply;
         let target = &reply.delivery_context;
         let data = Data {
@@ -163,11 +163,11 @@ fn webhook_id(shipment: &Shipment<'_>) -> String {
 
 #[async_trait]
 impl Channel for WebhookChannel {
-    fn limit(&self, account: &str) -> Option<Limit> {
+    fn part_limit(&self, account: &str) -> Option<Limit> {
         self.endpoints.get(account).and_then(|endpoint| endpoint.limit)
     }
 
-    fn lasts(&self) -> bool {
+    fn waits_for_remote(&self) -> bool {
         true
     }
 
@@ -182,7 +182,7 @@ impl Channel for WebhookChannel {
             };
         };
 
-        let body = payload(&Body::of(shipment), Format::Json);
+        let body = payload(&Body::from_shipment(shipment), Format::Json);
         let (id, timestamp) = (webhook_id(shipment), shipment.now.seconds());
         let mut request = self
             .client

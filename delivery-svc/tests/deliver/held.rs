@@ -1,6 +1,6 @@
 //! What is held outlives its bucket.
 
-use delivery_svc::receipts::witness;
+use delivery_svc::receipts::receipts_witness;
 use shared::clock::SystemClock;
 use shared::model::time::UnixMillis;
 use shared::process::lifecycle::Shutdown;
@@ -55,7 +55,7 @@ async fn what_is_held_is_held_again_at_the_next_start_where_its_bucket_was_empti
     assert!(world.bus.held().entries().await.expect("read").is_empty());
 
     let stop = Shutdown::default();
-    tokio::spawn(witness(&world.bus).keep(std::sync::Arc::new(SystemClock), stop.clone()));
+    tokio::spawn(receipts_witness(&world.bus).keep(std::sync::Arc::new(SystemClock), stop.clone()));
     eventually("what nobody had decided is held again", async || {
         let held = world.bus.held().entries().await.expect("read");
         let found: Vec<&Held> = held.iter().map(|(_, entry)| &entry.value).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use delivery_svc::receipts::witness;
+use delivery_svc::receipts::receipts_witness;
 use shared::bus::Outgoing;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
@@ -92,7 +92,10 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
     world.publish(&sent).await;
     world.settled().await;
     first.stop().await;
-    witness(&world.bus).check(SystemClock.now()).await.expect("kept");
+    receipts_witness(&world.bus)
+        .check(SystemClock.now())
+        .await
+        .expect("kept");
 
     let events = world.bus.stream_state(EVENTS).await.expect("readable").messages;
 

@@ -12,7 +12,7 @@ use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, Endpoint, Timeouts, WebhookChannel};
 use delivery_svc::channel::{Channel, Channels, Shipment};
 use delivery_svc::chunk::Limit;
-use delivery_svc::desk::{Bounds, work};
+use delivery_svc::desk::{Bounds, run_partition};
 use delivery_svc::effects::Outfit;
 use delivery_svc::former;
 use delivery_svc::lost::LostReplies;
@@ -70,11 +70,11 @@ struct Broken;
 
 #[async_trait::async_trait]
 impl Channel for Broken {
-    fn limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<Limit> {
         None
     }
 
-    fn lasts(&self) -> bool {
+    fn waits_for_remote(&self) -> bool {
         true
     }
 
@@ -243,7 +243,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
 
     let outfit = Arc::new(Outfit {
         bus: bus.clone(),
-        witness: delivery_svc::receipts::witness(&bus),
+        witness: delivery_svc::receipts::receipts_witness(&bus),
         channels,
         calls: Calls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
@@ -270,15 +270,15 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     };
 
     let telling = Arc::clone(&outfit);
-    tokio::spawn(async move { former::tell(&telling.bus, &telling.instance, &telling.calls).await });
-    tokio::spawn(LostReplies::new(Arc::clone(&outfit)).keep(shutdown.clone()));
+    tokio::spawn(async move { former::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
+    tokio::spawn(LostReplies::new(Arc::clone(&outfit)).watch_queue(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = Bounds {
         in_flight: 256,
         drain: Duration::from_secs(5),
     };
 
-    let handler = move |owned| work(owned, Arc::clone(&outfit), Arc::clone(&slots), bounds);
+    let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&slots), bounds);
     partition::run(bus, group, shutdown, handler).await;
 }
 

@@ -14,7 +14,7 @@ use shared::model::permission::{Level, permitted};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::plan::{Plan, plan};
+use super::plan::{Plan, plan_schedule};
 use super::registry::{Budgets, MAX_DEPTH, MAX_PENDING, Registry};
 
 /// An intent that may be admitted, once its booking is in the agent's book.
@@ -65,7 +65,7 @@ pub fn record(registry: &Registry, proposal: &ProposeIntent, id: Ulid) -> HookIn
 ///
 /// # Errors
 /// The first [`Rejection`], in the order of the module's first line.
-pub fn entitled(
+pub fn check_entitled(
     registry: &Registry,
     intent: &HookIntent,
     proposal: &ProposeIntent,
@@ -81,7 +81,7 @@ pub fn entitled(
     }
 
     kind.check(&intent.parameters)?;
-    kind.trust(proposal.permissions.level)?;
+    kind.check_trust(proposal.permissions.level)?;
 
     if let Some(capability) = &kind.capability
         && !permitted(capability, &proposal.permissions, &PermissionPresets::default())
@@ -93,7 +93,7 @@ pub fn entitled(
 
     in_scope(intent, proposal)?;
     in_conversation(intent, proposal)?;
-    delivery(intent, proposal)?;
+    delivery_target(intent, proposal)?;
 
     if depth > MAX_DEPTH {
         return Err(Rejection::OverBudget {
@@ -139,7 +139,7 @@ fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), 
 ///
 /// # Errors
 /// [`Rejection`] where the target cannot be read, or is another conversation that the turn may not speak in.
-pub fn delivery(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, Rejection> {
+pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, Rejection> {
     let mut here = proposal.delivery_context.clone();
     here.reply_to_id = None;
 
@@ -192,14 +192,14 @@ pub fn delivery(intent: &HookIntent, proposal: &ProposeIntent) -> Result<Deliver
 ///
 /// # Errors
 /// [`Rejection`]: bad schedule, expired, too many, over budget.
-pub fn fit(
+pub fn check_fit(
     registry: &Registry,
     intent: &HookIntent,
     schedule: &IntentSchedule,
     book: &AgentBook,
     now: UnixMillis,
 ) -> Result<Fit, Rejection> {
-    let plan = plan(schedule, now).map_err(|why| Rejection::BadSchedule { why })?;
+    let plan = plan_schedule(schedule, now).map_err(|why| Rejection::BadSchedule { why })?;
     let expired = |expires: UnixMillis| expires <= now || plan.due.is_some_and(|due| due > expires);
     if intent.expires_at.is_some_and(expired) {
         return Err(Rejection::Expired);
@@ -225,12 +225,12 @@ pub fn fit(
     let charged = booking
         .due
         .map_or_else(|| others.heaviest(day_of(now)), |due| others.charge_of(day_of(due)));
-    within(&booking, charged, registry.budgets_of(&intent.agent))?;
+    check_budgets(&booking, charged, registry.budgets_of(&intent.agent))?;
 
     Ok(Fit { plan, booking })
 }
 
-fn within(booking: &Booking, charged: Charge, budgets: Budgets) -> Result<(), Rejection> {
+fn check_budgets(booking: &Booking, charged: Charge, budgets: Budgets) -> Result<(), Rejection> {
     let firings = charged.firings + u64::from(booking.firings);
     let tokens = charged.tokens + booking.tokens;
     for (budget, needed, limit) in [

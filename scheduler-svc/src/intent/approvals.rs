@@ -16,7 +16,7 @@ use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets::APPROVALS;
 
-use super::card::card;
+use super::card::approval_card;
 use super::error::HandleIntentError;
 use super::timers;
 
@@ -65,7 +65,7 @@ fn hash(arguments: &Value) -> String {
         .collect()
 }
 
-fn request(intent: &Intent, now: UnixMillis) -> Confirmation {
+fn new_request(intent: &Intent, now: UnixMillis) -> Confirmation {
     let record = &intent.intent;
     let expires_at = now.max(intent.due.unwrap_or(now)).plus(EXPIRES_AFTER_MS);
     let arguments = serde_json::json!({
@@ -94,7 +94,7 @@ fn request(intent: &Intent, now: UnixMillis) -> Confirmation {
     }
 }
 
-fn kept(intent: &Intent, now: UnixMillis) -> Duration {
+fn retention(intent: &Intent, now: UnixMillis) -> Duration {
     let ahead = intent.due.map_or(0, |due| due.since(now));
     KEPT + Duration::from_millis(u64::try_from(ahead).unwrap_or(0))
 }
@@ -113,22 +113,22 @@ impl Approvals {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the bucket cannot be read or written.
-    pub async fn ask(&self, intent: &Intent, now: UnixMillis) -> Result<Confirmation, HandleIntentError> {
+    pub async fn ask_approval(&self, intent: &Intent, now: UnixMillis) -> Result<Confirmation, HandleIntentError> {
         let id = intent.intent.id;
         for _ in 0..MAX_TRIES {
             let Some(Entry { value, revision }) = self.values.get(&key(intent)).await? else {
-                let asked = request(intent, now);
+                let asked = new_request(intent, now);
                 let nominal = intent.due.unwrap_or(now);
-                let timer = timers::timer(intent, TimerPurpose::Approval, nominal);
-                timers::put(&self.bus, &timer, asked.request.expires_at).await?;
+                let timer = timers::new_timer(intent, TimerPurpose::Approval, nominal);
+                timers::set_timer(&self.bus, &timer, asked.request.expires_at).await?;
 
                 match self.values.create(&key(intent), &asked).await {
                     Ok(_) => {
-                        self.tell(intent, &asked).await?;
+                        self.send_card(intent, &asked).await?;
                         return Ok(asked);
                     }
                     Err(CasError::Conflict { .. }) => continue,
-                    Err(error) => return Err(HandleIntentError::cas(id, error)),
+                    Err(error) => return Err(HandleIntentError::from_cas(id, error)),
                 }
             };
 
@@ -138,7 +138,7 @@ impl Approvals {
 
             if now < value.request.expires_at {
                 // Whoever asked may have been cut off before anybody was told.
-                self.tell(intent, &value).await?;
+                self.send_card(intent, &value).await?;
                 return Ok(value);
             }
 
@@ -147,11 +147,11 @@ impl Approvals {
                 decided_at: Some(now),
                 ..value
             };
-            let kept = kept(intent, now);
+            let kept = retention(intent, now);
             match self.values.update_ttl(&key(intent), &lapsed, revision, kept).await {
                 Ok(_) => return Ok(lapsed),
                 Err(CasError::Conflict { .. }) => {}
-                Err(error) => return Err(HandleIntentError::cas(id, error)),
+                Err(error) => return Err(HandleIntentError::from_cas(id, error)),
             }
         }
 
@@ -159,8 +159,8 @@ impl Approvals {
     }
 
     /// Tells the conversation that asked; told before, it is delivered once.
-    async fn tell(&self, intent: &Intent, asked: &Confirmation) -> Result<(), HandleIntentError> {
-        let Some(card) = card(intent, asked)? else {
+    async fn send_card(&self, intent: &Intent, asked: &Confirmation) -> Result<(), HandleIntentError> {
+        let Some(card) = approval_card(intent, asked)? else {
             return Ok(());
         };
         match self.bus.publish(Outgoing::reply(&card).repeated()).await {
@@ -189,7 +189,7 @@ impl Approvals {
     ///
     /// # Errors
     /// [`HandleIntentError::Decided`] where it was decided otherwise, or has lapsed.
-    pub async fn decide(
+    pub async fn decide_approval(
         &self,
         intent: &Intent,
         decision: Decision<'_>,
@@ -205,7 +205,7 @@ impl Approvals {
         for _ in 0..MAX_TRIES {
             let (asked, revision) = match self.values.get(&key(intent)).await? {
                 Some(entry) => (entry.value, entry.revision),
-                None => (request(intent, now), 0),
+                None => (new_request(intent, now), 0),
             };
             if asked.status == wanted {
                 return Ok(asked);
@@ -226,11 +226,11 @@ impl Approvals {
                 ..asked
             };
 
-            let kept = kept(intent, now);
+            let kept = retention(intent, now);
             match self.values.update_ttl(&key(intent), &decided, revision, kept).await {
                 Ok(_) => return Ok(decided),
                 Err(CasError::Conflict { .. }) => {}
-                Err(error) => return Err(HandleIntentError::cas(id, error)),
+                Err(error) => return Err(HandleIntentError::from_cas(id, error)),
             }
         }
 

@@ -22,12 +22,17 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]; doing it again changes nothing.
-    pub async fn wake(&self, intent: &Intent, due: UnixMillis) -> Result<(), HandleIntentError> {
-        timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due), due).await?;
+    pub async fn set_wakeups(&self, intent: &Intent, due: UnixMillis) -> Result<(), HandleIntentError> {
+        timers::set_timer(&self.bus, &timers::new_timer(intent, TimerPurpose::Fire, due), due).await?;
         if intent.intent.approval == ApprovalRequirement::BeforeFire {
             // Not at once: the state that counts on it is stored after it.
             let ahead = due.plus(-ASK_AHEAD_MS).max(self.clock.now().plus(SOON_MS));
-            timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Approval, due), ahead).await?;
+            timers::set_timer(
+                &self.bus,
+                &timers::new_timer(intent, TimerPurpose::Approval, due),
+                ahead,
+            )
+            .await?;
         }
         Ok(())
     }
@@ -41,19 +46,19 @@ impl Clerk {
         if intent.status == IntentStatus::Pending && intent.due == Some(timer.nominal) {
             // Nobody is asked about an occurrence of which `AUDIT` says that it is over.
             self.store.check(intent).await?;
-            self.approvals.ask(intent, self.clock.now()).await?;
+            self.approvals.ask_approval(intent, self.clock.now()).await?;
         }
         Ok(())
     }
 
     /// The yes of an approver; none where nobody has decided yet. Where one has said no, or nothing in time, this
     /// occurrence is let be, and with the last one the intent.
-    pub(super) async fn approved(
+    pub(super) async fn find_approval(
         &self,
         entry: &Entry<Intent>,
         now: UnixMillis,
     ) -> Result<Option<Confirmation>, HandleIntentError> {
-        let confirmation = self.approvals.ask(&entry.value, now).await?;
+        let confirmation = self.approvals.ask_approval(&entry.value, now).await?;
         let code = match confirmation.status {
             ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(Some(confirmation)),
             ApprovalStatus::Pending => return Ok(None),
@@ -69,15 +74,15 @@ impl Clerk {
 
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
             return self
-                .cancel(entry, code, false, Cause { by, why, at: now })
+                .cancel_entry(entry, code, false, Cause { by, why, at: now })
                 .await
                 .map(|_| None);
         };
 
-        self.wake(intent, due).await?;
-        let mut next = machine::fresh(intent);
-        machine::skip(&mut next, due, code, Cause { by, why, at: now })?;
+        self.set_wakeups(intent, due).await?;
+        let mut next = machine::next_value(intent);
+        machine::skip_occurrence(&mut next, due, code, Cause { by, why, at: now })?;
 
-        self.store.advance(entry, next).await.map(|_| None)
+        self.store.advance_intent(entry, next).await.map(|_| None)
     }
 }

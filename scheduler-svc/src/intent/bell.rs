@@ -66,7 +66,7 @@ impl Bell {
     }
 
     /// Has `clerk` look whenever `ear` hears of an end, until the firing `nominal` of `id` is over.
-    pub fn attend(&self, clerk: Arc<Clerk>, mut ear: Ear, agent: String, id: Ulid, nominal: UnixMillis) {
+    pub fn await_end(&self, clerk: Arc<Clerk>, mut ear: Ear, agent: String, id: Ulid, nominal: UnixMillis) {
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             let listening = async {

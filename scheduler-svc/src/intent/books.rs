@@ -11,7 +11,7 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
 use ulid::Ulid;
 
-use super::admission::{Fit, fit};
+use super::admission::{Fit, check_fit};
 use super::error::HandleIntentError;
 use super::registry::Registry;
 
@@ -61,7 +61,7 @@ impl Books {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the book cannot be read or written; that of `arm`.
-    pub async fn reserve<Armed: Future<Output = Result<(), HandleIntentError>>>(
+    pub async fn reserve_budget<Armed: Future<Output = Result<(), HandleIntentError>>>(
         &self,
         registry: &Registry,
         wanted: Wanted<'_>,
@@ -75,7 +75,7 @@ impl Books {
                 None => self.read(&intent.agent).await?,
             };
             book.forget_past(now);
-            let fit = match fit(registry, intent, schedule, &book, now) {
+            let fit = match check_fit(registry, intent, schedule, &book, now) {
                 Ok(fit) => fit,
                 Err(rejection) => return Ok(Err(rejection)),
             };
@@ -94,7 +94,13 @@ impl Books {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the book cannot be read or written.
-    pub async fn settle(&self, agent: &str, id: Ulid, fired: bool, now: UnixMillis) -> Result<(), HandleIntentError> {
+    pub async fn settle_booking(
+        &self,
+        agent: &str,
+        id: Ulid,
+        fired: bool,
+        now: UnixMillis,
+    ) -> Result<(), HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = self.read(agent).await?;
             if !book.settle(id, fired, now) {

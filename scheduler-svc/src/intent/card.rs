@@ -6,7 +6,7 @@ use shared::model::event::ParseEventIdError;
 use shared::model::intent::{Intent, event_id};
 use shared::model::reply::Reply;
 
-use super::firing::hops;
+use super::firing::firing_hops;
 
 /// Longest text of the parameters on a card, bytes of JSON.
 const MAX_PARAMETERS: usize = 1_000;
@@ -15,7 +15,7 @@ const MAX_PARAMETERS: usize = 1_000;
 ///
 /// # Errors
 /// Never for an id made of these; the type of the event's id demands the check.
-pub fn card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, ParseEventIdError> {
+pub fn approval_card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, ParseEventIdError> {
     let place = intent.asked_in();
     if place.channel.is_empty() {
         return Ok(None);
@@ -34,7 +34,7 @@ pub fn card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, Pars
         interactive: None,
         causation: Causation {
             event: event_id(record.id, at)?,
-            hops: hops(intent),
+            hops: firing_hops(intent),
         },
     }))
 }

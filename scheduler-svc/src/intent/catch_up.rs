@@ -17,7 +17,7 @@ use shared::wire::topology::streams::{AUDIT, EVENTS};
 use super::approvals::ASK_AHEAD_MS;
 use super::error::HandleIntentError;
 use super::refold::{Refolded, refold};
-use super::store::{Store, key, number};
+use super::store::{Store, key, record_number};
 use super::{conditions, looking, machine, timers};
 
 /// How intents that are behind `AUDIT` are named where that is told of.
@@ -72,12 +72,12 @@ impl Store {
             machine::count_from(&mut next, &events);
         }
 
-        next.writer = self.writer();
+        next.writer = self.new_writer();
         self.arm(&next).await?;
         self.values
             .update(&key(&intent.agent, intent.id), &next, entry.revision)
             .await
-            .map_err(|error| HandleIntentError::cas(intent.id, error))?;
+            .map_err(|error| HandleIntentError::from_cas(intent.id, error))?;
 
         self.caught_up.fetch_add(1, Ordering::Relaxed);
         self.put_back.notify_one();
@@ -91,7 +91,7 @@ impl Store {
             "KV intents was put back to an older state: the intent is where AUDIT says"
         );
 
-        self.tell(&next).await;
+        self.spawn_audit(&next).await;
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Store {
 
         let mut next = Some(last);
         while let Some(stored) = next {
-            if number(&stored) <= value.n {
+            if record_number(&stored) <= value.n {
                 break;
             }
             records.extend(stored.decode::<IntentRecord>().ok());
@@ -117,7 +117,7 @@ impl Store {
     async fn arm(&self, next: &Intent) -> Result<(), HandleIntentError> {
         let soon = self.clock.now().plus(SOON_MS);
         let ring = async |purpose: TimerPurpose, nominal: UnixMillis, at: UnixMillis| {
-            timers::put(&self.bus, &timers::timer(next, purpose, nominal), at.max(soon)).await
+            timers::set_timer(&self.bus, &timers::new_timer(next, purpose, nominal), at.max(soon)).await
         };
 
         match (next.status, &next.running) {
@@ -140,7 +140,7 @@ impl Store {
                 }
 
                 if let Some(mark) = conditions::mark_of(next) {
-                    conditions::remember(&self.bus, &mark).await?;
+                    conditions::store_mark(&self.bus, &mark).await?;
                 }
             }
             // An approver's decision, or the reconciler, brings it further; one that is over is cleared away.

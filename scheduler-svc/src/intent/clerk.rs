@@ -72,16 +72,16 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: the timer has to ring again.
-    pub async fn ring(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+    pub async fn handle_timer(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
         match timer.purpose {
-            TimerPurpose::Fire => self.due(&timer.agent, timer.intent, timer.nominal, None).await,
+            TimerPurpose::Fire => self.handle_due(&timer.agent, timer.intent, timer.nominal, None).await,
             // An approver is asked only once the condition holds.
             TimerPurpose::Approval => {
                 if self.clock.now() < timer.nominal {
                     return self.ask_ahead(timer).await;
                 }
                 let met = Some(IntentCode::ConditionMet);
-                self.due(&timer.agent, timer.intent, timer.nominal, met).await
+                self.handle_due(&timer.agent, timer.intent, timer.nominal, met).await
             }
             TimerPurpose::Outcome => Box::pin(self.check_outcome(timer)).await,
         }
@@ -91,7 +91,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn due(
+    pub async fn handle_due(
         self: &Arc<Self>,
         agent: &str,
         id: Ulid,
@@ -110,7 +110,7 @@ impl Clerk {
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
                 // Whoever ended it may have been cut off before it was cleared away.
                 IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
-                    self.settle(&entry.value, now).await
+                    self.settle_intent(&entry.value, now).await
                 }
                 IntentStatus::Rescheduled => Ok(()),
             };
@@ -152,21 +152,21 @@ impl Clerk {
         match intent.due {
             Some(due) if due != nominal => return Ok(()),
             Some(_) => {}
-            None => match self.condition(intent, met, now).await? {
+            None => match self.check_condition(intent, met, now).await? {
                 Condition::Holds => code = IntentCode::ConditionMet,
                 Condition::Waits => return Ok(()),
-                Condition::Over => return self.moot(entry, IntentCode::DeadlinePassed, now).await,
+                Condition::Over => return self.withdraw_waiting(entry, IntentCode::DeadlinePassed, now).await,
             },
         }
 
-        self.supersede(intent).await?;
+        self.supersede_intent(intent).await?;
 
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
-            return self.moot(entry, IntentCode::Expired, now).await;
+            return self.withdraw_waiting(entry, IntentCode::Expired, now).await;
         }
 
         if intent.intent.cancel_on_user_turn && quiet::user_spoke(&self.bus, intent).await? {
-            return self.moot(entry, IntentCode::UserTurn, now).await;
+            return self.withdraw_waiting(entry, IntentCode::UserTurn, now).await;
         }
 
         let runtime = Cause {
@@ -176,27 +176,34 @@ impl Clerk {
         };
 
         if intent.intent.approval != ApprovalRequirement::BeforeFire {
-            return self.fire(entry, nominal, code, runtime).await;
+            return self.fire_intent(entry, nominal, code, runtime).await;
         }
 
         self.store.check(intent).await?;
-        let Some(yes) = self.approved(entry, now).await? else {
+        let Some(yes) = self.find_approval(entry, now).await? else {
             return Ok(());
         };
         let by = yes.decided_by.as_deref().unwrap_or(RUNTIME);
         let why = yes.response.as_deref().unwrap_or_default();
 
-        self.fire(entry, nominal, code, Cause { by, why, at: now }).await
+        self.fire_intent(entry, nominal, code, Cause { by, why, at: now }).await
     }
 
     /// Withdraws `entry`, which waits, because of `code`.
-    async fn moot(&self, entry: &Entry<Intent>, code: IntentCode, at: UnixMillis) -> Result<(), HandleIntentError> {
+    async fn withdraw_waiting(
+        &self,
+        entry: &Entry<Intent>,
+        code: IntentCode,
+        at: UnixMillis,
+    ) -> Result<(), HandleIntentError> {
         let (by, why) = (RUNTIME, "");
-        self.cancel(entry, code, false, Cause { by, why, at }).await.map(drop)
+        self.cancel_entry(entry, code, false, Cause { by, why, at })
+            .await
+            .map(drop)
     }
 
     /// Whether the condition of `intent` holds; where it does not yet, it is looked at again.
-    async fn condition(
+    async fn check_condition(
         &self,
         intent: &Intent,
         met: Option<IntentCode>,
@@ -211,18 +218,18 @@ impl Clerk {
             return Ok(if over { Condition::Over } else { Condition::Waits });
         }
 
-        match quiet::look(&self.bus, intent, now).await? {
+        match quiet::check_quiet(&self.bus, intent, now).await? {
             Quiet::Holds => Ok(Condition::Holds),
             Quiet::LookAgain(_) if over => Ok(Condition::Over),
             Quiet::LookAgain(at) => {
                 let at = intent.deadline.map_or(at, |deadline| at.min(deadline));
-                timers::put(&self.bus, &timers::timer(intent, TimerPurpose::Fire, at), at).await?;
+                timers::set_timer(&self.bus, &timers::new_timer(intent, TimerPurpose::Fire, at), at).await?;
                 Ok(Condition::Waits)
             }
         }
     }
 
-    async fn fire(
+    async fn fire_intent(
         self: &Arc<Self>,
         entry: &Entry<Intent>,
         nominal: UnixMillis,
@@ -230,15 +237,15 @@ impl Clerk {
         cause: Cause<'_>,
     ) -> Result<(), HandleIntentError> {
         let now = cause.at;
-        let look = timers::timer(&entry.value, TimerPurpose::Outcome, nominal);
+        let look = timers::new_timer(&entry.value, TimerPurpose::Outcome, nominal);
         let looked_for = async {
-            timers::put(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
+            timers::set_timer(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
             Ok::<(), HandleIntentError>(())
         };
 
-        let mut next = machine::fresh(&entry.value);
+        let mut next = machine::next_value(&entry.value);
         let dispatch = firing::dispatch_of(&next, nominal)?;
-        machine::fire(&mut next, nominal, dispatch, code, cause)?;
+        machine::fire_intent(&mut next, nominal, dispatch, code, cause)?;
         let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
 
@@ -269,20 +276,20 @@ impl Clerk {
         let carrier = carrier_of(&span, &Carrier::default());
 
         async {
-            let event = firing::event(intent, running.nominal, running.at)?;
+            let event = firing::firing_event(intent, running.nominal, running.at)?;
             span.record("event_id", tracing::field::display(&event.id));
             let target = intent.target();
             let ear = self.bell.listen(&target).await;
             let (event_seq, is_copy) = self.publish_event(&event, publication, &carrier).await?;
 
-            let Some(dispatch) = firing::dispatch(intent, running.nominal, running.at, event_seq)? else {
-                let ended = match firing::reply(intent, running.nominal)? {
-                    Some(reply) => sending::attend(&self.bus, &reply, &carrier).await?,
-                    None => hooks::attend(&self.bus, intent, &event).await?,
+            let Some(dispatch) = firing::firing_dispatch(intent, running.nominal, running.at, event_seq)? else {
+                let ended = match firing::firing_reply(intent, running.nominal)? {
+                    Some(reply) => sending::send_and_wait(&self.bus, &reply, &carrier).await?,
+                    None => hooks::await_hook(&self.bus, intent, &event).await?,
                 };
 
                 return match ended {
-                    Some(ending) => self.finish(entry, &ending).await,
+                    Some(ending) => self.finish_firing(entry, &ending).await,
                     None => Ok(()),
                 };
             };
@@ -307,7 +314,7 @@ impl Clerk {
             if let Some(ear) = ear {
                 let agent = intent.intent.agent.clone();
                 self.bell
-                    .attend(Arc::clone(self), ear, agent, intent.intent.id, running.nominal);
+                    .await_end(Arc::clone(self), ear, agent, intent.intent.id, running.nominal);
             }
 
             Ok(())
@@ -353,27 +360,27 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn finish(&self, entry: &Entry<Intent>, ending: &Ending) -> Result<(), HandleIntentError> {
+    pub async fn finish_firing(&self, entry: &Entry<Intent>, ending: &Ending) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();
         let next_due = occurrence_after(intent, now.max(running.nominal));
 
         if let Some(due) = next_due {
-            self.wake(intent, due).await?;
+            self.set_wakeups(intent, due).await?;
         }
 
-        let mut next = machine::fresh(intent);
-        machine::end(&mut next, ending, next_due, now)?;
-        let ended = self.store.advance(entry, next).await?;
+        let mut next = machine::next_value(intent);
+        machine::end_firing(&mut next, ending, next_due, now)?;
+        let ended = self.store.advance_intent(entry, next).await?;
         timers::stop(
             &self.bus,
-            &timers::timer(intent, TimerPurpose::Outcome, running.nominal),
+            &timers::new_timer(intent, TimerPurpose::Outcome, running.nominal),
         )
         .await;
 
         if next_due.is_none() {
-            self.settle(&ended.value, now).await?;
+            self.settle_intent(&ended.value, now).await?;
         }
 
         Ok(())

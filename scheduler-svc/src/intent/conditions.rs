@@ -69,15 +69,15 @@ pub fn mark_of(intent: &Intent) -> Option<IntentMark> {
 ///
 /// # Errors
 /// [`HandleIntentError`] where the server refuses it.
-pub async fn remember(bus: &Bus, mark: &IntentMark) -> Result<(), HandleIntentError> {
+pub async fn store_mark(bus: &Bus, mark: &IntentMark) -> Result<(), HandleIntentError> {
     let marks: Kv<IntentMark> = bus.kv(INTENTS);
     let put = marks.put(&key(mark), mark).await;
     put.map(|_| ())
-        .map_err(|error| HandleIntentError::cas(mark.intent, error))
+        .map_err(|error| HandleIntentError::from_cas(mark.intent, error))
 }
 
 /// Removes the mark of `intent`, if it has one. One that stays behind is removed by the reader that it leads astray.
-pub async fn forget(bus: &Bus, intent: &Intent) {
+pub async fn remove_mark(bus: &Bus, intent: &Intent) {
     let Some(mark) = mark_of(intent) else { return };
     let marks: Kv<IntentMark> = bus.kv(INTENTS);
     if let Err(error) = marks.delete(&key(&mark), None).await {
@@ -136,13 +136,13 @@ impl Conditions {
         }
     }
 
-    fn kept(&self) -> Kv<IntentMark> {
+    fn marks_bucket(&self) -> Kv<IntentMark> {
         self.clerk.bus.kv(INTENTS)
     }
 
     /// Reads until `shutdown`.
     pub async fn run(mut self, shutdown: Shutdown) {
-        let mut changes = self.kept().watch(PREFIX);
+        let mut changes = self.marks_bucket().watch(PREFIX);
         let mut connections = self.clerk.bus.connections();
 
         let mut again = Box::pin(pause(AGAIN));
@@ -153,10 +153,10 @@ impl Conditions {
                 () = shutdown.requested() => return,
                 () = connections.stands_anew() => {
                     connections.begin();
-                    self.doubt().await;
+                    self.doubt_position().await;
                 }
-                change = changes.next() => self.changed(change).await,
-                event = next(&mut self.reader), if !full => self.event(&event).await,
+                change = changes.next() => self.handle_change(change).await,
+                event = next(&mut self.reader), if !full => self.match_event(&event).await,
                 () = &mut again, if owes => {
                     self.read_again().await;
                     self.try_again().await;
@@ -171,7 +171,7 @@ impl Conditions {
         self.waiting.len() >= MAX_WAITING
     }
 
-    async fn changed(&mut self, change: KvEvent<IntentMark>) {
+    async fn handle_change(&mut self, change: KvEvent<IntentMark>) {
         match change {
             KvEvent::Put { key, value, .. } => {
                 let known = self.marks.get(&key).filter(|known| known.mark.matches == value.matches);
@@ -197,7 +197,7 @@ impl Conditions {
     }
 
     /// The connection stands anew: `EVENTS` may be another stream than was read.
-    async fn doubt(&mut self) {
+    async fn doubt_position(&mut self) {
         if self.position.stored_at_ns != 0 {
             match self.clerk.bus.standing(EVENTS, &self.position).await {
                 Ok(Standing::Holds) => return,
@@ -219,7 +219,7 @@ impl Conditions {
     /// Asks where marks of which that is not known count from, and reads events from there; where that cannot be, it is
     /// tried again later.
     async fn read_again(&mut self) {
-        if let Err(error) = self.ask().await {
+        if let Err(error) = self.query_start().await {
             tracing::warn!(%error, "failed to find the start position for intents that wait for events; retrying");
             return;
         }
@@ -240,7 +240,7 @@ impl Conditions {
     }
 
     /// Learns from where on events count for the marks of which that is not known.
-    async fn ask(&mut self) -> Result<(), ReadStreamError> {
+    async fn query_start(&mut self) -> Result<(), ReadStreamError> {
         if !self.has_unasked {
             return Ok(());
         }
@@ -290,7 +290,7 @@ impl Conditions {
             ..mark.clone()
         };
 
-        match self.note(key, mark, &next).await {
+        match self.replace_mark(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
             Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void position until the next query"),
         }
@@ -299,15 +299,15 @@ impl Conditions {
     }
 
     /// Writes `next` in the place of `mark`, unless something else stands there.
-    async fn note(&self, key: &str, mark: &IntentMark, next: &IntentMark) -> Result<(), CasError> {
-        let marks = self.kept();
+    async fn replace_mark(&self, key: &str, mark: &IntentMark, next: &IntentMark) -> Result<(), CasError> {
+        let marks = self.marks_bucket();
         match marks.get(key).await? {
             Some(entry) if entry.value == *mark => marks.update(key, next, entry.revision).await.map(drop),
             Some(_) | None => Ok(()),
         }
     }
 
-    async fn event(&mut self, stored: &Incoming) {
+    async fn match_event(&mut self, stored: &Incoming) {
         self.position = Position {
             incarnation: self.position.incarnation.clone(),
             sequence: stored.sequence,
@@ -329,7 +329,7 @@ impl Conditions {
         let at = stored.published_at;
         self.waiting.extend(matched.into_iter().map(|mark| Match { mark, at }));
         self.try_again().await;
-        self.progress().await;
+        self.note_progress().await;
     }
 
     async fn try_again(&mut self) {
@@ -370,7 +370,7 @@ impl Conditions {
         }
 
         let met = Some(IntentCode::ConditionMet);
-        match clerk.due(&mark.agent, mark.intent, *at, met).await {
+        match clerk.handle_due(&mark.agent, mark.intent, *at, met).await {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(intent = %mark.intent, agent = mark.agent, %error, "failed to process a matched intent; retrying");
@@ -380,7 +380,7 @@ impl Conditions {
     }
 
     async fn drop_mark(&mut self, mark: &IntentMark) {
-        let marks = self.kept();
+        let marks = self.marks_bucket();
         self.marks.remove(&key(mark));
         if let Err(error) = marks.delete(&key(mark), None).await {
             tracing::debug!(intent = %mark.intent, %error, "failed to delete a mark");
@@ -388,7 +388,7 @@ impl Conditions {
     }
 
     /// Notes in each mark how far events were looked at for it, so that a restart need not begin at the beginning.
-    async fn progress(&mut self) {
+    async fn note_progress(&mut self) {
         let all_seen = self.waiting.is_empty() && self.again_from.is_none() && !self.has_unasked;
         if !self.position.sequence.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;
@@ -408,7 +408,7 @@ impl Conditions {
                 ..mark.clone()
             };
 
-            if let Err(error) = self.note(&key, &mark, &next).await {
+            if let Err(error) = self.replace_mark(&key, &mark, &next).await {
                 tracing::debug!(intent = %mark.intent, %error, "failed to record progress");
             }
         }

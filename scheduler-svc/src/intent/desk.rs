@@ -22,7 +22,7 @@ use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 
-use super::admission::{Fit, delivery, entitled, record};
+use super::admission::{Fit, check_entitled, delivery_target, record};
 use super::approvals::Decision;
 use super::books::{Read, Wanted};
 use super::clerk::{Clerk, RUNTIME};
@@ -58,7 +58,7 @@ impl std::fmt::Debug for IdSource {
 }
 
 /// Who asks: the agent, or the operator by name.
-fn asker(agent: Option<&str>, by: Option<&str>) -> String {
+fn asker_name(agent: Option<&str>, by: Option<&str>) -> String {
     agent.map_or_else(|| by.unwrap_or("operator").to_owned(), |agent| format!("agent:{agent}"))
 }
 
@@ -67,21 +67,21 @@ impl Desk {
     ///
     /// # Errors
     /// [`HandleIntentError`] where neither could be written.
-    pub async fn propose(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
+    pub async fn propose_intent(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
         let agent = question.agent.as_str();
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
 
         if let Some(entry) = found {
-            return self.settled(&entry.value).await;
+            return self.settled_answer(&entry.value).await;
         }
 
-        let depth = self.depth(&question).await?;
+        let depth = self.chain_depth(&question).await?;
         let intent = record(&clerk.registry, &question, id);
-        let entitled = entitled(&clerk.registry, &intent, &question, depth);
-        let to = delivery(&intent, &question);
-        let by = asker(Some(&question.agent), None);
+        let entitled = check_entitled(&clerk.registry, &intent, &question, depth);
+        let to = delivery_target(&intent, &question);
+        let by = asker_name(Some(&question.agent), None);
         let cause = Cause {
             by: &by,
             why: &intent.reason.clone(),
@@ -98,42 +98,42 @@ impl Desk {
             depth,
         };
 
-        let value = machine::proposed(intent, setting, cause);
+        let value = machine::new_intent(intent, setting, cause);
         if let Err(detail) = value.check() {
             return Err(HandleIntentError::Unreadable(detail));
         }
 
         let written = match entitled {
             Err(rejection) => {
-                let refused = refuse(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
+                let refused = reject_intent(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
                 Box::pin(refused).await
             }
             Ok(()) if value.intent.approval == ApprovalRequirement::BeforeAdmission => {
-                clerk.approvals.ask(&value, cause.at).await?;
-                clerk.store.create(value).await
+                clerk.approvals.ask_approval(&value, cause.at).await?;
+                clerk.store.create_intent(value).await
             }
-            Ok(()) => Box::pin(admit(clerk, None, value, Some(book), (RUNTIME, ""))).await,
+            Ok(()) => Box::pin(admit_intent(clerk, None, value, Some(book), (RUNTIME, ""))).await,
         };
 
         match written {
-            Ok(entry) => self.settled(&entry.value).await,
+            Ok(entry) => self.settled_answer(&entry.value).await,
             // The same question at another replica: whatever that one wrote is the answer.
             Err(HandleIntentError::Conflict(_)) => {
                 let entry = clerk.store.find(Some(&question.agent), id).await?;
-                self.settled(&entry.value).await
+                self.settled_answer(&entry.value).await
             }
             Err(error) => Err(error),
         }
     }
 
     /// The answer to whoever asked for `intent`, once the one that it takes the place of is withdrawn.
-    async fn settled(&self, intent: &Intent) -> Result<IntentAnswer, HandleIntentError> {
-        self.clerk.supersede(intent).await?;
+    async fn settled_answer(&self, intent: &Intent) -> Result<IntentAnswer, HandleIntentError> {
+        self.clerk.supersede_intent(intent).await?;
         Ok(answer_of(intent))
     }
 
     /// How many intents stand before one that this turn asks for.
-    async fn depth(&self, question: &ProposeIntent) -> Result<u8, HandleIntentError> {
+    async fn chain_depth(&self, question: &ProposeIntent) -> Result<u8, HandleIntentError> {
         let Some((parent, _)) = question.causation.as_ref().and_then(firing_of) else {
             return Ok(0);
         };
@@ -145,11 +145,11 @@ impl Desk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or over.
-    pub async fn cancel(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
+    pub async fn cancel_intent(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
-        let by = asker(agent, question.by.as_deref());
+        let by = asker_name(agent, question.by.as_deref());
         let (id, code, why) = (question.id, IntentCode::Withdrawn, &question.reason);
-        let withdrawn = self.clerk.withdraw(agent, id, code, why, &by, question.turn);
+        let withdrawn = self.clerk.withdraw_intent(agent, id, code, why, &by, question.turn);
 
         match withdrawn.await {
             Ok(entry) => Ok(answer_of(&entry.value)),
@@ -164,12 +164,12 @@ impl Desk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or not pending.
-    pub async fn reschedule(&self, question: RescheduleIntent) -> Result<IntentAnswer, HandleIntentError> {
+    pub async fn reschedule_intent(&self, question: RescheduleIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
-        let by = asker(agent, question.by.as_deref());
+        let by = asker_name(agent, question.by.as_deref());
         for _ in 0..MAX_TRIES {
             let entry = self.clerk.store.find(agent, question.id).await?;
-            match Box::pin(self.rescheduled(&entry, &question.schedule, &question.reason, &by)).await {
+            match Box::pin(self.apply_reschedule(&entry, &question.schedule, &question.reason, &by)).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other,
             }
@@ -178,7 +178,7 @@ impl Desk {
         Err(HandleIntentError::Conflict(question.id))
     }
 
-    async fn rescheduled(
+    async fn apply_reschedule(
         &self,
         entry: &Entry<Intent>,
         schedule: &IntentSchedule,
@@ -196,8 +196,8 @@ impl Desk {
 
         let from = events_from(clerk, schedule).await?;
         let moved = |fit: Fit| -> Result<Intent, HandleIntentError> {
-            let mut next = machine::fresh(intent);
-            machine::reschedule(
+            let mut next = machine::next_value(intent);
+            machine::reschedule_intent(
                 &mut next,
                 schedule.clone(),
                 &fit.plan,
@@ -215,8 +215,8 @@ impl Desk {
             now,
         };
 
-        let armed = |fit| async move { arm(clerk, &moved(fit)?, &fit).await };
-        let next = match clerk.books.reserve(&clerk.registry, wanted, None, armed).await? {
+        let armed = |fit| async move { arm_intent(clerk, &moved(fit)?, &fit).await };
+        let next = match clerk.books.reserve_budget(&clerk.registry, wanted, None, armed).await? {
             Ok(fit) => moved(fit)?,
             Err(rejection) => {
                 let mut answer = answer_of(intent);
@@ -225,13 +225,13 @@ impl Desk {
             }
         };
 
-        let written = clerk.store.advance(entry, next).await?;
+        let written = clerk.store.advance_intent(entry, next).await?;
         if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
-            timers::stop(&clerk.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
+            timers::stop(&clerk.bus, &timers::new_timer(intent, TimerPurpose::Fire, due)).await;
         }
 
         if intent.deadline.is_some() && conditions::mark_of(&written.value).is_none() {
-            conditions::forget(&clerk.bus, intent).await;
+            conditions::remove_mark(&clerk.bus, intent).await;
         }
 
         Ok(answer_of(&written.value))
@@ -260,12 +260,12 @@ impl Desk {
         let store = &self.clerk.store;
         for _ in 0..MAX_TRIES {
             let intent = store.find(question.agent.as_deref(), question.id).await?.value;
-            match store.audit(&intent).await {
+            match store.ensure_audited(&intent).await {
                 // It went on meanwhile: what it is now is told.
                 Err(HandleIntentError::Conflict(_)) => continue,
                 audited => audited?,
             };
-            let mut history = store.history(question.id).await?;
+            let mut history = store.read_history(question.id).await?;
             history.retain(|record| record.n <= intent.n);
 
             return Ok(IntentHistory { intent, history });
@@ -284,13 +284,15 @@ impl Desk {
             intent.status == IntentStatus::Pending
                 && intent.intent.session == question.session
                 && matches!(intent.intent.schedule, IntentSchedule::ChatEnded { .. })
-                && quiet::begun(intent) < question.at
+                && quiet::quiet_since(intent) < question.at
         };
 
         let list = clerk.store.list(Some(&question.agent), 0, MAX_LISTED, waits).await?;
         for intent in &list.intents {
             let met = Some(IntentCode::ConditionMet);
-            clerk.due(&question.agent, intent.intent.id, question.at, met).await?;
+            clerk
+                .handle_due(&question.agent, intent.intent.id, question.at, met)
+                .await?;
         }
 
         Ok(list)
@@ -300,7 +302,7 @@ impl Desk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, nothing to decide, decided otherwise.
-    pub async fn decide(&self, question: DecideIntent) -> Result<IntentAnswer, HandleIntentError> {
+    pub async fn decide_intent(&self, question: DecideIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
         let entry = clerk.store.find(None, question.id).await?;
         let intent = &entry.value;
@@ -336,13 +338,15 @@ impl Desk {
 
         // Without a time of its own, an intent whose approver was asked has met its condition.
         let asked = clerk.approvals.was_asked(intent).await?;
-        clerk.approvals.decide(intent, decision, now).await?;
+        clerk.approvals.decide_approval(intent, decision, now).await?;
 
         let waits = intent.due.map_or(asked, |due| due <= now) || !question.approve;
         if waits || intent.status == IntentStatus::Proposed {
             let nominal = intent.due.unwrap_or(now);
             let met = (asked || !question.approve).then_some(IntentCode::ConditionMet);
-            clerk.due(&intent.intent.agent, question.id, nominal, met).await?;
+            clerk
+                .handle_due(&intent.intent.agent, question.id, nominal, met)
+                .await?;
         }
 
         Ok(answer_of(&clerk.store.find(None, question.id).await?.value))
@@ -358,7 +362,7 @@ fn answer_of(intent: &Intent) -> IntentAnswer {
 }
 
 /// Admits `value`, which is `entry`'s next or the first of its name; refuses it where it does not fit.
-async fn admit(
+async fn admit_intent(
     clerk: &Clerk,
     entry: Option<&Entry<Intent>>,
     value: Intent,
@@ -369,7 +373,7 @@ async fn admit(
     let from = events_from(clerk, &record.schedule).await?;
     let admitted = |fit: Fit| -> Result<Intent, HandleIntentError> {
         let mut next = value.clone();
-        machine::admit(&mut next, &fit.plan, &from, Cause { by, why, at: now })?;
+        machine::admit_intent(&mut next, &fit.plan, &from, Cause { by, why, at: now })?;
         Ok(next)
     };
 
@@ -378,14 +382,14 @@ async fn admit(
         schedule: &record.schedule,
         now,
     };
-    let armed = |fit| async move { arm(clerk, &admitted(fit)?, &fit).await };
-    match clerk.books.reserve(&clerk.registry, wanted, book, armed).await? {
+    let armed = |fit| async move { arm_intent(clerk, &admitted(fit)?, &fit).await };
+    match clerk.books.reserve_budget(&clerk.registry, wanted, book, armed).await? {
         Ok(fit) => write(clerk, entry, admitted(fit)?).await,
-        Err(rejection) => refuse(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
+        Err(rejection) => reject_intent(clerk, entry, value, rejection, IntentCode::Refused, RUNTIME).await,
     }
 }
 
-async fn refuse(
+async fn reject_intent(
     clerk: &Clerk,
     entry: Option<&Entry<Intent>>,
     mut value: Intent,
@@ -397,7 +401,7 @@ async fn refuse(
     metrics::counter!("nexus_scheduler_intents_rejected_total", "code" => rejection.code()).increment(1);
     let why = rejection.to_string();
     let at = clerk.clock.now();
-    machine::reject(&mut value, rejection, code, Cause { by, why: &why, at })?;
+    machine::reject_intent(&mut value, rejection, code, Cause { by, why: &why, at })?;
     write(clerk, entry, value).await
 }
 
@@ -407,20 +411,20 @@ async fn write(
     value: Intent,
 ) -> Result<Entry<Intent>, HandleIntentError> {
     match entry {
-        Some(entry) => clerk.store.advance(entry, value).await,
-        None => clerk.store.create(value).await,
+        Some(entry) => clerk.store.advance_intent(entry, value).await,
+        None => clerk.store.create_intent(value).await,
     }
 }
 
 /// Stores what wakes `value`: its timer, and its mark where it waits for an event.
-async fn arm(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleIntentError> {
+async fn arm_intent(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleIntentError> {
     let rings = fit.plan.rings;
     match value.due {
-        Some(due) => clerk.wake(value, due).await?,
-        None => timers::put(&clerk.bus, &timers::timer(value, TimerPurpose::Fire, rings), rings).await?,
+        Some(due) => clerk.set_wakeups(value, due).await?,
+        None => timers::set_timer(&clerk.bus, &timers::new_timer(value, TimerPurpose::Fire, rings), rings).await?,
     }
     if let Some(mark) = conditions::mark_of(value) {
-        conditions::remember(&clerk.bus, &mark).await?;
+        conditions::store_mark(&clerk.bus, &mark).await?;
     }
     Ok(())
 }
@@ -443,16 +447,16 @@ async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<Positio
 /// # Errors
 /// [`HandleIntentError`]; a conflict where somebody else has written.
 pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
-    let confirmation = clerk.approvals.ask(&entry.value, clerk.clock.now()).await?;
+    let confirmation = clerk.approvals.ask_approval(&entry.value, clerk.clock.now()).await?;
     let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
-    let next = machine::fresh(&entry.value);
+    let next = machine::next_value(&entry.value);
 
     let (why, code) = match confirmation.status {
         ApprovalStatus::Pending => return Ok(()),
         ApprovalStatus::Approved | ApprovalStatus::Consumed => {
             let said = confirmation.response.as_deref().unwrap_or_default();
-            let admitted = Box::pin(admit(clerk, Some(entry), next, None, (by, said))).await?;
-            return clerk.supersede(&admitted.value).await;
+            let admitted = Box::pin(admit_intent(clerk, Some(entry), next, None, (by, said))).await?;
+            return clerk.supersede_intent(&admitted.value).await;
         }
         ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),
         ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
@@ -461,7 +465,7 @@ pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Re
     };
 
     let rejection = Rejection::Sensitivity { why };
-    let refused = refuse(clerk, Some(entry), next, rejection, code, by).await?;
+    let refused = reject_intent(clerk, Some(entry), next, rejection, code, by).await?;
 
-    clerk.settle(&refused.value, clerk.clock.now()).await
+    clerk.settle_intent(&refused.value, clerk.clock.now()).await
 }

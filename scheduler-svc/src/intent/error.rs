@@ -44,7 +44,7 @@ pub enum HandleIntentError {
 impl HandleIntentError {
     /// As the answer of a service: code and text.
     #[must_use]
-    pub fn answer(&self) -> (usize, String) {
+    pub fn to_answer(&self) -> (usize, String) {
         let code = match self {
             Self::Unknown(_) => 404,
             Self::Conflict(_) | Self::Step(_) | Self::Decided(_) => 409,
@@ -58,7 +58,7 @@ impl HandleIntentError {
 
     /// A compare-and-set on `intent` that did not happen.
     #[must_use]
-    pub fn cas(intent: Ulid, error: CasError) -> Self {
+    pub fn from_cas(intent: Ulid, error: CasError) -> Self {
         match error {
             CasError::Conflict { .. } => Self::Conflict(intent),
             CasError::Publish(error) => Self::Publish(error),

@@ -50,9 +50,14 @@ pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>,
 ///
 /// # Errors
 /// As [`dispatch_of`].
-pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let target = intent.target();
-    let mut event = Event::new(event_id(intent.intent.id, nominal)?, CHANNEL, &peer(&target), nominal);
+    let mut event = Event::new(
+        event_id(intent.intent.id, nominal)?,
+        CHANNEL,
+        &conversation_of(&target),
+        nominal,
+    );
     event.origin = Origin::System;
     event.received_at = at;
     event.direction = Direction::Created;
@@ -61,8 +66,8 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
         ..Sender::default()
     };
 
-    event.content = content(intent);
-    event.hops = hops(intent);
+    event.content = turn_content(intent);
+    event.hops = firing_hops(intent);
 
     let metadata = json!({
         "intent": intent.intent.id.to_string(),
@@ -93,13 +98,13 @@ pub fn event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Eve
     Ok(event)
 }
 
-fn peer(target: &SessionRef) -> String {
+fn conversation_of(target: &SessionRef) -> String {
     target.to_string()
 }
 
 /// The hops of what `intent` makes.
 #[must_use]
-pub const fn hops(intent: &Intent) -> u8 {
+pub const fn firing_hops(intent: &Intent) -> u8 {
     let hops = intent.depth.saturating_add(1);
     if hops > MAX_HOPS { MAX_HOPS } else { hops }
 }
@@ -108,7 +113,7 @@ pub const fn hops(intent: &Intent) -> u8 {
 ///
 /// # Errors
 /// As [`dispatch_of`].
-pub fn dispatch(
+pub fn firing_dispatch(
     intent: &Intent,
     nominal: UnixMillis,
     at: UnixMillis,
@@ -143,7 +148,7 @@ pub fn dispatch(
         message: Message {
             from: format!("agent:{}", record.agent),
             channel: None,
-            content: content(intent),
+            content: turn_content(intent),
             content_type: "text".to_owned(),
             metadata: Map::new(),
             attachments: Vec::new(),
@@ -153,14 +158,14 @@ pub fn dispatch(
         },
         permissions: intent.permissions.clone(),
         context: DispatchContext {
-            system_prompt: Some(instruction(intent)),
+            system_prompt: Some(turn_instruction(intent)),
             extracted: Some(extracted),
             include_thread_history: true,
         },
         delivery_context: intent.delivery_context.clone(),
         causation: Causation {
             event,
-            hops: hops(intent),
+            hops: firing_hops(intent),
         },
     }))
 }
@@ -169,7 +174,7 @@ pub fn dispatch(
 ///
 /// # Errors
 /// As [`dispatch_of`].
-pub fn reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, ParseEventIdError> {
+pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, ParseEventIdError> {
     let record = &intent.intent;
     if record.kind != SEND_MESSAGE {
         return Ok(None);
@@ -181,37 +186,37 @@ pub fn reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, Pars
         turn: record.turn.unwrap_or(id),
         session: intent.target(),
         delivery_context: intent.delivery_context.clone(),
-        content: parameter(intent, "text").to_owned(),
+        content: string_parameter(intent, "text").to_owned(),
         attachments: Vec::new(),
         interactive: None,
         causation: Causation {
             event: event_id(record.id, nominal)?,
-            hops: hops(intent),
+            hops: firing_hops(intent),
         },
     }))
 }
 
-fn parameter<'a>(intent: &'a Intent, name: &str) -> &'a str {
+fn string_parameter<'a>(intent: &'a Intent, name: &str) -> &'a str {
     let value = intent.intent.parameters.get(name);
     value.and_then(Value::as_str).unwrap_or_default()
 }
 
 /// What the turn is asked.
-fn content(intent: &Intent) -> String {
+fn turn_content(intent: &Intent) -> String {
     match intent.intent.kind.as_str() {
         "remind" => format!(
             "Reminder: {}. {}",
-            parameter(intent, "subject"),
-            parameter(intent, "message")
+            string_parameter(intent, "subject"),
+            string_parameter(intent, "message")
         ),
-        "follow_up" => parameter(intent, "prompt").to_owned(),
-        SEND_MESSAGE => parameter(intent, "text").to_owned(),
+        "follow_up" => string_parameter(intent, "prompt").to_owned(),
+        SEND_MESSAGE => string_parameter(intent, "text").to_owned(),
         other => format!("{other} {}", Value::Object(intent.intent.parameters.clone())),
     }
 }
 
 /// What the turn is told about itself.
-fn instruction(intent: &Intent) -> String {
+fn turn_instruction(intent: &Intent) -> String {
     let record = &intent.intent;
     let task = match record.kind.as_str() {
         "remind" => "Remind the user of this now, in your own words.",
@@ -238,7 +243,7 @@ mod tests {
 
     use super::*;
     use crate::intent::admission::record;
-    use crate::intent::machine::{Cause, Setting, proposed};
+    use crate::intent::machine::{Cause, Setting, new_intent};
     use crate::intent::registry::Registry;
 
     const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
@@ -263,7 +268,7 @@ mod tests {
             causation: None,
         };
 
-        let registry = Registry::shipped().expect("right");
+        let registry = Registry::shipped_registry().expect("right");
         let setting = Setting {
             permissions: proposal.permissions.clone(),
             delivery_context: proposal.delivery_context.clone(),
@@ -277,17 +282,17 @@ mod tests {
             at: NOW,
         };
 
-        proposed(record(&registry, &proposal, Ulid::from_parts(1, 1)), setting, cause)
+        new_intent(record(&registry, &proposal, Ulid::from_parts(1, 1)), setting, cause)
     }
 
     #[test]
     fn a_firing_repeated_is_the_same_firing() {
         let intent = intent("remind", json!({ "subject": "interview", "message": "good luck" }));
         let (first, again) = (NOW.plus(60_000), NOW.plus(90_000));
-        let event = event(&intent, first, first).expect("an event");
+        let event = firing_event(&intent, first, first).expect("an event");
         assert_eq!(event.id.as_str(), format!("timer:intent:{}:{first}", intent.intent.id));
-        let dispatched = dispatch(&intent, first, first, 7).expect("ids").expect("a turn");
-        let repeated = dispatch(&intent, first, again, 7).expect("ids").expect("a turn");
+        let dispatched = firing_dispatch(&intent, first, first, 7).expect("ids").expect("a turn");
+        let repeated = firing_dispatch(&intent, first, again, 7).expect("ids").expect("a turn");
         assert_eq!(dispatched.id, repeated.id);
         assert_eq!(Some(dispatched.id), dispatch_of(&intent, first).expect("ids"));
         assert_ne!(Some(dispatched.id), dispatch_of(&intent, again).expect("ids"));
@@ -296,7 +301,7 @@ mod tests {
     #[test]
     fn it_goes_straight_to_its_scope_with_what_its_asker_might_do() {
         let intent = intent("remind", json!({ "subject": "interview", "message": "good luck" }));
-        let dispatch = dispatch(&intent, NOW, NOW, 7).expect("ids").expect("a turn");
+        let dispatch = firing_dispatch(&intent, NOW, NOW, 7).expect("ids").expect("a turn");
         assert_eq!(dispatch.target.to_string(), "anna/main:thread:t");
         assert_eq!(dispatch.message.content, "Reminder: interview. good luck");
         assert_eq!(dispatch.permissions, PermissionSet::default());
@@ -309,8 +314,8 @@ mod tests {
     fn a_hook_needs_no_turn() {
         let intent = intent(RUN_HOOK, json!({ "hook": "a" }));
         assert_eq!(dispatch_of(&intent, NOW), Ok(None));
-        assert_eq!(dispatch(&intent, NOW, NOW, 1), Ok(None));
-        let metadata = event(&intent, NOW, NOW).expect("an event").metadata;
+        assert_eq!(firing_dispatch(&intent, NOW, NOW, 1), Ok(None));
+        let metadata = firing_event(&intent, NOW, NOW).expect("an event").metadata;
         assert_eq!(metadata["schedule"]["target"], json!({ "kind": "hook", "id": "a" }));
     }
 }

@@ -37,10 +37,10 @@ const ABSENT: u16 = 404;
 ///
 /// # Errors
 /// [`HandleIntentError`] where the record cannot be read.
-pub async fn attend(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
     for wait in LOOKS {
         pause(wait).await;
-        if let Some(ending) = ended(bus, intent, event).await? {
+        if let Some(ending) = hook_ending(bus, intent, event).await? {
             return Ok(Some(ending));
         }
     }
@@ -51,7 +51,7 @@ pub async fn attend(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<
 ///
 /// # Errors
 /// [`HandleIntentError`] where the record cannot be read.
-pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
     // Whatever its partition: `EVENTS`, which says that, may have lost the event.
     let stored = bus
         .last_on_subject(INVOCATIONS, &invocation_anywhere(&event.id))
@@ -76,7 +76,7 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
         // A later record says what it did.
         Some(HookOutcome::Deferred) => return Ok(None),
         // A record tells of hooks that did more than pass.
-        None => match stands(bus, hook).await {
+        None => match check_hook(bus, hook).await {
             Ok(Ok(())) => (IntentCode::Done, "passed".to_owned()),
             Ok(Err(why)) => (IntentCode::TurnFailed, why),
             Err(error) => {
@@ -91,7 +91,7 @@ pub async fn ended(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<E
 }
 
 /// Whether the hook of this name sees events, or why not; an error where nobody can tell now.
-async fn stands(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestError> {
+async fn check_hook(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestError> {
     let question = GetHook {
         name: hook.to_owned(),
         invocations: None,

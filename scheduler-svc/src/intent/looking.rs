@@ -43,7 +43,7 @@ enum Look {
 
 impl Clerk {
     pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
-        let look = self.look(&timer.agent, timer.intent, timer.nominal).await?;
+        let look = self.poll_outcome(&timer.agent, timer.intent, timer.nominal).await?;
         let patience = match look {
             Look::Over => return Ok(()),
             Look::Runs => NO_END_MS,
@@ -64,11 +64,11 @@ impl Clerk {
                 code: IntentCode::NoOutcome,
                 why: format!("nobody could say within {} h how its turn ended", patience / 3_600_000),
             };
-            return self.finish(&entry, &ending).await;
+            return self.finish_firing(&entry, &ending).await;
         }
 
         let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
-        timers::put(&self.bus, timer, again).await?;
+        timers::set_timer(&self.bus, timer, again).await?;
 
         if look == Look::Unknown && elapsed >= lost::LOST_AFTER_MS {
             self.publish_lost(&entry, running).await?;
@@ -100,22 +100,22 @@ impl Clerk {
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
     pub async fn look_for_end(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<bool, HandleIntentError> {
-        Ok(self.look(agent, id, nominal).await? == Look::Over)
+        Ok(self.poll_outcome(agent, id, nominal).await? == Look::Over)
     }
 
-    async fn look(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<Look, HandleIntentError> {
+    async fn poll_outcome(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<Look, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let Some(entry) = self.store.get(Some(agent), id).await? else {
                 return Ok(Look::Over);
             };
             let running = entry.value.running.clone();
             let Some(running) = running.filter(|running| running.nominal == nominal) else {
-                self.settle(&entry.value, self.clock.now()).await?;
+                self.settle_intent(&entry.value, self.clock.now()).await?;
                 return Ok(Look::Over);
             };
 
             let ending = match running.dispatch {
-                Some(dispatch) => match self.found(&entry.value, dispatch, running.at).await? {
+                Some(dispatch) => match self.search_ledger(&entry.value, dispatch, running.at).await? {
                     Found::Ended(ending) => ending,
                     Found::Runs(_) => return Ok(Look::Runs),
                     Found::NotYet | Found::Further => return Ok(Look::Unknown),
@@ -126,7 +126,7 @@ impl Clerk {
                 },
             };
 
-            match self.finish(&entry, &ending).await {
+            match self.finish_firing(&entry, &ending).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other.map(|()| Look::Over),
             }
@@ -142,11 +142,11 @@ impl Clerk {
         nominal: UnixMillis,
         at: UnixMillis,
     ) -> Result<Option<Ending>, HandleIntentError> {
-        if let Some(reply) = firing::reply(intent, nominal)? {
-            return sending::ended(&self.bus, &reply, 0).await;
+        if let Some(reply) = firing::firing_reply(intent, nominal)? {
+            return sending::delivery_ending(&self.bus, &reply, 0).await;
         }
-        let event = firing::event(intent, nominal, at)?;
-        hooks::ended(&self.bus, intent, &event).await
+        let event = firing::firing_event(intent, nominal, at)?;
+        hooks::hook_ending(&self.bus, intent, &event).await
     }
 
     /// Whether the firing under way of `intent` runs in `turn`, as the ledger of its session says.
@@ -161,13 +161,13 @@ impl Clerk {
             return Ok(false);
         };
 
-        Ok(match self.found(intent, dispatch, running.at).await? {
+        Ok(match self.search_ledger(intent, dispatch, running.at).await? {
             Found::Runs(in_turn) => in_turn == Some(turn),
             Found::Ended(_) | Found::NotYet | Found::Further => false,
         })
     }
 
-    async fn found(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {
+    async fn search_ledger(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {
         let mut search = Search::new(dispatch, at);
         let subject = subject::ledger(&intent.target());
         let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
@@ -177,7 +177,7 @@ impl Clerk {
                 return Ok(Found::NotYet);
             };
 
-            match search.feed(&record) {
+            match search.feed_record(&record) {
                 Found::Further => {}
                 found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return Ok(found),
             }

@@ -59,11 +59,11 @@ pub async fn is_lost(
         return Ok(!waits && !is_held(bus, HeldKind::Dispatch, dispatch).await?);
     }
 
-    if let Some(reply) = firing::reply(intent, running.nominal)? {
+    if let Some(reply) = firing::firing_reply(intent, running.nominal)? {
         return Ok(!waits_to_be_sent(bus, &reply).await? && !is_held(bus, HeldKind::Delivery, reply.id).await?);
     }
 
-    let event = firing::event(intent, running.nominal, running.at)?;
+    let event = firing::firing_event(intent, running.nominal, running.at)?;
     Ok(stored_event(bus, clock, &event).await?.is_none())
 }
 

@@ -62,7 +62,7 @@ pub struct Setting {
 
 /// An intent that was just asked for.
 #[must_use]
-pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Intent {
+pub fn new_intent(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Intent {
     let mut value = Intent {
         status: IntentStatus::Proposed,
         n: 0,
@@ -86,7 +86,7 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
         intent,
     };
 
-    note(&mut value, None, IntentStatus::Proposed, IntentCode::Proposed, cause);
+    record_step(&mut value, None, IntentStatus::Proposed, IntentCode::Proposed, cause);
     let proposed = Some(Box::new(value.intent.clone()));
     if let Some(record) = value.records.last_mut() {
         record.proposed = proposed;
@@ -97,7 +97,7 @@ pub fn proposed(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Inten
 
 /// The next value after `value`, without records of its own yet.
 #[must_use]
-pub fn fresh(value: &Intent) -> Intent {
+pub fn next_value(value: &Intent) -> Intent {
     Intent {
         records: Vec::new(),
         ..value.clone()
@@ -108,7 +108,7 @@ pub fn fresh(value: &Intent) -> Intent {
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn admit(value: &mut Intent, plan: &Plan, events: &Position, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn admit_intent(value: &mut Intent, plan: &Plan, events: &Position, cause: Cause<'_>) -> Result<(), TakeStepError> {
     value.due = plan.due;
     value.deadline = plan.deadline;
     count_from(value, events);
@@ -119,7 +119,7 @@ pub fn admit(value: &mut Intent, plan: &Plan, events: &Position, cause: Cause<'_
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn reject(
+pub fn reject_intent(
     value: &mut Intent,
     rejection: Rejection,
     code: IntentCode,
@@ -137,7 +137,7 @@ pub fn reject(
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn fire(
+pub fn fire_intent(
     value: &mut Intent,
     nominal: UnixMillis,
     dispatch: Option<Ulid>,
@@ -160,7 +160,12 @@ pub fn fire(
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn end(value: &mut Intent, ending: &Ending, next: Option<UnixMillis>, at: UnixMillis) -> Result<(), TakeStepError> {
+pub fn end_firing(
+    value: &mut Intent,
+    ending: &Ending,
+    next: Option<UnixMillis>,
+    at: UnixMillis,
+) -> Result<(), TakeStepError> {
     let cause = Cause {
         by: "runtime",
         why: &ending.why,
@@ -191,7 +196,12 @@ pub fn end(value: &mut Intent, ending: &Ending, next: Option<UnixMillis>, at: Un
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn cancel(value: &mut Intent, code: IntentCode, spares_turn: bool, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn cancel_intent(
+    value: &mut Intent,
+    code: IntentCode,
+    spares_turn: bool,
+    cause: Cause<'_>,
+) -> Result<(), TakeStepError> {
     value.due = None;
     step(value, IntentStatus::Canceled, code, cause)?;
     let running = value.running.take();
@@ -211,7 +221,12 @@ pub fn cancel(value: &mut Intent, code: IntentCode, spares_turn: bool, cause: Ca
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn skip(value: &mut Intent, next: UnixMillis, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn skip_occurrence(
+    value: &mut Intent,
+    next: UnixMillis,
+    code: IntentCode,
+    cause: Cause<'_>,
+) -> Result<(), TakeStepError> {
     step(value, IntentStatus::Rescheduled, code, cause)?;
     value.due = Some(next);
     step(value, IntentStatus::Pending, IntentCode::NextOccurrence, cause)
@@ -221,7 +236,7 @@ pub fn skip(value: &mut Intent, next: UnixMillis, code: IntentCode, cause: Cause
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn reschedule(
+pub fn reschedule_intent(
     value: &mut Intent,
     schedule: IntentSchedule,
     plan: &Plan,
@@ -276,11 +291,11 @@ fn step(value: &mut Intent, to: IntentStatus, code: IntentCode, cause: Cause<'_>
     if !from.may_become(to) {
         return Err(TakeStepError { from, to });
     }
-    note(value, Some(from), to, code, cause);
+    record_step(value, Some(from), to, code, cause);
     Ok(())
 }
 
-fn note(value: &mut Intent, from: Option<IntentStatus>, to: IntentStatus, code: IntentCode, cause: Cause<'_>) {
+fn record_step(value: &mut Intent, from: Option<IntentStatus>, to: IntentStatus, code: IntentCode, cause: Cause<'_>) {
     value.n += 1;
     value.status = to;
     value.records.push(IntentRecord {

@@ -35,11 +35,11 @@ pub struct Search {
     ends: Vec<(Option<Ulid>, Ending)>,
 }
 
-fn ending(code: IntentCode, why: impl Into<String>) -> Ending {
+fn new_ending(code: IntentCode, why: impl Into<String>) -> Ending {
     Ending { code, why: why.into() }
 }
 
-fn failure(failure: &TurnFailure) -> String {
+fn failure_text(failure: &TurnFailure) -> String {
     match failure {
         TurnFailure::NoAgent => "no agent serves this persona".to_owned(),
         TurnFailure::Limit { limit } => format!("limit: {limit}"),
@@ -60,9 +60,9 @@ impl Search {
 
     /// Takes the next older `record` in.
     #[must_use]
-    pub fn feed(&mut self, record: &LedgerRecord) -> Found {
+    pub fn feed_record(&mut self, record: &LedgerRecord) -> Found {
         for entry in record.entries.iter().rev() {
-            if let Some(found) = self.entry(entry) {
+            if let Some(found) = self.match_entry(entry) {
                 return found;
             }
         }
@@ -74,16 +74,16 @@ impl Search {
         }
     }
 
-    fn entry(&mut self, entry: &LedgerEntry) -> Option<Found> {
+    fn match_entry(&mut self, entry: &LedgerEntry) -> Option<Found> {
         match entry {
-            LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), ending(IntentCode::Done, ""))),
+            LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), new_ending(IntentCode::Done, ""))),
             LedgerEntry::TurnFailed { turn, failure: why, .. } => {
                 self.ends
-                    .push((Some(*turn), ending(IntentCode::TurnFailed, failure(why))));
+                    .push((Some(*turn), new_ending(IntentCode::TurnFailed, failure_text(why))));
             }
             LedgerEntry::TurnInterrupted { turn, reason, .. } => {
                 self.ends
-                    .push((Some(*turn), ending(IntentCode::TurnInterrupted, reason)));
+                    .push((Some(*turn), new_ending(IntentCode::TurnInterrupted, reason)));
             }
             LedgerEntry::DispatchDropped {
                 dispatch,
@@ -92,7 +92,7 @@ impl Search {
                 ..
             } if dispatch.id == self.dispatch => {
                 let why = reason.describe(detail.as_deref());
-                return Some(Found::Ended(ending(IntentCode::DispatchDropped, why)));
+                return Some(Found::Ended(new_ending(IntentCode::DispatchDropped, why)));
             }
             LedgerEntry::TurnStarted { turn, dispatches, .. } => {
                 if dispatches.iter().any(|dispatch| dispatch.id == self.dispatch) {
@@ -217,7 +217,7 @@ mod tests {
                 entries,
             };
 
-            match search.feed(&record) {
+            match search.feed_record(&record) {
                 Found::Further => {}
                 found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return found,
             }

@@ -33,7 +33,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// What is wrong with it, for the agent.
-pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
+pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
     let once = |at: UnixMillis| Plan {
         rings: at,
         due: Some(at),
@@ -42,15 +42,15 @@ pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> 
     };
 
     match schedule {
-        IntentSchedule::After { seconds } => Ok(once(now.plus(ahead("seconds", *seconds)?))),
+        IntentSchedule::After { seconds } => Ok(once(now.plus(check_ahead("seconds", *seconds)?))),
         IntentSchedule::At { local, .. } => {
             let due = next_after(&read(schedule)?, now).ok_or_else(|| format!("{local} lies in the past"))?;
-            ahead("local", u64::try_from(due.since(now) / 1_000).unwrap_or(0)).map(|_| once(due))
+            check_ahead("local", u64::try_from(due.since(now) / 1_000).unwrap_or(0)).map(|_| once(due))
         }
         IntentSchedule::Cron { .. } | IntentSchedule::Rrule { .. } => {
             let rule = read(schedule)?;
             let until = until_of(schedule)?;
-            let mut times = occurrences(&rule, now, until);
+            let mut times = occurrences_after(&rule, now, until);
             let first = times.next().ok_or("it has no occurrence in the future")?;
             let (mut last, mut day, mut on_day, mut per_day) = (first, first.0.div_euclid(DAY_MS), 1_u32, 1_u32);
 
@@ -70,24 +70,27 @@ pub fn plan(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> 
             Ok(Plan { per_day, ..once(first) })
         }
         IntentSchedule::UserIdle { .. } | IntentSchedule::ChatEnded { .. } | IntentSchedule::EventMatches { .. } => {
-            conditional(schedule, now)
+            plan_conditional(schedule, now)
         }
     }
 }
 
-fn conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
+fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
     if let IntentSchedule::EventMatches { matches, .. } = schedule
         && matches.is_empty()
     {
         return Err("match says nothing: every event would do".to_owned());
     }
 
-    let deadline = now.plus(ahead("deadline_seconds", schedule.deadline_seconds().unwrap_or(0))?);
+    let deadline = now.plus(check_ahead(
+        "deadline_seconds",
+        schedule.deadline_seconds().unwrap_or(0),
+    )?);
     let rings = match schedule.quiet_seconds() {
         Some(quiet) if quiet < MIN_QUIET_SECONDS => {
             return Err(format!("it waits for at least {MIN_QUIET_SECONDS} s of quiet"));
         }
-        Some(quiet) => now.plus(ahead("quiet", quiet)?).min(deadline),
+        Some(quiet) => now.plus(check_ahead("quiet", quiet)?).min(deadline),
         None => deadline,
     };
 
@@ -106,15 +109,19 @@ pub fn next(schedule: &IntentSchedule, after: UnixMillis) -> Option<UnixMillis> 
         return None;
     }
     let until = until_of(schedule).ok()?;
-    occurrences(&read(schedule).ok()?, after, until).next()
+    occurrences_after(&read(schedule).ok()?, after, until).next()
 }
 
-fn occurrences(rule: &Schedule, after: UnixMillis, until: Option<UnixMillis>) -> impl Iterator<Item = UnixMillis> {
+fn occurrences_after(
+    rule: &Schedule,
+    after: UnixMillis,
+    until: Option<UnixMillis>,
+) -> impl Iterator<Item = UnixMillis> {
     std::iter::successors(next_after(rule, after), |last| next_after(rule, *last))
         .take_while(move |time| until.is_none_or(|until| *time <= until))
 }
 
-fn ahead(what: &str, seconds: u64) -> Result<i64, String> {
+fn check_ahead(what: &str, seconds: u64) -> Result<i64, String> {
     if seconds == 0 || seconds > MAX_AHEAD_SECONDS {
         return Err(format!("{what}: expected 1 to {MAX_AHEAD_SECONDS} seconds"));
     }
@@ -170,7 +177,7 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 
     fn check(schedule: Value) -> Result<Plan, String> {
-        plan(&serde_json::from_value(schedule).expect("a schedule"), NOW)
+        plan_schedule(&serde_json::from_value(schedule).expect("a schedule"), NOW)
     }
 
     fn hours(schedule: Value) -> f64 {

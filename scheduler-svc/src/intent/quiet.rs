@@ -31,7 +31,7 @@ pub enum Quiet {
 
 /// From when on quiet counts for `intent`: when it was asked for, or given its present schedule.
 #[must_use]
-pub fn begun(intent: &Intent) -> UnixMillis {
+pub fn quiet_since(intent: &Intent) -> UnixMillis {
     intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at)
 }
 
@@ -40,14 +40,14 @@ pub fn begun(intent: &Intent) -> UnixMillis {
 ///
 /// # Errors
 /// [`HandleIntentError`] where `EVENTS` cannot be read.
-pub async fn look(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, HandleIntentError> {
+pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, HandleIntentError> {
     let Some(seconds) = intent.intent.schedule.quiet_seconds() else {
         return Ok(Quiet::Holds);
     };
     let wanted = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let only_user = matches!(intent.intent.schedule, IntentSchedule::UserIdle { .. });
 
-    let begun = begun(intent);
+    let begun = quiet_since(intent);
     if !only_user && was_reset(bus, intent, begun).await? {
         return Ok(Quiet::Holds);
     }

@@ -129,7 +129,7 @@ async fn walk_on(
         .filter(|walked| walked.is_of(&info))
         .map_or(0, |walked| walked.through);
     let behind = clerk.store.caught_up();
-    let through = walk(clerk, audited, shutdown).await?;
+    let through = reconcile_all(clerk, audited, shutdown).await?;
     if shutdown.is_requested() {
         return Ok(None);
     }
@@ -150,16 +150,16 @@ async fn walk_on(
 ///
 /// # Errors
 /// [`HandleIntentError`] where the bucket cannot be read.
-pub async fn walk(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown) -> Result<u64, HandleIntentError> {
+pub async fn reconcile_all(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown) -> Result<u64, HandleIntentError> {
     let state = clerk.bus.stream_state(STREAM).await?;
     let lately = state.last.saturating_sub(LATELY).max(state.first);
-    stretch(clerk, audited, lately..=state.last, shutdown).await?;
-    stretch(clerk, audited, state.first..=lately.saturating_sub(1), shutdown).await?;
+    reconcile_range(clerk, audited, lately..=state.last, shutdown).await?;
+    reconcile_range(clerk, audited, state.first..=lately.saturating_sub(1), shutdown).await?;
     Ok(if shutdown.is_requested() { audited } else { state.last })
 }
 
 /// Looks at what lies at the revisions `through`.
-async fn stretch(
+async fn reconcile_range(
     clerk: &Arc<Clerk>,
     audited: u64,
     through: RangeInclusive<u64>,
@@ -173,10 +173,10 @@ async fn stretch(
     let mut reader = clerk.bus.ordered(STREAM, &[], from).await?;
     while from <= to && !shutdown.is_requested() {
         let begun = clerk.clock.monotonic();
-        let (page, next) = page(clerk, &mut reader, from..=to).await?;
+        let (page, next) = read_page(clerk, &mut reader, from..=to).await?;
         stream::iter(page)
             .for_each_concurrent(AT_ONCE, async |message| {
-                if let Err(error) = look(clerk, &message, audited).await {
+                if let Err(error) = reconcile_entry(clerk, &message, audited).await {
                     tracing::warn!(subject = message.subject, %error, "failed to repair an intent or a budget record");
                 }
             })
@@ -193,7 +193,7 @@ async fn stretch(
 }
 
 /// The next messages at the revisions `through`, and the revision behind them.
-async fn page(
+async fn read_page(
     clerk: &Arc<Clerk>,
     reader: &mut Ordered,
     through: RangeInclusive<u64>,
@@ -219,7 +219,7 @@ async fn page(
     Ok((page, from))
 }
 
-async fn look(clerk: &Arc<Clerk>, message: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
+async fn reconcile_entry(clerk: &Arc<Clerk>, message: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
     let key = message
         .subject
         .strip_prefix("$KV.")
@@ -256,7 +256,7 @@ async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Res
             Some(_) | None => continue,
         };
         tracing::info!(intent = %id, agent, "released a reservation without an intent");
-        clerk.books.settle(agent, id, fired, now).await?;
+        clerk.books.settle_booking(agent, id, fired, now).await?;
     }
 
     Ok(())
@@ -272,7 +272,7 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
 
     // One that is over is never behind `AUDIT`; one that waits may be, however long ago it was written.
     if stored.sequence > audited && (!intent.status.is_final() || changed_lately(&intent, now)) {
-        match clerk.store.audit(&intent).await {
+        match clerk.store.ensure_audited(&intent).await {
             Ok(_) => {}
             Err(HandleIntentError::Conflict(id)) => {
                 let Some(entry) = clerk.store.get(Some(&intent.intent.agent), id).await? else {
@@ -285,8 +285,8 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
     }
 
     if stored.sequence > audited {
-        clerk.supersede(&intent).await?;
-        clerk.settle(&intent, now).await?;
+        clerk.supersede_intent(&intent).await?;
+        clerk.settle_intent(&intent, now).await?;
     }
 
     let agent = &intent.intent.agent;
@@ -294,18 +294,20 @@ async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> 
         IntentStatus::Pending => {
             let rings = intent.due.or(intent.deadline);
             match rings {
-                Some(rings) if now.since(rings) > OVERDUE_MS => clerk.due(agent, intent.intent.id, rings, None).await,
+                Some(rings) if now.since(rings) > OVERDUE_MS => {
+                    clerk.handle_due(agent, intent.intent.id, rings, None).await
+                }
                 Some(_) | None => Ok(()),
             }
         }
         IntentStatus::Running => match &intent.running {
             Some(running) if now.since(running.at) > OVERDUE_MS => {
-                let timer = timers::timer(&intent, TimerPurpose::Outcome, running.nominal);
-                clerk.ring(&timer).await
+                let timer = timers::new_timer(&intent, TimerPurpose::Outcome, running.nominal);
+                clerk.handle_timer(&timer).await
             }
             Some(_) | None => Ok(()),
         },
-        IntentStatus::Proposed => clerk.due(agent, intent.intent.id, now, None).await,
+        IntentStatus::Proposed => clerk.handle_due(agent, intent.intent.id, now, None).await,
         IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
             let over = intent
                 .records

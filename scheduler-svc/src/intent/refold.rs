@@ -39,7 +39,7 @@ pub struct Refolded {
 /// # Errors
 /// [`RefoldError`] if the records are not those of an intent.
 pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Refolded, RefoldError> {
-    let mut next = machine::fresh(value);
+    let mut next = machine::next_value(value);
     let mut counts_from = None;
     for record in records {
         take_in(&mut next, record)?;
@@ -119,14 +119,14 @@ fn note_lineage(value: &mut Intent, lineage: &Lineage) {
 
 /// The deadline of the schedule that `value` got at `at`.
 fn set_deadline(value: &mut Intent, at: UnixMillis) {
-    let planned = plan::plan(&value.intent.schedule, at).ok();
+    let planned = plan::plan_schedule(&value.intent.schedule, at).ok();
     value.deadline = planned.and_then(|planned| planned.deadline);
 }
 
 /// Ends the step of `value` whose first half `last` is: by its new schedule, or with its next occurrence.
 fn make_pending(value: &mut Intent, last: &IntentRecord) -> Result<(), TakeStepError> {
     let (due, code) = if last.lineage.is_some() {
-        let planned = plan::plan(&value.intent.schedule, last.at).ok();
+        let planned = plan::plan_schedule(&value.intent.schedule, last.at).ok();
         set_deadline(value, last.at);
         (planned.and_then(|planned| planned.due), IntentCode::Rearmed)
     } else {

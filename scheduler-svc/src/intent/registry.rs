@@ -113,7 +113,7 @@ impl Registry {
     ///
     /// # Errors
     /// Never: a test reads it.
-    pub fn shipped() -> Result<Self, ParseRegistryError> {
+    pub fn shipped_registry() -> Result<Self, ParseRegistryError> {
         Self::parse(SHIPPED)
     }
 
@@ -190,7 +190,7 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
             let kind = Kind {
                 description: rules.description.clone(),
                 sensitivity: rules.sensitivity,
-                approval: rules.approval.unwrap_or(derived(rules.sensitivity)),
+                approval: rules.approval.unwrap_or(derived_approval(rules.sensitivity)),
                 capability: rules.capability.clone(),
                 tokens,
                 schema,
@@ -202,7 +202,7 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
     faults
 }
 
-const fn derived(sensitivity: Sensitivity) -> ApprovalRequirement {
+const fn derived_approval(sensitivity: Sensitivity) -> ApprovalRequirement {
     match sensitivity {
         Sensitivity::Low | Sensitivity::Medium => ApprovalRequirement::None,
         Sensitivity::High => ApprovalRequirement::BeforeFire,
@@ -226,7 +226,7 @@ impl Kind {
     ///
     /// # Errors
     /// [`Rejection::Sensitivity`].
-    pub fn trust(&self, level: Level) -> Result<(), Rejection> {
+    pub fn check_trust(&self, level: Level) -> Result<(), Rejection> {
         let trusted = match level {
             Level::Full => Sensitivity::High,
             Level::Restricted => Sensitivity::Medium,
@@ -255,7 +255,7 @@ mod tests {
 
     #[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
     fn check(kind: &str, parameters: Value) -> Result<(), Rejection> {
-        let registry = Registry::shipped().expect("what is shipped is right");
+        let registry = Registry::shipped_registry().expect("what is shipped is right");
         let parameters = parameters.as_object().cloned().expect("an object");
         registry.kind(kind)?.check(&parameters)
     }
@@ -293,11 +293,11 @@ mod tests {
 
     #[test]
     fn trust_is_by_level() {
-        let registry = Registry::shipped().expect("right");
+        let registry = Registry::shipped_registry().expect("right");
         let send = registry.kind("send_message").expect("shipped");
-        assert!(send.trust(Level::Restricted).is_ok());
+        assert!(send.check_trust(Level::Restricted).is_ok());
         assert_eq!(
-            send.trust(Level::Group).expect_err("not a group's").code(),
+            send.check_trust(Level::Group).expect_err("not a group's").code(),
             "sensitivity"
         );
     }

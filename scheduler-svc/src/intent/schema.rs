@@ -47,7 +47,7 @@ pub struct Misfit {
 }
 
 impl Type {
-    fn named(name: &Value) -> Result<Self, String> {
+    fn from_name(name: &Value) -> Result<Self, String> {
         match name.as_str() {
             Some("null") => Ok(Self::Null),
             Some("boolean") => Ok(Self::Boolean),
@@ -72,7 +72,7 @@ impl Type {
         }
     }
 
-    fn holds(self, value: &Value) -> bool {
+    fn matches_value(self, value: &Value) -> bool {
         match self {
             Self::Null => value.is_null(),
             Self::Boolean => value.is_boolean(),
@@ -85,14 +85,14 @@ impl Type {
     }
 }
 
-fn whole(keyword: &str, value: &Value) -> Result<Option<u64>, String> {
+fn read_whole(keyword: &str, value: &Value) -> Result<Option<u64>, String> {
     value
         .as_u64()
         .map(Some)
         .ok_or_else(|| format!("{keyword}: expected a whole number, not negative"))
 }
 
-fn number(keyword: &str, value: &Value) -> Result<Option<f64>, String> {
+fn read_number(keyword: &str, value: &Value) -> Result<Option<f64>, String> {
     value
         .as_f64()
         .map(Some)
@@ -115,16 +115,16 @@ impl Schema {
         }
         let mut read = Self::default();
         for (keyword, value) in keywords {
-            read.keyword(keyword, value, depth)?;
+            read.apply_keyword(keyword, value, depth)?;
         }
         Ok(read)
     }
 
-    fn keyword(&mut self, keyword: &str, value: &Value, depth: usize) -> Result<(), String> {
+    fn apply_keyword(&mut self, keyword: &str, value: &Value, depth: usize) -> Result<(), String> {
         match keyword {
             "type" => {
                 let names = value.as_array().map_or_else(|| vec![value.clone()], Clone::clone);
-                self.types = names.iter().map(Type::named).collect::<Result<_, _>>()?;
+                self.types = names.iter().map(Type::from_name).collect::<Result<_, _>>()?;
             }
             "properties" => {
                 for (name, schema) in value.as_object().ok_or("properties: expected an object")? {
@@ -147,12 +147,12 @@ impl Schema {
             }
             "enum" => self.one_of = Some(value.as_array().ok_or("enum: expected a list")?.clone()),
             "const" => self.one_of = Some(vec![value.clone()]),
-            "minLength" => self.length.0 = whole(keyword, value)?,
-            "maxLength" => self.length.1 = whole(keyword, value)?,
-            "minimum" => self.range.0 = number(keyword, value)?,
-            "maximum" => self.range.1 = number(keyword, value)?,
-            "minItems" => self.count.0 = whole(keyword, value)?,
-            "maxItems" => self.count.1 = whole(keyword, value)?,
+            "minLength" => self.length.0 = read_whole(keyword, value)?,
+            "maxLength" => self.length.1 = read_whole(keyword, value)?,
+            "minimum" => self.range.0 = read_number(keyword, value)?,
+            "maximum" => self.range.1 = read_number(keyword, value)?,
+            "minItems" => self.count.0 = read_whole(keyword, value)?,
+            "maxItems" => self.count.1 = read_whole(keyword, value)?,
             "title" | "description" | "default" | "examples" | "$schema" => {}
             other => return Err(format!("{other}: this keyword is not understood")),
         }
@@ -176,7 +176,7 @@ impl Schema {
             })
         };
 
-        if !self.types.is_empty() && !self.types.iter().any(|wanted| wanted.holds(value)) {
+        if !self.types.is_empty() && !self.types.iter().any(|wanted| wanted.matches_value(value)) {
             let names: Vec<&str> = self.types.iter().map(|wanted| wanted.name()).collect();
             return misfit(format!("expected {}", names.join(" or ")));
         }
@@ -189,10 +189,10 @@ impl Schema {
 
         let within = match value {
             Value::String(text) => {
-                outside(self.length, text.chars().count() as u64).map(|why| format!("characters: {why}"))
+                out_of_range(self.length, text.chars().count() as u64).map(|why| format!("characters: {why}"))
             }
-            Value::Array(items) => outside(self.count, items.len() as u64).map(|why| format!("items: {why}")),
-            Value::Number(number) => outside(self.range, number.as_f64().unwrap_or(f64::NAN)),
+            Value::Array(items) => out_of_range(self.count, items.len() as u64).map(|why| format!("items: {why}")),
+            Value::Number(number) => out_of_range(self.range, number.as_f64().unwrap_or(f64::NAN)),
             Value::Null | Value::Bool(_) | Value::Object(_) => None,
         };
 
@@ -241,7 +241,7 @@ impl Schema {
     }
 }
 
-fn outside<T: PartialOrd + Copy + std::fmt::Display>(
+fn out_of_range<T: PartialOrd + Copy + std::fmt::Display>(
     (least, most): (Option<T>, Option<T>),
     found: T,
 ) -> Option<String> {

@@ -32,7 +32,7 @@ const MAX_RECEIPTS: u32 = 4_096;
 ///
 /// # Errors
 /// [`HandleIntentError`]: to be tried again.
-pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn send_and_wait(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Option<Ending>, HandleIntentError> {
     let out = Outgoing::reply(reply).repeated().carrier(carrier);
     // Receipts of before cannot be of a reply that was not published before.
     let subject = subject::receipt(&reply.delivery_context);
@@ -44,7 +44,7 @@ pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Optio
 
     for wait in LOOKS {
         pause(wait).await;
-        if let Some(ending) = ended(bus, reply, before).await? {
+        if let Some(ending) = delivery_ending(bus, reply, before).await? {
             return Ok(Some(ending));
         }
     }
@@ -56,7 +56,7 @@ pub async fn attend(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Optio
 ///
 /// # Errors
 /// [`HandleIntentError`] where the receipts cannot be read.
-pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Ending>, HandleIntentError> {
     let subject = subject::receipt(&reply.delivery_context);
     let mut next = bus.last_on_subject(RECEIPTS, &subject).await?;
     for _ in 0..MAX_RECEIPTS {
@@ -64,7 +64,7 @@ pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Endin
         let receipt = stored.decode::<Receipt>().ok();
         let ending = receipt
             .filter(|receipt| receipt.delivery == reply.id)
-            .and_then(|receipt| ending(receipt.step));
+            .and_then(|receipt| ending_of_step(receipt.step));
         if ending.is_some() {
             return Ok(ending);
         }
@@ -80,7 +80,7 @@ pub async fn ended(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Endin
 }
 
 /// How a delivery ended at `step`, if it did.
-fn ending(step: ReceiptStep) -> Option<Ending> {
+fn ending_of_step(step: ReceiptStep) -> Option<Ending> {
     let (code, why) = match step {
         ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => return None,
         ReceiptStep::Delivered { .. } => (IntentCode::Done, "delivered".to_owned()),

@@ -61,9 +61,9 @@ impl std::fmt::Debug for Needs {
 ///
 /// # Errors
 /// What is wrong with the file.
-pub fn registry(path: &str) -> anyhow::Result<Registry> {
+pub fn load_registry(path: &str) -> anyhow::Result<Registry> {
     if path.is_empty() {
-        return Registry::shipped().context("the shipped intents.yaml");
+        return Registry::shipped_registry().context("the shipped intents.yaml");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: {path} cannot be read"))?;
     Registry::parse(&text).with_context(|| format!("files.intents: {path}"))
@@ -71,7 +71,7 @@ pub fn registry(path: &str) -> anyhow::Result<Registry> {
 
 /// Desk and clerk over `needs`, with the kinds of `registry`.
 #[must_use]
-pub fn desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
+pub fn new_desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
     let clerk = Arc::new(Clerk {
         bus: needs.bus.clone(),
         clock: Arc::clone(&needs.clock),
@@ -105,12 +105,12 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
     }
 
     let spec = ServiceSpec::new(SERVICE, "what agents ask of their own future");
-    let spec = endpoint!(spec, "propose", propose, ProposeIntent);
-    let spec = endpoint!(spec, "cancel", cancel, CancelIntent);
-    let spec = endpoint!(spec, "reschedule", reschedule, RescheduleIntent);
+    let spec = endpoint!(spec, "propose", propose_intent, ProposeIntent);
+    let spec = endpoint!(spec, "cancel", cancel_intent, CancelIntent);
+    let spec = endpoint!(spec, "reschedule", reschedule_intent, RescheduleIntent);
     let spec = endpoint!(spec, "list", list, ListIntents);
     let spec = endpoint!(spec, "get", get, GetIntent);
-    let spec = endpoint!(spec, "decide", decide, DecideIntent);
+    let spec = endpoint!(spec, "decide", decide_intent, DecideIntent);
     let spec = endpoint!(spec, "session_reset", session_reset, TellReset);
 
     bus.serve(spec).await.map_err(anyhow::Error::msg)
@@ -121,19 +121,19 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
 /// # Errors
 /// Where the service cannot be announced.
 pub async fn run(needs: Needs, registry: Registry) -> anyhow::Result<()> {
-    let desk = desk(&needs, registry);
+    let desk = new_desk(&needs, registry);
     let served = serve(&needs.bus, &desk).await?;
     let mut background = JoinSet::new();
     background.spawn(Conditions::new(Arc::clone(&desk.clerk)).run(needs.shutdown.clone()));
     background.spawn(reconcile::run(Arc::clone(&desk.clerk), needs.shutdown.clone()));
-    ring(&needs, &desk.clerk).await;
+    run_timers(&needs, &desk.clerk).await;
     served.stop().await;
     while background.join_next().await.is_some() {}
     Ok(())
 }
 
 /// Handles the timers that ring, until the process is asked to stop; what is under way then is finished.
-async fn ring(needs: &Needs, clerk: &Arc<Clerk>) {
+async fn run_timers(needs: &Needs, clerk: &Arc<Clerk>) {
     let options = PullOptions { batch: AT_ONCE };
     let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options);
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -164,7 +164,7 @@ async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
         Ok(timer) => timer,
         Err(error) => return message.bury(&clerk.bus, OURS, &error, clerk.clock.now()).await,
     };
-    match clerk.ring(&timer).await {
+    match clerk.handle_timer(&timer).await {
         Ok(()) => message.ack().await,
         Err(error) => {
             let event_id = event_id(timer.intent, timer.nominal).ok();

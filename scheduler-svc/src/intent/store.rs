@@ -71,7 +71,7 @@ impl Store {
 
     /// A name for one write, that no other has.
     #[must_use]
-    pub fn writer(&self) -> String {
+    pub fn new_writer(&self) -> String {
         format!("{}/{}", self.instance, self.writes.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -96,22 +96,22 @@ impl Store {
     ///
     /// # Errors
     /// [`HandleIntentError::Conflict`] where there is one already.
-    pub async fn create(&self, mut value: Intent) -> Result<Entry<Intent>, HandleIntentError> {
+    pub async fn create_intent(&self, mut value: Intent) -> Result<Entry<Intent>, HandleIntentError> {
         let id = value.intent.id;
-        value.writer = self.writer();
+        value.writer = self.new_writer();
         let revision = self
             .values
             .create(&key(&value.intent.agent, id), &value)
             .await
-            .map_err(|error| HandleIntentError::cas(id, error))?;
-        self.tell(&value).await;
+            .map_err(|error| HandleIntentError::from_cas(id, error))?;
+        self.spawn_audit(&value).await;
         Ok(Entry { value, revision })
     }
 
     /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
-    pub(super) async fn tell(&self, value: &Intent) {
+    pub(super) async fn spawn_audit(&self, value: &Intent) {
         let Ok(slot) = Arc::clone(&self.telling).try_acquire_owned() else {
-            told(&self.bus, value).await;
+            write_audit(&self.bus, value).await;
             return;
         };
 
@@ -119,7 +119,7 @@ impl Store {
         tokio::spawn(async move {
             // Of a final one nobody writes a next value, with which its records would be seen to.
             for _ in 0..TOLD_TRIES {
-                if told(&bus, &value).await {
+                if write_audit(&bus, &value).await {
                     break;
                 }
                 pause(TOLD_AGAIN).await;
@@ -133,7 +133,11 @@ impl Store {
     ///
     /// # Errors
     /// [`HandleIntentError::Conflict`] where somebody else has written.
-    pub async fn advance(&self, current: &Entry<Intent>, next: Intent) -> Result<Entry<Intent>, HandleIntentError> {
+    pub async fn advance_intent(
+        &self,
+        current: &Entry<Intent>,
+        next: Intent,
+    ) -> Result<Entry<Intent>, HandleIntentError> {
         self.advance_after(current, next, std::future::ready(Ok(()))).await
     }
 
@@ -148,17 +152,17 @@ impl Store {
         before: impl Future<Output = Result<(), HandleIntentError>>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         let id = next.intent.id;
-        let (audited, ()) = tokio::try_join!(self.audit(&current.value), before)?;
+        let (audited, ()) = tokio::try_join!(self.ensure_audited(&current.value), before)?;
         next.audited = audited;
-        next.writer = self.writer();
+        next.writer = self.new_writer();
         let revision = self
             .values
             .update(&key(&next.intent.agent, id), &next, current.revision)
             .await
-            .map_err(|error| HandleIntentError::cas(id, error))?;
+            .map_err(|error| HandleIntentError::from_cas(id, error))?;
 
         metrics::counter!("nexus_scheduler_intents_total", "status" => next.status.name()).increment(1);
-        self.tell(&next).await;
+        self.spawn_audit(&next).await;
 
         Ok(Entry { value: next, revision })
     }
@@ -168,21 +172,21 @@ impl Store {
     /// # Errors
     /// [`HandleIntentError`] where its last records could not be brought into `AUDIT`, or it is not there any more.
     pub async fn remove(&self, value: &Intent, revision: u64) -> Result<(), HandleIntentError> {
-        self.audit(value).await?;
+        self.ensure_audited(value).await?;
         let id = value.intent.id;
         let deleted = self.values.delete(&key(&value.intent.agent, id), Some(revision)).await;
-        deleted.map_err(|error| HandleIntentError::cas(id, error))
+        deleted.map_err(|error| HandleIntentError::from_cas(id, error))
     }
 
     /// Makes sure that the records of `value` are in `AUDIT`, once each; answers the sequence of the last.
     ///
     /// # Errors
     /// As [`Store::check`]; [`HandleIntentError`] if `AUDIT` takes no record.
-    pub async fn audit(&self, value: &Intent) -> Result<u64, HandleIntentError> {
+    pub async fn ensure_audited(&self, value: &Intent) -> Result<u64, HandleIntentError> {
         // Nothing there, whatever `value` says: it was emptied, or put back to an older state.
         let found = self.newest(value).await?;
-        let known = found.map_or((0, 0), |found| (number(&found), found.sequence));
-        append(&self.bus, value, known).await
+        let known = found.map_or((0, 0), |found| (record_number(&found), found.sequence));
+        append_records(&self.bus, value, known).await
     }
 
     /// Checks that `AUDIT` has no later records than those of `value`.
@@ -199,7 +203,7 @@ impl Store {
         let id = value.intent.id;
         let found = self.bus.last_on_subject(AUDIT, &intent_audit(&id.to_string())).await?;
         match found {
-            Some(last) if number(&last) > value.n => {
+            Some(last) if record_number(&last) > value.n => {
                 self.catch_up(value, last).await?;
                 Err(HandleIntentError::Conflict(id))
             }
@@ -211,7 +215,7 @@ impl Store {
     ///
     /// # Errors
     /// [`HandleIntentError`] where they cannot be read.
-    pub async fn history(&self, id: Ulid) -> Result<Vec<IntentRecord>, HandleIntentError> {
+    pub async fn read_history(&self, id: Ulid) -> Result<Vec<IntentRecord>, HandleIntentError> {
         let subject = intent_audit(&id.to_string());
         let stored = self.bus.history(AUDIT, &subject, 1, MAX_HISTORY).await?;
         Ok(stored.iter().filter_map(|stored| stored.decode().ok()).collect())
@@ -261,8 +265,8 @@ impl Store {
 }
 
 /// Brings the records of `value`, which were just written, into `AUDIT`; whether they are there.
-async fn told(bus: &Bus, value: &Intent) -> bool {
-    match append(bus, value, (0, value.audited)).await {
+async fn write_audit(bus: &Bus, value: &Intent) -> bool {
+    match append_records(bus, value, (0, value.audited)).await {
         // Where somebody stands on it already, they brought its records there before.
         Ok(_) | Err(HandleIntentError::Conflict(_)) => true,
         Err(error) => {
@@ -276,7 +280,11 @@ async fn told(bus: &Bus, value: &Intent) -> bool {
 
 /// Appends those records of `value` that `AUDIT` does not have: the last one of the intent there is number `known`, at
 /// sequence `last`. Answers the sequence of the last.
-async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) -> Result<u64, HandleIntentError> {
+async fn append_records(
+    bus: &Bus,
+    value: &Intent,
+    (mut known, mut last): (u32, u64),
+) -> Result<u64, HandleIntentError> {
     let id = value.intent.id;
     let subject = intent_audit(&id.to_string());
     for record in &value.records {
@@ -290,7 +298,7 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
             Err(PublishError::WrongLastSequence { .. }) => {
                 let found = bus.last_on_subject(AUDIT, &subject).await?;
                 let found = found.ok_or(HandleIntentError::Conflict(id))?;
-                known = number(&found);
+                known = record_number(&found);
 
                 if known < record.n {
                     return Err(HandleIntentError::Conflict(id));
@@ -309,6 +317,6 @@ async fn append(bus: &Bus, value: &Intent, (mut known, mut last): (u32, u64)) ->
 }
 
 /// Which transition `stored`, a message of `AUDIT`, tells of; 0 if it cannot be read.
-pub(super) fn number(stored: &Stored) -> u32 {
+pub(super) fn record_number(stored: &Stored) -> u32 {
     stored.decode::<IntentRecord>().map_or(0, |record| record.n)
 }

@@ -15,7 +15,7 @@ use shared::wire::topology::streams::SCHEDULES;
 const FIRED_TTL: &str = "168h";
 
 /// `at` as RFC 3339, in UTC to the millisecond.
-fn rfc3339(at: UnixMillis) -> String {
+fn format_rfc3339(at: UnixMillis) -> String {
     jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| "1970-01-01T00:00:00Z".to_owned(), |at| format!("{at:.3}"))
 }
 
@@ -27,10 +27,10 @@ fn name(timer: &IntentTimer) -> String {
 ///
 /// # Errors
 /// [`PublishError`] where the server refuses it for good.
-pub async fn put(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result<(), PublishError> {
+pub async fn set_timer(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result<(), PublishError> {
     let name = name(timer);
     let out = Outgoing::new(intent_timer(&name), timer)
-        .header("Nats-Schedule", format!("@at {}", rfc3339(at)))
+        .header("Nats-Schedule", format!("@at {}", format_rfc3339(at)))
         .header("Nats-Schedule-Target", intent_fire(&name))
         .header("Nats-Schedule-TTL", FIRED_TTL);
     bus.publish(out).await.map(|_| ())
@@ -46,7 +46,7 @@ pub async fn stop(bus: &Bus, timer: &IntentTimer) {
 
 /// The timer of `intent` for `purpose` at `nominal`.
 #[must_use]
-pub fn timer(intent: &shared::model::intent::Intent, purpose: TimerPurpose, nominal: UnixMillis) -> IntentTimer {
+pub fn new_timer(intent: &shared::model::intent::Intent, purpose: TimerPurpose, nominal: UnixMillis) -> IntentTimer {
     IntentTimer {
         intent: intent.intent.id,
         agent: intent.intent.agent.clone(),
@@ -61,6 +61,9 @@ mod tests {
 
     #[test]
     fn instants_are_written_to_the_millisecond() {
-        assert_eq!(rfc3339(UnixMillis(1_795_305_600_007)), "2026-11-22T00:00:00.007Z");
+        assert_eq!(
+            format_rfc3339(UnixMillis(1_795_305_600_007)),
+            "2026-11-22T00:00:00.007Z"
+        );
     }
 }

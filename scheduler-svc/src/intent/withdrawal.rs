@@ -29,7 +29,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn supersede(&self, value: &Intent) -> Result<(), HandleIntentError> {
+    pub async fn supersede_intent(&self, value: &Intent) -> Result<(), HandleIntentError> {
         let admitted = match value.status {
             IntentStatus::Pending
             | IntentStatus::Rescheduled
@@ -46,7 +46,7 @@ impl Clerk {
 
         let (why, by) = (format!("by {}", record.id), format!("agent:{}", record.agent));
         let code = IntentCode::Superseded;
-        let withdrawn = self.withdraw(Some(&record.agent), old, code, &why, &by, record.turn);
+        let withdrawn = self.withdraw_intent(Some(&record.agent), old, code, &why, &by, record.turn);
         match Box::pin(withdrawn).await {
             Ok(_) | Err(HandleIntentError::Unknown(_) | HandleIntentError::Step(_)) => Ok(()),
             Err(error) => Err(error),
@@ -59,7 +59,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: unknown, or over.
-    pub async fn withdraw(
+    pub async fn withdraw_intent(
         &self,
         agent: Option<&str>,
         id: Ulid,
@@ -75,7 +75,7 @@ impl Clerk {
                 None => false,
             };
             match self
-                .cancel(
+                .cancel_entry(
                     &entry,
                     code,
                     spares_turn,
@@ -89,7 +89,7 @@ impl Clerk {
             {
                 Err(HandleIntentError::Conflict(_)) => {}
                 Err(HandleIntentError::Step(error)) => {
-                    self.settle(&entry.value, self.clock.now()).await?;
+                    self.settle_intent(&entry.value, self.clock.now()).await?;
                     return Err(error.into());
                 }
                 other => return other,
@@ -103,7 +103,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]; a conflict where somebody else has written.
-    pub async fn cancel(
+    pub async fn cancel_entry(
         &self,
         entry: &Entry<Intent>,
         code: IntentCode,
@@ -111,19 +111,19 @@ impl Clerk {
         cause: Cause<'_>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         let intent = &entry.value;
-        let mut next = machine::fresh(intent);
-        machine::cancel(&mut next, code, spares_turn, cause)?;
-        let canceled = self.store.advance(entry, next).await?;
+        let mut next = machine::next_value(intent);
+        machine::cancel_intent(&mut next, code, spares_turn, cause)?;
+        let canceled = self.store.advance_intent(entry, next).await?;
 
         if let Some(due) = intent.due {
-            timers::stop(&self.bus, &timers::timer(intent, TimerPurpose::Fire, due)).await;
+            timers::stop(&self.bus, &timers::new_timer(intent, TimerPurpose::Fire, due)).await;
         }
 
-        self.settle(&canceled.value, cause.at).await?;
+        self.settle_intent(&canceled.value, cause.at).await?;
 
         // Until here it rings for whoever was cut off in between.
         if let Some(running) = &intent.running {
-            let look = timers::timer(intent, TimerPurpose::Outcome, running.nominal);
+            let look = timers::new_timer(intent, TimerPurpose::Outcome, running.nominal);
             timers::stop(&self.bus, &look).await;
         }
 
@@ -172,7 +172,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn settle(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
+    pub async fn settle_intent(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
         let record = &intent.intent;
 
         if !intent.status.is_final() {
@@ -184,7 +184,7 @@ impl Clerk {
         }
 
         if intent.deadline.is_some() {
-            conditions::forget(&self.bus, intent).await;
+            conditions::remove_mark(&self.bus, intent).await;
         }
 
         let fired = intent.fired > 0;
@@ -195,6 +195,6 @@ impl Clerk {
             return Ok(());
         }
 
-        self.books.settle(&record.agent, record.id, fired, now).await
+        self.books.settle_booking(&record.agent, record.id, fired, now).await
     }
 }

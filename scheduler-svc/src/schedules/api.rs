@@ -11,7 +11,7 @@ use shared::schedule::admission::admit;
 use shared::schedule::preview;
 
 use super::event;
-use super::keeper::{KeepScheduleError, Keeper, plan};
+use super::keeper::{KeepScheduleError, Keeper, plan_of};
 
 /// Maximum number of schedules in one response.
 const MAX_LISTED: usize = 10_000;
@@ -48,7 +48,7 @@ impl From<Refusal> for (usize, String) {
 
 /// Builds the service over `keeper`; `zone` is the time zone of schedules that name none.
 #[must_use]
-pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
+pub fn service_spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
     let (listing, showing, previewing, pausing) = (keeper.clone(), keeper.clone(), keeper.clone(), keeper.clone());
     let (resuming, firing, backfilling) = (keeper.clone(), keeper.clone(), keeper.clone());
     let zone = zone.to_owned();
@@ -60,7 +60,7 @@ pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
         })
         .endpoint("show", move |question: OneSchedule| {
             let keeper = showing.clone();
-            async move { Ok(one(&keeper, &question.id).await?) }
+            async move { Ok(read_schedule(&keeper, &question.id).await?) }
         })
         .endpoint("next", move |question: PreviewSchedule| {
             let (keeper, zone) = (previewing.clone(), zone.clone());
@@ -68,24 +68,29 @@ pub fn spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
         })
         .endpoint("pause", move |order: PauseSchedule| {
             let keeper = pausing.clone();
-            async move { Ok(pause(&keeper, order).await?) }
+            async move { Ok(pause_schedule(&keeper, order).await?) }
         })
         .endpoint("resume", move |order: OneSchedule| {
             let keeper = resuming.clone();
-            async move { Ok(resume(&keeper, &order.id).await?) }
+            async move { Ok(resume_schedule(&keeper, &order.id).await?) }
         })
         .endpoint("fire", move |order: OneSchedule| {
             let keeper = firing.clone();
-            async move { Ok(fire(&keeper, &order.id).await?) }
+            async move { Ok(fire_schedule(&keeper, &order.id).await?) }
         })
         .endpoint("backfill", move |order: BackfillSchedule| {
             let keeper = backfilling.clone();
-            async move { Ok(backfill(&keeper, &order).await?) }
+            async move { Ok(backfill_schedule(&keeper, &order).await?) }
         })
 }
 
 async fn list(keeper: &Keeper, question: &ListSchedules) -> Result<ScheduleList, Refusal> {
-    let entries = keeper.book().kv().entries().await.map_err(KeepScheduleError::from)?;
+    let entries = keeper
+        .schedule_book()
+        .kv()
+        .entries()
+        .await
+        .map_err(KeepScheduleError::from)?;
     let mut schedules: Vec<ScheduleRecord> = entries
         .into_iter()
         .map(|(_, entry)| entry.value)
@@ -96,8 +101,8 @@ async fn list(keeper: &Keeper, question: &ListSchedules) -> Result<ScheduleList,
     Ok(ScheduleList { schedules })
 }
 
-async fn one(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
-    let entry = keeper.book().get(id).await.map_err(KeepScheduleError::from)?;
+async fn read_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+    let entry = keeper.schedule_book().get(id).await.map_err(KeepScheduleError::from)?;
     let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
     Ok(entry.value)
 }
@@ -107,8 +112,10 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
     let count = question.count.unwrap_or(PREVIEWED).min(MAX_FIRINGS);
     match (question.id, question.schedule) {
         (Some(id), None) => {
-            let record = one(keeper, &id).await?;
-            let firings = plan(&record).map_err(KeepScheduleError::from)?.preview(after, count);
+            let record = read_schedule(keeper, &id).await?;
+            let firings = plan_of(&record)
+                .map_err(KeepScheduleError::from)?
+                .next_firings(after, count);
             Ok(SchedulePreview {
                 zone: record.spec.zone,
                 firings,
@@ -130,13 +137,13 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
     }
 }
 
-async fn pause(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, Refusal> {
+async fn pause_schedule(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, Refusal> {
     if order.note.len() > MAX_NOTE_BYTES {
         return Err(Refusal(BAD_REQUEST, format!("note: at most {MAX_NOTE_BYTES} bytes")));
     }
 
     keeper
-        .change(&order.id, |record, now| {
+        .change_record(&order.id, |record, now| {
             Ok(ScheduleRecord {
                 paused: Some(Pause {
                     note: order.note.clone(),
@@ -154,15 +161,15 @@ async fn pause(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, 
 }
 
 /// Resumes a schedule. Firings within the pause are neither fired nor counted as missed.
-async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+async fn resume_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
     keeper
-        .change(id, |record, now| {
+        .change_record(id, |record, now| {
             if record.paused.is_none() {
                 return Err(Refusal(CONFLICT, format!("schedule `{id}` is not paused")));
             }
 
             let decided_until = record.decided_until.max(now);
-            let next = plan(record).map_err(KeepScheduleError::from)?.next(decided_until);
+            let next = plan_of(record).map_err(KeepScheduleError::from)?.next(decided_until);
 
             Ok(ScheduleRecord {
                 paused: None,
@@ -177,13 +184,13 @@ async fn resume(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
 }
 
 /// Fires now, even if paused; the next firing does not change.
-async fn fire(keeper: &Keeper, id: &str) -> Result<ScheduleFired, Refusal> {
-    let fired = keeper.change(id, |record, now| Ok::<_, Refusal>(firing_too(record, vec![now], now)));
-    events(&fired.await?)
+async fn fire_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleFired, Refusal> {
+    let fired = keeper.change_record(id, |record, now| Ok::<_, Refusal>(firing_too(record, vec![now], now)));
+    fired_events(&fired.await?)
 }
 
-async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleFired, Refusal> {
-    let fired = keeper.change(&order.id, |record, now| {
+async fn backfill_schedule(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleFired, Refusal> {
+    let fired = keeper.change_record(&order.id, |record, now| {
         if order.until <= order.from || order.until > now {
             return Err(Refusal(
                 BAD_REQUEST,
@@ -193,9 +200,9 @@ async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleF
 
         // A preview excludes its start, so it begins just before `from`. One more than allowed shows that there are
         // too many.
-        let all = plan(record)
+        let all = plan_of(record)
             .map_err(KeepScheduleError::from)?
-            .preview(order.from.plus(-1), MAX_FIRINGS + 1);
+            .next_firings(order.from.plus(-1), MAX_FIRINGS + 1);
         let wanted: Vec<UnixMillis> = all
             .into_iter()
             .map(|firing| firing.nominal)
@@ -212,7 +219,7 @@ async fn backfill(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleF
         Ok(firing_too(record, wanted, now))
     });
 
-    events(&fired.await?)
+    fired_events(&fired.await?)
 }
 
 fn firing_too(record: &ScheduleRecord, firing: Vec<UnixMillis>, now: UnixMillis) -> ScheduleRecord {
@@ -230,9 +237,9 @@ fn firing_too(record: &ScheduleRecord, firing: Vec<UnixMillis>, now: UnixMillis)
     }
 }
 
-fn events(record: &ScheduleRecord) -> Result<ScheduleFired, Refusal> {
+fn fired_events(record: &ScheduleRecord) -> Result<ScheduleFired, Refusal> {
     let ids = record.firing.iter().map(|nominal| {
-        let event = event::firing(&record.spec, *nominal, *nominal).map_err(KeepScheduleError::from)?;
+        let event = event::firing_event(&record.spec, *nominal, *nominal).map_err(KeepScheduleError::from)?;
         Ok(event.id.as_str().to_owned())
     });
     Ok(ScheduleFired {

@@ -72,7 +72,7 @@ pub enum Decision {
 impl Plan<'_> {
     /// Returns the delay of the firing of `nominal`, in milliseconds: the same on every replica.
     #[must_use]
-    pub fn jitter(&self, nominal: UnixMillis) -> i64 {
+    pub fn jitter_ms(&self, nominal: UnixMillis) -> i64 {
         let Ok(bound) = i64::try_from(self.spec.policies.jitter_ms) else {
             return 0;
         };
@@ -99,7 +99,7 @@ impl Plan<'_> {
             if self.is_active(at) {
                 return Some(NextFiring {
                     nominal: at,
-                    due: at.plus(self.jitter(at)),
+                    due: at.plus(self.jitter_ms(at)),
                 });
             }
         }
@@ -109,7 +109,7 @@ impl Plan<'_> {
 
     /// Returns the first firings with nominal times after `after`, at most `count`.
     #[must_use]
-    pub fn preview(&self, after: UnixMillis, count: usize) -> Vec<NextFiring> {
+    pub fn next_firings(&self, after: UnixMillis, count: usize) -> Vec<NextFiring> {
         std::iter::successors(self.next(after), |last| self.next(last.nominal))
             .take(count)
             .collect()
@@ -124,7 +124,7 @@ impl Plan<'_> {
         };
         let local = self.zone.to_datetime(at);
         let minute = u16::from(local.hour().unsigned_abs()) * 60 + u16::from(local.minute().unsigned_abs());
-        holds(hours, minute)
+        is_active_at(hours, minute)
     }
 
     fn window_ms(&self) -> i64 {
@@ -137,7 +137,7 @@ impl Plan<'_> {
     }
 }
 
-fn holds(hours: &ActiveHours, minute: u16) -> bool {
+fn is_active_at(hours: &ActiveHours, minute: u16) -> bool {
     if hours.from_minute <= hours.until_minute {
         (hours.from_minute..hours.until_minute).contains(&minute)
     } else {
@@ -148,7 +148,7 @@ fn holds(hours: &ActiveHours, minute: u16) -> bool {
 /// Decides what follows from `record` at `now`; `under_way` states whether its last firing is in progress, if that is
 /// known.
 #[must_use]
-pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
+pub fn decide_next(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
     if record.paused.is_some() {
         return put_away(record);
     }
@@ -161,11 +161,11 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
             return Decision::Nothing;
         }
         // The schedule is new or has changed, or the time zone's data has changed.
-        return written(ScheduleRecord { next, ..step(record) });
+        return write_decision(ScheduleRecord { next, ..step(record) });
     }
 
     let overdue = if is_due {
-        overdue(record, plan, now)
+        find_overdue(record, plan, now)
     } else {
         Overdue::default()
     };
@@ -212,7 +212,7 @@ pub fn decide(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_w
         hold_back(&mut after, held_back, now);
     }
 
-    written(after)
+    write_decision(after)
 }
 
 /// Returns whether `after` fires one that was held back by a firing which counts as over only because its hour has
@@ -243,7 +243,7 @@ fn step(record: &ScheduleRecord) -> ScheduleRecord {
     }
 }
 
-fn written(record: ScheduleRecord) -> Decision {
+fn write_decision(record: ScheduleRecord) -> Decision {
     Decision::Write(Box::new(record))
 }
 
@@ -252,7 +252,7 @@ fn put_away(record: &ScheduleRecord) -> Decision {
     if record.next.is_none() && record.buffered.is_none() {
         return Decision::Nothing;
     }
-    written(ScheduleRecord {
+    write_decision(ScheduleRecord {
         next: None,
         buffered: None,
         ..step(record)
@@ -286,7 +286,7 @@ struct Overdue {
     until: Option<UnixMillis>,
 }
 
-fn overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue {
+fn find_overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue {
     let all = std::iter::successors(plan.next(record.decided_until), |last| plan.next(last.nominal));
     let mut all: Vec<NextFiring> = all.take_while(|firing| firing.due <= now).take(MAX_WALK).collect();
     if all.len() == MAX_WALK {

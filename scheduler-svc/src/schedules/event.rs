@@ -15,7 +15,11 @@ use crate::tick::TIMER_CHANNEL;
 ///
 /// # Errors
 /// Fails if the schedule's id makes no event id, because it is too long or has control characters.
-pub fn firing(spec: &ScheduleSpec, nominal: UnixMillis, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn firing_event(
+    spec: &ScheduleSpec,
+    nominal: UnixMillis,
+    received_at: UnixMillis,
+) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:{}:{nominal}", spec.id))?;
     let mut event = Event::new(id, TIMER_CHANNEL, &spec.id, nominal);
     event.origin = Origin::System;
@@ -58,7 +62,7 @@ mod tests {
             metadata: serde_json::Map::new(),
         };
 
-        let event = firing(&spec, UnixMillis(1_800_000), UnixMillis(1_800_009)).expect("an event");
+        let event = firing_event(&spec, UnixMillis(1_800_000), UnixMillis(1_800_009)).expect("an event");
         assert_eq!(event.id.as_str(), "timer:hook:a/b:0:1800000");
         assert_eq!(event.conversation(), ("timer", "default", "hook:a/b:0"));
         assert_eq!(

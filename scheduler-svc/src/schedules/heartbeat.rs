@@ -35,7 +35,7 @@ struct Persona {
 ///
 /// # Errors
 /// Returns [`ReadHeartbeatsError`] with the persona and the key of each fault.
-pub fn heartbeats(text: &str, now: UnixMillis) -> Result<Vec<ScheduleSpec>, ReadHeartbeatsError> {
+pub fn heartbeat_specs(text: &str, now: UnixMillis) -> Result<Vec<ScheduleSpec>, ReadHeartbeatsError> {
     let mut specs = Vec::new();
     let read = read_yaml(text, |file: &File| add_specs(file, now, &mut specs));
     read.map(|_| specs).map_err(ReadHeartbeatsError)
@@ -46,7 +46,7 @@ fn add_specs(file: &File, now: UnixMillis, specs: &mut Vec<ScheduleSpec>) -> Vec
     let mut faults = Vec::new();
     for (name, persona) in &file.personas {
         let Some(beat) = &persona.heartbeat else { continue };
-        match spec(name, beat, now) {
+        match heartbeat_spec(name, beat, now) {
             Ok(spec) => specs.push(spec),
             Err(found) => faults.extend(found),
         }
@@ -55,7 +55,7 @@ fn add_specs(file: &File, now: UnixMillis, specs: &mut Vec<ScheduleSpec>) -> Vec
     faults
 }
 
-fn spec(persona: &str, beat: &Heartbeat, now: UnixMillis) -> Result<ScheduleSpec, Vec<KeyFault>> {
+fn heartbeat_spec(persona: &str, beat: &Heartbeat, now: UnixMillis) -> Result<ScheduleSpec, Vec<KeyFault>> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, problem: String| {
         faults.push(KeyFault::new(format!("personas.{persona}.heartbeat.{key}"), problem));
@@ -122,7 +122,7 @@ mod tests {
 
     fn check(heartbeat: &str) -> Result<Vec<ScheduleSpec>, String> {
         let text = format!("personas:\n  default: {{runner: echo}}\n  atlas: {{heartbeat: {heartbeat}}}\n");
-        heartbeats(&text, UnixMillis(1_780_000_000_000)).map_err(|error| error.to_string())
+        heartbeat_specs(&text, UnixMillis(1_780_000_000_000)).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -171,6 +171,6 @@ mod tests {
         );
 
         assert!(check("{evry: 5m}").is_err());
-        assert_eq!(heartbeats("", UnixMillis(0)).expect("an empty file"), []);
+        assert_eq!(heartbeat_specs("", UnixMillis(0)).expect("an empty file"), []);
     }
 }

@@ -40,11 +40,11 @@ pub struct Job {
 ///
 /// # Errors
 /// Returns all faults, as `jobs.NAME.key: what is expected`.
-pub fn specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
+pub fn job_specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
     let mut found = Vec::new();
     let mut faults = Vec::new();
     for (name, job) in jobs {
-        match spec(name, job, zone) {
+        match job_spec(name, job, zone) {
             Ok(spec) => found.push(spec),
             Err(fault) => faults.push(format!("jobs.{name}.{fault}")),
         }
@@ -52,7 +52,7 @@ pub fn specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<ScheduleSpe
     if faults.is_empty() { Ok(found) } else { Err(faults) }
 }
 
-fn spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
+fn job_spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(format!("name: expected 1 to {MAX_NAME_BYTES} bytes"));
     }
@@ -101,7 +101,7 @@ mod tests {
         let mut report = job("cron 0 9 * * MON-FRI");
         report.jitter = "30s".to_owned();
         let jobs = BTreeMap::from([("report".to_owned(), report)]);
-        let specs = specs(&jobs, "Europe/Berlin").expect("good jobs");
+        let specs = job_specs(&jobs, "Europe/Berlin").expect("good jobs");
         assert_eq!(
             (specs[0].id.as_str(), specs[0].zone.as_str()),
             ("config:report", "Europe/Berlin")
@@ -119,7 +119,7 @@ mod tests {
             ("c".to_owned(), job("every 5s")),
         ]);
 
-        let faults = specs(&jobs, "UTC").expect_err("three faults");
+        let faults = job_specs(&jobs, "UTC").expect_err("three faults");
         assert!(faults[0].starts_with("jobs.a.schedule: "), "{faults:?}");
         assert!(faults[1].starts_with("jobs.b.catchup_window: "), "{faults:?}");
         assert!(
@@ -127,7 +127,7 @@ mod tests {
             "{faults:?}"
         );
 
-        let nowhere = specs(&BTreeMap::from([("c".to_owned(), job("every 1h"))]), "Mars").expect_err("no zone");
+        let nowhere = job_specs(&BTreeMap::from([("c".to_owned(), job("every 1h"))]), "Mars").expect_err("no zone");
         assert_eq!(nowhere, ["jobs.c.schedule: time zone `Mars` is not known"]);
     }
 }

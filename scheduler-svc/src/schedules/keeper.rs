@@ -21,7 +21,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use super::decide::{Decision, Plan, UnderWay, decide, fresh_last, gives_up_waiting};
+use super::decide::{Decision, Plan, UnderWay, decide_next, fresh_last, gives_up_waiting};
 use super::event;
 use super::under_way::{find_out, tell_unknown};
 use crate::fired::OnFire;
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Keeper {
 ///
 /// # Errors
 /// Returns [`ParseScheduleError`] if its text cannot be parsed.
-pub fn plan(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
+pub fn plan_of(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
     Ok(Plan {
         spec: &record.spec,
         schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone)?,
@@ -113,7 +113,7 @@ impl Keeper {
 
     /// Store of the schedules' records.
     #[must_use]
-    pub const fn book(&self) -> &ScheduleBook {
+    pub const fn schedule_book(&self) -> &ScheduleBook {
         &self.book
     }
 
@@ -140,7 +140,7 @@ impl Keeper {
                     () = &mut again => break,
                     Some(id) = written.next(), if !written.is_empty() => {
                         waits.remove(&id);
-                        self.reconcile(&id).await;
+                        self.reconcile_schedule(&id).await;
                         continue;
                     }
                     told = watch.next() => told,
@@ -156,7 +156,7 @@ impl Keeper {
                             }));
                         }
                     }
-                    KvEvent::Put { value, .. } => self.reconcile(&value.spec.id).await,
+                    KvEvent::Put { value, .. } => self.reconcile_schedule(&value.spec.id).await,
                     KvEvent::Gone { .. } => {}
                     // Timers may be set for records that no longer exist; the existing records are checked now.
                     KvEvent::Anew => is_current = false,
@@ -171,8 +171,8 @@ impl Keeper {
     }
 
     /// Checks `id`; an error is left to the next check.
-    async fn reconcile(&self, id: &str) {
-        if let Err(error) = self.look(id, None).await {
+    async fn reconcile_schedule(&self, id: &str) {
+        if let Err(error) = self.advance_schedule(id, None).await {
             tracing::warn!(schedule = id, %error, "failed to check a schedule; retrying later");
             pause(REPAIR_PAUSE).await;
         }
@@ -182,7 +182,7 @@ impl Keeper {
     ///
     /// # Errors
     /// Returns [`KeepScheduleError`]. Effects so far are kept, and another check completes them.
-    pub async fn look(&self, id: &str, fired: Option<&ScheduleTimer>) -> Result<(), KeepScheduleError> {
+    pub async fn advance_schedule(&self, id: &str, fired: Option<&ScheduleTimer>) -> Result<(), KeepScheduleError> {
         for _ in 0..TRIES {
             let Some(entry) = self.book.get(id).await? else {
                 return Ok(());
@@ -194,10 +194,10 @@ impl Keeper {
             match own {
                 // The timer is due by the server's clock, even if ours is behind.
                 Some(_) => now = now.max(record.timer_due().unwrap_or(now)),
-                None => self.complete(record).await?,
+                None => self.complete_decision(record).await?,
             }
 
-            match self.decision(record, now).await? {
+            match self.decide_record(record, now).await? {
                 Decision::Nothing | Decision::Ask => return Ok(()),
                 Decision::Write(after) => {
                     if self.write(&entry, &after).await? {
@@ -214,7 +214,7 @@ impl Keeper {
     ///
     /// # Errors
     /// Returns [`KeepScheduleError`], or the error of `change`.
-    pub async fn change<E: From<KeepScheduleError>>(
+    pub async fn change_record<E: From<KeepScheduleError>>(
         &self,
         id: &str,
         change: impl Fn(&ScheduleRecord, UnixMillis) -> Result<ScheduleRecord, E>,
@@ -223,7 +223,7 @@ impl Keeper {
         for _ in 0..TRIES {
             let entry = self.book.get(id).await.map_err(unread)?;
             let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
-            self.complete(&entry.value).await?;
+            self.complete_decision(&entry.value).await?;
 
             let after = change(&entry.value, self.clock.now())?;
             if self.write(&entry, &after).await? {
@@ -235,18 +235,18 @@ impl Keeper {
         Err(KeepScheduleError::Contended { id: id.to_owned() }.into())
     }
 
-    async fn decision(&self, record: &ScheduleRecord, now: UnixMillis) -> Result<Decision, KeepScheduleError> {
-        let plan = plan(record)?;
-        match decide(record, &plan, now, None) {
+    async fn decide_record(&self, record: &ScheduleRecord, now: UnixMillis) -> Result<Decision, KeepScheduleError> {
+        let plan = plan_of(record)?;
+        match decide_next(record, &plan, now, None) {
             Decision::Ask => {
                 let last = fresh_last(record, now);
-                let last = last.map(|last| event::firing(&record.spec, last.nominal, last.at));
+                let last = last.map(|last| event::firing_event(&record.spec, last.nominal, last.at));
                 let under_way = find_out(&self.bus, record, last.transpose()?.as_ref()).await;
                 if under_way == UnderWay::Unknown {
                     tell_unknown(record);
                 }
 
-                Ok(decide(record, &plan, now, Some(under_way)))
+                Ok(decide_next(record, &plan, now, Some(under_way)))
             }
             Decision::Write(after) => {
                 if gives_up_waiting(record, &after, now) {
@@ -271,7 +271,7 @@ impl Keeper {
 
     /// Executes the effects of a decision that another replica may have left half done. They are complete if its timer
     /// is set.
-    async fn complete(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
+    async fn complete_decision(&self, record: &ScheduleRecord) -> Result<(), KeepScheduleError> {
         if record.timer_due().is_some() {
             let set: Option<ScheduleTimer> = self.timers.get(&TimerPlace::of_schedule(&record.spec.id)).await?;
             let stands = match set {
@@ -299,7 +299,7 @@ impl Keeper {
         let Some(nominal) = record.firing.last() else {
             return Ok(true);
         };
-        let event = event::firing(&record.spec, *nominal, *nominal)?;
+        let event = event::firing_event(&record.spec, *nominal, *nominal)?;
         let place = subject::conversation(&event.channel, event.account(), &event.peer.id);
         let stored = self.bus.last_on_subject(streams::EVENTS, &place).await?;
         let last = stored.and_then(|stored| stored.event(self.bus.trust()).ok());
@@ -356,15 +356,15 @@ impl Keeper {
                     nominal: record.next.map_or(due, |next| next.nominal),
                     generation,
                 };
-                self.timers.put(&place, due, &timer, yields).await?
+                self.timers.set_timer(&place, due, &timer, yields).await?
             }
-            None => self.timers.cancel(&place, yields).await?,
+            None => self.timers.cancel_timer(&place, yields).await?,
         })
     }
 
     async fn publish(&self, record: &ScheduleRecord, nominal: UnixMillis) -> Result<(), KeepScheduleError> {
         let now = self.clock.now();
-        let event = event::firing(&record.spec, nominal, now)?;
+        let event = event::firing_event(&record.spec, nominal, now)?;
         let span = root_span("scheduler.schedule");
         let carrier = carrier_of(&span, &Carrier::default());
         span.record("event_id", tracing::field::display(&event.id));
@@ -388,7 +388,7 @@ impl Keeper {
 
 #[async_trait]
 impl OnFire<ScheduleTimer> for Keeper {
-    async fn fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
-        Ok(self.look(&timer.id, Some(timer)).await?)
+    async fn handle_fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
+        Ok(self.advance_schedule(&timer.id, Some(timer)).await?)
     }
 }

@@ -50,7 +50,7 @@ impl World {
             nominal: due,
         };
 
-        self.desks[0].clerk.ring(&timer).await.expect("fired");
+        self.desks[0].clerk.handle_timer(&timer).await.expect("fired");
         let running = [IntentStatus::Proposed, IntentStatus::Pending, IntentStatus::Running];
         assert_eq!(self.ways(ulid(number)).await, running, "AUDIT has all of it");
 
@@ -60,7 +60,12 @@ impl World {
     /// Whether `AUDIT` knows that `number` is over, as KV says.
     async fn is_told(&self, number: u128) -> bool {
         assert_eq!(self.status(ulid(number)).await, IntentStatus::Completed);
-        let history = self.desks[0].clerk.store.history(ulid(number)).await.expect("AUDIT");
+        let history = self.desks[0]
+            .clerk
+            .store
+            .read_history(ulid(number))
+            .await
+            .expect("AUDIT");
         history.last().expect("records").to == IntentStatus::Completed
     }
 }
@@ -90,7 +95,7 @@ async fn an_end_that_audit_refuses_is_told_there_later_and_once() {
         world.audit_takes(&former).await;
         // Another replica comes by before the one that ended it tries again.
         let value = two.clerk.store.find(None, ulid(number + 1)).await.expect("there").value;
-        two.clerk.store.audit(&value).await.expect("told");
+        two.clerk.store.ensure_audited(&value).await.expect("told");
 
         assert!(world.is_told(number + 1).await);
 
@@ -121,7 +126,7 @@ async fn an_intent_that_goes_on_is_shown_as_it_is() {
                 reason: "moved".to_owned(),
             };
 
-            one.reschedule(moved).await.expect("moved");
+            one.reschedule_intent(moved).await.expect("moved");
         }
 
         over.store(true, Ordering::Relaxed);

@@ -81,7 +81,7 @@ async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
 
     world.cut_off(21, 20).await;
     let again = || proposal(21, json!({}));
-    let (left, right) = tokio::join!(one.propose(again()), two.propose(again()));
+    let (left, right) = tokio::join!(one.propose_intent(again()), two.propose_intent(again()));
 
     assert_eq!(left.expect("there"), right.expect("there"));
     assert_eq!(world.last_code(20).await, IntentCode::Superseded, "asked again");
@@ -97,7 +97,7 @@ async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
         response: None,
     };
 
-    let (left, right) = tokio::join!(one.decide(yes()), two.decide(yes()));
+    let (left, right) = tokio::join!(one.decide_intent(yes()), two.decide_intent(yes()));
     left.and(right).expect("the same word twice");
     assert_eq!(world.status(ulid(31)).await, IntentStatus::Pending);
     assert_eq!(world.last_code(30).await, IntentCode::Superseded);
@@ -106,7 +106,10 @@ async fn the_one_whose_place_is_taken_never_fires_beside_the_other() {
     let due = one.clerk.store.find(None, ulid(41)).await.expect("there").value.due;
     let due = due.expect("a time");
     world.clock.set(due);
-    one.clerk.due("default", ulid(41), due, None).await.expect("fired");
+    one.clerk
+        .handle_due("default", ulid(41), due, None)
+        .await
+        .expect("fired");
 
     assert_eq!(world.status(ulid(41)).await, IntentStatus::Running);
     assert_eq!(
@@ -130,23 +133,27 @@ async fn reservations_that_no_intent_stands_behind_are_freed() {
     }
 
     for number in [2, 3] {
-        desk.cancel(cancel(number)).await.expect("withdrawn");
+        desk.cancel_intent(cancel(number)).await.expect("withdrawn");
     }
 
     assert_eq!(world.booked().await, [ulid(1)]);
 
     world.book_again(&[2, 3, 4]).await;
-    desk.cancel(cancel(3)).await.expect("the same again");
+    desk.cancel_intent(cancel(3)).await.expect("the same again");
     assert_eq!(
         world.booked().await,
         [ulid(1), ulid(2), ulid(4)],
         "settled behind the first"
     );
 
-    reconcile::walk(&desk.clerk, u64::MAX, shutdown).await.expect("walked");
+    reconcile::reconcile_all(&desk.clerk, u64::MAX, shutdown)
+        .await
+        .expect("walked");
     assert_eq!(world.booked().await, [ulid(1), ulid(4)], "4 may be on its way");
 
     world.clock.advance(11 * 60_000);
-    reconcile::walk(&desk.clerk, u64::MAX, shutdown).await.expect("walked");
+    reconcile::reconcile_all(&desk.clerk, u64::MAX, shutdown)
+        .await
+        .expect("walked");
     assert_eq!(world.booked().await, [ulid(1)]);
 }

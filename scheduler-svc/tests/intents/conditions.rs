@@ -63,18 +63,27 @@ async fn quiet_is_looked_for_when_it_could_be_and_a_deadline_ends_it() {
 
     let said = SystemClock.now();
     world.clock.set(begun.plus(60_000).max(said.plus(30_000)));
-    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    clerk
+        .handle_due("default", ulid(1), world.now(), None)
+        .await
+        .expect("looked");
 
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
 
     world.clock.set(SystemClock.now().plus(61_000));
-    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    clerk
+        .handle_due("default", ulid(1), world.now(), None)
+        .await
+        .expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
 
     let events = json!({ "schedule": { "type": "event_matches", "match": { "from": "x" }, "deadline_seconds": 60 } });
     world.propose(3, events).await;
     world.clock.advance(60_000);
-    clerk.due("default", ulid(3), world.now(), None).await.expect("over");
+    clerk
+        .handle_due("default", ulid(3), world.now(), None)
+        .await
+        .expect("over");
 
     assert_eq!(
         world.history(ulid(3)).await.last().expect("one").code,
@@ -110,11 +119,17 @@ async fn quiet_is_that_of_the_conversation_that_asked() {
 
     // Whatever the machine does in between: the message is stored no earlier than this.
     world.clock.set(before.plus(59_000).max(world.now().plus(30_000)));
-    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    clerk
+        .handle_due("default", ulid(1), world.now(), None)
+        .await
+        .expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "somebody spoke");
 
     world.clock.set(SystemClock.now().plus(62_000));
-    clerk.due("default", ulid(1), world.now(), None).await.expect("looked");
+    clerk
+        .handle_due("default", ulid(1), world.now(), None)
+        .await
+        .expect("looked");
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
 
     let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
@@ -124,7 +139,7 @@ async fn quiet_is_that_of_the_conversation_that_asked() {
         let mut nowhere = proposal(2, more);
         nowhere.delivery_context.peer_id = None;
         nowhere.id = None;
-        let refused = world.desks[0].propose(nowhere).await.expect("an answer");
+        let refused = world.desks[0].propose_intent(nowhere).await.expect("an answer");
         let code = refused.rejection.map(|rejection| rejection.code());
         assert_eq!(code, Some("bad_schedule"), "there is no user to wait for");
     }
@@ -143,7 +158,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
     world.propose(1, ended.clone()).await;
     let mut elsewhere = proposal(2, ended.clone());
     elsewhere.session = "other".to_owned();
-    world.desks[0].propose(elsewhere).await.expect("an answer");
+    world.desks[0].propose_intent(elsewhere).await.expect("an answer");
     world.clock.set(SystemClock.now().plus(1_000));
     let told = TellReset {
         agent: "default".to_owned(),
@@ -179,7 +194,7 @@ async fn a_reset_ends_the_chat_of_what_was_asked_for_before() {
     for number in [2, 3] {
         let clerk = &world.desks[0].clerk;
         clerk
-            .due("default", ulid(number), world.now(), None)
+            .handle_due("default", ulid(number), world.now(), None)
             .await
             .expect("looked");
     }
@@ -208,7 +223,7 @@ async fn a_users_message_makes_it_moot_where_it_asked_for_that() {
     for number in [1, 2] {
         world.desks[0]
             .clerk
-            .due("default", ulid(number), due, None)
+            .handle_due("default", ulid(number), due, None)
             .await
             .expect("fine");
     }
@@ -233,7 +248,7 @@ async fn a_recurring_one_goes_on_and_a_chain_ends() {
 
     for round in 0..2 {
         world.clock.set(due);
-        clerk.due("default", ulid(1), due, None).await.expect("fired");
+        clerk.handle_due("default", ulid(1), due, None).await.expect("fired");
         let dispatch = world.dispatches().await.pop().expect("a dispatch").1;
         world.turn(&dispatch, completed).await;
 
@@ -263,7 +278,7 @@ async fn a_recurring_one_goes_on_and_a_chain_ends() {
         let mut next = proposal(100 + depth, json!({}));
         next.causation = Some(event_id(parent, world.now()).expect("an id"));
 
-        let answer = world.desks[0].propose(next).await.expect("an answer");
+        let answer = world.desks[0].propose_intent(next).await.expect("an answer");
         if answer.status == IntentStatus::Rejected {
             break answer.rejection.expect("a reason");
         }
@@ -292,7 +307,9 @@ async fn the_reconciler_repairs_what_a_crash_leaves() {
         .expect("as if cut off before the audit");
 
     world.clock.set(due.plus(120_000));
-    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    reconcile::reconcile_all(clerk, 0, &world.shutdown)
+        .await
+        .expect("walked");
 
     for number in [1, 2] {
         assert_eq!(world.status(ulid(number)).await, IntentStatus::Running, "overdue");
@@ -304,14 +321,18 @@ async fn the_reconciler_repairs_what_a_crash_leaves() {
     }
 
     world.clock.advance(120_000);
-    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    reconcile::reconcile_all(clerk, 0, &world.shutdown)
+        .await
+        .expect("walked");
 
     for number in [1, 2] {
         assert_eq!(world.ways(ulid(number)).await[3], IntentStatus::Completed);
     }
 
     let before = world.bus.stream_state(AUDIT).await.expect("AUDIT").last;
-    reconcile::walk(clerk, 0, &world.shutdown).await.expect("walked");
+    reconcile::reconcile_all(clerk, 0, &world.shutdown)
+        .await
+        .expect("walked");
     assert_eq!(
         world.bus.stream_state(AUDIT).await.expect("AUDIT").last,
         before,
@@ -319,7 +340,9 @@ async fn the_reconciler_repairs_what_a_crash_leaves() {
     );
 
     world.clock.advance(31 * 86_400_000);
-    reconcile::walk(clerk, u64::MAX, &world.shutdown).await.expect("walked");
+    reconcile::reconcile_all(clerk, u64::MAX, &world.shutdown)
+        .await
+        .expect("walked");
     assert!(
         clerk.store.get(None, ulid(1)).await.expect("KV").is_none(),
         "forgotten after a month"

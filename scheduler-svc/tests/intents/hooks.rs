@@ -60,7 +60,12 @@ async fn a_hook_is_run_by_one_event_and_its_record_ends_the_intent() {
         let wish = json!({ "kind": "run_hook", "parameters": { "hook": "nightly", "input": number } });
         let due = world.propose(number, wish).await.due.expect("it is admitted");
         world.clock.set(due);
-        let fire = async |replica: usize| world.desks[replica].clerk.due("default", ulid(number), due, None).await;
+        let fire = async |replica: usize| {
+            world.desks[replica]
+                .clerk
+                .handle_due("default", ulid(number), due, None)
+                .await
+        };
 
         let record = async {
             let event = fired(&world, number).await;
@@ -104,7 +109,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
             world.evaluated(&event, invocation("another", other)).await;
         };
 
-        let (fired, ()) = tokio::join!(clerk.due("default", ulid(number), due, None), record);
+        let (fired, ()) = tokio::join!(clerk.handle_due("default", ulid(number), due, None), record);
         fired.expect("fired");
 
         due
@@ -154,7 +159,7 @@ async fn a_hook_that_is_evaluated_late_ends_it_late() {
     let wish = json!({ "kind": "run_hook", "parameters": { "hook": "nightly" } });
     let due = world.propose(1, wish).await.due.expect("it is admitted");
     world.clock.set(due);
-    clerk.due("default", ulid(1), due, None).await.expect("fired");
+    clerk.handle_due("default", ulid(1), due, None).await.expect("fired");
 
     assert!(!clerk.look_for_end("default", ulid(1), due).await.expect("looked"));
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);

@@ -130,11 +130,11 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
     let mut running = Vec::new();
     for number in 0..2 {
         let needs = needs(&world.bus, Arc::new(SystemClock), number, &world.shutdown);
-        world.desks.push(scheduler_svc::intent::service::desk(
+        world.desks.push(scheduler_svc::intent::service::new_desk(
             &needs,
-            Registry::shipped().expect("kinds"),
+            Registry::shipped_registry().expect("kinds"),
         ));
-        running.push(tokio::spawn(run(needs, Registry::shipped().expect("kinds"))));
+        running.push(tokio::spawn(run(needs, Registry::shipped_registry().expect("kinds"))));
     }
 
     let follow_up = json!({
@@ -204,7 +204,7 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
         due = world.propose(number, strict.clone()).await.due.expect("a time");
     }
 
-    desk.decide(decide(1, true)).await.expect("early");
+    desk.decide_intent(decide(1, true)).await.expect("early");
     assert_eq!(
         world.status(ulid(1)).await,
         IntentStatus::Pending,
@@ -214,7 +214,10 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
     world.clock.set(due);
 
     for number in 1..=4 {
-        desk.clerk.due("default", ulid(number), due, None).await.expect("fine");
+        desk.clerk
+            .handle_due("default", ulid(number), due, None)
+            .await
+            .expect("fine");
     }
 
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Running);
@@ -224,34 +227,37 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
         "it waits for a word"
     );
 
-    desk.decide(decide(2, true)).await.expect("yes");
+    desk.decide_intent(decide(2, true)).await.expect("yes");
     assert_eq!(world.status(ulid(2)).await, IntentStatus::Running);
 
-    desk.decide(decide(3, false)).await.expect("no");
+    desk.decide_intent(decide(3, false)).await.expect("no");
     assert_eq!(
         world.history(ulid(3)).await.last().expect("one").code,
         IntentCode::Declined
     );
 
     world.clock.advance(15 * 60_000);
-    desk.clerk.due("default", ulid(4), due, None).await.expect("lapsed");
+    desk.clerk
+        .handle_due("default", ulid(4), due, None)
+        .await
+        .expect("lapsed");
     assert_eq!(
         world.history(ulid(4)).await.last().expect("one").code,
         IntentCode::ApprovalExpired
     );
 
-    let late = desk.decide(decide(4, true)).await.expect_err("too late");
-    assert_eq!(late.answer().0, 409);
+    let late = desk.decide_intent(decide(4, true)).await.expect_err("too late");
+    assert_eq!(late.to_answer().0, 409);
 
     for nobody in ["agent:default", "default", "mallory", ""] {
         let said = desk
-            .decide(DecideIntent {
+            .decide_intent(DecideIntent {
                 by: nobody.to_owned(),
                 ..decide(2, true)
             })
             .await;
 
-        assert_eq!(said.expect_err("not theirs").answer().0, 403, "{nobody}");
+        assert_eq!(said.expect_err("not theirs").to_answer().0, 403, "{nobody}");
     }
 
     for number in [1, 2] {
@@ -288,16 +294,16 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
             "{round}"
         );
 
-        clerk.ring(&value(due)).await.expect("asked ahead");
+        clerk.handle_timer(&value(due)).await.expect("asked ahead");
         assert!(clerk.approvals.was_asked(&standing().await).await.expect("KV"));
 
         world.clock.set(due);
-        clerk.due("default", ulid(1), due, None).await.expect("waits");
+        clerk.handle_due("default", ulid(1), due, None).await.expect("waits");
         assert_eq!(world.status(ulid(1)).await, IntentStatus::Pending, "{round}");
 
         world.clock.set(due.plus(900_000));
         let timer = value(due);
-        let (one, other) = tokio::join!(clerk.ring(&timer), world.desks[1].clerk.ring(&timer));
+        let (one, other) = tokio::join!(clerk.handle_timer(&timer), world.desks[1].clerk.handle_timer(&timer));
         one.and(other).expect("lapsed");
         let last = world.history(ulid(1)).await;
         let codes: Vec<IntentCode> = last.iter().rev().take(2).map(|record| record.code).collect();

@@ -23,7 +23,7 @@ impl World {
             nominal: due,
         };
         self.clock.set(due.plus(hours * HOUR_MS));
-        self.desks[0].clerk.ring(&timer).await.expect("looked");
+        self.desks[0].clerk.handle_timer(&timer).await.expect("looked");
         self.status(ulid(number)).await
     }
 
@@ -31,7 +31,10 @@ impl World {
         let due = self.propose(number, json!({})).await.due.expect("a time");
         self.clock.set(due);
         let clerk = &self.desks[0].clerk;
-        clerk.due("default", ulid(number), due, None).await.expect("fired");
+        clerk
+            .handle_due("default", ulid(number), due, None)
+            .await
+            .expect("fired");
         due
     }
 }

@@ -40,7 +40,10 @@ impl World {
 
     async fn fires(&self, number: u128, due: UnixMillis) {
         let clerk = &self.desks[0].clerk;
-        clerk.due("default", ulid(number), due, None).await.expect("fired");
+        clerk
+            .handle_due("default", ulid(number), due, None)
+            .await
+            .expect("fired");
     }
 
     /// The timer of the firing `due` rings, `minutes` behind it.
@@ -52,7 +55,7 @@ impl World {
             purpose: TimerPurpose::Outcome,
             nominal: due,
         };
-        self.desks[0].clerk.ring(&timer).await.expect("looked");
+        self.desks[0].clerk.handle_timer(&timer).await.expect("looked");
     }
 
     /// The messages of `stream` on `subject` that are no orders.
@@ -262,7 +265,10 @@ async fn a_firing_that_is_published_twice_says_so_and_has_one_event() {
     let due = world.has_fired(1, json!({})).await;
     let copies = until("the window is over", || async {
         let clerk = &world.desks[1].clerk;
-        clerk.due("default", ulid(1), due, None).await.expect("fired again");
+        clerk
+            .handle_due("default", ulid(1), due, None)
+            .await
+            .expect("fired again");
         let stored = world.stored(DISPATCHES, ">").await;
         (stored.len() > 1).then_some(stored)
     })

@@ -180,7 +180,9 @@ impl Race<'_> {
             Before::Pending | Before::Running | Before::Ended | Before::Failed => json!({}),
         };
 
-        desk.propose(self.asked(self.number, more)).await.expect("an answer");
+        desk.propose_intent(self.asked(self.number, more))
+            .await
+            .expect("an answer");
 
         if before == Before::Asked {
             return 1;
@@ -191,7 +193,7 @@ impl Race<'_> {
 
         if before == Before::Strict {
             desk.clerk
-                .ring(&self.timer(rings))
+                .handle_timer(&self.timer(rings))
                 .await
                 .expect("the approver is asked");
         }
@@ -200,7 +202,7 @@ impl Race<'_> {
             return 2;
         }
 
-        desk.clerk.ring(&self.timer(rings)).await.expect("it fires");
+        desk.clerk.handle_timer(&self.timer(rings)).await.expect("it fires");
         let turn = turns(world, id).await.pop().expect("a dispatch");
         match before {
             Before::Ended | Before::Recurring => world.turn(&turn, completed).await,
@@ -225,10 +227,10 @@ impl Race<'_> {
         let id = ulid(self.number);
         let nominal = known.map_or(UnixMillis(0), rings);
         match step {
-            Step::Ask => desk.propose(self.asked(self.number, json!({}))).await.map(drop),
+            Step::Ask => desk.propose_intent(self.asked(self.number, json!({}))).await.map(drop),
             Step::AskBadly => {
                 let dance = self.asked(self.number, json!({ "kind": "dance" }));
-                desk.propose(dance).await.map(drop)
+                desk.propose_intent(dance).await.map(drop)
             }
             Step::Cancel(by) => {
                 let question = CancelIntent {
@@ -239,7 +241,7 @@ impl Race<'_> {
                     reason: "no".to_owned(),
                 };
 
-                desk.cancel(question).await.map(drop)
+                desk.cancel_intent(question).await.map(drop)
             }
             Step::Move(seconds) => {
                 let schedule = json!({ "type": "after", "seconds": seconds });
@@ -251,10 +253,14 @@ impl Race<'_> {
                     reason: "later".to_owned(),
                 };
 
-                desk.reschedule(question).await.map(drop)
+                desk.reschedule_intent(question).await.map(drop)
             }
-            Step::Ring => desk.clerk.ring(&self.timer(nominal)).await,
-            Step::Met => desk.clerk.due(&self.agent, id, nominal, Some(ConditionMet)).await,
+            Step::Ring => desk.clerk.handle_timer(&self.timer(nominal)).await,
+            Step::Met => {
+                desk.clerk
+                    .handle_due(&self.agent, id, nominal, Some(ConditionMet))
+                    .await
+            }
             Step::Look => desk.clerk.look_for_end(&self.agent, id, nominal).await.map(drop),
             Step::Say(approve) => {
                 let question = DecideIntent {
@@ -264,11 +270,13 @@ impl Race<'_> {
                     response: None,
                 };
 
-                desk.decide(question).await.map(drop)
+                desk.decide_intent(question).await.map(drop)
             }
             Step::Replace => {
                 let more = json!({ "supersedes": id.to_string() });
-                desk.propose(self.asked(self.number + NAMES / 2, more)).await.map(drop)
+                desk.propose_intent(self.asked(self.number + NAMES / 2, more))
+                    .await
+                    .map(drop)
             }
         }
     }
@@ -322,7 +330,7 @@ async fn two_replicas_race_every_pair_of_steps() {
 
             for (step, said) in [(left, &one), (right, &other)] {
                 if let Err(error) = said {
-                    assert_eq!(error.answer().0, 409, "{what}: {error}");
+                    assert_eq!(error.to_answer().0, 409, "{what}: {error}");
                     let took = told.iter().any(|record| is_of(*step, &race.agent, record));
                     assert!(
                         !took || left == right,
@@ -376,7 +384,7 @@ async fn an_approval_lapses_once_on_two_replicas() {
         );
 
         one.and(other).expect("both are fine");
-        assert_eq!(late.expect_err("too late").answer().0, 409);
+        assert_eq!(late.expect_err("too late").to_answer().0, 409);
 
         let records = world.history(ulid(number)).await;
         let codes: Vec<IntentCode> = records[done..].iter().map(|record| record.code).collect();

@@ -52,8 +52,8 @@ async fn admission_is_one() {
     let world = World::start(2).await;
     for number in 0..ROUNDS {
         let (one, two) = tokio::join!(
-            world.desks[0].propose(proposal(number, json!({}))),
-            world.desks[1].propose(proposal(number, json!({})))
+            world.desks[0].propose_intent(proposal(number, json!({}))),
+            world.desks[1].propose_intent(proposal(number, json!({})))
         );
         assert_eq!(one.expect("an answer"), two.expect("an answer"));
         assert_eq!(
@@ -71,7 +71,7 @@ async fn firing_withdrawing_and_ending_have_one_winner() {
         let due = world.propose(number, json!({})).await.due.expect("a time");
         world.clock.set(due);
         let timer = timer(number, due);
-        let (fired, again) = tokio::join!(one.clerk.ring(&timer), two.clerk.ring(&timer));
+        let (fired, again) = tokio::join!(one.clerk.handle_timer(&timer), two.clerk.handle_timer(&timer));
         fired.and(again).expect("both are fine");
         let running = [IntentStatus::Proposed, IntentStatus::Pending, IntentStatus::Running];
 
@@ -91,7 +91,7 @@ async fn firing_withdrawing_and_ending_have_one_winner() {
         world.turn(turn, completed).await;
         let (look, canceled) = tokio::join!(
             one.clerk.look_for_end("default", ulid(number), due),
-            two.cancel(cancel(number))
+            two.cancel_intent(cancel(number))
         );
 
         assert!(look.expect("it is over"));
@@ -100,7 +100,7 @@ async fn firing_withdrawing_and_ending_have_one_winner() {
         match canceled {
             Ok(answer) => assert_eq!((answer.status, end), (IntentStatus::Canceled, IntentStatus::Canceled)),
             Err(error) => {
-                assert_eq!(error.answer().0, 409, "{error}");
+                assert_eq!(error.to_answer().0, 409, "{error}");
                 assert_eq!(end, IntentStatus::Completed);
             }
         }
@@ -115,7 +115,7 @@ async fn a_withdrawal_against_a_firing_and_against_another_schedule() {
         let due = world.propose(number, json!({})).await.due.expect("a time");
         world.clock.set(due);
         let timer = timer(number, due);
-        let (fired, canceled) = tokio::join!(one.clerk.ring(&timer), two.cancel(cancel(number)));
+        let (fired, canceled) = tokio::join!(one.clerk.handle_timer(&timer), two.cancel_intent(cancel(number)));
         fired.expect("fine");
         canceled.expect("pending and running may be withdrawn");
         let ways = world.ways(ulid(number)).await;
@@ -133,7 +133,10 @@ async fn a_withdrawal_against_a_firing_and_against_another_schedule() {
 
     for number in ROUNDS..2 * ROUNDS {
         world.propose(number, json!({})).await;
-        let (moved, canceled) = tokio::join!(one.reschedule(reschedule(number, 60)), two.cancel(cancel(number)));
+        let (moved, canceled) = tokio::join!(
+            one.reschedule_intent(reschedule(number, 60)),
+            two.cancel_intent(cancel(number))
+        );
         assert_eq!(canceled.expect("withdrawn").status, IntentStatus::Canceled);
 
         let ways = world.ways(ulid(number)).await;
@@ -143,7 +146,7 @@ async fn a_withdrawal_against_a_firing_and_against_another_schedule() {
                 [IntentStatus::Rescheduled, IntentStatus::Pending, IntentStatus::Canceled]
             ),
             Err(error) => {
-                assert_eq!(error.answer().0, 409, "{error}");
+                assert_eq!(error.to_answer().0, 409, "{error}");
                 assert_eq!(ways[2..], [IntentStatus::Canceled]);
             }
         }
@@ -157,8 +160,8 @@ async fn two_schedules_follow_each_other_and_the_last_one_counts() {
     for number in 0..ROUNDS {
         world.propose(number, json!({})).await;
         let (left, right) = tokio::join!(
-            one.reschedule(reschedule(number, 60)),
-            two.reschedule(reschedule(number, 120))
+            one.reschedule_intent(reschedule(number, 60)),
+            two.reschedule_intent(reschedule(number, 120))
         );
 
         left.and(right).expect("both are taken");
@@ -173,7 +176,7 @@ async fn two_schedules_follow_each_other_and_the_last_one_counts() {
 
         let stale = timer(number, world.now().plus(3_600_000));
         world.clock.advance(1);
-        one.clerk.ring(&stale).await.expect("ignored");
+        one.clerk.handle_timer(&stale).await.expect("ignored");
 
         assert_eq!(
             world.status(ulid(number)).await,
@@ -192,7 +195,10 @@ async fn approvers_have_one_word() {
         assert_eq!(asked.status, IntentStatus::Proposed);
         assert!(asked.approval.is_some());
 
-        let (yes, no) = tokio::join!(one.decide(decide(number, true)), two.decide(decide(number, false)));
+        let (yes, no) = tokio::join!(
+            one.decide_intent(decide(number, true)),
+            two.decide_intent(decide(number, false))
+        );
         assert!(yes.is_ok() != no.is_ok(), "{yes:?} {no:?}");
 
         let won = if yes.is_ok() {

@@ -32,14 +32,14 @@ impl World {
     async fn due(&self, replica: usize, number: u128, nominal: UnixMillis) {
         let clerk = &self.desks[replica].clerk;
         clerk
-            .due("default", ulid(number), nominal, None)
+            .handle_due("default", ulid(number), nominal, None)
             .await
             .expect("it goes on");
     }
 
     async fn ring(&self, number: u128, purpose: TimerPurpose, nominal: UnixMillis) {
         let timer = timer(number, purpose, nominal);
-        self.desks[0].clerk.ring(&timer).await.expect("it goes on");
+        self.desks[0].clerk.handle_timer(&timer).await.expect("it goes on");
     }
 
     /// The timer's message, if it waits.
@@ -167,7 +167,7 @@ async fn a_withdrawn_one_stays_withdrawn() {
     let desk = &world.desks[0];
     let due = world.propose(1, json!({})).await.due.expect("a time");
     let pending = world.value(1).await;
-    desk.cancel(cancel(1)).await.expect("withdrawn");
+    desk.cancel_intent(cancel(1)).await.expect("withdrawn");
     world.put_back(&pending).await;
 
     let told = desk
@@ -180,7 +180,7 @@ async fn a_withdrawn_one_stays_withdrawn() {
     assert_eq!(told.intent.status, IntentStatus::Canceled);
 
     world.put_back(&pending).await;
-    let again = desk.cancel(cancel(1)).await.expect("it is fine");
+    let again = desk.cancel_intent(cancel(1)).await.expect("it is fine");
     assert_eq!(again.status, IntentStatus::Canceled);
 
     world.put_back(&pending).await;
@@ -228,7 +228,7 @@ async fn a_recurring_one_goes_on_with_its_next_occurrence() {
 
     let value = world.value(1).await;
     assert_eq!((value.status, value.fired), (IntentStatus::Pending, 2));
-    let withdrawn = world.desks[0].cancel(cancel(1)).await.expect("withdrawn");
+    let withdrawn = world.desks[0].cancel_intent(cancel(1)).await.expect("withdrawn");
     assert_eq!(withdrawn.status, IntentStatus::Canceled);
     assert_eq!(world.history(ulid(1)).await.len(), 7);
 }
@@ -241,7 +241,7 @@ async fn a_new_schedule_is_not_forgotten() {
     let pending = world.value(1).await;
 
     let condition = json!({ "type": "event_matches", "match": { "channel": "webchat", "contains": "hired" } });
-    desk.reschedule(moved(1, condition)).await.expect("moved");
+    desk.reschedule_intent(moved(1, condition)).await.expect("moved");
     let waiting = world.value(1).await;
     let (marks, mark) = (world.bus.kv::<IntentMark>(INTENTS), format!("c.default.{}", ulid(1)));
     marks.delete(&mark, None).await.expect("no mark");
@@ -260,7 +260,7 @@ async fn a_new_schedule_is_not_forgotten() {
     let mark = marks.get(&mark).await.expect("KV");
     assert_eq!(mark.expect("its mark").value.from, value.events_from);
 
-    desk.reschedule(moved(1, json!({ "type": "after", "seconds": 60 })))
+    desk.reschedule_intent(moved(1, json!({ "type": "after", "seconds": 60 })))
         .await
         .expect("moved again");
     assert_eq!(world.history(ulid(1)).await.len(), 6);
@@ -279,7 +279,7 @@ async fn nobody_is_asked_again_about_what_was_decided() {
         by: "casey".to_owned(),
         response: None,
     };
-    desk.decide(decision).await.expect("decided");
+    desk.decide_intent(decision).await.expect("decided");
     let admitted = world.value(1).await;
     assert_eq!(admitted.status, IntentStatus::Pending);
     world.put_back(&proposed).await;
@@ -300,11 +300,11 @@ async fn a_replica_that_read_an_older_value_takes_nothing_for_put_back() {
     let world = World::start(2).await;
     world.propose(1, json!({})).await;
     let read = world.value(1).await;
-    world.desks[1].cancel(cancel(1)).await.expect("withdrawn");
+    world.desks[1].cancel_intent(cancel(1)).await.expect("withdrawn");
     world.history(ulid(1)).await;
 
     let store = &world.desks[0].clerk.store;
-    let refused = store.audit(&read).await.expect_err("it went on");
+    let refused = store.ensure_audited(&read).await.expect_err("it went on");
     assert!(refused.to_string().contains("concurrent update"), "{refused}");
     assert_eq!(
         (world.caught_up(), world.status(ulid(1)).await),
@@ -326,14 +326,14 @@ async fn a_bucket_that_is_put_back_is_brought_up_to_audit_without_being_asked() 
     world.clock.set(first);
     until("the server is back", || async {
         let clerk = &world.desks[0].clerk;
-        clerk.due("default", ulid(1), first, None).await.ok()
+        clerk.handle_due("default", ulid(1), first, None).await.ok()
     })
     .await;
     world.ends(1, first).await;
     let next = world.value(1).await.due;
-    world.desks[0].cancel(cancel(2)).await.expect("withdrawn");
+    world.desks[0].cancel_intent(cancel(2)).await.expect("withdrawn");
     world.desks[0]
-        .reschedule(moved(3, json!({ "type": "after", "seconds": 9_000 })))
+        .reschedule_intent(moved(3, json!({ "type": "after", "seconds": 9_000 })))
         .await
         .expect("moved");
     let later = world.value(3).await.due;

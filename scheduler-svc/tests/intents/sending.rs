@@ -62,7 +62,12 @@ async fn a_text_is_sent_as_it_is_once_and_its_receipt_ends_the_intent() {
         let asked = world.propose(number, wish).await;
         let due = asked.due.unwrap_or_else(|| panic!("{asked:?}"));
         world.clock.set(due);
-        let fire = async |replica: usize| world.desks[replica].clerk.due("default", ulid(number), due, None).await;
+        let fire = async |replica: usize| {
+            world.desks[replica]
+                .clerk
+                .handle_due("default", ulid(number), due, None)
+                .await
+        };
 
         let deliver = async {
             let reply = until("the text", || async {

@@ -27,7 +27,7 @@ impl World {
         let due = self.propose(number, json!({})).await.due.expect("a time");
         self.clock.set(due);
         let fire = timer(number, TimerPurpose::Fire, due);
-        self.desks[0].clerk.ring(&fire).await.expect("it fires");
+        self.desks[0].clerk.handle_timer(&fire).await.expect("it fires");
         let (_, dispatch) = self.dispatches().await.pop().expect("a dispatch");
         assert!(dispatch.event_id.as_str().contains(&ulid(number).to_string()));
         dispatch
@@ -58,13 +58,13 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     let world = World::start(2).await;
     let (one, two) = (&world.desks[0], &world.desks[1]);
     let dispatch = world.runs(1).await;
-    let (left, right) = tokio::join!(one.cancel(cancel(1, None)), two.cancel(cancel(1, None)));
+    let (left, right) = tokio::join!(one.cancel_intent(cancel(1, None)), two.cancel_intent(cancel(1, None)));
     let status = left.and(right).expect("withdrawn is withdrawn").status;
 
     assert_eq!(status, IntentStatus::Canceled);
 
     let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
-    two.clerk.ring(&look).await.expect("nothing is left to do");
+    two.clerk.handle_timer(&look).await.expect("nothing is left to do");
     let orders = world.orders().await;
 
     assert_eq!(orders.len(), 1, "{orders:?}");
@@ -82,23 +82,23 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
     // Its own turn wants it, then another while its own runs, and one before its own has begun.
     let dispatch = world.runs(2).await;
     let own = world.begin(&dispatch).await;
-    one.cancel(cancel(2, Some(own))).await.expect("withdrawn");
+    one.cancel_intent(cancel(2, Some(own))).await.expect("withdrawn");
 
     assert_eq!(world.orders().await[1].wanted, wanted(&dispatch, true));
 
     let dispatch = world.runs(3).await;
     world.begin(&dispatch).await;
-    one.cancel(cancel(3, Some(own))).await.expect("withdrawn");
+    one.cancel_intent(cancel(3, Some(own))).await.expect("withdrawn");
 
     assert_eq!(world.orders().await[2].wanted, wanted(&dispatch, false));
 
     let dispatch = world.runs(5).await;
-    one.cancel(cancel(5, Some(own))).await.expect("withdrawn");
+    one.cancel_intent(cancel(5, Some(own))).await.expect("withdrawn");
     assert_eq!(world.orders().await[3].wanted, wanted(&dispatch, false));
 
     // One that waits has nothing to be taken back.
     world.propose(4, json!({})).await;
-    one.cancel(cancel(4, None)).await.expect("withdrawn");
+    one.cancel_intent(cancel(4, None)).await.expect("withdrawn");
     assert_eq!(world.orders().await.len(), 4);
 }
 
@@ -125,15 +125,15 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
 
     let behind = world.runs(1).await;
     let asking = ulid(90);
-    desk.propose(asks(2, 1, asking)).await.expect("an answer");
+    desk.propose_intent(asks(2, 1, asking)).await.expect("an answer");
     world.begin(&behind).await;
-    desk.decide(yes(2)).await.expect("agreed");
+    desk.decide_intent(yes(2)).await.expect("agreed");
 
     // The turn of a firing asks for what takes its place.
     let own = world.runs(3).await;
     let asking = world.begin(&own).await;
-    desk.propose(asks(4, 3, asking)).await.expect("an answer");
-    desk.decide(yes(4)).await.expect("agreed");
+    desk.propose_intent(asks(4, 3, asking)).await.expect("an answer");
+    desk.decide_intent(yes(4)).await.expect("agreed");
     let spared = |order: &SessionOrder| match order.wanted {
         Wanted::Withdraw { spares_turn, .. } => Some(spares_turn),
         Wanted::Abort | Wanted::Interrupt | Wanted::Reset | Wanted::Queue { .. } => None,
@@ -149,22 +149,22 @@ async fn who_is_cut_off_behind_the_word_leaves_it_to_the_timer() {
     let clerk = &world.desks[0].clerk;
     let dispatch = world.runs(1).await;
     let entry = clerk.store.find(None, ulid(1)).await.expect("there");
-    let mut next = machine::fresh(&entry.value);
+    let mut next = machine::next_value(&entry.value);
     let cause = Cause {
         by: "casey",
         why: "no",
         at: world.now(),
     };
 
-    machine::cancel(&mut next, IntentCode::Withdrawn, false, cause).expect("it runs");
-    clerk.store.advance(&entry, next).await.expect("written");
+    machine::cancel_intent(&mut next, IntentCode::Withdrawn, false, cause).expect("it runs");
+    clerk.store.advance_intent(&entry, next).await.expect("written");
     assert!(world.orders().await.is_empty());
 
     let look = timer(1, TimerPurpose::Outcome, dispatch.timestamp);
-    world.desks[1].clerk.ring(&look).await.expect("it is seen to");
+    world.desks[1].clerk.handle_timer(&look).await.expect("it is seen to");
     assert_eq!(world.orders().await.len(), 1);
 
     world.clock.advance(3_600_001);
-    clerk.ring(&look).await.expect("long over");
+    clerk.handle_timer(&look).await.expect("long over");
     assert_eq!(world.orders().await.len(), 1);
 }

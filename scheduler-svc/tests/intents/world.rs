@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use scheduler_svc::intent::desk::Desk;
 use scheduler_svc::intent::registry::Registry;
-use scheduler_svc::intent::service::{Needs, desk};
+use scheduler_svc::intent::service::{Needs, new_desk};
 use serde_json::{Value, json};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored};
 use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
@@ -75,7 +75,10 @@ impl World {
         for number in 0..replicas {
             let own = connect(&server, &format!("replica-{number}")).await;
             let needs = needs(&own, Arc::new(clock.clone()), number, &shutdown);
-            desks.push(desk(&needs, Registry::shipped().expect("the shipped kinds")));
+            desks.push(new_desk(
+                &needs,
+                Registry::shipped_registry().expect("the shipped kinds"),
+            ));
         }
 
         Self {
@@ -92,7 +95,10 @@ impl World {
     }
 
     pub(crate) async fn propose(&self, number: u128, more: Value) -> IntentAnswer {
-        self.desks[0].propose(proposal(number, more)).await.expect("an answer")
+        self.desks[0]
+            .propose_intent(proposal(number, more))
+            .await
+            .expect("an answer")
     }
 
     /// What happened to the intent, as `AUDIT` has it; checks that nothing is missing or double, and that it agrees with KV.
@@ -102,7 +108,7 @@ impl World {
         let store = &self.desks[0].clerk.store;
         let records = until("KV and AUDIT agree", || async {
             let value = store.find(None, id).await.expect("it is there").value;
-            let records = store.history(id).await.expect("AUDIT");
+            let records = store.read_history(id).await.expect("AUDIT");
             let told = records.last().map(|last| (last.n, last.to));
             (told == Some((value.n, value.status))).then_some(records)
         })

@@ -14,7 +14,7 @@ use shared::wire::subject::intent_audit;
 use tokio::task::JoinSet;
 use ulid::Ulid;
 
-use scheduler_svc::intent::machine::{Cause, Setting, admit, proposed};
+use scheduler_svc::intent::machine::{Cause, Setting, admit_intent, new_intent};
 use scheduler_svc::intent::plan::Plan;
 use scheduler_svc::intent::{admission, registry::Registry, store, timers};
 
@@ -53,7 +53,7 @@ pub(crate) async fn fill(bus: &Bus, agents: u64, each: u64) {
 }
 
 async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
-    let registry = Registry::shipped().expect("the shipped kinds");
+    let registry = Registry::shipped_registry().expect("the shipped kinds");
     let mut book = AgentBook::default();
     for number in 0..each {
         let due = now.plus(86_400_000 + i64::try_from((agent * each + number) * 2_592).expect("a month"));
@@ -85,9 +85,9 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
             per_day: 1,
         };
 
-        let mut value = proposed(intent, setting, cause);
-        admit(&mut value, &plan, &Position::default(), cause).expect("legal");
-        timers::put(bus, &timers::timer(&value, TimerPurpose::Fire, due), due)
+        let mut value = new_intent(intent, setting, cause);
+        admit_intent(&mut value, &plan, &Position::default(), cause).expect("legal");
+        timers::set_timer(bus, &timers::new_timer(&value, TimerPurpose::Fire, due), due)
             .await
             .expect("stored");
         let subject = format!("$KV.intents.{}", store::key(&value.intent.agent, id));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scheduler_svc::schedules::heartbeat::{PREFIX, heartbeats};
+use scheduler_svc::schedules::heartbeat::{PREFIX, heartbeat_specs};
 use scheduler_svc::schedules::keeper::Keeper;
 use shared::bus::claim;
 use shared::clock::{Clock as _, SystemClock};
@@ -20,15 +20,15 @@ async fn a_busy_session_is_not_woken() {
     let clock = ManualClock::at(SystemClock.now());
     let keeper = Keeper::new(world.bus.clone(), Arc::new(clock.clone()));
     let personas = "personas: {atlas: {heartbeat: {every: 30m, session: inner}}}";
-    let specs = heartbeats(personas, clock.now()).expect("a heartbeat");
+    let specs = heartbeat_specs(personas, clock.now()).expect("a heartbeat");
     keeper
-        .book()
+        .schedule_book()
         .replace(PREFIX, &specs, clock.now())
         .await
         .expect("it is said");
 
     let id = specs[0].id.as_str();
-    keeper.look(id, None).await.expect("planned");
+    keeper.advance_schedule(id, None).await.expect("planned");
     let inner = SessionRef {
         persona: "atlas".to_owned(),
         session: "inner".to_owned(),
@@ -37,7 +37,7 @@ async fn a_busy_session_is_not_woken() {
     let beat = async || {
         let next = world.record(id).await.and_then(|record| record.next);
         clock.set(next.expect("a beat is planned").due);
-        keeper.look(id, None).await.expect("looked");
+        keeper.advance_schedule(id, None).await.expect("looked");
         let record = world.record(id).await.expect("a record");
         (record.fired, record.skipped)
     };

@@ -34,7 +34,11 @@ struct Replica {
 impl Replica {
     async fn start(world: &World) -> Self {
         let keeper = Keeper::new(world.bus.clone(), Arc::new(SystemClock));
-        let service = world.bus.serve(api::spec(&keeper, "UTC")).await.expect("it is served");
+        let service = world
+            .bus
+            .serve(api::service_spec(&keeper, "UTC"))
+            .await
+            .expect("it is served");
         let shutdown = Shutdown::default();
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = Fired::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
@@ -273,7 +277,9 @@ async fn the_timer_of_a_record_that_is_lost_holds_nothing_back() {
     };
     let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
-    let set = timers.put(&place, lost.nominal, &lost, |_: &ScheduleTimer| true).await;
+    let set = timers
+        .set_timer(&place, lost.nominal, &lost, |_: &ScheduleTimer| true)
+        .await;
     set.expect("it is set");
 
     let replica = Replica::start(&world).await;

@@ -32,17 +32,17 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
     ];
 
     let next_of = async |id: &str| -> ScheduleRecord {
-        keeper.look(id, None).await.expect("planned");
+        keeper.advance_schedule(id, None).await.expect("planned");
         let planned = world.record(id).await.and_then(|record| record.next);
         clock.set(planned.expect("it is planned").due);
-        keeper.look(id, None).await.expect("looked");
+        keeper.advance_schedule(id, None).await.expect("looked");
         world.record(id).await.expect("a record")
     };
 
     for spec in &specs {
         let id = spec.id.as_str();
         let one = std::slice::from_ref(spec);
-        let said = keeper.book().replace("config:", one, clock.now()).await;
+        let said = keeper.schedule_book().replace("config:", one, clock.now()).await;
         said.expect("it is said");
 
         let first = next_of(id).await;
@@ -55,7 +55,7 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
         }
 
         clock.set(fired_at.plus(61 * MINUTE_MS));
-        keeper.look(id, None).await.expect("looked");
+        keeper.advance_schedule(id, None).await.expect("looked");
         let over = next_of(id).await;
 
         assert!(over.fired >= 2, "it does not stand for ever: {over:?}");

@@ -109,6 +109,22 @@ impl Identities {
             }
         }
 
+        // One address of two persons would let the order of the file decide who somebody is.
+        let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+        for (index, person) in self.persons.iter().enumerate() {
+            for (channel, addresses) in &person.addresses {
+                for address in addresses {
+                    let known = owners.insert((channel.as_str(), address.as_str()), person.id.as_str());
+                    if let Some(other) = known.filter(|other| *other != person.id.as_str()) {
+                        faults.push((
+                            format!("persons[{index}].addresses.{channel}"),
+                            format!("`{address}` is expected once; `{other}` has it too"),
+                        ));
+                    }
+                }
+            }
+        }
+
         if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
             faults.push(("owner".to_owned(), format!("`{owner}` is expected among persons")));
         }
@@ -241,6 +257,23 @@ mod tests {
         let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
         (level, identities.canonical_peer(&event).as_str().to_owned())
+    }
+
+    #[test]
+    fn an_address_belongs_to_one_person() {
+        let mut identities = identities("telegram");
+        assert_eq!(identities.faults(), []);
+
+        let other = Person {
+            id: "ann".to_owned(),
+            addresses: BTreeMap::from([("telegram".to_owned(), vec!["you".to_owned(), "me".to_owned()])]),
+            ..Person::default()
+        };
+        identities.persons.push(other);
+
+        let [(key, problem)] = identities.faults().try_into().expect("one fault");
+        assert_eq!(key, "persons[1].addresses.telegram");
+        assert!(problem.contains("`me`") && problem.contains("`owner`"), "{problem}");
     }
 
     #[test]

@@ -50,9 +50,9 @@ impl TokenConfig {
         <[u8; 32]>::try_from(hex::decode(&self.sha256).ok()?).ok()
     }
 
-    fn scope(&self) -> Scope {
+    fn token_scope(&self) -> Scope {
         let Self { name, source, .. } = self.clone();
-        Scope::token(name, source, self.channels.clone(), self.persons.clone())
+        Scope::for_token(name, source, self.channels.clone(), self.persons.clone())
     }
 }
 
@@ -82,7 +82,7 @@ impl Access {
         let mut faults = Vec::new();
         let mut tokens: Vec<([u8; 32], Arc<Scope>)> = Vec::new();
         for (index, token) in http.tokens.iter().enumerate() {
-            let own = scope::faults(&token.name, &token.source, &token.channels);
+            let own = scope::find_faults(&token.name, &token.source, &token.channels);
             faults.extend(own.into_iter().map(|fault| format!("tokens[{index}].{fault}")));
 
             if http.tokens[..index].iter().any(|other| other.name == token.name) {
@@ -99,7 +99,7 @@ impl Access {
                 Some(hash) if tokens.iter().any(|(other, _)| *other == hash) => {
                     faults.push(format!("tokens[{index}].sha256: another token has the same"));
                 }
-                Some(hash) => tokens.push((hash, Arc::new(token.scope()))),
+                Some(hash) => tokens.push((hash, Arc::new(token.token_scope()))),
             }
         }
 
@@ -111,7 +111,7 @@ impl Access {
                 ));
             }
 
-            tokens.push((sha256(&[text.as_bytes()]), Arc::new(Scope::local())));
+            tokens.push((sha256(&[text.as_bytes()]), Arc::new(Scope::for_local_token())));
         }
 
         let open = http.open.then(|| Arc::new(Scope::open()));
@@ -125,7 +125,7 @@ impl Access {
     /// Returns the scope of a request with this `Authorization`; `None` if it is refused. An unknown token is refused
     /// even if callers without a token are accepted, because its events would become those of a stranger.
     #[must_use]
-    pub fn scope(&self, authorization: Option<&str>) -> Option<&Scope> {
+    pub fn scope_of(&self, authorization: Option<&str>) -> Option<&Scope> {
         let Some(authorization) = authorization else {
             return self.open.as_deref();
         };
@@ -186,13 +186,13 @@ mod tests {
             (Some(""), false),
             (None, false),
         ] {
-            assert_eq!(closed.scope(header).is_some(), allowed, "{header:?}");
+            assert_eq!(closed.scope_of(header).is_some(), allowed, "{header:?}");
         }
 
         let open = Access::new(&http(tokens, true)).unwrap();
-        assert_eq!(open.scope(None), Some(&Scope::open()));
-        assert_ne!(open.scope(Some("Bearer one")), Some(&Scope::open()));
-        assert_eq!(open.scope(Some("Bearer three")), None);
+        assert_eq!(open.scope_of(None), Some(&Scope::open()));
+        assert_ne!(open.scope_of(Some("Bearer one")), Some(&Scope::open()));
+        assert_eq!(open.scope_of(Some("Bearer three")), None);
     }
 
     #[test]

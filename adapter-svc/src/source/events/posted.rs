@@ -95,7 +95,7 @@ pub struct PostedEvent {
 impl PostedEvent {
     /// Returns the event with its flat fields moved into their nested places.
     #[must_use]
-    pub fn nested(mut self) -> Self {
+    pub fn with_nested_fields(mut self) -> Self {
         if self.from.id.is_empty() {
             self.from.id = self.sender_id.take().unwrap_or_default();
         }
@@ -121,7 +121,7 @@ impl PostedEvent {
 }
 
 /// Parses a sender from an object, or from the id alone.
-fn sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
+fn deserialize_sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
     let said = Value::deserialize(from)?;
     if let Value::String(id) = said {
         return Ok(Sender {

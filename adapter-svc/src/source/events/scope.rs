@@ -38,7 +38,7 @@ pub struct Scope {
 impl Scope {
     /// Returns the scope of a configured token.
     #[must_use]
-    pub const fn token(name: String, source: String, channels: Vec<String>, persons: Vec<String>) -> Self {
+    pub const fn for_token(name: String, source: String, channels: Vec<String>, persons: Vec<String>) -> Self {
         Self {
             token: Some(name),
             source,
@@ -50,9 +50,9 @@ impl Scope {
     /// Returns the scope of the token that `nexus init`, `up` and `demo` create for this machine: two channels, no
     /// person.
     #[must_use]
-    pub fn local() -> Self {
+    pub fn for_local_token() -> Self {
         let channels = LOCAL_CHANNELS.map(str::to_owned).to_vec();
-        Self::token(LOCAL.to_owned(), LOCAL.to_owned(), channels, Vec::new())
+        Self::for_token(LOCAL.to_owned(), LOCAL.to_owned(), channels, Vec::new())
     }
 
     /// Returns the scope of a caller without a token, if `adapter.http.open` accepts those: a stranger on every
@@ -71,8 +71,8 @@ impl Scope {
     ///
     /// # Errors
     /// Returns [`RefuseEventError`] with the field.
-    pub fn event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
-        let posted = posted.nested();
+    pub fn to_event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        let posted = posted.with_nested_fields();
         let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
         // `Event::new` has already set it to the part after the prefix.
         if !posted.source_id.is_empty() {
@@ -85,7 +85,7 @@ impl Scope {
         event.participants = posted.participants;
         event.peer = posted.peer;
         event.thread_id = posted.thread_id;
-        event.reply_to = posted.reply_to.map(|said| self.reference(&said)).transpose()?;
+        event.reply_to = posted.reply_to.map(|said| self.resolve_reference(&said)).transpose()?;
         event.content = posted.content;
         event.content_types = posted.content_types;
         event.attachments = posted.attachments;
@@ -94,21 +94,21 @@ impl Scope {
         event.tags = posted.tags;
         event.hops = posted.hops;
 
-        self.admit(event, now)
+        self.stamp_event(event, now)
     }
 
     /// Sets the origin of `event`, whose ids are already in this scope.
     ///
     /// # Errors
     /// Returns [`RefuseEventError`] if its channel is not in scope, or a field is out of bounds.
-    pub fn admit(&self, mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
-        self.permits(&event.channel)?;
+    pub fn stamp_event(&self, mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        self.check_channel(&event.channel)?;
         event.origin = match &self.token {
             Some(name) => Origin::Token { name: name.clone() },
             None => Origin::Open,
         };
         event.speaks_for.clone_from(&self.persons);
-        normalize::outside(event, now)
+        normalize::check_posted(event, now)
     }
 
     /// Returns the id of `said` in this scope: `said` itself if it has the scope's prefix, otherwise
@@ -147,14 +147,14 @@ impl Scope {
     }
 
     /// Returns the id of an event to which another refers. Events that Nexus sent keep their id.
-    fn reference(&self, said: &str) -> Result<String, RefuseEventError> {
+    fn resolve_reference(&self, said: &str) -> Result<String, RefuseEventError> {
         if said.starts_with(SENT) {
             return Ok(EventId::parse(said)?.to_string());
         }
         Ok(self.id(said)?.to_string())
     }
 
-    fn permits(&self, channel: &str) -> Result<(), RefuseEventError> {
+    fn check_channel(&self, channel: &str) -> Result<(), RefuseEventError> {
         match &self.channels {
             Some(channels) if channels.iter().any(|own| own == channel) => Ok(()),
             Some(_) => Err(RefuseEventError::Channel {
@@ -172,7 +172,7 @@ impl Scope {
 
 /// Returns the errors in a token's `name`, `source` and `channels`, as `key: expected value`.
 #[must_use]
-pub fn faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
+pub fn find_faults(name: &str, source: &str, channels: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     if !is_plain_name(name) {
         faults.push(format!(
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     fn shop() -> Scope {
-        Scope::token(
+        Scope::for_token(
             "shop-1".to_owned(),
             "shop".to_owned(),
             vec!["crm".to_owned()],
@@ -235,7 +235,7 @@ mod tests {
     fn the_seeds_flat_event_is_read() {
         let text = r#"{"id":"crm:abc123","channel":"crm","from":"+15559876543","content":"help","peerKind":"dm",
                        "contentType":"text","replyToId":"crm:abc122","timestamp":1738180000000}"#;
-        let event = shop().event(posted(text), UnixMillis(1_738_180_000_000)).unwrap();
+        let event = shop().to_event(posted(text), UnixMillis(1_738_180_000_000)).unwrap();
         assert_eq!(
             (event.from.id.as_str(), event.content_types.as_slice()),
             ("+15559876543", &["text".to_owned()][..])
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(event.reply_to.as_deref(), Some("shop:crm:abc122"));
 
         let text = r#"{"id":"2","channel":"crm","senderId":"u7","peerKind":"group","peerId":"room","timestamp":1}"#;
-        let event = shop().event(posted(text), UnixMillis(2)).unwrap();
+        let event = shop().to_event(posted(text), UnixMillis(2)).unwrap();
         assert_eq!((event.from.id.as_str(), event.peer.id.as_str()), ("u7", "room"));
         assert_eq!(event.peer.kind, PeerKind::Group);
 
@@ -284,7 +284,7 @@ mod tests {
     fn what_a_caller_cannot_say_is_replaced() {
         let text = r#"{"id":"9","timestamp":5,"channel":"crm","origin":"system","speaks_for":["*"],"received_at":1,
                        "source_adapter":"timer","reply_to":"8","peer":{"kind":"dm","id":"p"}}"#;
-        let event = shop().event(posted(text), UnixMillis(7)).unwrap();
+        let event = shop().to_event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), event.source_adapter.as_str()), ("shop:9", "shop"));
         assert_eq!(
             (event.source_id.as_str(), event.reply_to.as_deref()),
@@ -300,7 +300,7 @@ mod tests {
         assert!(event.speaks_for.is_empty());
         assert_eq!(event.received_at, UnixMillis(7));
 
-        let event = Scope::open().event(posted(text), UnixMillis(7)).unwrap();
+        let event = Scope::open().to_event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), &event.origin), ("open:9", &Origin::Open));
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let text = |to: &str| format!(r#"{{"id":"9","timestamp":5,"channel":"crm","reply_to":"{to}"}}"#);
         let to = |said: &str| {
             shop()
-                .event(posted(&text(said)), UnixMillis(7))
+                .to_event(posted(&text(said)), UnixMillis(7))
                 .unwrap()
                 .reply_to
                 .unwrap()
@@ -323,7 +323,7 @@ mod tests {
     fn a_token_speaks_on_its_channels_only() {
         let on = |scope: &Scope, channel: &str| {
             let text = format!(r#"{{"id":"1","timestamp":5,"channel":"{channel}"}}"#);
-            scope.event(posted(&text), UnixMillis(1)).map(|event| event.channel)
+            scope.to_event(posted(&text), UnixMillis(1)).map(|event| event.channel)
         };
         assert!(on(&shop(), "crm").is_ok());
 
@@ -335,8 +335,8 @@ mod tests {
             );
         }
 
-        assert!(on(&Scope::local(), "cli").is_ok() && on(&Scope::local(), "http").is_ok());
-        assert!(on(&Scope::local(), "webchat").is_err());
+        assert!(on(&Scope::for_local_token(), "cli").is_ok() && on(&Scope::for_local_token(), "http").is_ok());
+        assert!(on(&Scope::for_local_token(), "webchat").is_err());
         assert!(on(&Scope::open(), "telegram").is_ok());
 
         for own in ["cli", "timer", "Webhook", "out"] {
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_scope_that_cannot_be_is_named() {
         let said = |name: &str, source: &str, channels: &[&str]| {
-            faults(
+            find_faults(
                 name,
                 source,
                 &channels.iter().map(|&c| c.to_owned()).collect::<Vec<_>>(),
@@ -372,7 +372,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_caller_leaves_its_source(said in "\\PC{1,600}") {
-            for (scope, prefix) in [(shop(), "shop:"), (Scope::open(), "open:"), (Scope::local(), "local:")] {
+            for (scope, prefix) in [(shop(), "shop:"), (Scope::open(), "open:"), (Scope::for_local_token(), "local:")] {
                 if let Ok(id) = scope.id(&said) {
                     prop_assert!(id.as_str().starts_with(prefix));
                     prop_assert_eq!(scope.id(id.as_str()).unwrap(), id.clone(), "once below the prefix it stays");

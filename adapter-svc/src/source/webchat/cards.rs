@@ -38,15 +38,15 @@ pub struct Cards {
 impl Cards {
     /// Watches nothing yet.
     #[must_use]
-    pub fn of(bus: Bus) -> Self {
+    pub fn new(bus: Bus) -> Self {
         let (watched, wishes) = mpsc::channel(1);
         let (tell, decided) = mpsc::channel(MAX_WATCHED);
-        tokio::spawn(follow(bus, wishes, tell));
+        tokio::spawn(follow_cards(bus, wishes, tell));
         Self { watched, decided }
     }
 
     /// Watches the last of `cards`, and no others.
-    pub async fn watch(&self, mut cards: Vec<Watched>) {
+    pub async fn watch_cards(&self, mut cards: Vec<Watched>) {
         let first = cards.len().saturating_sub(MAX_WATCHED);
         // The other end lives as long as this one.
         let _ = self.watched.send(cards.split_off(first)).await;
@@ -58,7 +58,7 @@ impl Cards {
     }
 }
 
-async fn follow(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::Sender<Decided>) {
+async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::Sender<Decided>) {
     let mut open: Vec<Watched> = Vec::new();
     loop {
         tokio::select! {
@@ -77,7 +77,7 @@ async fn follow(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::
                 continue;
             }
 
-            match standing(&bus, &card).await {
+            match read_status(&bus, &card).await {
                 None => still.push(card),
                 Some(status) => {
                     let approval = card.approval;
@@ -93,7 +93,7 @@ async fn follow(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::
 }
 
 /// Where the approval of `card` stands; none while it is open, or nobody knows.
-async fn standing(bus: &Bus, card: &Watched) -> Option<&'static str> {
+async fn read_status(bus: &Bus, card: &Watched) -> Option<&'static str> {
     let question = GetApproval {
         id: card.approval.clone(),
     };
@@ -101,7 +101,7 @@ async fn standing(bus: &Bus, card: &Watched) -> Option<&'static str> {
         .request::<_, Confirmation>("nexus.svc.approval.get", Headers::new(), &question, PATIENCE)
         .await;
     match answer {
-        Ok(confirmation) => word(&confirmation, card),
+        Ok(confirmation) => status_word(&confirmation, card),
         Err(RequestError::Service { .. }) => Some("gone"),
         Err(error) => {
             tracing::debug!(approval = card.approval, %error, "retrying to read an approval's status");
@@ -111,7 +111,7 @@ async fn standing(bus: &Bus, card: &Watched) -> Option<&'static str> {
 }
 
 /// What the page is told of `confirmation`; none while it is open.
-fn word(confirmation: &Confirmation, card: &Watched) -> Option<&'static str> {
+fn status_word(confirmation: &Confirmation, card: &Watched) -> Option<&'static str> {
     if confirmation.request.arguments_hash != card.arguments_hash && confirmation.standing_hash() != card.arguments_hash
     {
         return Some("gone");

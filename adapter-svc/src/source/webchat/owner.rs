@@ -27,7 +27,7 @@ pub enum ClaimOwnerError {
 ///
 /// # Errors
 /// [`ClaimOwnerError`]; the link is used up only if this succeeds.
-pub async fn claim(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -> Result<(), ClaimOwnerError> {
+pub async fn claim_owner(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -> Result<(), ClaimOwnerError> {
     let links = bus.kv::<OwnerLink>(buckets::IDENTITIES);
     let key = link_key(token);
 

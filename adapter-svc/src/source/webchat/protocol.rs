@@ -314,7 +314,7 @@ impl From<EventRow> for Item {
 ///
 /// # Errors
 /// What is expected of a key.
-pub fn visitor(account: &str, key: &str) -> Result<String, String> {
+pub fn visitor_id(account: &str, key: &str) -> Result<String, String> {
     let variety: std::collections::BTreeSet<u8> = key.bytes().collect();
     if !KEY_BYTES.contains(&key.len()) || variety.len() < MIN_KEY_VARIETY {
         let (least, most) = (KEY_BYTES.start(), KEY_BYTES.end());
@@ -452,17 +452,17 @@ mod tests {
     #[test]
     fn who_knows_a_visitors_id_does_not_know_the_key() {
         let key = "0123456789abcdef0123456789abcdef";
-        let id = visitor("default", key).unwrap();
-        assert_eq!((id.len(), visitor("default", key).unwrap()), (32, id.clone()));
+        let id = visitor_id("default", key).unwrap();
+        assert_eq!((id.len(), visitor_id("default", key).unwrap()), (32, id.clone()));
         assert_ne!(
-            visitor("other", key).unwrap(),
+            visitor_id("other", key).unwrap(),
             id,
             "each account has visitors of its own"
         );
-        assert_ne!(visitor("default", &id).unwrap(), id, "an id is not a key to itself");
+        assert_ne!(visitor_id("default", &id).unwrap(), id, "an id is not a key to itself");
 
         for weak in ["", "me", &"a".repeat(64), &"ab".repeat(16), &key.repeat(8)] {
-            assert!(visitor("default", weak).is_err(), "{weak}");
+            assert!(visitor_id("default", weak).is_err(), "{weak}");
         }
     }
 

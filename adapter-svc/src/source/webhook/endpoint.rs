@@ -79,7 +79,7 @@ impl Scheme {
     }
 
     /// Returns the default places of the delivery's id and of the event's type, for requests of this scheme.
-    const fn places(self) -> (Option<&'static str>, Option<&'static str>) {
+    const fn default_places(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {
             Self::Standard => (None, Some("/type")),
             Self::Stripe => (Some("/id"), Some("/type")),
@@ -167,9 +167,9 @@ impl Endpoint {
     /// Returns the parts of the body that become one event each, if a delivery of this scheme has several: Meta's
     /// entries. Each is a body with only that entry, and with its keys in a fixed order.
     #[must_use]
-    pub fn entries(&self, payload: &Value) -> Option<Vec<Value>> {
+    pub fn split_entries(&self, payload: &Value) -> Option<Vec<Value>> {
         match self.scheme {
-            Scheme::Meta => meta::entries(payload),
+            Scheme::Meta => meta::split_entries(payload),
             Scheme::Standard
             | Scheme::Stripe
             | Scheme::Github
@@ -217,9 +217,9 @@ impl Endpoint {
 
     /// Returns the id at the configured place, otherwise at the scheme's default place.
     fn id_in_body(&self, delivery: &Delivery<'_>) -> Option<String> {
-        place(
+        pick_value(
             self.mapping.id.as_ref(),
-            self.scheme.places().0,
+            self.scheme.default_places().0,
             delivery.headers,
             delivery.payload,
         )
@@ -228,16 +228,21 @@ impl Endpoint {
     /// Returns the event's type, if the request has one.
     #[must_use]
     pub fn event_type(&self, headers: &HeaderMap, payload: &Value) -> Option<String> {
-        place(
+        pick_value(
             self.mapping.event_type.as_ref(),
-            self.scheme.places().1,
+            self.scheme.default_places().1,
             headers,
             payload,
         )
     }
 }
 
-fn place(configured: Option<&Pick>, default: Option<&str>, headers: &HeaderMap, payload: &Value) -> Option<String> {
+fn pick_value(
+    configured: Option<&Pick>,
+    default: Option<&str>,
+    headers: &HeaderMap,
+    payload: &Value,
+) -> Option<String> {
     match (configured, default) {
         (Some(pick), _) => pick.text(headers, payload),
         (None, Some(text)) => Pick::try_from(text.to_owned()).ok()?.text(headers, payload),

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed, seconds};
+use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, parse_seconds, required_header};
 
 /// The encoding of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -60,8 +60,8 @@ impl Default for HmacConfig {
 impl HmacConfig {
     /// Returns the errors in the configuration, as `key: expected value`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
-        let template = self.template();
+    pub fn find_faults(&self) -> Vec<String> {
+        let template = self.template_or_default();
         let mut faults = Vec::new();
         if template.matches("{body}").count() != 1 {
             faults.push("signed: a text that holds `{body}` once".to_owned());
@@ -90,10 +90,10 @@ impl HmacConfig {
 
     /// Returns whether the signature covers the delivery's id.
     fn signs_id(&self) -> bool {
-        self.template().contains("{id}")
+        self.template_or_default().contains("{id}")
     }
 
-    fn template(&self) -> &str {
+    fn template_or_default(&self) -> &str {
         match (&self.signed, &self.timestamp_header) {
             (Some(template), _) => template,
             (None, Some(_)) => "{timestamp}.{body}",
@@ -120,17 +120,17 @@ pub fn verify(
     body: &[u8],
     now: UnixMillis,
 ) -> Result<Verified, SignatureError> {
-    let text = header(headers, &config.header)?;
+    let text = required_header(headers, &config.header)?;
     let given = text
         .strip_prefix(config.prefix.as_str())
         .and_then(|rest| config.decode(rest))
-        .ok_or_else(|| malformed(&config.header, "the configured prefix and encoding"))?;
+        .ok_or_else(|| malformed_header(&config.header, "the configured prefix and encoding"))?;
 
     let (written, timestamp) = match &config.timestamp_header {
         Some(name) => {
-            let written = header(headers, name)?;
-            let timestamp = seconds(name, written)?;
-            checks.fresh(timestamp, now)?;
+            let written = required_header(headers, name)?;
+            let timestamp = parse_seconds(name, written)?;
+            checks.check_age(timestamp, now)?;
             // The signature covers the text as written, not the parsed number.
             (written, Some(timestamp))
         }
@@ -140,7 +140,7 @@ pub fn verify(
     let id = config
         .id_header
         .as_ref()
-        .map(|name| header(headers, name))
+        .map(|name| required_header(headers, name))
         .transpose()?;
     let fill = |part: &str| {
         part.replace("{timestamp}", written)
@@ -149,10 +149,10 @@ pub fn verify(
 
     // The body is hashed as a part of its own, so that its bytes need not be UTF-8.
     let (before, after) = config
-        .template()
+        .template_or_default()
         .split_once("{body}")
-        .unwrap_or((config.template(), ""));
-    checks.signed(
+        .unwrap_or((config.template_or_default(), ""));
+    checks.check_signature(
         config.algorithm,
         &[fill(before).as_bytes(), body, fill(after).as_bytes()],
         &[given],
@@ -166,7 +166,7 @@ pub fn verify(
 
 #[cfg(test)]
 mod tests {
-    use super::super::signature::code;
+    use super::super::signature::compute_code;
     use super::super::signature::tests::{checks, headers};
     use super::*;
 
@@ -216,9 +216,9 @@ mod tests {
             ..HmacConfig::default()
         };
 
-        assert_eq!(config.faults(), Vec::<String>::new());
+        assert_eq!(config.find_faults(), Vec::<String>::new());
 
-        let signature = hex::encode(code(
+        let signature = hex::encode(compute_code(
             Algorithm::Sha512,
             &checks("Jefe").keys[0],
             &[b"v1:7:100:", DATA, b"!"],
@@ -256,6 +256,6 @@ mod tests {
             signed: Some("{timestamp}{id}".to_owned()),
             ..HmacConfig::default()
         };
-        assert_eq!(config.faults().len(), 4);
+        assert_eq!(config.find_faults().len(), 4);
     }
 }

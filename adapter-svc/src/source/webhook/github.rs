@@ -7,7 +7,7 @@
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed};
+use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, required_header};
 
 const SIGNATURE: &str = "x-hub-signature-256";
 /// Header with the name of a delivery, which is not signed.
@@ -25,12 +25,12 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMilli
 /// Checks that `X-Hub-Signature-256` signs `body`; Meta uses the same header.
 pub(super) fn hub_signature(checks: &Checks, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureError> {
     const EXPECTED: &str = "`sha256=` and 64 hex digits";
-    let text = header(headers, SIGNATURE)?;
+    let text = required_header(headers, SIGNATURE)?;
     let digits = text
         .strip_prefix("sha256=")
-        .ok_or_else(|| malformed(SIGNATURE, EXPECTED))?;
-    let given = hex::decode(digits).map_err(|_| malformed(SIGNATURE, EXPECTED))?;
-    checks.signed(Algorithm::Sha256, &[body], &[given])
+        .ok_or_else(|| malformed_header(SIGNATURE, EXPECTED))?;
+    let given = hex::decode(digits).map_err(|_| malformed_header(SIGNATURE, EXPECTED))?;
+    checks.check_signature(Algorithm::Sha256, &[body], &[given])
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ const LAST_MILLIS: i64 = 253_402_300_799_999;
 
 /// Parses `value` as an instant, in any of the three forms.
 #[must_use]
-pub fn instant(value: &Value) -> Option<UnixMillis> {
+pub fn parse_instant(value: &Value) -> Option<UnixMillis> {
     let millis = match value {
         Value::Number(number) => from_number(number.as_f64()?)?,
         Value::String(text) => match text.parse::<f64>() {
@@ -177,11 +177,11 @@ mod tests {
             json!("1700000000"),
             json!("2023-11-14T22:13:20Z"),
         ] {
-            assert_eq!(instant(&value), Some(UnixMillis(1_700_000_000_000)), "{value}");
+            assert_eq!(parse_instant(&value), Some(UnixMillis(1_700_000_000_000)), "{value}");
         }
 
         for bad in [json!("soon"), json!(-1), json!(1e300), json!(null), json!("NaN")] {
-            assert_eq!(instant(&bad), None, "{bad}");
+            assert_eq!(parse_instant(&bad), None, "{bad}");
         }
     }
 }

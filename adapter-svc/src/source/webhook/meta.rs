@@ -24,7 +24,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMilli
 
 /// Returns the entries of a delivery, each as a body of its own with ordered keys; `None` if it has no entries.
 #[must_use]
-pub fn entries(payload: &Value) -> Option<Vec<Value>> {
+pub fn split_entries(payload: &Value) -> Option<Vec<Value>> {
     let entries = payload.get("entry")?.as_array().filter(|entries| !entries.is_empty())?;
     let alone = |entry: &Value| {
         let mut body = json!({ "object": payload.get("object"), "entry": [entry] });
@@ -36,11 +36,11 @@ pub fn entries(payload: &Value) -> Option<Vec<Value>> {
 
 /// Returns the response to a subscription's GET: its `hub.challenge`, if mode and verify token are right.
 #[must_use]
-pub fn challenge(token: &Key, query: &HashMap<String, String>) -> Option<String> {
+pub fn answer_challenge(token: &Key, query: &HashMap<String, String>) -> Option<String> {
     let subscribes = query.get("hub.mode").is_some_and(|mode| mode == "subscribe");
     let known = query
         .get("hub.verify_token")
-        .is_some_and(|given| token.is(given.as_bytes()));
+        .is_some_and(|given| token.equals(given.as_bytes()));
     if subscribes && known {
         query.get("hub.challenge").cloned()
     } else {
@@ -51,13 +51,13 @@ pub fn challenge(token: &Key, query: &HashMap<String, String>) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::super::signature::tests::{checks, headers};
-    use super::super::signature::{Algorithm, code};
+    use super::super::signature::{Algorithm, compute_code};
     use super::*;
 
     #[test]
     fn a_signed_request_is_accepted() {
         let checks = checks("app-secret");
-        let signature = hex::encode(code(Algorithm::Sha256, &checks.keys[0], &[b"{}"]));
+        let signature = hex::encode(compute_code(Algorithm::Sha256, &checks.keys[0], &[b"{}"]));
         let map = headers(&[("X-Hub-Signature-256", &format!("sha256={signature}"))]);
         assert_eq!(verify(&checks, &map, b"{}", UnixMillis(0)), Ok(Verified::default()));
         assert_eq!(
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn each_entry_is_a_body_of_its_own() {
-        let split = |text: &str| entries(&serde_json::from_str(text).unwrap());
+        let split = |text: &str| split_entries(&serde_json::from_str(text).unwrap());
         let both = split(r#"{"object":"page","entry":[{"id":"1","time":5},{"id":"2","time":5}]}"#).unwrap();
         assert_eq!(both[1], json!({"entry": [{"id": "2", "time": 5}], "object": "page"}));
 
@@ -91,7 +91,7 @@ mod tests {
             ];
             let query = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
 
-            challenge(&Key::new("meatyhamhock"), &query)
+            answer_challenge(&Key::new("meatyhamhock"), &query)
         };
 
         assert_eq!(ask("subscribe", "meatyhamhock").as_deref(), Some("1158201444"));

@@ -50,13 +50,13 @@ pub fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value, ReadPayloadError>
             detail: error.to_string(),
         })?
     } else if kind == "application/x-www-form-urlencoded" {
-        form(body)
+        read_form(body)
     } else if text.trim().is_empty() {
         Value::Null
     } else {
         match serde_json::from_str(text) {
             Ok(value) => value,
-            Err(_) => plain(text)?,
+            Err(_) => read_json(text)?,
         }
     };
 
@@ -94,14 +94,14 @@ pub fn too_deep(value: &Value, levels: usize) -> bool {
     }
 }
 
-fn plain(text: &str) -> Result<Value, ReadPayloadError> {
+fn read_json(text: &str) -> Result<Value, ReadPayloadError> {
     match text.find('\0') {
         Some(at) => Err(ReadPayloadError::Nul { at }),
         None => Ok(Value::String(text.to_owned())),
     }
 }
 
-fn form(body: &[u8]) -> Value {
+fn read_form(body: &[u8]) -> Value {
     // Any bytes are a form: parts that cannot be decoded are kept as they are.
     let pairs: Vec<(String, String)> = serde_urlencoded::from_bytes(body).unwrap_or_default();
     let nested = pairs

@@ -26,7 +26,7 @@ impl Key {
 
     /// Returns whether `given` is this key, in constant time for a given length.
     #[must_use]
-    pub fn is(&self, given: &[u8]) -> bool {
+    pub fn equals(&self, given: &[u8]) -> bool {
         self.0.ct_eq(given).into()
     }
 }
@@ -99,15 +99,15 @@ pub enum Algorithm {
 }
 
 /// Returns the value of `header`, which must be present and consist of visible ASCII.
-pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, SignatureError> {
+pub(crate) fn required_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, SignatureError> {
     let value = headers.get(name).ok_or_else(|| SignatureError::Missing {
         header: name.to_owned(),
     })?;
-    value.to_str().map_err(|_| malformed(name, "visible ASCII"))
+    value.to_str().map_err(|_| malformed_header(name, "visible ASCII"))
 }
 
 /// Returns the error for a header that cannot be parsed.
-pub(crate) fn malformed(name: &str, expected: &'static str) -> SignatureError {
+pub(crate) fn malformed_header(name: &str, expected: &'static str) -> SignatureError {
     SignatureError::Malformed {
         header: name.to_owned(),
         expected,
@@ -115,23 +115,23 @@ pub(crate) fn malformed(name: &str, expected: &'static str) -> SignatureError {
 }
 
 /// Parses the seconds in the `text` of `header`.
-pub(crate) fn seconds(header: &str, text: &str) -> Result<i64, SignatureError> {
+pub(crate) fn parse_seconds(header: &str, text: &str) -> Result<i64, SignatureError> {
     match text.parse::<i64>() {
         Ok(seconds) if seconds >= 0 => Ok(seconds),
-        Ok(_) | Err(_) => Err(malformed(header, "seconds since the epoch")),
+        Ok(_) | Err(_) => Err(malformed_header(header, "seconds since the epoch")),
     }
 }
 
 /// Returns the code of the concatenated `parts` under `key`.
-pub(crate) fn code(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn compute_code(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Vec<u8> {
     match algorithm {
-        Algorithm::Sha1 => mac::<Hmac<sha1::Sha1>>(key, parts),
-        Algorithm::Sha256 => mac::<Hmac<Sha256>>(key, parts),
-        Algorithm::Sha512 => mac::<Hmac<Sha512>>(key, parts),
+        Algorithm::Sha1 => compute_mac::<Hmac<sha1::Sha1>>(key, parts),
+        Algorithm::Sha256 => compute_mac::<Hmac<Sha256>>(key, parts),
+        Algorithm::Sha512 => compute_mac::<Hmac<Sha512>>(key, parts),
     }
 }
 
-fn mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+fn compute_mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
     let mut mac = <M as KeyInit>::new_from_slice(&key.0).expect("an HMAC takes a key of any length");
     for part in parts {
         mac.update(part);
@@ -142,7 +142,7 @@ fn mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
 impl Checks {
     /// Checks that one of `given` is the code of `parts` under one of the keys. Every pair is compared, each in
     /// constant time.
-    pub(crate) fn signed(
+    pub(crate) fn check_signature(
         &self,
         algorithm: Algorithm,
         parts: &[&[u8]],
@@ -151,7 +151,7 @@ impl Checks {
         // No early exit: the time must not depend on the key or signature that matches.
         let mut found = Choice::from(0);
         for key in &self.keys {
-            let expected = code(algorithm, key, parts);
+            let expected = compute_code(algorithm, key, parts);
             for one in given.iter().take(MAX_SIGNATURES) {
                 found |= expected.as_slice().ct_eq(one.as_slice());
             }
@@ -165,7 +165,7 @@ impl Checks {
     }
 
     /// Checks that `timestamp` (seconds) lies within the tolerance around `now`.
-    pub(crate) fn fresh(&self, timestamp: i64, now: UnixMillis) -> Result<(), SignatureError> {
+    pub(crate) fn check_age(&self, timestamp: i64, now: UnixMillis) -> Result<(), SignatureError> {
         let age_s = now.seconds().saturating_sub(timestamp);
         if self.tolerance_s == 0 || age_s.unsigned_abs() <= u64::from(self.tolerance_s) {
             return Ok(());
@@ -242,13 +242,16 @@ pub(crate) mod tests {
         ];
 
         for (key, data, expected) in cases {
-            assert_eq!(hex::encode(code(Algorithm::Sha256, &Key::new(key), &[data])), expected);
+            assert_eq!(
+                hex::encode(compute_code(Algorithm::Sha256, &Key::new(key), &[data])),
+                expected
+            );
         }
 
-        let long = code(Algorithm::Sha512, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        let long = compute_code(Algorithm::Sha512, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert!(hex::encode(long).starts_with("87aa7cdea5ef619d4ff0b4241a1d6cb02379f4e2ce4ec2787ad0b30545e17cde"));
 
-        let old = code(Algorithm::Sha1, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        let old = compute_code(Algorithm::Sha1, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert_eq!(hex::encode(old), "b617318655057264e28bc0b6fb378c8ef146be00");
     }
 
@@ -264,11 +267,11 @@ pub(crate) mod tests {
             (1_301, false),
             (i64::MAX, false),
         ] {
-            assert_eq!(checks.fresh(at, now).is_ok(), fresh, "{at}");
+            assert_eq!(checks.check_age(at, now).is_ok(), fresh, "{at}");
         }
 
         checks.tolerance_s = 0;
-        assert!(checks.fresh(0, now).is_ok());
+        assert!(checks.check_age(0, now).is_ok());
     }
 
     #[test]

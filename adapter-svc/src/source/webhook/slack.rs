@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, header, malformed, seconds};
+use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, parse_seconds, required_header};
 
 const SIGNATURE: &str = "x-slack-signature";
 const TIMESTAMP: &str = "x-slack-request-timestamp";
@@ -19,13 +19,15 @@ const TIMESTAMP: &str = "x-slack-request-timestamp";
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     const EXPECTED: &str = "`v0=` and 64 hex digits";
 
-    let written = header(headers, TIMESTAMP)?;
-    let timestamp = seconds(TIMESTAMP, written)?;
-    let text = header(headers, SIGNATURE)?;
-    let digits = text.strip_prefix("v0=").ok_or_else(|| malformed(SIGNATURE, EXPECTED))?;
-    let given = hex::decode(digits).map_err(|_| malformed(SIGNATURE, EXPECTED))?;
-    checks.fresh(timestamp, now)?;
-    checks.signed(Algorithm::Sha256, &[b"v0:", written.as_bytes(), b":", body], &[given])?;
+    let written = required_header(headers, TIMESTAMP)?;
+    let timestamp = parse_seconds(TIMESTAMP, written)?;
+    let text = required_header(headers, SIGNATURE)?;
+    let digits = text
+        .strip_prefix("v0=")
+        .ok_or_else(|| malformed_header(SIGNATURE, EXPECTED))?;
+    let given = hex::decode(digits).map_err(|_| malformed_header(SIGNATURE, EXPECTED))?;
+    checks.check_age(timestamp, now)?;
+    checks.check_signature(Algorithm::Sha256, &[b"v0:", written.as_bytes(), b":", body], &[given])?;
 
     Ok(Verified {
         delivery_id: None,
@@ -35,7 +37,7 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
 
 /// Returns the challenge of a `url_verification` request, which gets a response and does not become an event.
 #[must_use]
-pub fn challenge(payload: &Value) -> Option<&str> {
+pub fn url_challenge(payload: &Value) -> Option<&str> {
     if payload.get("type")?.as_str()? == "url_verification" {
         payload.get("challenge")?.as_str()
     } else {
@@ -88,9 +90,9 @@ mod tests {
     #[test]
     fn only_a_url_verification_has_a_challenge() {
         let ask = serde_json::json!({"type": "url_verification", "challenge": "3eZbrw1aB"});
-        assert_eq!(challenge(&ask), Some("3eZbrw1aB"));
+        assert_eq!(url_challenge(&ask), Some("3eZbrw1aB"));
         assert_eq!(
-            challenge(&serde_json::json!({"type": "event_callback", "challenge": "x"})),
+            url_challenge(&serde_json::json!({"type": "event_callback", "challenge": "x"})),
             None
         );
     }

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use shared::model::time::UnixMillis;
 use shared::process::key::{self, WeakKeyError};
 
-use super::signature::{Algorithm, Checks, Key, SignatureError, Verified, header, seconds};
+use super::signature::{Algorithm, Checks, Key, SignatureError, Verified, parse_seconds, required_header};
 
 /// The names of the headers with id, timestamp and signature.
 type Names = [&'static str; 3];
@@ -33,18 +33,18 @@ pub fn key(secret: &str) -> Result<Key, WeakKeyError> {
 pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
     let has_svix_only = headers.contains_key(SVIX[0]) && !headers.contains_key(OWN[0]);
     let [id, timestamp, signature] = if has_svix_only { SVIX } else { OWN };
-    let id = header(headers, id)?;
-    let written = header(headers, timestamp)?;
-    let timestamp = seconds(timestamp, written)?;
-    let given: Vec<Vec<u8>> = header(headers, signature)?
+    let id = required_header(headers, id)?;
+    let written = required_header(headers, timestamp)?;
+    let timestamp = parse_seconds(timestamp, written)?;
+    let given: Vec<Vec<u8>> = required_header(headers, signature)?
         .split(' ')
         // Other versions, such as `v1a` with public keys, are ignored.
         .filter_map(|one| one.strip_prefix("v1,"))
         .filter_map(|one| STANDARD.decode(one).ok())
         .collect();
 
-    checks.fresh(timestamp, now)?;
-    checks.signed(
+    checks.check_age(timestamp, now)?;
+    checks.check_signature(
         Algorithm::Sha256,
         &[id.as_bytes(), b".", written.as_bytes(), b".", body],
         &given,

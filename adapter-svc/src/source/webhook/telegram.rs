@@ -6,7 +6,7 @@
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Checks, SignatureError, Verified, header};
+use super::signature::{Checks, SignatureError, Verified, required_header};
 
 const TOKEN: &str = "x-telegram-bot-api-secret-token";
 
@@ -21,8 +21,8 @@ pub fn verify(
     _body: &[u8],
     _now: UnixMillis,
 ) -> Result<Verified, SignatureError> {
-    let token = header(headers, TOKEN)?.as_bytes();
-    let known = checks.keys.iter().fold(false, |found, key| key.is(token) | found);
+    let token = required_header(headers, TOKEN)?.as_bytes();
+    let known = checks.keys.iter().fold(false, |found, key| key.equals(token) | found);
     if known {
         Ok(Verified::default())
     } else {

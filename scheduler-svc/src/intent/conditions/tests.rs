@@ -11,7 +11,7 @@ use ulid::Ulid;
 
 use super::*;
 use crate::intent::registry::Registry;
-use crate::intent::service::{Needs, desk};
+use crate::intent::service::{Needs, new_desk};
 
 fn mark(number: u128, from: u64) -> IntentMark {
     IntentMark {
@@ -70,7 +70,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         says(&bus, number, "word 1, too early").await;
     }
 
-    let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
+    let desk = new_desk(&needs(&bus), Registry::shipped_registry().expect("kinds"));
     let position = bus.end_of(EVENTS).await.expect("asked");
     let placed = IntentMark {
         position: Some(position.clone()),
@@ -79,7 +79,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
 
     assert_eq!(position.sequence, 9);
 
-    remember(&bus, &placed).await.expect("kept");
+    store_mark(&bus, &placed).await.expect("kept");
 
     // The last message that was there before the mark stays; the marked one is gone.
     server.stop().await;
@@ -97,19 +97,19 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         revision: 1,
     };
 
-    conditions.changed(heard(placed.clone())).await;
+    conditions.handle_change(heard(placed.clone())).await;
     let mut read = Vec::new();
     while conditions.waiting.is_empty() {
         let stored = tokio::time::timeout(Duration::from_secs(60), next(&mut conditions.reader)).await;
         let stored = stored.expect("what came after the mark is read");
         read.push(stored.sequence);
-        conditions.event(&stored).await;
+        conditions.match_event(&stored).await;
     }
 
     assert_eq!(read, [4, 5], "what was there before does not count");
 
     let kept = conditions
-        .kept()
+        .marks_bucket()
         .get(&key)
         .await
         .expect("readable")
@@ -128,7 +128,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         ..placed
     };
     conditions.marks.clear();
-    conditions.changed(heard(bare)).await;
+    conditions.handle_change(heard(bare)).await;
 
     assert_eq!(
         conditions.marks[&key].from,
@@ -175,15 +175,15 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
     bus.ensure(&without, false).await.expect("all but the events");
-    let desk = desk(&needs(&bus), Registry::shipped().expect("kinds"));
+    let desk = new_desk(&needs(&bus), Registry::shipped_registry().expect("kinds"));
     let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
-    let mut changes = conditions.kept().watch(PREFIX);
+    let mut changes = conditions.marks_bucket().watch(PREFIX);
 
     assert_eq!(changes.next().await, KvEvent::Current);
 
     for (number, from) in [(1, 1), (2, 0), (3, 2)] {
-        remember(&bus, &mark(number, from)).await.expect("kept");
-        conditions.changed(changes.next().await).await;
+        store_mark(&bus, &mark(number, from)).await.expect("kept");
+        conditions.handle_change(changes.next().await).await;
     }
 
     assert!(conditions.reader.is_none() && conditions.has_unasked);
@@ -196,7 +196,7 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let stored = next(&mut conditions.reader).await;
     assert_eq!(stored.sequence, 1);
 
-    conditions.event(&stored).await;
+    conditions.match_event(&stored).await;
     let waits: Vec<Ulid> = conditions.waiting.iter().map(|matched| matched.mark.intent).collect();
     assert_eq!(waits, [mark(2, 0).intent], "its intent may come yet");
 

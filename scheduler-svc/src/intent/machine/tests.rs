@@ -44,7 +44,7 @@ fn asked() -> Intent {
         depth: 0,
     };
 
-    proposed(intent, setting, CAUSE)
+    new_intent(intent, setting, CAUSE)
 }
 
 /// Every step there is, by the status that it leads to.
@@ -54,21 +54,23 @@ fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
         why: String::new(),
     };
     match (value.status, to) {
-        (IntentStatus::Running, IntentStatus::Pending) => end(value, &done(IntentCode::Done), Some(NOW.plus(9)), NOW),
+        (IntentStatus::Running, IntentStatus::Pending) => {
+            end_firing(value, &done(IntentCode::Done), Some(NOW.plus(9)), NOW)
+        }
         (_, IntentStatus::Proposed) => step(value, to, IntentCode::Proposed, CAUSE),
-        (_, IntentStatus::Pending) => admit(value, &plan(), &Position::default(), CAUSE),
-        (_, IntentStatus::Running) => fire(value, NOW.plus(60_000), None, IntentCode::Due, CAUSE),
-        (_, IntentStatus::Completed) => end(value, &done(IntentCode::Done), None, NOW),
-        (_, IntentStatus::Failed) => end(value, &done(IntentCode::TurnFailed), None, NOW),
-        (_, IntentStatus::Canceled) => cancel(value, IntentCode::Withdrawn, false, CAUSE),
-        (_, IntentStatus::Rescheduled) => reschedule(
+        (_, IntentStatus::Pending) => admit_intent(value, &plan(), &Position::default(), CAUSE),
+        (_, IntentStatus::Running) => fire_intent(value, NOW.plus(60_000), None, IntentCode::Due, CAUSE),
+        (_, IntentStatus::Completed) => end_firing(value, &done(IntentCode::Done), None, NOW),
+        (_, IntentStatus::Failed) => end_firing(value, &done(IntentCode::TurnFailed), None, NOW),
+        (_, IntentStatus::Canceled) => cancel_intent(value, IntentCode::Withdrawn, false, CAUSE),
+        (_, IntentStatus::Rescheduled) => reschedule_intent(
             value,
             IntentSchedule::After { seconds: 5 },
             &plan(),
             &Position::default(),
             CAUSE,
         ),
-        (_, IntentStatus::Rejected) => reject(value, Rejection::Expired, IntentCode::Refused, CAUSE),
+        (_, IntentStatus::Rejected) => reject_intent(value, Rejection::Expired, IntentCode::Refused, CAUSE),
     }
 }
 
@@ -98,7 +100,7 @@ fn every_legal_and_illegal_transition() {
     for from in IntentStatus::ALL {
         let Some(value) = standing(from) else { continue };
         for to in IntentStatus::ALL {
-            let mut next = fresh(&value);
+            let mut next = next_value(&value);
             let taken = take(&mut next, to);
             if from.may_become(to) {
                 assert_eq!(taken, Ok(()), "{from} → {to}");
@@ -136,7 +138,7 @@ fn numbers_go_on_without_a_gap_and_the_first_record_holds_the_whole() {
         IntentStatus::Running,
         IntentStatus::Completed,
     ] {
-        value = fresh(&value);
+        value = next_value(&value);
         take(&mut value, to).expect("legal");
         numbers.extend(value.records.iter().map(|record| record.n));
     }
@@ -148,7 +150,7 @@ fn numbers_go_on_without_a_gap_and_the_first_record_holds_the_whole() {
 fn rescheduled_keeps_its_name_and_tells_where_it_came_from() {
     let mut value = standing(IntentStatus::Pending).expect("pending");
     let id = value.intent.id;
-    value = fresh(&value);
+    value = next_value(&value);
     take(&mut value, IntentStatus::Rescheduled).expect("legal");
 
     assert_eq!((value.intent.id, value.status), (id, IntentStatus::Pending));
@@ -174,7 +176,7 @@ fn a_recurring_one_is_pending_again_until_its_last() {
         why: "no agent".to_owned(),
     };
 
-    end(&mut value, &ending, Some(NOW.plus(120_000)), NOW).expect("legal");
+    end_firing(&mut value, &ending, Some(NOW.plus(120_000)), NOW).expect("legal");
     let record = value.records.last().expect("a record");
     assert_eq!(
         (record.code, record.why.as_str()),

@@ -91,16 +91,16 @@ fn asked(kind: &str, schedule: IntentSchedule) -> Intent {
         depth: 0,
     };
 
-    machine::proposed(intent, setting, cause(NOW))
+    machine::new_intent(intent, setting, cause(NOW))
 }
 
 fn planned(schedule: &IntentSchedule, at: UnixMillis) -> Plan {
-    plan::plan(schedule, at).expect("it is sound")
+    plan::plan_schedule(schedule, at).expect("it is sound")
 }
 
 /// The value after `value` that `step` makes at `at`; none = there is no such step.
 fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
-    let mut next = machine::fresh(value);
+    let mut next = machine::next_value(value);
     let ended = |code| Ending {
         code,
         why: "a test".to_owned(),
@@ -110,29 +110,29 @@ fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
 
     let done = match step {
         Step::Admit if value.status != IntentStatus::Proposed => return None,
-        Step::Admit => machine::admit(&mut next, &planned(&value.intent.schedule, at), &events, cause(at)),
-        Step::Reject => machine::reject(&mut next, Rejection::Expired, IntentCode::Refused, cause(at)),
+        Step::Admit => machine::admit_intent(&mut next, &planned(&value.intent.schedule, at), &events, cause(at)),
+        Step::Reject => machine::reject_intent(&mut next, Rejection::Expired, IntentCode::Refused, cause(at)),
         Step::Reschedule(_) if value.status != IntentStatus::Pending => return None,
         Step::Reschedule(which) => {
             let schedule = schedules()[which].clone();
             let moved = planned(&schedule, at);
-            machine::reschedule(&mut next, schedule, &moved, &events, cause(at))
+            machine::reschedule_intent(&mut next, schedule, &moved, &events, cause(at))
         }
         Step::Skip => {
             let due = value.due.and_then(|due| occurrence_after(value, due.max(at)))?;
-            machine::skip(&mut next, due, IntentCode::Declined, cause(at))
+            machine::skip_occurrence(&mut next, due, IntentCode::Declined, cause(at))
         }
         Step::Fire => {
             let dispatch = firing::dispatch_of(&next, nominal).expect("an id");
-            machine::fire(&mut next, nominal, dispatch, IntentCode::Due, cause(at))
+            machine::fire_intent(&mut next, nominal, dispatch, IntentCode::Due, cause(at))
         }
         Step::Recur => {
             let due = occurrence_after(value, at.max(nominal))?;
-            machine::end(&mut next, &ended(IntentCode::Done), Some(due), at)
+            machine::end_firing(&mut next, &ended(IntentCode::Done), Some(due), at)
         }
-        Step::Complete => machine::end(&mut next, &ended(IntentCode::Done), None, at),
-        Step::Fail => machine::end(&mut next, &ended(IntentCode::TurnFailed), None, at),
-        Step::Cancel => machine::cancel(&mut next, IntentCode::Withdrawn, true, cause(at)),
+        Step::Complete => machine::end_firing(&mut next, &ended(IntentCode::Done), None, at),
+        Step::Fail => machine::end_firing(&mut next, &ended(IntentCode::TurnFailed), None, at),
+        Step::Cancel => machine::cancel_intent(&mut next, IntentCode::Withdrawn, true, cause(at)),
     };
 
     done.ok().map(|()| next)

@@ -28,7 +28,7 @@ fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<UnderWay>) -
         schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone).expect("a schedule"),
         zone: TimeZone::get(&record.spec.zone).expect("a zone"),
     };
-    decide(record, &plan, now, under_way)
+    decide_next(record, &plan, now, under_way)
 }
 
 fn write(record: &ScheduleRecord, minutes: i64, under_way: Option<UnderWay>) -> ScheduleRecord {
@@ -266,7 +266,7 @@ fn a_heartbeat_beats_in_its_hours_only() {
         schedule: Schedule::parse("every 1h", "UTC").expect("a schedule"),
         zone: TimeZone::get("Europe/Berlin").expect("a zone"),
     };
-    let beats: Vec<UnixMillis> = plan.preview(NOON, 5).iter().map(|next| next.nominal).collect();
+    let beats: Vec<UnixMillis> = plan.next_firings(NOON, 5).iter().map(|next| next.nominal).collect();
     assert_eq!(
         minutes(&beats),
         [540, 600, 660, 720, 1_980],
@@ -327,7 +327,7 @@ proptest! {
             zone: TimeZone::UTC,
         };
         let at = UnixMillis(i64::from(nominal));
-        prop_assert!((0..i64::try_from(jitter_ms).expect("small")).contains(&plan.jitter(at)));
-        prop_assert_eq!(plan.jitter(at), plan.jitter(at));
+        prop_assert!((0..i64::try_from(jitter_ms).expect("small")).contains(&plan.jitter_ms(at)));
+        prop_assert_eq!(plan.jitter_ms(at), plan.jitter_ms(at));
     }
 }
