@@ -317,7 +317,7 @@ pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &
     };
 
     let wanted = placed.order.wanted.name();
-    tracing::warn!(%session, wanted, "order is not carried out: the ledger is older, and it may have been");
+    tracing::warn!(%session, wanted, "order not applied: the ledger is older than the order, which may have been applied before; dead-lettered");
 
     let in_doubt = Bad {
         stored,

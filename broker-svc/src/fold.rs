@@ -351,7 +351,14 @@ impl Fold {
             .chain(&self.reminded);
         let notes: usize = notes.chain(&self.summary).map(String::len).sum();
         let ids = (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>();
-        size_of::<Self>() + text + replies + notes + ids + written(&self.running) + written(&self.post_hooks)
+        size_of::<Self>()
+            + text
+            + replies
+            + notes
+            + ids
+            + written(&self.running)
+            + written(&self.post_hooks)
+            + written(&self.intents.owed)
     }
 }
 

@@ -16,7 +16,7 @@ use shared::wire::headers::SCHEMA;
 use shared::wire::topology::streams;
 
 use crate::args::{Common, TailOptions};
-use crate::output::{brief, bus, clock, plain, print};
+use crate::output::{brief, bus, clock, json_line, plain, print};
 
 const DEFAULT: [&str; 4] = [streams::EVENTS, streams::DISPATCHES, streams::LEDGER, streams::RECEIPTS];
 /// What can be read beside its owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a consumer that
@@ -59,7 +59,7 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
         left -= 1;
 
         if common.json {
-            print(&format!("{}\n", as_json(&message)))?;
+            json_line(&as_json(&message))?;
         } else {
             print(&format!(
                 "{} {:<11} {:>7} {text}\n",

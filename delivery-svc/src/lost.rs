@@ -73,14 +73,14 @@ impl Queue {
         }
     }
 
-    /// Returns whether `later` may be another queue, or the same one restored to an older state.
+    /// Returns whether `later` is the same queue, not restored to an older state.
     fn is_followed_by(&self, later: &Self) -> bool {
         self.incarnation == later.incarnation && self.created == later.created && self.last <= later.last
     }
 }
 
 impl Seen {
-    /// Whether `later` may be other queues, or the same ones put back.
+    /// Returns whether both queues in `later` are the same ones, on the same connection, not restored to an older state.
     fn is_followed_by(&self, later: &Self) -> bool {
         self.connection == later.connection
             && self.deliveries.is_followed_by(&later.deliveries)
@@ -173,12 +173,18 @@ impl LostReplies {
         let first = self.first_of(streams::PARKED, parked).await?;
         let parked = first.and_then(|first| first.decode::<Reply>().ok());
         let parked = parked.and_then(|reply| i64::try_from(reply.id.timestamp_ms()).ok());
-        let since = parked.map_or(waiting, |parked| waiting.min(UnixMillis(parked)));
+        let mut since = parked
+            .map_or(waiting, |parked| waiting.min(UnixMillis(parked)))
+            .plus(-MARGIN_MS);
 
-        let noted = Waiting {
-            since: since.plus(-MARGIN_MS),
-            seen: None,
-        };
+        // The first parked reply by sequence need not be the oldest: while any is parked, the time never moves on.
+        if parked.is_some()
+            && let Some(former) = self.noted.find(streams::DELIVERIES).await?.0
+        {
+            since = since.min(former.since);
+        }
+
+        let noted = Waiting { since, seen: None };
         self.noted.put(streams::DELIVERIES, &noted).await?;
 
         Ok(())
@@ -204,6 +210,8 @@ impl LostReplies {
 
         // The order matters: a reply that leaves the queue now has a receipt, and one that enters it is in the
         // ledger.
+        // A reply that enters the ledger from now on is not lost: it is published after the queue was read.
+        let end = self.outfit.bus.stream_info(streams::LEDGER).await?.state.last;
         let waiting = self.waiting_replies().await?;
         let mut settled = self.settled_deliveries(since).await?;
         settled.extend(waiting);
@@ -222,7 +230,8 @@ impl LostReplies {
                 break;
             }
 
-            for reply in page.iter().flat_map(replies_of_record) {
+            let known = page.iter().filter(|stored| stored.sequence <= end);
+            for reply in known.flat_map(replies_of_record) {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the lost copy, so the copy has another id. A duplicate
                     // costs one lookup.

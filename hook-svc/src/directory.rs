@@ -456,14 +456,14 @@ mod tests {
 
         let new = logged("line 1: expected a name", "");
         assert!(
-            new.contains(" WARN ") && new.contains("waits for a version that does"),
+            new.contains(" WARN ") && new.contains("waiting for a valid version"),
             "{new}"
         );
         assert!(new.contains("half") && new.contains("line 1: expected a name"), "{new}");
 
         let known = logged("line 1: expected a name", "export default () => ({ fire: false });");
         assert!(
-            known.contains("ERROR") && known.contains("its last good version goes on"),
+            known.contains("ERROR") && known.contains("its last valid version stays active"),
             "{known}"
         );
     }

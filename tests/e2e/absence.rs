@@ -16,7 +16,7 @@ use crate::story::PATIENCE;
 
 /// Within this time whoever waits is told.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-const CANNOT: &str = "cannot be reached";
+const CANNOT: &str = "unreachable";
 
 /// The first word of `kind` that the page is told.
 async fn told(page: &mut Page, kind: &str) -> Value {

@@ -176,7 +176,11 @@ async fn are_off(world: &World) {
     );
 
     let log = world.log("hook-svc-0");
-    assert_eq!(log.matches("off until the channel").count(), WAITING.len(), "{log}");
+    assert_eq!(
+        log.matches("a channel that it needs is not configured").count(),
+        WAITING.len(),
+        "{log}"
+    );
 
     tick(world, 1).await;
     eventually("the tick is evaluated", PATIENCE, async || {
@@ -198,7 +202,7 @@ async fn come_on(world: &mut World) {
     world.stack.ready().await.expect("it is ready");
     eventually("the hooks are on", PATIENCE, async || {
         let log = world.log("hook-svc-0");
-        let on = log.matches("waits for no channel any more").count();
+        let on = log.matches("hook active: its channels are configured").count();
         (on == WAITING.len()).then_some(()).ok_or(log)
     })
     .await;

@@ -247,3 +247,31 @@ fn anchors_are_made_as_readers_expect() {
     assert_eq!(resolved("README.md", "docs/hooks.md"), Path::new("docs/hooks.md"));
     assert_eq!(plain("/// A *dead\n/// letter*"), "a dead letter");
 }
+
+#[test]
+fn the_contract_names_every_entry_of_the_ledger() {
+    let page = read(&root().join("docs/design/sessions.md"));
+    let named = |name: &str| page.contains(&format!("`{name}`"));
+
+    let golden = std::fs::read_dir(root().join("tests/golden")).expect("tests/golden");
+    let files = golden.map(|file| file.expect("an entry").file_name().to_string_lossy().into_owned());
+    let entries: BTreeSet<String> = files
+        .filter_map(|file| {
+            let entry = file.strip_prefix("ledger-")?.split(['.', '-']).next()?;
+            Some(entry.to_owned())
+        })
+        .collect();
+    assert!(entries.len() > 10, "{entries:?}");
+
+    let source = read(&root().join("shared/src/model/ledger/drop_reason.rs"));
+    let reasons = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \""))
+        .map(|(_, rest)| rest.trim_end_matches("\",").to_owned());
+
+    let missing = entries.into_iter().chain(reasons).filter(|name| !named(name));
+    check(
+        "docs/design/sessions.md names every ledger entry and every reason of a drop",
+        missing.map(|name| format!("docs/design/sessions.md: {name}")),
+    );
+}

@@ -280,7 +280,7 @@ hooks: [{name: gate, hook: PreToolUse, command: 'false', blocking: true}]
     let told = server.requests().last().expect("a request").tool_results();
     let paused = told
         .iter()
-        .map(|told| told.contains("keeps failing"))
+        .map(|told| told.contains("paused after repeated errors"))
         .collect::<Vec<_>>();
 
     assert_eq!(paused, [false, false, false, false, false, true, true], "{told:?}");

@@ -253,11 +253,11 @@ mod tests {
     fn mistakes_are_named() {
         for (text, error) in [
             ("", "expected at least one `field=value` pair"),
-            ("imessage", "`imessage`: `field=value[,value…]` is expected"),
-            ("channel=", "`channel=`: `field=value[,value…]` is expected"),
+            ("imessage", "`imessage`: expected `field=value[,value…]`"),
+            ("channel=", "`channel=`: expected `field=value[,value…]`"),
             ("chanel=imessage", "`chanel` is no field: channel, account,"),
             ("direction=recieved", "`direction=recieved`: received, sent,"),
-            ("kind=room", "`kind=room`: dm, group or channel is expected"),
+            ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),
             ("metadata..a=1", "`metadata..a` is no field"),
         ] {

@@ -101,7 +101,7 @@ async fn who_names_nobody_is_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_blocks_is_found_though_it_computes_nothing() {
-    let still = "it neither computed nor answered";
+    let still = "idle without an answer";
     check(
         "export default () => { Bun.sleepSync(30000); return { fire: false }; };",
         still,

@@ -275,14 +275,14 @@ async fn a_missing_or_old_bun_is_named() {
     let path = fake.path().join("bun");
     let error = TestPool::try_start(Some(path.clone())).await.expect_err("absent");
 
-    assert!(error.contains("does not run"), "{error}");
+    assert!(error.contains("failed to run"), "{error}");
 
     std::fs::write(&path, "#!/bin/sh\necho 1.2.3\n").expect("writes");
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("sets");
     let error = TestPool::try_start(Some(path)).await.expect_err("old");
 
     assert!(
-        error.contains("says version `1.2.3`, at least 1.4 is needed"),
+        error.contains("has version `1.2.3`; at least 1.4 is required"),
         "{error}"
     );
 }

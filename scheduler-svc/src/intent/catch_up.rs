@@ -83,12 +83,12 @@ impl Store {
         self.put_back.notify_one();
         told_degraded(
             BEHIND,
-            "KV intents was put back to an older state; AUDIT says where intents are".to_owned(),
+            "KV intents was restored to an older state; AUDIT has the newer steps".to_owned(),
         );
         metrics::counter!("nexus_scheduler_intents_behind_total").increment(1);
         tracing::warn!(
             intent = %intent.id, session = %next.target(), from = %value.status, from_n = value.n, to = %next.status, n = next.n,
-            "KV intents was put back to an older state: the intent is where AUDIT says"
+            "KV intents was restored to an older state; intent brought up to its AUDIT records"
         );
 
         self.spawn_audit(&next).await;

@@ -88,7 +88,7 @@ impl Clerk {
 
         tracing::warn!(
             intent = %intent.intent.id, session = %intent.target(), event_id = %event_id(intent.intent.id, running.nominal)?,
-            "a firing is in no record and waits nowhere: its stream was put back or emptied; it is published again"
+            "firing has no record and no queued message: its stream was restored or emptied; publishing it again"
         );
         metrics::counter!("nexus_scheduler_lost_firings_total").increment(1);
 

@@ -158,7 +158,10 @@ mod tests {
                 "{active_hours: '08:00-08:00'}",
                 "personas.atlas.heartbeat.active_hours: `08:00-08:00`",
             ),
-            ("{time_zone: Mars}", "personas.atlas.heartbeat.every: time zone `Mars`"),
+            (
+                "{time_zone: Mars}",
+                "personas.atlas.heartbeat.every: unknown time zone `Mars`",
+            ),
         ] {
             let error = check(heartbeat).expect_err("it is wrong");
             assert!(error.starts_with(said), "{error}");

@@ -128,6 +128,6 @@ mod tests {
         );
 
         let nowhere = job_specs(&BTreeMap::from([("c".to_owned(), job("every 1h"))]), "Mars").expect_err("no zone");
-        assert_eq!(nowhere, ["jobs.c.schedule: time zone `Mars` is not known"]);
+        assert_eq!(nowhere, ["jobs.c.schedule: unknown time zone `Mars`"]);
     }
 }

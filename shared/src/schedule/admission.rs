@@ -153,6 +153,6 @@ mod tests {
         }
 
         let zone = admit("every 1h", "Mars/Olympus", NOW).expect_err("no such zone");
-        assert_eq!(zone.to_string(), "time zone `Mars/Olympus` is not known");
+        assert_eq!(zone.to_string(), "unknown time zone `Mars/Olympus`");
     }
 }

@@ -23,10 +23,11 @@ const MAX_ITEMS: u32 = 100;
 const MAX_THREADS: u32 = 500;
 
 /// Returns the thread that events of `visitor` name if their page names `thread`: none for the read model's name of the
-/// conversation without a thread.
+/// conversation without a thread, and none for such a name of anyone else's. Those hold a colon, threads of pages never
+/// do: a page that could name one would put its words among another conversation's in the read model.
 #[must_use]
 pub fn named_thread(visitor: &Visitor, thread: Option<String>) -> Option<String> {
-    thread.filter(|thread| *thread != unnamed_thread(visitor))
+    thread.filter(|thread| !thread.contains(':') && *thread != unnamed_thread(visitor))
 }
 
 /// Returns the read model's name of the conversation of `visitor` without a thread.

@@ -11,7 +11,8 @@ const AFTER: Duration = Duration::from_secs(5);
 /// After how long it takes nothing more, though no other process can take its place.
 const DRAINS_AFTER: Duration = Duration::from_secs(20);
 
-/// After how long it ends, whatever is under way in it.
+/// After how long it ends in its turn, whatever is under way in it. Without its turn it goes on: a pool whose replacements
+/// cannot start keeps the processes that it has.
 const MOST: Duration = Duration::from_secs(30);
 
 /// What a process in which such files are loaded does.
@@ -47,11 +48,9 @@ pub(super) fn decide(leaver: Leaver) -> Leave {
         has_others,
     } = leaver;
 
-    if waited >= MOST {
-        Leave::End
-    } else if waited < AFTER || !has_turn {
+    if waited < AFTER || !has_turn {
         Leave::Stay
-    } else if is_free {
+    } else if is_free || waited >= MOST {
         Leave::End
     } else if has_others || waited >= DRAINS_AFTER {
         Leave::Drain
@@ -110,8 +109,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn none_is_there_after_half_a_minute(is_free: bool, has_turn: bool, has_others: bool, seconds in 30_u64..1_000) {
-            prop_assert_eq!(decide(Leaver { is_free, has_turn, has_others, ..leaver(seconds) }), Leave::End);
+        fn one_after_the_other_ends_after_half_a_minute(is_free: bool, has_turn: bool, has_others: bool, seconds in 30_u64..1_000) {
+            let expected = if has_turn { Leave::End } else { Leave::Stay };
+            prop_assert_eq!(decide(Leaver { is_free, has_turn, has_others, ..leaver(seconds) }), expected);
         }
     }
 }

@@ -165,12 +165,12 @@ const FORGERS: [Hostile; 10] = [
     (
         "rubbish",
         "export default () => { fs.writeSync(1, 'x'.repeat(1000)); for (;;); };",
-        Some("a frame of"),
+        Some("frame has"),
     ),
     (
         "long",
         "export default () => { const head = Buffer.alloc(4); head.writeUInt32LE(0x7fffffff, 0); fs.writeSync(1, head); for (;;); };",
-        Some("a frame of"),
+        Some("frame has"),
     ),
     (
         "queries",
@@ -194,12 +194,12 @@ const READERS: [Hostile; 5] = [
     (
         "unread",
         "export default () => { say(query(NUMBERS + 'SELECT hex(zeroblob(1000)) FROM n LIMIT 3000')); return never(); };",
-        Some("a query before the last one"),
+        Some("query before the previous one"),
     ),
     (
         "writes",
         "export default ({ dbPath }) => new Database(dbPath).run('DELETE FROM events');",
-        Some("can only be read"),
+        Some("only a single SELECT"),
     ),
     (
         "locks",

@@ -170,7 +170,7 @@ async fn it_waits_for_nats_alive_but_not_ready_and_can_be_stopped_meanwhile() {
     let (waiting, stopped) = (start(&server.url(), ""), start(&server.url(), ""));
     for running in [&waiting, &stopped] {
         running.shows("/livez", "200", "alive").await;
-        running.shows("/readyz", "503", "no NATS server answers").await;
+        running.shows("/readyz", "503", "cannot connect to NATS").await;
     }
 
     stopped.stop.notify_one();
