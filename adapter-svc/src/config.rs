@@ -348,7 +348,7 @@ impl AdapterConfig {
         warnings
     }
 
-    /// Returns the parsed webhook sources, without those that have errors; [`AdapterConfig::faults`] reports them.
+    /// Returns the parsed webhook sources, without those that have errors; [`AdapterConfig::find_faults`] reports them.
     #[must_use]
     pub fn webhook_endpoints(&self) -> Vec<Endpoint> {
         self.webhook

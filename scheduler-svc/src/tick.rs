@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn due_minutes() {
+    fn minutes_after_the_last_one_are_due() {
         check(None, 600_000, &[10]);
         check(Some(10), 659_999, &[]);
         check(Some(10), 660_000, &[11]);

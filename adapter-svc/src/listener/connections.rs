@@ -41,7 +41,7 @@ pub enum Progress {
     Answering,
 }
 
-/// The result of [`Connections::admit`].
+/// The result of [`Connections::admit_connection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// The connection is in the table; `instead_of` must be ended for it.

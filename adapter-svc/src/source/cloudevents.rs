@@ -300,11 +300,11 @@ mod tests {
     }
 
     fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
-        super::structured_event(value, &door(), now)
+        structured_event(value, &door(), now)
     }
 
     fn binary(headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Event, ReadCloudEventError> {
-        super::binary_event(headers, body, &door(), now)
+        binary_event(headers, body, &door(), now)
     }
 
     // The example of the JSON event format, §3.2, shortened.

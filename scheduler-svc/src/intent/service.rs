@@ -99,7 +99,7 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
             let desk = Arc::clone(desk);
             $spec.endpoint($name, move |question: $question| {
                 let desk = Arc::clone(&desk);
-                async move { desk.$method(question).await.map_err(|error| error.answer()) }
+                async move { desk.$method(question).await.map_err(|error| error.to_answer()) }
             })
         }};
     }

@@ -34,7 +34,7 @@ pub struct PostedEvent {
     #[serde(default)]
     pub direction: Direction,
     /// Sender of the event, as an object or as the id alone.
-    #[serde(default, deserialize_with = "sender")]
+    #[serde(default, deserialize_with = "deserialize_sender")]
     pub from: Sender,
     /// Flat form of `from.id`.
     #[serde(default, alias = "senderId")]
