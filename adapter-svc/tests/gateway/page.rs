@@ -9,7 +9,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 use crate::world::World;
 
-/// The key of the visitor whose id is [`visitor_id`].
+/// The key of the visitor whose id is [`visitor`].
 pub(crate) const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// The visitor whose page has [`KEY`].
