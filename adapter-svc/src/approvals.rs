@@ -26,11 +26,11 @@ use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, L
 use shared::model::origin::is_reserved;
 use shared::wire::headers::Headers;
 
-use crate::error::Refusal;
-use crate::gateway::Gateway;
-use crate::source::webhook::signature::Checks;
+use crate::error::RequestRejection;
+use crate::gateway::GatewayState;
+use crate::source::webhook::signature::SignatureChecks;
 use crate::source::webhook::standard;
-use link::{Link, Tap};
+use link::{LinkClaims, LinkDecision};
 
 /// Maximum size of a body, in bytes.
 const MAX_BODY_BYTES: usize = 128 * 1024;
@@ -39,16 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The checks of callbacks.
 #[derive(Debug, Clone)]
-pub enum Callbacks {
+pub enum CallbackAuth {
     /// One set of keys, which may sign for every platform's channel.
-    Any(Checks),
+    Any(SignatureChecks),
     /// Keys by channel, which may sign for their own channel only.
-    Own(BTreeMap<String, Checks>),
+    Own(BTreeMap<String, SignatureChecks>),
 }
 
-impl Callbacks {
+impl CallbackAuth {
     /// Returns the checks for the channel in `body`; checks that always fail if the channel is unknown.
-    fn checks_for(&self, body: &[u8]) -> Cow<'_, Checks> {
+    fn checks_for(&self, body: &[u8]) -> Cow<'_, SignatureChecks> {
         #[derive(Deserialize)]
         struct Speaks {
             channel: String,
@@ -59,7 +59,7 @@ impl Callbacks {
             Self::Own(channels) => {
                 let speaks = serde_json::from_slice::<Speaks>(body).ok();
                 let own = speaks.and_then(|speaks| channels.get(&speaks.channel));
-                own.map_or_else(|| Cow::Owned(Checks::default()), Cow::Borrowed)
+                own.map_or_else(|| Cow::Owned(SignatureChecks::default()), Cow::Borrowed)
             }
         }
     }
@@ -93,12 +93,12 @@ struct Callback {
 /// Returns [`Refusal`], as JSON with a status: 401 if the signature is invalid or too old; 400 if the body is not for
 /// this approval.
 pub async fn post_decision(
-    State(gateway): State<Gateway>,
+    State(gateway): State<GatewayState>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let Some(callbacks) = &gateway.approvals else {
-        return Err(Refusal::UnknownPath);
+        return Err(RequestRejection::UnknownPath);
     };
 
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
@@ -134,12 +134,12 @@ pub async fn post_decision(
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status: 401 if the link is invalid, for another approval, or expired.
 pub async fn show_link_page(
-    State(gateway): State<Gateway>,
+    State(gateway): State<GatewayState>,
     id: Result<Path<String>, PathRejection>,
-    link: Result<Query<Link>, QueryRejection>,
-) -> Result<Response, Refusal> {
+    link: Result<Query<LinkClaims>, QueryRejection>,
+) -> Result<Response, RequestRejection> {
     let Some(checks) = &gateway.links else {
-        return Err(Refusal::UnknownPath);
+        return Err(RequestRejection::UnknownPath);
     };
 
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
@@ -172,18 +172,19 @@ pub async fn show_link_page(
 /// Returns [`Refusal`], as JSON with a status: 401 if page or link is invalid, or the page is older than five
 /// minutes.
 pub async fn post_link_decision(
-    State(gateway): State<Gateway>,
+    State(gateway): State<GatewayState>,
     id: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let Some(checks) = &gateway.links else {
-        return Err(Refusal::UnknownPath);
+        return Err(RequestRejection::UnknownPath);
     };
 
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
-    let tap: Tap = serde_urlencoded::from_bytes(&body).map_err(|error| malformed_request(error.to_string(), "body"))?;
+    let tap: LinkDecision =
+        serde_urlencoded::from_bytes(&body).map_err(|error| malformed_request(error.to_string(), "body"))?;
     tap.verify(checks, &id, gateway.clock.now())?;
     let approve = match tap.say.as_str() {
         "approve" => true,
@@ -244,7 +245,7 @@ fn html_page(status: StatusCode, text: String) -> Response {
 }
 
 /// Parses `body` as a callback about `id`.
-fn read(id: &str, body: &[u8]) -> Result<Callback, Refusal> {
+fn read(id: &str, body: &[u8]) -> Result<Callback, RequestRejection> {
     let said: Callback = serde_json::from_slice(body).map_err(|error| malformed_request(error.to_string(), "body"))?;
     if said.approval != id {
         return Err(malformed_request(
@@ -261,8 +262,8 @@ fn read(id: &str, body: &[u8]) -> Result<Callback, Refusal> {
     Ok(said)
 }
 
-const fn malformed_request(detail: String, place: &'static str) -> Refusal {
-    Refusal::Malformed { detail, place }
+const fn malformed_request(detail: String, place: &'static str) -> RequestRejection {
+    RequestRejection::Malformed { detail, place }
 }
 
 fn answer_response(asked: Result<ApprovalAnswer, RequestError>) -> Response {

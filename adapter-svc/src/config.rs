@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use shared::process::Secret;
 use shared::process::key;
 
-use crate::approvals::Callbacks;
-use crate::gateway::client::Networks;
+use crate::approvals::CallbackAuth;
+use crate::gateway::client::TrustedNetworks;
 use crate::gateway::hosts::is_local;
-use crate::source::events::access::{Access, HttpConfig};
-use crate::source::webhook::endpoint::{Endpoint, Scheme};
-use crate::source::webhook::signature::{Checks, Key};
+use crate::source::events::access::{HttpConfig, TokenAccess};
+use crate::source::webhook::endpoint::{SignatureScheme, WebhookEndpoint};
+use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 use crate::source::webhook::standard;
 
 pub use webhook::WebhookConfig;
@@ -27,7 +27,7 @@ const MIN_SPOOL_BYTES: u64 = 64 * 1024;
 /// The time at which an HTTP request gets its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Accept {
+pub enum AcceptMode {
     /// After the event is on this host's disk; it is published afterwards.
     #[default]
     Spool,
@@ -46,7 +46,7 @@ pub struct AdapterConfig {
     /// Directory of the spool; it belongs to one process.
     pub data_dir: PathBuf,
     /// Time at which a request gets its response.
-    pub accept: Accept,
+    pub accept: AcceptMode,
     /// Maximum size of the spool, in bytes; beyond it, requests are refused with 503.
     pub spool_max_bytes: u64,
     /// Maximum number of events that are being published at once.
@@ -85,7 +85,7 @@ impl Default for AdapterConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             hosts: Vec::new(),
             data_dir: PathBuf::from(".nexus/adapter"),
-            accept: Accept::default(),
+            accept: AcceptMode::default(),
             spool_max_bytes: 1024 * 1024 * 1024,
             publish_in_flight: 1_024,
             max_connections: 1_024,
@@ -137,10 +137,10 @@ pub struct CallbackSecrets {
 impl ApprovalsConfig {
     /// Returns the checks of links; `None` if there is no secret.
     #[must_use]
-    pub fn link_checks(&self) -> Option<Checks> {
+    pub fn link_checks(&self) -> Option<SignatureChecks> {
         let secret = self.link_secret.as_ref()?;
-        Some(Checks {
-            keys: vec![Key::new(secret.reveal())],
+        Some(SignatureChecks {
+            keys: vec![SigningKey::new(secret.reveal())],
             tolerance_s: default_tolerance(),
         })
     }
@@ -149,7 +149,7 @@ impl ApprovalsConfig {
     ///
     /// # Errors
     /// Returns `key: expected value`.
-    pub fn callback_auth(&self) -> Result<Option<Callbacks>, String> {
+    pub fn callback_auth(&self) -> Result<Option<CallbackAuth>, String> {
         let any = checks_of("approvals.secret", self.secret.iter().chain(&self.secrets))?;
         let mut channels = BTreeMap::new();
         for (name, of) in &self.channels {
@@ -160,20 +160,20 @@ impl ApprovalsConfig {
 
         match (any, channels.is_empty()) {
             (Some(_), false) => Err("approvals.secret: for all channels, or for each its own in `channels`".to_owned()),
-            (Some(any), true) => Ok(Some(Callbacks::Any(any))),
-            (None, false) => Ok(Some(Callbacks::Own(channels))),
+            (Some(any), true) => Ok(Some(CallbackAuth::Any(any))),
+            (None, false) => Ok(Some(CallbackAuth::Own(channels))),
             (None, true) => Ok(None),
         }
     }
 }
 
 /// Returns the checks with the `secrets` at `name`; `None` if there are none.
-fn checks_of<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<Checks>, String> {
-    let keys: Result<Vec<Key>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
+fn checks_of<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<SignatureChecks>, String> {
+    let keys: Result<Vec<SigningKey>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
     match keys {
         Err(weak) => Err(format!("{name}: {weak}")),
         Ok(keys) if keys.is_empty() => Ok(None),
-        Ok(keys) => Ok(Some(Checks {
+        Ok(keys) => Ok(Some(SignatureChecks {
             keys,
             tolerance_s: default_tolerance(),
         })),
@@ -281,8 +281,8 @@ impl AdapterConfig {
     ///
     /// # Errors
     /// Returns `key: expected value`.
-    pub fn trusted_networks(&self) -> Result<Networks, String> {
-        Networks::parse(&self.trusted_proxies)
+    pub fn trusted_networks(&self) -> Result<TrustedNetworks, String> {
+        TrustedNetworks::parse(&self.trusted_proxies)
             .map_err(|text| format!("trusted_proxies: `{text}` is neither an address nor a CIDR block"))
     }
 
@@ -290,8 +290,8 @@ impl AdapterConfig {
     ///
     /// # Errors
     /// Returns every error, each as `key: expected value`.
-    pub fn token_access(&self) -> Result<Access, Vec<String>> {
-        Access::new(&self.http)
+    pub fn token_access(&self) -> Result<TokenAccess, Vec<String>> {
+        TokenAccess::new(&self.http)
     }
 
     /// Returns the error if `/v1/events` must not be open with this configuration.
@@ -323,7 +323,7 @@ impl AdapterConfig {
         }
 
         for (name, source) in &self.webhook {
-            if source.scheme == Scheme::Unsigned {
+            if source.scheme == SignatureScheme::Unsigned {
                 let what = "every client that reaches the port can post to it; each event is a stranger's";
                 warnings.push(format!("webhook.{name}.scheme: `unsigned`: {what}"));
             }
@@ -350,7 +350,7 @@ impl AdapterConfig {
 
     /// Returns the parsed webhook sources, without those that have errors; [`AdapterConfig::find_faults`] reports them.
     #[must_use]
-    pub fn webhook_endpoints(&self) -> Vec<Endpoint> {
+    pub fn webhook_endpoints(&self) -> Vec<WebhookEndpoint> {
         self.webhook
             .iter()
             .filter_map(|(name, source)| source.parse_endpoint(name).ok())

@@ -66,7 +66,7 @@ pub enum AcceptEventsError {
 
 /// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestRejection {
     /// The webhook source does not exist.
     #[error("no webhook source `{0}` is configured")]
     UnknownSource(String),
@@ -131,7 +131,7 @@ pub enum Refusal {
     Accept(#[from] AcceptEventsError),
 }
 
-impl Refusal {
+impl RequestRejection {
     /// Returns the status, and the code for programs.
     #[must_use]
     pub const fn kind(&self) -> (StatusCode, &'static str) {
@@ -215,7 +215,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for RequestRejection {
     fn into_response(self) -> Response {
         let (status, code) = self.kind();
         // The header counts whole seconds, so the wait is rounded up.

@@ -21,71 +21,71 @@ use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds};
 use shared::process::Shutdown;
 
-use crate::approvals::{self, Callbacks};
+use crate::approvals::{self, CallbackAuth};
 use crate::config::AdapterConfig;
-use crate::error::Refusal;
-use crate::intake::Intake;
-use crate::source::events::access::Access;
-use crate::source::webhook::endpoint::Endpoint;
-use crate::source::webhook::signature::Checks;
+use crate::error::RequestRejection;
+use crate::intake::EventIntake;
+use crate::source::events::access::TokenAccess;
+use crate::source::webhook::endpoint::WebhookEndpoint;
+use crate::source::webhook::signature::SignatureChecks;
 use crate::source::{http, webchat, webhook};
-use client::{Client, Networks, Peer};
-use hosts::Hosts;
-use pace::Pace;
-use reception::Reception;
-use shares::Shares;
+use client::{ClientAddress, ConnectionPeer, TrustedNetworks};
+use hosts::AllowedHosts;
+use pace::RateLimiter;
+use reception::BodyReader;
+use shares::PageSlots;
 
 /// The state that all handlers share.
 #[derive(Clone, Debug)]
-pub struct Gateway(Arc<Parts>);
+pub struct GatewayState(Arc<GatewayParts>);
 
 /// The parts of a [`Gateway`].
 #[derive(Debug)]
-pub struct Parts {
+pub struct GatewayParts {
     /// Destination of accepted events.
-    pub intake: Intake,
+    pub intake: EventIntake,
     /// Bus for the chat's replies and history.
     pub bus: Bus,
     /// Clock of the process.
-    pub clock: Clock,
+    pub clock: DebugClock,
     /// Source of ids for events that have no other identity.
-    pub ids: Ids,
+    pub ids: DebugIds,
     /// Webhook sources by name.
-    pub webhooks: HashMap<String, Endpoint>,
+    pub webhooks: HashMap<String, WebhookEndpoint>,
     /// Access rules of `/v1/events`.
-    pub access: Access,
+    pub access: TokenAccess,
     /// Keys that check callbacks of approvals; `None` = callbacks are refused.
-    pub approvals: Option<Callbacks>,
+    pub approvals: Option<CallbackAuth>,
     /// Keys that check links of cards; `None` = there are no links.
-    pub links: Option<Checks>,
+    pub links: Option<SignatureChecks>,
     /// Account of the chat page; `None` = the page is not served.
     pub webchat: Option<String>,
     /// Limits for open chat pages.
-    pub sockets: Shares,
+    pub sockets: PageSlots,
     /// Request to stop the service.
     pub shutdown: Shutdown,
     /// Reader of bodies, with the permits of requests in progress.
-    pub reception: Reception,
+    pub reception: BodyReader,
     timeout_ms: u64,
-    hosts: Hosts,
+    hosts: AllowedHosts,
     /// Rate limit per address; `None` = unlimited.
-    pace: Option<Mutex<Pace>>,
+    pace: Option<Mutex<RateLimiter>>,
     /// Proxies whose `X-Forwarded-For` is trusted.
-    trusted: Networks,
+    trusted: TrustedNetworks,
 }
 
 /// A [`SharedClock`] that implements `Debug`.
 #[derive(Clone)]
-pub struct Clock(SharedClock);
+pub struct DebugClock(SharedClock);
 
-impl std::ops::Deref for Clock {
+impl std::ops::Deref for DebugClock {
     type Target = dyn shared::clock::Clock;
     fn deref(&self) -> &Self::Target {
         &*self.0
     }
 }
 
-impl std::fmt::Debug for Clock {
+impl std::fmt::Debug for DebugClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Clock")
     }
@@ -93,36 +93,36 @@ impl std::fmt::Debug for Clock {
 
 /// A [`SharedIds`] that implements `Debug`.
 #[derive(Clone)]
-pub struct Ids(SharedIds);
+pub struct DebugIds(SharedIds);
 
-impl std::ops::Deref for Ids {
+impl std::ops::Deref for DebugIds {
     type Target = dyn shared::clock::IdSource;
     fn deref(&self) -> &Self::Target {
         &*self.0
     }
 }
 
-impl std::fmt::Debug for Ids {
+impl std::fmt::Debug for DebugIds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Ids")
     }
 }
 
-impl std::ops::Deref for Gateway {
-    type Target = Parts;
-    fn deref(&self) -> &Parts {
+impl std::ops::Deref for GatewayState {
+    type Target = GatewayParts;
+    fn deref(&self) -> &GatewayParts {
         &self.0
     }
 }
 
-impl Gateway {
+impl GatewayState {
     /// Creates the gateway of `config`.
     ///
     /// # Errors
     /// Returns `key: expected value` if the configuration is invalid and was not checked before.
     pub fn new(
         config: &AdapterConfig,
-        intake: Intake,
+        intake: EventIntake,
         bus: Bus,
         clock: SharedClock,
         ids: SharedIds,
@@ -134,24 +134,24 @@ impl Gateway {
             .map(|endpoint| (endpoint.name.clone(), endpoint))
             .collect();
 
-        Ok(Self(Arc::new(Parts {
+        Ok(Self(Arc::new(GatewayParts {
             intake,
             bus,
-            clock: Clock(clock),
-            ids: Ids(ids),
+            clock: DebugClock(clock),
+            ids: DebugIds(ids),
             webhooks,
             access: config.token_access().map_err(|faults| faults.join("; "))?,
             approvals: config.approvals.callback_auth()?,
             links: config.approvals.link_checks(),
             webchat: config.webchat.enabled.then(|| config.webchat.account.clone()),
-            sockets: Shares::new(config.webchat.max_sockets, config.webchat.max_sockets_per_address),
+            sockets: PageSlots::new(config.webchat.max_sockets, config.webchat.max_sockets_per_address),
             shutdown,
-            reception: Reception::new(config.max_concurrent),
+            reception: BodyReader::new(config.max_concurrent),
             timeout_ms: config.request_timeout_ms,
-            hosts: Hosts::new(config.listen.ip(), &config.hosts),
+            hosts: AllowedHosts::new(config.listen.ip(), &config.hosts),
             pace: config
                 .per_address_per_second
-                .map(|per_second| Mutex::new(Pace::new(per_second, config.per_address_burst))),
+                .map(|per_second| Mutex::new(RateLimiter::new(per_second, config.per_address_burst))),
             trusted: config.trusted_networks()?,
         })))
     }
@@ -177,32 +177,32 @@ impl Gateway {
         }
 
         router
-            .fallback(async || Refusal::UnknownPath)
+            .fallback(async || RequestRejection::UnknownPath)
             .layer(from_fn_with_state(self.clone(), bound_request))
             .with_state(self.clone())
     }
 }
 
-impl Parts {
+impl GatewayParts {
     /// Counts a request, or a message of a chat page, of `client`.
     ///
     /// # Errors
     /// Returns [`Refusal::TooFast`] if the client has reached its rate limit.
-    pub fn check_rate(&self, client: Client) -> Result<(), Refusal> {
+    pub fn check_rate(&self, client: ClientAddress) -> Result<(), RequestRejection> {
         let Some(pace) = &self.pace else {
             return Ok(());
         };
         let now = self.clock.monotonic();
         let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.admit_request(client.0, now).map_err(Refusal::TooFast)
+        pace.admit_request(client.0, now).map_err(RequestRejection::TooFast)
     }
 }
 
 /// Applies the limits to every request: its client's rate, the number of requests at once, the host name, the time,
 /// and the headers of its response.
-async fn bound_request(State(gateway): State<Gateway>, mut request: Request, next: Next) -> Response {
-    if let Some(peer) = request.extensions().get::<Peer>() {
-        let client = Client::from_request(*peer, request.headers(), &gateway.trusted);
+async fn bound_request(State(gateway): State<GatewayState>, mut request: Request, next: Next) -> Response {
+    if let Some(peer) = request.extensions().get::<ConnectionPeer>() {
+        let client = ClientAddress::from_request(*peer, request.headers(), &gateway.trusted);
         request.extensions_mut().insert(client);
         if let Err(refusal) = gateway.check_rate(client) {
             return refusal.into_response();
@@ -220,13 +220,13 @@ async fn bound_request(State(gateway): State<Gateway>, mut request: Request, nex
     };
 
     if let Err(host) = gateway.hosts.check_host(request.uri(), request.headers()) {
-        return Refusal::ForeignHost(host).into_response();
+        return RequestRejection::ForeignHost(host).into_response();
     }
 
     let begun = gateway.clock.monotonic();
     let limit = Duration::from_millis(gateway.timeout_ms);
     let answer = tokio::time::timeout(limit, next.run(request)).await;
-    let mut response = answer.unwrap_or_else(|_| Refusal::Timeout(gateway.timeout_ms).into_response());
+    let mut response = answer.unwrap_or_else(|_| RequestRejection::Timeout(gateway.timeout_ms).into_response());
 
     let took = gateway.clock.monotonic().duration_since(begun);
     metrics::histogram!("nexus_adapter_request_seconds").record(took.as_secs_f64());

@@ -5,13 +5,13 @@ use shared::model::event::Event;
 use shared::wire::headers::Carrier;
 
 use crate::error::AcceptEventsError;
-use crate::outbox::Outbox;
-use crate::parcel::Parcel;
-use crate::publisher::Publisher;
+use crate::outbox::EventSpool;
+use crate::parcel::EncodedEvent;
+use crate::publisher::SpoolPublisher;
 
 /// The destination of accepted events. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Intake {
+pub struct EventIntake {
     bus: Bus,
     way: Way,
 }
@@ -19,14 +19,14 @@ pub struct Intake {
 /// The destination according to `adapter.accept`.
 #[derive(Debug, Clone)]
 enum Way {
-    Spool(Outbox),
-    Stream(Publisher),
+    Spool(EventSpool),
+    Stream(SpoolPublisher),
 }
 
-impl Intake {
+impl EventIntake {
     /// Returns an intake that accepts events once they are on this host's disk.
     #[must_use]
-    pub const fn to_spool(bus: Bus, outbox: Outbox) -> Self {
+    pub const fn to_spool(bus: Bus, outbox: EventSpool) -> Self {
         Self {
             bus,
             way: Way::Spool(outbox),
@@ -35,7 +35,7 @@ impl Intake {
 
     /// Returns an intake that accepts events once the stream has them.
     #[must_use]
-    pub const fn to_stream(bus: Bus, publisher: Publisher) -> Self {
+    pub const fn to_stream(bus: Bus, publisher: SpoolPublisher) -> Self {
         Self {
             bus,
             way: Way::Stream(publisher),
@@ -60,9 +60,9 @@ impl Intake {
         // The client knows no limit before its first connection.
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
-        let parcels: Vec<Parcel> = events
+        let parcels: Vec<EncodedEvent> = events
             .iter()
-            .map(|event| Parcel::encode_event(event, self.bus.trust(), carrier, max_payload))
+            .map(|event| EncodedEvent::encode_event(event, self.bus.trust(), carrier, max_payload))
             .collect::<Result<_, _>>()?;
 
         match &self.way {

@@ -6,13 +6,13 @@ use std::collections::{HashMap, VecDeque};
 
 /// The items that wait for an item with the same key.
 #[derive(Debug)]
-pub struct Lanes<T> {
+pub struct KeyedQueue<T> {
     /// Waiting items by key. A lane exists while its first item is running.
     lanes: HashMap<String, VecDeque<T>>,
     held: usize,
 }
 
-impl<T> Default for Lanes<T> {
+impl<T> Default for KeyedQueue<T> {
     fn default() -> Self {
         Self {
             lanes: HashMap::new(),
@@ -21,7 +21,7 @@ impl<T> Default for Lanes<T> {
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> KeyedQueue<T> {
     /// Adds `item` to the lane `key`. Returns it if it may start now.
     pub fn enqueue(&mut self, key: &str, item: T) -> Option<T> {
         self.held += 1;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_in_order_and_others_do_not_wait_for_it() {
-        let mut lanes = Lanes::default();
+        let mut lanes = KeyedQueue::default();
         assert_eq!(lanes.enqueue("a", 1), Some(1));
         assert_eq!(lanes.enqueue("a", 2), None);
         assert_eq!(lanes.enqueue("b", 3), Some(3));

@@ -24,9 +24,9 @@ use shared::process::Shutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::gateway::client::{Networks, Peer};
-use connections::Limits;
-use line::{InHand, Line, Lines, Requests};
+use crate::gateway::client::{ConnectionPeer, TrustedNetworks};
+use connections::ConnectionLimits;
+use line::{ConnectionRequests, InHand, OpenConnection, SharedConnections};
 
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -45,11 +45,11 @@ const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// The limits of the listener.
 #[derive(Debug, Clone)]
-pub struct Bounds {
+pub struct ListenerLimits {
     /// Limits of the table of connections.
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
     /// Proxies, whose connections have no limit per address.
-    pub trusted: Networks,
+    pub trusted: TrustedNetworks,
     /// Maximum time for connections to end after `shutdown`.
     pub drain: Duration,
 }
@@ -71,8 +71,8 @@ pub fn bind_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves `router` on `listener` until `shutdown`, then waits for open requests, at most for `bounds.drain`.
-pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdown: Shutdown) {
-    let lines = Lines::new(bounds.limits);
+pub async fn serve(listener: TcpListener, router: Router, bounds: ListenerLimits, shutdown: Shutdown) {
+    let lines = SharedConnections::new(bounds.limits);
     // Every connection holds a sender, so the receiver ends with the last one.
     let (alive, mut all_ended) = mpsc::channel::<Infallible>(1);
     loop {
@@ -93,7 +93,7 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
         };
 
         let address = from.ip().to_canonical();
-        let peer = Peer {
+        let peer = ConnectionPeer {
             address,
             trusted: bounds.trusted.contains(address),
         };
@@ -118,7 +118,13 @@ pub async fn serve(listener: TcpListener, router: Router, bounds: Bounds, shutdo
 }
 
 /// Serves one connection, HTTP/1 or HTTP/2, with upgrades, until it ends or must end.
-async fn serve_connection(stream: TcpStream, line: Line, router: Router, peer: Peer, shutdown: Shutdown) {
+async fn serve_connection(
+    stream: TcpStream,
+    line: OpenConnection,
+    router: Router,
+    peer: ConnectionPeer,
+    shutdown: Shutdown,
+) {
     // Responses are small; waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);
     let requests = line.new_requests();
@@ -185,8 +191,8 @@ fn http_builder() -> Builder<TokioExecutor> {
 /// Handles one request, and reports its progress to the table of connections.
 async fn answer_request(
     router: Router,
-    requests: Requests,
-    peer: Peer,
+    requests: ConnectionRequests,
+    peer: ConnectionPeer,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let in_hand: InHand = requests.begin_request();

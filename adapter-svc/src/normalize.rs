@@ -7,8 +7,8 @@ use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError
 use shared::model::origin::{EVERYBODY, Origin, WEBCHAT, WEBHOOK};
 use shared::model::time::UnixMillis;
 
-use crate::source::webhook::endpoint::{Delivery, Endpoint, Scheme};
-use crate::source::webhook::mapping::{Pick, parse_instant};
+use crate::source::webhook::endpoint::{SignatureScheme, VerifiedRequest, WebhookEndpoint};
+use crate::source::webhook::mapping::{FieldSource, parse_instant};
 use crate::source::webhook::payload::{MAX_DEPTH, too_deep};
 use crate::source::webhook::signature::sha256_hex;
 
@@ -69,7 +69,10 @@ pub enum RefuseEventError {
 ///
 /// # Errors
 /// Returns [`RefuseEventError`] if the delivery's id cannot be part of an event id.
-pub fn webhook_events(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Vec<Event>, RefuseEventError> {
+pub fn webhook_events(
+    endpoint: &WebhookEndpoint,
+    delivery: &VerifiedRequest<'_>,
+) -> Result<Vec<Event>, RefuseEventError> {
     let Some(entries) = endpoint.split_entries(delivery.payload) else {
         return Ok(vec![webhook_event(endpoint, delivery)?]);
     };
@@ -77,7 +80,7 @@ pub fn webhook_events(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Ve
     let one = |payload: &Value| {
         // The entry takes the place of the body, because the platform may send it again in another batch.
         let body = serde_json::to_vec(payload).unwrap_or_default();
-        let delivery = Delivery {
+        let delivery = VerifiedRequest {
             body: &body,
             payload,
             ..*delivery
@@ -89,8 +92,8 @@ pub fn webhook_events(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Ve
     entries.iter().map(one).collect()
 }
 
-fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, RefuseEventError> {
-    let Delivery {
+fn webhook_event(endpoint: &WebhookEndpoint, delivery: &VerifiedRequest<'_>) -> Result<Event, RefuseEventError> {
+    let VerifiedRequest {
         headers,
         payload,
         verified,
@@ -99,7 +102,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
     } = *delivery;
 
     let mapping = &endpoint.mapping;
-    let text = |pick: &Option<Pick>| pick.as_ref().and_then(|pick| pick.text(headers, payload));
+    let text = |pick: &Option<FieldSource>| pick.as_ref().and_then(|pick| pick.text(headers, payload));
     let event_type = endpoint.event_type(headers, payload);
     let own = endpoint.item_id(delivery);
     let id = bounded_id(&format!("webhook:{}/", endpoint.name), &own)?;
@@ -133,7 +136,7 @@ fn webhook_event(endpoint: &Endpoint, delivery: &Delivery<'_>) -> Result<Event, 
     event.metadata = webhook_metadata(endpoint, delivery, event_type);
 
     // Any client may post to an unsigned source, so nothing proves the origin.
-    event.origin = if endpoint.scheme == Scheme::Unsigned {
+    event.origin = if endpoint.scheme == SignatureScheme::Unsigned {
         Origin::Open
     } else {
         Origin::webhook(&endpoint.name)
@@ -154,7 +157,11 @@ pub(crate) fn bounded_id(prefix: &str, own: &str) -> Result<EventId, ParseEventI
     EventId::parse(format!("{prefix}sha256-{}", sha256_hex(&[own.as_bytes()])))
 }
 
-fn webhook_metadata(endpoint: &Endpoint, delivery: &Delivery<'_>, event_type: Option<String>) -> Map<String, Value> {
+fn webhook_metadata(
+    endpoint: &WebhookEndpoint,
+    delivery: &VerifiedRequest<'_>,
+    event_type: Option<String>,
+) -> Map<String, Value> {
     let mut kept = Map::new();
     for name in KEPT_HEADERS
         .into_iter()

@@ -19,7 +19,7 @@ use shared::store::{Store, StoreError, Tree};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{AcceptEventsError, chain};
-use crate::parcel::Parcel;
+use crate::parcel::EncodedEvent;
 
 /// Maximum number of requests that wait for the keeper.
 const WAITING_REQUESTS: usize = 1_024;
@@ -29,22 +29,22 @@ const MAX_GROUP_BYTES: u64 = 8 * 1024 * 1024;
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Key of an entry: the number of the opening in which it was written, and its number there.
-pub type Key = [u8; 16];
+pub type SpoolKey = [u8; 16];
 
 /// The durable entries: those up to `through` in the store's `generation`, which increases when it is opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Durable {
+pub struct DurableMark {
     /// Number of times that the store was opened in this process.
     pub generation: u64,
     /// Key of the last durable entry.
-    pub through: Key,
+    pub through: SpoolKey,
 }
 
 /// The store while it is open.
 struct Shelf {
     store: Store,
-    entries: Tree<Parcel>,
-    refused: Tree<Parcel>,
+    entries: Tree<EncodedEvent>,
+    refused: Tree<EncodedEvent>,
     opening: u64,
 }
 
@@ -68,7 +68,7 @@ impl Shelf {
     /// is refused again is set aside again.
     fn offer_again(&self) -> Result<(), StoreError> {
         let mut again = 0_u64;
-        for entry in self.refused.range::<Key, _>(..) {
+        for entry in self.refused.range::<SpoolKey, _>(..) {
             match entry {
                 Ok((key, parcel)) => {
                     // Inserted before it is removed: after a crash in between it is in both trees, and published again
@@ -94,7 +94,7 @@ impl Shelf {
 
 /// The entries of one request, with the writer that waits for them.
 struct Batch {
-    parcels: Vec<Parcel>,
+    parcels: Vec<EncodedEvent>,
     weight: u64,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -121,13 +121,13 @@ impl Shared {
 
 /// The outbox. Clones share it.
 #[derive(Clone)]
-pub struct Outbox {
+pub struct EventSpool {
     shared: Arc<Shared>,
     batches: mpsc::Sender<Batch>,
-    durable: watch::Receiver<Durable>,
+    durable: watch::Receiver<DurableMark>,
 }
 
-impl std::fmt::Debug for Outbox {
+impl std::fmt::Debug for EventSpool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outbox")
             .field("path", &self.shared.path)
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Outbox {
     }
 }
 
-impl Outbox {
+impl EventSpool {
     /// Opens the outbox in `path`, with a maximum size of `max_bytes`, and starts its keeper. Entries of an earlier
     /// process are durable at once.
     ///
@@ -144,7 +144,7 @@ impl Outbox {
     pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
         let shelf = Shelf::open(path).await?;
         shelf.offer_again()?;
-        let durable = Durable {
+        let durable = DurableMark {
             generation: 1,
             through: key(shelf.opening, 0),
         };
@@ -172,12 +172,12 @@ impl Outbox {
     /// # Errors
     /// Returns [`AcceptEventsError`] if the outbox is full, failed or busy. The parcels may or may not be stored
     /// then.
-    pub async fn store_events(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+    pub async fn store_events(&self, parcels: Vec<EncodedEvent>) -> Result<(), AcceptEventsError> {
         if !self.is_working() {
             return Err(AcceptEventsError::SpoolFailed("it is being opened again".to_owned()));
         }
 
-        let weight: u64 = parcels.iter().map(Parcel::spool_bytes).sum();
+        let weight: u64 = parcels.iter().map(EncodedEvent::spool_bytes).sum();
         // Counted before the check, so that concurrent writers cannot exceed the limit together.
         let waiting = self.shared.waiting.fetch_add(weight, Ordering::SeqCst) + weight;
 
@@ -205,7 +205,7 @@ impl Outbox {
 
     /// Returns a receiver for the durable position and its changes.
     #[must_use]
-    pub fn watch_durable(&self) -> watch::Receiver<Durable> {
+    pub fn watch_durable(&self) -> watch::Receiver<DurableMark> {
         self.durable.clone()
     }
 
@@ -214,7 +214,12 @@ impl Outbox {
     ///
     /// # Errors
     /// Returns [`StoreError`] if the disk fails.
-    pub fn read_page(&self, after: Option<Key>, through: Key, limit: usize) -> Result<Vec<(Key, Parcel)>, StoreError> {
+    pub fn read_page(
+        &self,
+        after: Option<SpoolKey>,
+        through: SpoolKey,
+        limit: usize,
+    ) -> Result<Vec<(SpoolKey, EncodedEvent)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
 
         let from = after.map_or(Unbounded, Excluded);
@@ -223,9 +228,9 @@ impl Outbox {
             return Ok(page);
         };
 
-        for entry in shelf.entries.range::<Key, _>((from, Included(through))) {
+        for entry in shelf.entries.range::<SpoolKey, _>((from, Included(through))) {
             match entry {
-                Ok((bytes, parcel)) => page.extend(Key::try_from(bytes.as_slice()).map(|key| (key, parcel))),
+                Ok((bytes, parcel)) => page.extend(SpoolKey::try_from(bytes.as_slice()).map(|key| (key, parcel))),
                 Err(error @ StoreError::Decode { .. }) => {
                     tracing::error!(error = chain(&error), "failed to read a spool entry");
                 }
@@ -241,7 +246,7 @@ impl Outbox {
     }
 
     /// Removes an entry that JetStream has. If that fails, the entry is published again, which has no effect.
-    pub fn remove_entry(&self, key: &Key, parcel: &Parcel) {
+    pub fn remove_entry(&self, key: &SpoolKey, parcel: &EncodedEvent) {
         if let Some(shelf) = self.shared.open_spool()
             && let Err(error) = shelf.entries.remove(key)
         {
@@ -251,7 +256,7 @@ impl Outbox {
 
     /// Sets an entry aside that neither the stream nor the dead letters accept. It stays on this host's disk, and is
     /// tried again at the next start.
-    pub fn set_aside(&self, key: &Key, parcel: &Parcel) {
+    pub fn set_aside(&self, key: &SpoolKey, parcel: &EncodedEvent) {
         if let Some(shelf) = self.shared.open_spool()
             && let Err(error) = shelf
                 .refused
@@ -289,7 +294,7 @@ impl Outbox {
     }
 }
 
-fn key(opening: u64, number: u64) -> Key {
+fn key(opening: u64, number: u64) -> SpoolKey {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&opening.to_be_bytes());
     key[8..].copy_from_slice(&number.to_be_bytes());
@@ -297,7 +302,7 @@ fn key(opening: u64, number: u64) -> Key {
 }
 
 /// Writes and syncs the batches, group by group, until every [`Outbox`] is dropped.
-async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<Durable>) {
+async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<DurableMark>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {
         let group = collect_group(first, &mut waiting);
@@ -346,7 +351,7 @@ fn collect_group(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch
 }
 
 /// Writes `parcels` under the numbers after `number` and syncs. Returns the last key.
-async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> Result<Key, StoreError> {
+async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<EncodedEvent>>, number: u64) -> Result<SpoolKey, StoreError> {
     let writer = Arc::clone(shared);
     let inserted = tokio::task::spawn_blocking(move || {
         let closed = || StoreError::Access {
@@ -375,7 +380,7 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<Parcel>>, number: u64) -> 
 }
 
 /// Opens the store again, until that succeeds.
-async fn reopen_store(shared: &Shared, durable: &watch::Sender<Durable>) {
+async fn reopen_store(shared: &Shared, durable: &watch::Sender<DurableMark>) {
     // From here on writers are refused, and readers find no entries.
     shared.replace_spool(None);
 
@@ -387,7 +392,7 @@ async fn reopen_store(shared: &Shared, durable: &watch::Sender<Durable>) {
                 let through = key(shelf.opening, 0);
                 shared.replace_spool(Some(shelf));
                 durable.send_modify(|known| {
-                    *known = Durable {
+                    *known = DurableMark {
                         generation: known.generation + 1,
                         through,
                     }
@@ -408,21 +413,21 @@ mod tests {
 
     use super::*;
 
-    fn parcel(id: &str) -> Parcel {
+    fn parcel(id: &str) -> EncodedEvent {
         let event = Event::new(EventId::parse(id).unwrap(), "crm", "p", UnixMillis(1));
-        Parcel::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
+        EncodedEvent::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
     }
 
-    fn ids(outbox: &Outbox, after: Option<Key>) -> Vec<String> {
+    fn ids(outbox: &EventSpool, after: Option<SpoolKey>) -> Vec<String> {
         let through = outbox.watch_durable().borrow().through;
         let page = outbox.read_page(after, through, 100).unwrap();
         page.into_iter().map(|(_, parcel)| parcel.id.to_string()).collect()
     }
 
     /// Opens the outbox of `path` once the previous holder has released it.
-    async fn open(path: &Path) -> Outbox {
+    async fn open(path: &Path) -> EventSpool {
         loop {
-            match Outbox::open(path, 1 << 20).await {
+            match EventSpool::open(path, 1 << 20).await {
                 Err(StoreError::Busy { .. }) => tokio::task::yield_now().await,
                 opened => return opened.unwrap(),
             }
@@ -458,7 +463,7 @@ mod tests {
     async fn a_full_spool_refuses_and_takes_again_after_forgetting() {
         let folder = tempfile::tempdir().unwrap();
         let weight = parcel("crm:1").spool_bytes();
-        let outbox = Outbox::open(folder.path(), weight * 2).await.unwrap();
+        let outbox = EventSpool::open(folder.path(), weight * 2).await.unwrap();
         outbox.store_events(vec![parcel("crm:1")]).await.unwrap();
         let error = outbox
             .store_events(vec![parcel("crm:2"), parcel("crm:3")])
@@ -483,7 +488,7 @@ mod tests {
     async fn a_directory_belongs_to_one_process() {
         let folder = tempfile::tempdir().unwrap();
         let _held = open(folder.path()).await;
-        let error = Outbox::open(folder.path(), 1 << 20).await.unwrap_err();
+        let error = EventSpool::open(folder.path(), 1 << 20).await.unwrap_err();
         assert!(error.to_string().contains("in use by another process"), "{error}");
     }
 

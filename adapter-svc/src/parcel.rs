@@ -17,7 +17,7 @@ const OVERHEAD_BYTES: usize = 160;
 
 /// An event in the form in which it is published: every attempt has the same bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parcel {
+pub struct EncodedEvent {
     /// Id of the event.
     pub id: EventId,
     /// Value of `Nats-Msg-Id`.
@@ -38,7 +38,7 @@ pub struct Parcel {
     pub tracestate: Option<String>,
 }
 
-impl Parcel {
+impl EncodedEvent {
     /// Encodes `event` and seals it with the keys of `trust`. `max_payload` is the server's limit, in bytes.
     ///
     /// # Errors
@@ -157,11 +157,11 @@ mod tests {
             traceparent: Some("00-aa-bb-01".to_owned()),
             tracestate: None,
         };
-        let parcel = Parcel::encode_event(&event(), &trust(), &carrier, 1 << 20).unwrap();
+        let parcel = EncodedEvent::encode_event(&event(), &trust(), &carrier, 1 << 20).unwrap();
         let mut bytes = Vec::new();
         ciborium::into_writer(&parcel, &mut bytes).unwrap();
 
-        let again: Parcel = ciborium::from_reader(bytes.as_slice()).unwrap();
+        let again: EncodedEvent = ciborium::from_reader(bytes.as_slice()).unwrap();
         assert_eq!(again, parcel);
 
         let out = again.to_outgoing();
@@ -185,7 +185,7 @@ mod tests {
         };
 
         assert!(matches!(
-            Parcel::encode_event(&large, &trust(), &carrier, 4_096),
+            EncodedEvent::encode_event(&large, &trust(), &carrier, 4_096),
             Err(AcceptEventsError::TooLarge { size: 5_000.., .. })
         ));
 
@@ -193,7 +193,7 @@ mod tests {
             content: "a\0".to_owned(),
             ..event()
         };
-        let error = Parcel::encode_event(&nul, &trust(), &carrier, 4_096)
+        let error = EncodedEvent::encode_event(&nul, &trust(), &carrier, 4_096)
             .unwrap_err()
             .to_string();
         assert!(error.contains("crm:9") && error.contains("content"), "{error}");

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{AcceptEventsError, chain};
-use crate::lanes::Lanes;
-use crate::outbox::{Durable, Key, Outbox};
-use crate::parcel::Parcel;
+use crate::lanes::KeyedQueue;
+use crate::outbox::{DurableMark, EventSpool, SpoolKey};
+use crate::parcel::EncodedEvent;
 
 /// Name of this service in dead letters.
 const SERVICE: &str = "adapter-svc";
@@ -26,24 +26,24 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The recipient of a publish's outcome.
 enum Waiting {
     /// The spool, which removes the published entry.
-    Spool(Outbox, Key),
+    Spool(EventSpool, SpoolKey),
     /// A caller that waits for the outcome.
     Caller(oneshot::Sender<Result<(), PublishError>>),
 }
 
 /// A parcel with the recipient of its outcome.
 struct Job {
-    parcel: Parcel,
+    parcel: EncodedEvent,
     waiting: Waiting,
 }
 
 /// A handle to the task that publishes parcels. Clones share it.
 #[derive(Clone)]
-pub struct Publisher {
+pub struct SpoolPublisher {
     jobs: mpsc::Sender<Job>,
 }
 
-impl std::fmt::Debug for Publisher {
+impl std::fmt::Debug for SpoolPublisher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Publisher")
             .field("room", &self.jobs.capacity())
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Publisher {
     }
 }
 
-impl Publisher {
+impl SpoolPublisher {
     /// Starts publishing on `bus`, with at most `in_flight` parcels at once. The task ends once every [`Publisher`]
     /// is dropped and all parcels are published.
     #[must_use]
@@ -66,7 +66,7 @@ impl Publisher {
     /// # Errors
     /// Returns the [`AcceptEventsError`] of the first parcel that failed. Those before it are stored, and may be sent
     /// again.
-    pub async fn publish_all(&self, parcels: Vec<Parcel>) -> Result<(), AcceptEventsError> {
+    pub async fn publish_all(&self, parcels: Vec<EncodedEvent>) -> Result<(), AcceptEventsError> {
         let mut answers = Vec::with_capacity(parcels.len());
         for parcel in parcels {
             let (done, answer) = oneshot::channel();
@@ -90,11 +90,11 @@ impl Publisher {
     }
 
     /// Publishes the entries of the outbox in order, as they arrive; after `shutdown`, until the outbox is empty.
-    pub async fn drain_spool(self, outbox: Outbox, shutdown: Shutdown) {
+    pub async fn drain_spool(self, outbox: EventSpool, shutdown: Shutdown) {
         let mut durable = outbox.watch_durable();
-        let mut at = Durable {
+        let mut at = DurableMark {
             generation: 0,
-            through: Key::default(),
+            through: SpoolKey::default(),
         };
 
         let mut after = None;
@@ -150,7 +150,7 @@ struct Desk {
 }
 
 async fn run_worker(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: usize) {
-    let mut lanes = Lanes::default();
+    let mut lanes = KeyedQueue::default();
     let mut under_way: FuturesUnordered<BoxFuture<'static, String>> = FuturesUnordered::new();
 
     let mut open = true;
@@ -199,7 +199,7 @@ impl Desk {
     }
 
     /// Publishes a spool entry until the stream has it, or gives it up if the server refuses it for good.
-    async fn publish_entry(&self, outbox: &Outbox, key: &Key, parcel: &Parcel) {
+    async fn publish_entry(&self, outbox: &EventSpool, key: &SpoolKey, parcel: &EncodedEvent) {
         loop {
             match self.bus.publish(parcel.to_outgoing()).await {
                 Ok(published) => {
@@ -218,7 +218,7 @@ impl Desk {
         }
     }
 
-    async fn give_up(&self, outbox: &Outbox, key: &Key, parcel: &Parcel, error: &PublishError) {
+    async fn give_up(&self, outbox: &EventSpool, key: &SpoolKey, parcel: &EncodedEvent, error: &PublishError) {
         let letter = parcel.dead_letter(SERVICE, error.to_string(), self.clock.now());
         match self.bus.dead_letter_record(letter).await {
             Ok(()) => outbox.remove_entry(key, parcel),

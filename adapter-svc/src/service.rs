@@ -10,13 +10,13 @@ use shared::clock::{SharedClock, SharedIds, pause};
 use shared::process::{Health, Service, Shell, Shutdown};
 use tokio::task::JoinHandle;
 
-use crate::config::{Accept, AdapterConfig};
-use crate::gateway::Gateway;
-use crate::intake::Intake;
-use crate::listener::connections::Limits;
-use crate::listener::{self, Bounds};
-use crate::outbox::Outbox;
-use crate::publisher::Publisher;
+use crate::config::{AcceptMode, AdapterConfig};
+use crate::gateway::GatewayState;
+use crate::intake::EventIntake;
+use crate::listener::connections::ConnectionLimits;
+use crate::listener::{self, ListenerLimits};
+use crate::outbox::EventSpool;
+use crate::publisher::SpoolPublisher;
 
 /// Interval in which the spool is checked for `/readyz` and the metrics.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -48,14 +48,14 @@ impl Service for AdapterService {
     /// Returns whether it may start without the bus: an edge host without its network accepts events into the spool.
     fn begins_alone(config: &AdapterConfig) -> bool {
         match config.accept {
-            Accept::Spool => true,
-            Accept::Stream => false,
+            AcceptMode::Spool => true,
+            AcceptMode::Stream => false,
         }
     }
 
     async fn serve(shell: Shell<AdapterConfig>) -> anyhow::Result<()> {
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
-        let surroundings = Surroundings {
+        let surroundings = ServiceContext {
             bus: shell.bus.clone(),
             clock: shell.clock.clone(),
             ids: shell.ids.clone(),
@@ -64,7 +64,7 @@ impl Service for AdapterService {
             drain,
         };
 
-        let running = Running::start(&shell.config, surroundings).await?;
+        let running = RunningAdapter::start(&shell.config, surroundings).await?;
         shell.announce("gateway", running.address);
 
         running.wait_finished().await
@@ -73,7 +73,7 @@ impl Service for AdapterService {
 
 /// The parts of the process that the service uses.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct ServiceContext {
     /// Bus for publishing and requests.
     pub bus: Bus,
     /// Clock of the process.
@@ -88,7 +88,7 @@ pub struct Surroundings {
     pub drain: Duration,
 }
 
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for ServiceContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Surroundings")
             .field("drain", &self.drain)
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Surroundings {
 
 /// The running service with its tasks.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningAdapter {
     /// Address at which HTTP is served.
     pub address: SocketAddr,
     drain: Duration,
@@ -110,20 +110,21 @@ pub struct Running {
     publishing: Vec<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningAdapter {
     /// Opens the spool and the listener, and starts to serve.
     ///
     /// # Errors
     /// Returns an error if the spool's directory is in use, the address is taken, or the configuration was not
     /// checked.
-    pub async fn start(config: &AdapterConfig, around: Surroundings) -> anyhow::Result<Self> {
-        let (publisher, work) = Publisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
+    pub async fn start(config: &AdapterConfig, around: ServiceContext) -> anyhow::Result<Self> {
+        let (publisher, work) =
+            SpoolPublisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
         let ending = Shutdown::default();
         let mut publishing = Vec::new();
 
         let intake = match config.accept {
-            Accept::Spool => {
-                let outbox = Outbox::open(&config.data_dir, config.spool_max_bytes)
+            AcceptMode::Spool => {
+                let outbox = EventSpool::open(&config.data_dir, config.spool_max_bytes)
                     .await
                     .with_context(|| {
                         format!(
@@ -141,16 +142,16 @@ impl Running {
                     around.shutdown.clone(),
                 ));
 
-                Intake::to_spool(around.bus.clone(), outbox)
+                EventIntake::to_spool(around.bus.clone(), outbox)
             }
-            Accept::Stream => Intake::to_stream(around.bus.clone(), publisher),
+            AcceptMode::Stream => EventIntake::to_stream(around.bus.clone(), publisher),
         };
 
         // Last, because it ends only after the spool's reader has dropped its handle.
         publishing.push(work);
 
         let shutdown = around.shutdown.clone();
-        let gateway = Gateway::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
+        let gateway = GatewayState::new(config, intake, around.bus, around.clock, around.ids, shutdown.clone())
             .map_err(|fault| anyhow::anyhow!("adapter.{fault}"))?;
 
         for warning in config.find_warnings() {
@@ -163,8 +164,8 @@ impl Running {
         let address = listener.local_addr()?;
         around.health.set("gateway", true, format!("listens at {address}"));
 
-        let bounds = Bounds {
-            limits: Limits {
+        let bounds = ListenerLimits {
+            limits: ConnectionLimits {
                 total: config.max_connections,
                 per_address: config.max_connections_per_address,
                 head: Duration::from_millis(config.header_timeout_ms),
@@ -217,7 +218,7 @@ impl Running {
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.
-async fn watch_spool(outbox: Outbox, max_bytes: u64, health: Health, shutdown: Shutdown) {
+async fn watch_spool(outbox: EventSpool, max_bytes: u64, health: Health, shutdown: Shutdown) {
     let mut warned = false;
     while !shutdown.is_requested() {
         let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.is_working());

@@ -23,11 +23,11 @@ use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name, read_yaml
 
 use crate::channel::nats;
 use crate::channel::signature::SigningKey;
-use crate::channel::webhook::{self, Endpoint};
-use crate::chunk::{Limit, Unit};
+use crate::channel::webhook::{self, WebhookEndpoint};
+use crate::chunk::{ChunkLimit, LengthUnit};
 
 /// The endpoints of all accounts, by channel and account.
-pub type Accounts = BTreeMap<String, HashMap<String, Endpoint>>;
+pub type AccountEndpoints = BTreeMap<String, HashMap<String, WebhookEndpoint>>;
 
 /// The content of the file.
 #[derive(Debug, Default, Deserialize)]
@@ -62,14 +62,14 @@ pub struct ReadAccountsError(pub Vec<KeyFault>);
 ///
 /// # Errors
 /// Returns [`ReadAccountsError`] with each invalid key and the value that is expected there.
-pub fn read(text: &str) -> Result<Accounts, ReadAccountsError> {
-    let mut accounts = Accounts::new();
+pub fn read(text: &str) -> Result<AccountEndpoints, ReadAccountsError> {
+    let mut accounts = AccountEndpoints::new();
     let read = read_yaml(text, |file| add_accounts(file, &mut accounts));
     read.map(|_: Option<ChannelsFile>| accounts).map_err(ReadAccountsError)
 }
 
 /// Adds the endpoints of `file` to `accounts`; returns what is wrong with it.
-fn add_accounts(file: &ChannelsFile, accounts: &mut Accounts) -> Vec<KeyFault> {
+fn add_accounts(file: &ChannelsFile, accounts: &mut AccountEndpoints) -> Vec<KeyFault> {
     let ChannelsFile { webhook, bridges } = file;
     let mut faults: Vec<KeyFault> = bridges.keys().filter_map(|channel| fault_of(channel)).collect();
 
@@ -104,7 +104,7 @@ fn fault_of(channel: &str) -> Option<KeyFault> {
     (!is_plain_name(channel)).then(|| KeyFault::new(key, expected))
 }
 
-fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec<KeyFault>> {
+fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<WebhookEndpoint, Vec<KeyFault>> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, expected: &str| faults.push(KeyFault::new(format!("{place}.{key}"), expected));
 
@@ -124,12 +124,12 @@ fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<Endpoint, Vec
         fault("text_limit", "expected at least 1");
     }
 
-    let limit = account.text_limit.map(|max| Limit {
+    let limit = account.text_limit.map(|max| ChunkLimit {
         max,
-        unit: Unit::Characters,
+        unit: LengthUnit::Characters,
     });
     match (url, key) {
-        (Some(url), Ok(key)) if faults.is_empty() => Ok(Endpoint { url, key, limit }),
+        (Some(url), Ok(key)) if faults.is_empty() => Ok(WebhookEndpoint { url, key, limit }),
         (Some(_) | None, Ok(_) | Err(_)) => Err(faults),
     }
 }
@@ -164,9 +164,9 @@ mod tests {
         assert_eq!(demo.url.as_str(), "http://127.0.0.1:9/x");
         assert_eq!(
             demo.limit,
-            Some(Limit {
+            Some(ChunkLimit {
                 max: 10,
-                unit: Unit::Characters
+                unit: LengthUnit::Characters
             })
         );
     }

@@ -16,7 +16,7 @@ pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 /// (`former`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "stopped")]
-pub enum Call {
+pub enum CallOutcome {
     /// The platform accepted the part.
     Accepted {
         /// Platform's ids of the sent messages.
@@ -49,7 +49,7 @@ pub enum Call {
 
 /// The next step after a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AttemptVerdict {
     /// The platform has the part.
     Done {
         /// Platform's ids of the sent messages.
@@ -74,14 +74,14 @@ pub enum Verdict {
 /// Returns the verdict on `call`. `scheduled` is the schedule's wait for this attempt, `None` if it was the last one.
 /// A `Retry-After` date is compared with `now`.
 #[must_use]
-pub fn judge_call(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> Verdict {
+pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMillis) -> AttemptVerdict {
     match call {
-        Call::Accepted { platform_ids, live } => Verdict::Done { platform_ids, live },
-        Call::Status { code: 200..=299, .. } => Verdict::Done {
+        CallOutcome::Accepted { platform_ids, live } => AttemptVerdict::Done { platform_ids, live },
+        CallOutcome::Status { code: 200..=299, .. } => AttemptVerdict::Done {
             platform_ids: Vec::new(),
             live: None,
         },
-        Call::Status {
+        CallOutcome::Status {
             code,
             retry_after,
             body,
@@ -96,12 +96,12 @@ pub fn judge_call(call: Call, scheduled: Option<Duration>, now: UnixMillis) -> V
                 let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
                 retry_verdict(reason, scheduled, asked)
             } else {
-                Verdict::GiveUp { reason }
+                AttemptVerdict::GiveUp { reason }
             }
         }
-        Call::Unreachable { reason } => retry_verdict(reason, scheduled, None),
-        Call::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, None),
-        Call::Impossible { reason } => Verdict::GiveUp { reason },
+        CallOutcome::Unreachable { reason } => retry_verdict(reason, scheduled, None),
+        CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, None),
+        CallOutcome::Impossible { reason } => AttemptVerdict::GiveUp { reason },
     }
 }
 
@@ -110,19 +110,19 @@ const fn is_passing(code: u16) -> bool {
     matches!(code, 408 | 425 | 429 | 500..=599)
 }
 
-fn retry_verdict(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> Verdict {
+fn retry_verdict(reason: String, scheduled: Option<Duration>, asked: Option<Duration>) -> AttemptVerdict {
     match (scheduled, asked) {
-        (None, _) => Verdict::GiveUp {
+        (None, _) => AttemptVerdict::GiveUp {
             reason: format!("{reason} (last attempt)"),
         },
-        (Some(_), Some(asked)) if asked > MAX_RETRY_AFTER => Verdict::GiveUp {
+        (Some(_), Some(asked)) if asked > MAX_RETRY_AFTER => AttemptVerdict::GiveUp {
             reason: format!(
                 "{reason} (asks to wait {} s, at most {} s)",
                 asked.as_secs(),
                 MAX_RETRY_AFTER.as_secs()
             ),
         },
-        (Some(_), Some(after)) | (Some(after), None) => Verdict::Retry { after, reason },
+        (Some(_), Some(after)) | (Some(after), None) => AttemptVerdict::Retry { after, reason },
     }
 }
 
@@ -153,8 +153,8 @@ mod tests {
     const SCHEDULED: Duration = Duration::from_secs(5);
     const NOW: UnixMillis = UnixMillis(784_111_770_000);
 
-    fn status(code: u16, retry_after: Option<&str>) -> Call {
-        Call::Status {
+    fn status(code: u16, retry_after: Option<&str>) -> CallOutcome {
+        CallOutcome::Status {
             code,
             retry_after: retry_after.map(str::to_owned),
             body: String::new(),
@@ -162,11 +162,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(call: Call, expected: &str) {
+    fn check(call: CallOutcome, expected: &str) {
         let told = match judge_call(call, Some(SCHEDULED), NOW) {
-            Verdict::Done { .. } => "done".to_owned(),
-            Verdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
-            Verdict::GiveUp { reason } => format!("give up: {reason}"),
+            AttemptVerdict::Done { .. } => "done".to_owned(),
+            AttemptVerdict::Retry { after, reason } => format!("retry {}: {reason}", after.as_millis()),
+            AttemptVerdict::GiveUp { reason } => format!("give up: {reason}"),
         };
         assert_eq!(told, expected);
     }
@@ -207,13 +207,13 @@ mod tests {
     #[test]
     fn no_answer_retries_and_the_impossible_does_not() {
         check(
-            Call::Unreachable {
+            CallOutcome::Unreachable {
                 reason: "reset".to_owned(),
             },
             "retry 5000: reset",
         );
         check(
-            Call::Impossible {
+            CallOutcome::Impossible {
                 reason: "no such account".to_owned(),
             },
             "give up: no such account",
@@ -225,7 +225,7 @@ mod tests {
         let verdict = judge_call(status(429, Some("1")), None, NOW);
         assert_eq!(
             verdict,
-            Verdict::GiveUp {
+            AttemptVerdict::GiveUp {
                 reason: "status 429 (last attempt)".to_owned()
             }
         );
@@ -238,7 +238,7 @@ mod tests {
             let verdict = judge_call(call, Some(Duration::from_millis(scheduled)), NOW);
             prop_assert_eq!(
                 verdict,
-                Verdict::Retry { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
+                AttemptVerdict::Retry { after: Duration::from_secs(seconds), reason: "status 429".to_owned() }
             );
         }
 

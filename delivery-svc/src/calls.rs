@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::attempt::Call;
+use crate::attempt::CallOutcome;
 use crate::job::Place;
 
 /// Interval of the search for outcomes that no receipt recorded.
@@ -49,13 +49,13 @@ impl CallId {
 /// The progress of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
-pub enum Stage {
+pub enum CallStage {
     /// The call is running.
     UnderWay,
     /// The call has ended.
     Ended {
         /// Outcome of the call.
-        call: Call,
+        call: CallOutcome,
     },
 }
 
@@ -65,7 +65,7 @@ struct Kept {
     id: CallId,
     /// Number of searches since the call was made.
     looks: u32,
-    outcome: watch::Receiver<Option<Call>>,
+    outcome: watch::Receiver<Option<CallOutcome>>,
 }
 
 impl Kept {
@@ -88,18 +88,18 @@ impl Book {
 }
 
 /// The calls of one process.
-pub struct Calls {
+pub struct ProcessCalls {
     book: Mutex<Book>,
     clock: SharedClock,
 }
 
-impl std::fmt::Debug for Calls {
+impl std::fmt::Debug for ProcessCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Calls").finish_non_exhaustive()
     }
 }
 
-impl Calls {
+impl ProcessCalls {
     /// Creates an empty book of calls.
     #[must_use]
     pub fn new(clock: SharedClock) -> Self {
@@ -117,7 +117,11 @@ impl Calls {
 
     /// Makes `call` and waits for its outcome, which is kept. A panic of the channel counts as an attempt without a
     /// response, because the platform may have received the call. Returns `None` if the process is about to end.
-    pub async fn make_call(&self, id: CallId, call: impl Future<Output = Call> + Send + 'static) -> Option<Call> {
+    pub async fn make_call(
+        &self,
+        id: CallId,
+        call: impl Future<Output = CallOutcome> + Send + 'static,
+    ) -> Option<CallOutcome> {
         let (told, outcome) = watch::channel(None);
         self.keep_outcome(id, outcome.clone());
 
@@ -127,14 +131,14 @@ impl Calls {
         tokio::spawn(told.in_current_span());
 
         let made = await_end(outcome).await;
-        if matches!(made, None | Some(Call::Withheld)) {
+        if matches!(made, None | Some(CallOutcome::Withheld)) {
             self.drop_one(id);
         }
 
         made
     }
 
-    fn keep_outcome(&self, id: CallId, outcome: watch::Receiver<Option<Call>>) {
+    fn keep_outcome(&self, id: CallId, outcome: watch::Receiver<Option<CallOutcome>>) {
         let now = self.clock.monotonic();
         let mut book = self.lock_book();
         if now.saturating_duration_since(book.looked_at) > LOOK_EVERY {
@@ -160,21 +164,21 @@ impl Calls {
     }
 
     /// Returns the outcome of the call `id` if this process made it. Waits if the call is running.
-    pub async fn await_outcome(&self, id: CallId) -> Option<Call> {
+    pub async fn await_outcome(&self, id: CallId) -> Option<CallOutcome> {
         let kept = self.lock_book().get(id).map(|kept| kept.outcome.clone());
-        await_end(kept?).await.filter(|call| *call != Call::Withheld)
+        await_end(kept?).await.filter(|call| *call != CallOutcome::Withheld)
     }
 
     /// Returns the progress of the call `id` if this process made it.
     #[must_use]
-    pub fn stage_of(&self, id: CallId) -> Option<Stage> {
+    pub fn stage_of(&self, id: CallId) -> Option<CallStage> {
         let book = self.lock_book();
         let kept = book.get(id)?;
         let ended = kept.outcome.borrow().clone();
         match ended {
-            Some(Call::Withheld) => None,
-            Some(call) => Some(Stage::Ended { call }),
-            None => kept.is_under_way().then_some(Stage::UnderWay),
+            Some(CallOutcome::Withheld) => None,
+            Some(call) => Some(CallStage::Ended { call }),
+            None => kept.is_under_way().then_some(CallStage::UnderWay),
         }
     }
 
@@ -185,7 +189,7 @@ impl Calls {
 }
 
 /// Returns the outcome of a call whose channel panicked.
-fn broke_off(panic: &(dyn Any + Send)) -> Call {
+fn broke_off(panic: &(dyn Any + Send)) -> CallOutcome {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     metrics::counter!("nexus_delivery_panics_total").increment(1);
@@ -194,12 +198,12 @@ fn broke_off(panic: &(dyn Any + Send)) -> Call {
         "channel panicked; this is a bug"
     );
 
-    Call::Unreachable {
+    CallOutcome::Unreachable {
         reason: "the channel broke off; the log has why".to_owned(),
     }
 }
 
-async fn await_end(mut outcome: watch::Receiver<Option<Call>>) -> Option<Call> {
+async fn await_end(mut outcome: watch::Receiver<Option<CallOutcome>>) -> Option<CallOutcome> {
     let told = outcome.wait_for(Option::is_some).await;
     told.ok().and_then(|call| call.clone())
 }
@@ -228,8 +232,8 @@ mod tests {
         attempt: 1,
     };
 
-    fn answered() -> Call {
-        Call::Status {
+    fn answered() -> CallOutcome {
+        CallOutcome::Status {
             code: 200,
             retry_after: None,
             body: String::new(),
@@ -238,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_ends_although_nobody_waits_for_it_and_is_told_to_whoever_asks() {
-        let calls = Arc::new(Calls::new(Arc::new(SystemClock)));
+        let calls = Arc::new(ProcessCalls::new(Arc::new(SystemClock)));
         let (answer, waits) = tokio::sync::oneshot::channel();
         let made = {
             let calls = Arc::clone(&calls);
@@ -249,12 +253,12 @@ mod tests {
             tokio::task::yield_now().await;
         }
 
-        assert_eq!(calls.stage_of(ID), Some(Stage::UnderWay));
+        assert_eq!(calls.stage_of(ID), Some(CallStage::UnderWay));
 
         made.abort();
         answer.send(answered()).expect("the call goes on");
         assert_eq!(calls.await_outcome(ID).await, Some(answered()));
-        assert_eq!(calls.stage_of(ID), Some(Stage::Ended { call: answered() }));
+        assert_eq!(calls.stage_of(ID), Some(CallStage::Ended { call: answered() }));
 
         let other = CallId { copy: at(8), ..ID };
         assert_eq!(calls.await_outcome(other).await, None, "another copy of the delivery");
@@ -266,7 +270,7 @@ mod tests {
     #[tokio::test]
     async fn ends_are_kept_over_a_day_in_which_the_process_was_stopped_and_not_for_ever() {
         let clock = Arc::new(ManualClock::at(UnixMillis(0)));
-        let calls = Calls::new(clock.clone());
+        let calls = ProcessCalls::new(clock.clone());
         let call = |sequence| CallId {
             copy: at(sequence),
             ..ID
@@ -288,10 +292,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_withheld_counts_as_not_made() {
-        let calls = Calls::new(Arc::new(SystemClock));
+        let calls = ProcessCalls::new(Arc::new(SystemClock));
         assert_eq!(
-            calls.make_call(ID, async { Call::Withheld }).await,
-            Some(Call::Withheld)
+            calls.make_call(ID, async { CallOutcome::Withheld }).await,
+            Some(CallOutcome::Withheld)
         );
         assert_eq!(calls.await_outcome(ID).await, None);
         assert_eq!(calls.stage_of(ID), None);
@@ -299,9 +303,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_channel_that_panics_has_made_an_attempt_without_an_answer() {
-        let calls = Calls::new(Arc::new(SystemClock));
+        let calls = ProcessCalls::new(Arc::new(SystemClock));
         let made = calls.make_call(ID, async { panic!("broken") }).await;
-        assert!(matches!(made, Some(Call::Unreachable { .. })), "{made:?}");
+        assert!(matches!(made, Some(CallOutcome::Unreachable { .. })), "{made:?}");
         assert_eq!(calls.await_outcome(ID).await, made, "the next owner is told");
     }
 }

@@ -14,17 +14,17 @@ use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 
-use crate::attempt::Call;
-use crate::chunk::Limit;
-use crate::plan::Part;
+use crate::attempt::CallOutcome;
+use crate::chunk::ChunkLimit;
+use crate::plan::MessagePart;
 
 /// One part to send to a platform.
 #[derive(Debug)]
-pub struct Shipment<'a> {
+pub struct SendRequest<'a> {
     /// Whole reply to which the part belongs.
     pub reply: &'a Reply,
     /// Part of the reply to send.
-    pub part: &'a Part,
+    pub part: &'a MessagePart,
     /// Number of parts of the reply.
     pub parts: u32,
     /// Id of the part's sent event; the same part always has the same id.
@@ -37,7 +37,7 @@ pub struct Shipment<'a> {
     pub lease: &'a Lease,
 }
 
-impl Shipment<'_> {
+impl SendRequest<'_> {
     /// Returns the name of the installation's account on the channel.
     #[must_use]
     pub fn account(&self) -> &str {
@@ -59,27 +59,27 @@ impl Shipment<'_> {
 #[async_trait]
 pub trait Channel: Send + Sync + 'static {
     /// Returns the maximum size of a part for `account`; `None` = unlimited.
-    fn part_limit(&self, account: &str) -> Option<Limit>;
+    fn part_limit(&self, account: &str) -> Option<ChunkLimit>;
 
     /// Returns whether calls wait for a remote response, so that the process may be stopped during one. A receipt
     /// then records the start of the call, and the replica that makes it, before the call is made.
     fn waits_for_remote(&self) -> bool;
 
     /// Sends one part. Returns within a bounded time.
-    async fn send(&self, shipment: &Shipment<'_>) -> Call;
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome;
 }
 
 /// All channels by name.
 #[derive(Default)]
-pub struct Channels(HashMap<String, Box<dyn Channel>>);
+pub struct ChannelRegistry(HashMap<String, Box<dyn Channel>>);
 
-impl std::fmt::Debug for Channels {
+impl std::fmt::Debug for ChannelRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-impl Channels {
+impl ChannelRegistry {
     /// Adds `channel` under `name`.
     #[must_use]
     pub fn with(mut self, name: &str, channel: impl Channel) -> Self {

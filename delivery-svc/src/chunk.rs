@@ -8,7 +8,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 /// The unit of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum LengthUnit {
     /// UTF-8 bytes.
     Bytes,
     /// Unicode scalar values.
@@ -17,7 +17,7 @@ pub enum Unit {
     Utf16,
 }
 
-impl Unit {
+impl LengthUnit {
     /// Returns the length of `text` in this unit.
     #[must_use]
     pub fn count(self, text: &str) -> usize {
@@ -31,11 +31,11 @@ impl Unit {
 
 /// The maximum size of a piece on a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub struct ChunkLimit {
     /// Maximum length of a piece; 0 counts as 1.
     pub max: usize,
     /// Unit of the length.
-    pub unit: Unit,
+    pub unit: LengthUnit,
 }
 
 /// A better place is chosen only if the piece is at least this share (1 / n) of the longest possible one, so that an
@@ -45,7 +45,7 @@ const LEAST_SHARE: usize = 4;
 /// Returns the pieces of `text` in order, each within `limit`, except for a single character that alone is larger. No
 /// piece is empty, except that an empty text has one empty piece.
 #[must_use]
-pub fn split(text: &str, limit: Limit) -> Vec<&str> {
+pub fn split(text: &str, limit: ChunkLimit) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = find_cut(rest, limit) {
@@ -62,7 +62,7 @@ pub fn split(text: &str, limit: Limit) -> Vec<&str> {
 }
 
 /// Returns the byte offset at which to split `text`; `None` if it fits whole.
-fn find_cut(text: &str, limit: Limit) -> Option<usize> {
+fn find_cut(text: &str, limit: ChunkLimit) -> Option<usize> {
     let max = limit.max.max(1);
     // No unit counts more than bytes, so a text that is short enough in bytes fits.
     if text.len() <= max {
@@ -108,7 +108,7 @@ fn find_cut(text: &str, limit: Limit) -> Option<usize> {
 }
 
 /// Returns the offset at which to split a grapheme that is too large: after the characters that fit, at least one.
-fn cut_grapheme(grapheme: &str, max: usize, unit: Unit) -> usize {
+fn cut_grapheme(grapheme: &str, max: usize, unit: LengthUnit) -> usize {
     let mut used = 0;
     for (start, character) in grapheme.char_indices() {
         used += unit.count(character.encode_utf8(&mut [0; 4]));
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(
             split(
                 text,
-                Limit {
+                ChunkLimit {
                     max,
-                    unit: Unit::Characters
+                    unit: LengthUnit::Characters
                 }
             ),
             expected
@@ -168,9 +168,9 @@ mod tests {
         assert_eq!(
             split(
                 &text,
-                Limit {
+                ChunkLimit {
                     max: 5,
-                    unit: Unit::Characters
+                    unit: LengthUnit::Characters
                 }
             ),
             ["ab", family]
@@ -179,9 +179,9 @@ mod tests {
         assert_eq!(
             split(
                 "e\u{301}e\u{301}",
-                Limit {
+                ChunkLimit {
                     max: 3,
-                    unit: Unit::Utf16
+                    unit: LengthUnit::Utf16
                 }
             ),
             ["e\u{301}", "e\u{301}"]
@@ -190,9 +190,9 @@ mod tests {
         assert_eq!(
             split(
                 "😀😀",
-                Limit {
+                ChunkLimit {
                     max: 3,
-                    unit: Unit::Utf16
+                    unit: LengthUnit::Utf16
                 }
             ),
             ["😀", "😀"]
@@ -207,8 +207,8 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_and_everything_fits(text in "(\\PC|\n| ){0,200}", max in 1_usize..40) {
-            for unit in [Unit::Bytes, Unit::Characters, Unit::Utf16] {
-                let pieces = split(&text, Limit { max, unit });
+            for unit in [LengthUnit::Bytes, LengthUnit::Characters, LengthUnit::Utf16] {
+                let pieces = split(&text, ChunkLimit { max, unit });
                 prop_assert_eq!(pieces.concat(), text.clone());
                 for piece in &pieces {
                     prop_assert!(unit.count(piece) <= max || piece.chars().count() == 1, "{:?}", piece);

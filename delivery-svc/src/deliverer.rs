@@ -16,16 +16,16 @@ use shared::process::trace::{carrier_of, consumer_span};
 use shared::wire::held::HeldUntil;
 use tracing::Instrument as _;
 
-use crate::attempt::{Call, Verdict, judge_call};
+use crate::attempt::{AttemptVerdict, CallOutcome, judge_call};
 use crate::calls::CallId;
-use crate::channel::{Channel, Shipment};
-use crate::effects::{Effects, Outfit};
-use crate::former::Former;
-use crate::job::Job;
+use crate::channel::{Channel, SendRequest};
+use crate::effects::{DelivererContext, DeliveryEffects};
+use crate::former::FormerOwners;
+use crate::job::DeliveryJob;
 use crate::outbound::sent_event_id;
-use crate::plan::Part;
-use crate::receipts::{Receipts, WriteReceiptError, Written};
-use crate::resume::{Begun, Remaining, SentPart, Standing};
+use crate::plan::MessagePart;
+use crate::receipts::{PartitionReceipts, ReceiptWrite, WriteReceiptError};
+use crate::resume::{DeliveryStanding, OpenCall, RemainingWork, SentPart};
 
 /// Maximum number of times that another owner may settle a delivery during one attempt.
 const MAX_OVERTAKEN: u32 = 8;
@@ -63,7 +63,7 @@ pub enum DeliverError {
 
 /// The progress of a delivery after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum DeliveryProgress {
     /// The delivery is settled, and all its consequences are stored.
     Settled,
     /// The attempt failed; the next one must not start before this time.
@@ -72,38 +72,38 @@ pub enum Progress {
 
 /// The end of one step: the delivery's progress, or the state that another owner recorded.
 enum Step {
-    Progress(Progress),
-    Superseded(Standing),
+    Progress(DeliveryProgress),
+    Superseded(DeliveryStanding),
 }
 
 impl Step {
-    const SETTLED: Self = Self::Progress(Progress::Settled);
+    const SETTLED: Self = Self::Progress(DeliveryProgress::Settled);
 
     /// Returns `progress` if its receipt is stored.
-    fn after_receipt(written: Written, progress: Progress) -> Self {
+    fn after_receipt(written: ReceiptWrite, progress: DeliveryProgress) -> Self {
         match written {
-            Written::Stored => Self::Progress(progress),
-            Written::Superseded(found) => Self::Superseded(found),
+            ReceiptWrite::Stored => Self::Progress(progress),
+            ReceiptWrite::Superseded(found) => Self::Superseded(found),
         }
     }
 }
 
 /// Makes the deliveries of one partition.
 #[derive(Debug)]
-pub struct Deliverer<'a> {
-    outfit: &'a Arc<Outfit>,
-    receipts: Receipts,
+pub struct PartitionDeliverer<'a> {
+    outfit: &'a Arc<DelivererContext>,
+    receipts: PartitionReceipts,
     lease: Lease,
 }
 
-impl<'a> Deliverer<'a> {
+impl<'a> PartitionDeliverer<'a> {
     /// Creates a deliverer for the partition of `lease`, with an empty receipt cache.
     #[must_use]
-    pub fn new(outfit: &'a Arc<Outfit>, lease: Lease) -> Self {
+    pub fn new(outfit: &'a Arc<DelivererContext>, lease: Lease) -> Self {
         Self {
             lease,
             outfit,
-            receipts: Receipts::new(outfit.bus.clone(), outfit.witness.clone(), Arc::clone(&outfit.clock)),
+            receipts: PartitionReceipts::new(outfit.bus.clone(), outfit.witness.clone(), Arc::clone(&outfit.clock)),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Deliverer<'a> {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub async fn find_standing(&self, job: &Job, untried: bool) -> Result<Standing, ReadStreamError> {
+    pub async fn find_standing(&self, job: &DeliveryJob, untried: bool) -> Result<DeliveryStanding, ReadStreamError> {
         let parts = count(&self.outfit.parts_of(&job.reply));
         self.receipts.find_standing(job, parts, untried, self.now()).await
     }
@@ -132,7 +132,11 @@ impl<'a> Deliverer<'a> {
     ///
     /// # Errors
     /// Returns [`DeliverError`]; the state is then that of the last receipt.
-    pub async fn advance_job(&self, job: &Job, mut standing: Standing) -> Result<Progress, DeliverError> {
+    pub async fn advance_job(
+        &self,
+        job: &DeliveryJob,
+        mut standing: DeliveryStanding,
+    ) -> Result<DeliveryProgress, DeliverError> {
         let incoming = job.carrier();
         let span = consumer_span("delivery.attempt", &incoming);
         span.record("event_id", job.reply.causation.event.as_str());
@@ -143,7 +147,7 @@ impl<'a> Deliverer<'a> {
 
         let carrier = carrier_of(&span, &incoming);
         let parts = self.outfit.parts_of(&job.reply);
-        let effects = Effects {
+        let effects = DeliveryEffects {
             outfit: self.outfit,
             receipts: &self.receipts,
             lease: &self.lease,
@@ -172,31 +176,31 @@ impl<'a> Deliverer<'a> {
     }
 }
 
-pub(crate) fn count(parts: &[Part]) -> u32 {
+pub(crate) fn count(parts: &[MessagePart]) -> u32 {
     u32::try_from(parts.len()).unwrap_or(u32::MAX)
 }
 
-async fn step(effects: &Effects<'_>, standing: Standing) -> Result<Step, DeliverError> {
+async fn step(effects: &DeliveryEffects<'_>, standing: DeliveryStanding) -> Result<Step, DeliverError> {
     match standing {
-        Standing::Past | Standing::Denied => Ok(Step::SETTLED),
-        Standing::Delivered(sent) => {
+        DeliveryStanding::Past | DeliveryStanding::Denied => Ok(Step::SETTLED),
+        DeliveryStanding::Delivered(sent) => {
             effects.publish_event(sent).await?;
             Ok(Step::SETTLED)
         }
-        Standing::GaveUp { attempts, reason } => {
+        DeliveryStanding::GaveUp { attempts, reason } => {
             effects.dead_letter(reason, attempts).await?;
             Ok(Step::SETTLED)
         }
-        Standing::Open(remaining) => open(effects, remaining).await,
-        Standing::Unknown => match effects.hold_delivery().await? {
+        DeliveryStanding::Open(remaining) => open(effects, remaining).await,
+        DeliveryStanding::Unknown => match effects.hold_delivery().await? {
             // The whole message is in the bucket, and stays there until an operator decides.
             HeldUntil::Decided | HeldUntil::Skip => Ok(Step::SETTLED),
-            HeldUntil::Redo => open(effects, Remaining::ALL).await,
+            HeldUntil::Redo => open(effects, RemainingWork::ALL).await,
         },
     }
 }
 
-async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, DeliverError> {
+async fn open(effects: &DeliveryEffects<'_>, remaining: RemainingWork) -> Result<Step, DeliverError> {
     let reply = &effects.job.reply;
     // Checked at every attempt, because the policy may have changed since the last one.
     if let Some(rule) = effects.outfit.policy.denying_rule(reply) {
@@ -204,20 +208,20 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
         let written = effects
             .write_receipt(effects.now(), ReceiptStep::DeniedByPolicy { rule })
             .await?;
-        return Ok(Step::after_receipt(written, Progress::Settled));
+        return Ok(Step::after_receipt(written, DeliveryProgress::Settled));
     }
 
     match restore_decision(effects).await? {
         HeldDelivery::Leaves => {}
         HeldDelivery::Waits => {
             let again = effects.now().plus(HELD_AGAIN_MS);
-            return Ok(Step::Progress(Progress::Later(again)));
+            return Ok(Step::Progress(DeliveryProgress::Later(again)));
         }
         HeldDelivery::Dropped => {
             let rule = "dropped by the operator after a restore".to_owned();
             let denied = ReceiptStep::DeniedByPolicy { rule };
             let written = effects.write_receipt(effects.now(), denied).await?;
-            return Ok(Step::after_receipt(written, Progress::Settled));
+            return Ok(Step::after_receipt(written, DeliveryProgress::Settled));
         }
     }
 
@@ -232,22 +236,26 @@ async fn open(effects: &Effects<'_>, remaining: Remaining) -> Result<Step, Deliv
     }
 
     if effects.now() < remaining.not_before {
-        return Ok(Step::Progress(Progress::Later(remaining.not_before)));
+        return Ok(Step::Progress(DeliveryProgress::Later(remaining.not_before)));
     }
 
     send_parts(effects, channel, remaining).await
 }
 
 /// Returns the outcome of a restore's hold for the delivery.
-async fn restore_decision(effects: &Effects<'_>) -> Result<HeldDelivery, DeliverError> {
+async fn restore_decision(effects: &DeliveryEffects<'_>) -> Result<HeldDelivery, DeliverError> {
     match &effects.outfit.restored {
         Some(gate) => Ok(gate.read_decision(effects.job).await?),
         None => Ok(HeldDelivery::Leaves),
     }
 }
 
-async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Remaining) -> Result<Step, DeliverError> {
-    let Remaining {
+async fn send_parts(
+    effects: &DeliveryEffects<'_>,
+    channel: &dyn Channel,
+    remaining: RemainingWork,
+) -> Result<Step, DeliverError> {
+    let RemainingWork {
         attempt,
         part: first,
         mut platform_ids,
@@ -276,9 +284,9 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
             .delay(attempt, jitter(effects.outfit.ids.as_ref()));
 
         let (ids, live) = match judge_call(call, delay, effects.now()) {
-            Verdict::Done { platform_ids, live } => (platform_ids, live),
-            Verdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
-            Verdict::Retry { after, reason } => {
+            AttemptVerdict::Done { platform_ids, live } => (platform_ids, live),
+            AttemptVerdict::GiveUp { reason } => return give_up(effects, reason, attempt).await,
+            AttemptVerdict::Retry { after, reason } => {
                 // Rounded up, so that the wait is never shorter than the platform asked for.
                 let after_ms = u64::try_from(after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
                 let outcome = AttemptOutcome::Retry { after_ms, reason };
@@ -307,7 +315,7 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
                 outcome,
             };
 
-            if let Written::Superseded(found) = effects.write_receipt(at, done).await? {
+            if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, done).await? {
                 return Ok(Step::Superseded(found));
             }
 
@@ -328,18 +336,18 @@ async fn send_parts(effects: &Effects<'_>, channel: &dyn Channel, remaining: Rem
 /// The result of the decision to make a call.
 enum Made {
     /// Outcome of the call, made now or started before.
-    Call(Call),
+    Call(CallOutcome),
     /// State that another owner recorded.
-    Superseded(Standing),
+    Superseded(DeliveryStanding),
 }
 
 /// Returns the outcome of the call `id`. It is made, unless it was `begun` before and its outcome can be learned.
 async fn call(
-    effects: &Effects<'_>,
+    effects: &DeliveryEffects<'_>,
     channel: &dyn Channel,
-    part: &Part,
+    part: &MessagePart,
     id: CallId,
-    begun: Option<Begun>,
+    begun: Option<OpenCall>,
 ) -> Result<Made, DeliverError> {
     // This process may have made the call before it lost the partition and got it back.
     if let Some(call) = effects.outfit.calls.await_outcome(id).await {
@@ -356,7 +364,7 @@ async fn call(
     if channel.waits_for_remote() {
         let (attempt, part, by) = (id.attempt, id.part, effects.outfit.instance.clone());
         let started = ReceiptStep::AttemptStarted { attempt, part, by };
-        if let Written::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
+        if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), started).await? {
             return Ok(Made::Superseded(found));
         }
     }
@@ -366,9 +374,13 @@ async fn call(
 
 /// Returns the outcome of the call `id` from the replica that started it; `None` if it is unknown and must be made
 /// again.
-async fn reported_outcome(effects: &Effects<'_>, begun: Begun, id: CallId) -> Result<Option<Call>, DeliverError> {
-    let Effects { outfit, job, lease, .. } = effects;
-    let former = Former {
+async fn reported_outcome(
+    effects: &DeliveryEffects<'_>,
+    begun: OpenCall,
+    id: CallId,
+) -> Result<Option<CallOutcome>, DeliverError> {
+    let DeliveryEffects { outfit, job, lease, .. } = effects;
+    let former = FormerOwners {
         bus: &outfit.bus,
         clock: &outfit.clock,
         lease,
@@ -407,7 +419,7 @@ async fn reported_outcome(effects: &Effects<'_>, begun: Begun, id: CallId) -> Re
 }
 
 /// Makes the call `id`.
-async fn make_call(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Call, DeliverError> {
+async fn make_call(effects: &DeliveryEffects<'_>, part: &MessagePart, id: CallId) -> Result<CallOutcome, DeliverError> {
     let (outfit, job, lease) = (Arc::clone(effects.outfit), effects.job.clone(), effects.lease.clone());
     let (part, carrier, now) = (part.clone(), effects.carrier.clone(), effects.now());
     let event_id = sent_event_id(&job.reply, part.index)?;
@@ -418,10 +430,10 @@ async fn make_call(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Cal
         // taken over, which either finds the call in the book, or the call is never made.
         let channel = outfit.channels.get(&job.reply.delivery_context.channel);
         let Some(channel) = channel.filter(|_| lease.is_live()) else {
-            return Call::Withheld;
+            return CallOutcome::Withheld;
         };
 
-        let shipment = Shipment {
+        let shipment = SendRequest {
             reply: &job.reply,
             part: &part,
             parts,
@@ -435,7 +447,7 @@ async fn make_call(effects: &Effects<'_>, part: &Part, id: CallId) -> Result<Cal
     };
 
     match effects.outfit.calls.make_call(id, call).await {
-        Some(Call::Withheld) | None => Err(DeliverError::Lost),
+        Some(CallOutcome::Withheld) | None => Err(DeliverError::Lost),
         Some(call) => Ok(call),
     }
 }
@@ -446,9 +458,13 @@ fn jitter(ids: &dyn IdSource) -> f64 {
     u32::try_from(low).map_or(0.5, |low| f64::from(low) / (f64::from(u32::MAX) + 1.0))
 }
 
-async fn finish_delivery(effects: &Effects<'_>, delivered: ReceiptStep, parts: u32) -> Result<Step, DeliverError> {
+async fn finish_delivery(
+    effects: &DeliveryEffects<'_>,
+    delivered: ReceiptStep,
+    parts: u32,
+) -> Result<Step, DeliverError> {
     let at = effects.now();
-    if let Written::Superseded(found) = effects.write_receipt(at, delivered).await? {
+    if let ReceiptWrite::Superseded(found) = effects.write_receipt(at, delivered).await? {
         return Ok(Step::Superseded(found));
     }
 
@@ -463,8 +479,12 @@ async fn finish_delivery(effects: &Effects<'_>, delivered: ReceiptStep, parts: u
     Ok(Step::SETTLED)
 }
 
-async fn fail_delivery(effects: &Effects<'_>, failed: ReceiptStep, after_ms: u64) -> Result<Step, DeliverError> {
-    let Effects { job, .. } = effects;
+async fn fail_delivery(
+    effects: &DeliveryEffects<'_>,
+    failed: ReceiptStep,
+    after_ms: u64,
+) -> Result<Step, DeliverError> {
+    let DeliveryEffects { job, .. } = effects;
     metrics::counter!("nexus_delivery_failed_attempts_total").increment(1);
     tracing::warn!(
         delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
@@ -474,12 +494,12 @@ async fn fail_delivery(effects: &Effects<'_>, failed: ReceiptStep, after_ms: u64
     let again = at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX));
     Ok(Step::after_receipt(
         effects.write_receipt(at, failed).await?,
-        Progress::Later(again),
+        DeliveryProgress::Later(again),
     ))
 }
 
-async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result<Step, DeliverError> {
-    let Effects { job, .. } = effects;
+async fn give_up(effects: &DeliveryEffects<'_>, reason: String, attempts: u32) -> Result<Step, DeliverError> {
+    let DeliveryEffects { job, .. } = effects;
     metrics::counter!("nexus_delivery_gave_up_total").increment(1);
     tracing::error!(
         delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
@@ -490,7 +510,7 @@ async fn give_up(effects: &Effects<'_>, reason: String, attempts: u32) -> Result
         attempts,
         reason: reason.clone(),
     };
-    if let Written::Superseded(found) = effects.write_receipt(effects.now(), gave_up).await? {
+    if let ReceiptWrite::Superseded(found) = effects.write_receipt(effects.now(), gave_up).await? {
         return Ok(Step::Superseded(found));
     }
 

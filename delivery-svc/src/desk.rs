@@ -20,12 +20,12 @@ use shared::wire::headers::{DISPATCH, MSG_ID};
 use shared::wire::topology::MAX_PAST_FLOOR;
 use tokio::sync::Semaphore;
 
-use crate::deliverer::{Deliverer, Progress};
+use crate::deliverer::{DeliveryProgress, PartitionDeliverer};
 use crate::destination::Destination;
 use crate::drain::{drain_destination, list_parked};
-use crate::effects::Outfit;
-use crate::job::{Job, SERVICE};
-use crate::lanes::{Lanes, Work};
+use crate::effects::DelivererContext;
+use crate::job::{DeliveryJob, SERVICE};
+use crate::lanes::{KeyedQueue, LaneWork};
 
 /// Maximum number of unacknowledged messages per partition, which is the server's limit.
 const MAX_HELD: usize = MAX_PAST_FLOOR.unsigned_abs() as usize;
@@ -38,7 +38,7 @@ pub(crate) const REPAIR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The limits of a worker.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct WorkerBounds {
     /// Maximum number of deliveries that run at once in one partition.
     pub in_flight: usize,
     /// Maximum time for running works to end when the partition is given up.
@@ -48,7 +48,7 @@ pub struct Bounds {
 /// A message with its decoded delivery.
 struct Message {
     incoming: Incoming,
-    job: Job,
+    job: DeliveryJob,
     /// Whether no process can have started the delivery before.
     untried: bool,
 }
@@ -64,15 +64,20 @@ enum Ended {
 }
 
 /// Works on one partition until it is taken away or the process stops.
-pub async fn run_partition(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<Semaphore>, bounds: Bounds) {
-    let deliverer = Deliverer::new(&outfit, owned.lease());
+pub async fn run_partition(
+    owned: Owned,
+    outfit: Arc<DelivererContext>,
+    parked_slots: Arc<Semaphore>,
+    bounds: WorkerBounds,
+) {
+    let deliverer = PartitionDeliverer::new(&outfit, owned.lease());
     let stop = Shutdown::default();
     let mut desk = Desk {
         deliverer: &deliverer,
         parked_slots: &parked_slots,
         stop: &stop,
         replay_through: owned.replay_through,
-        lanes: Lanes::default(),
+        lanes: KeyedQueue::default(),
         held: HashSet::new(),
         works: FuturesUnordered::new(),
         drains: FuturesUnordered::new(),
@@ -88,11 +93,11 @@ pub async fn run_partition(owned: Owned, outfit: Arc<Outfit>, parked_slots: Arc<
 }
 
 struct Desk<'a> {
-    deliverer: &'a Deliverer<'a>,
+    deliverer: &'a PartitionDeliverer<'a>,
     parked_slots: &'a Semaphore,
     stop: &'a Shutdown,
     replay_through: u64,
-    lanes: Lanes<Destination, Arc<Message>>,
+    lanes: KeyedQueue<Destination, Arc<Message>>,
     /// Sequences of the messages that are not settled.
     held: HashSet<u64>,
     works: FuturesUnordered<BoxFuture<'a, Ended>>,
@@ -169,7 +174,7 @@ impl<'a> Desk<'a> {
                 .await;
         };
 
-        match Job::read(destination, incoming.place(), &incoming.headers, &incoming.payload) {
+        match DeliveryJob::read(destination, incoming.place(), &incoming.headers, &incoming.payload) {
             Ok(job) => {
                 self.held.insert(incoming.sequence);
                 let untried = incoming.sequence > self.replay_through && incoming.delivered <= 1;
@@ -225,13 +230,13 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn begin_works(&mut self, destination: &Destination, works: impl IntoIterator<Item = Work<Arc<Message>>>) {
+    fn begin_works(&mut self, destination: &Destination, works: impl IntoIterator<Item = LaneWork<Arc<Message>>>) {
         for work in works {
             let (deliverer, stop) = (self.deliverer, self.stop);
             match work {
-                Work::Deliver(message) => self.works.push(Box::pin(deliver_or_park(deliverer, message, stop))),
-                Work::Park(message) => self.works.push(Box::pin(park_message(deliverer, message, stop))),
-                Work::Drain => {
+                LaneWork::Deliver(message) => self.works.push(Box::pin(deliver_or_park(deliverer, message, stop))),
+                LaneWork::Park(message) => self.works.push(Box::pin(park_message(deliverer, message, stop))),
+                LaneWork::Drain => {
                     let (destination, slots) = (destination.clone(), self.parked_slots);
                     self.drains.push(Box::pin(async move {
                         let empty = drain_destination(deliverer, &destination, slots, stop).await;
@@ -264,7 +269,7 @@ fn unreadable(error: &DecodeError) -> Verdict {
 }
 
 /// Delivers `message`, or returns that it must be parked. Retries after errors of the bus.
-async fn deliver_or_park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
     let mut untried = message.untried;
     while !stop.is_requested() {
@@ -273,14 +278,14 @@ async fn deliver_or_park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop:
             Err(error) => Err(error.into()),
         };
         match standing {
-            Ok(Progress::Settled) => {
+            Ok(DeliveryProgress::Settled) => {
                 message.incoming.ack().await;
                 let waited = deliverer.now().since(message.incoming.published_at).max(0);
                 let waited = Duration::from_millis(waited.unsigned_abs());
                 metrics::histogram!("nexus_delivery_seconds").record(waited.as_secs_f64());
                 return Ended::Delivered(job.destination.clone(), job.place.sequence);
             }
-            Ok(Progress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
+            Ok(DeliveryProgress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
             Err(error) => {
                 tracing::warn!(
                     delivery = %job.reply.id, event_id = %job.reply.causation.event, session = %job.reply.session,
@@ -297,7 +302,7 @@ async fn deliver_or_park(deliverer: &Deliverer<'_>, message: Arc<Message>, stop:
 }
 
 /// Stores `message` on its destination's parked subject and acknowledges it.
-async fn park_message(deliverer: &Deliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
     let job = &message.job;
     while !stop.is_requested() {
         match deliverer.bus().publish(job.parked_copy()).await {

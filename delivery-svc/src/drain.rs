@@ -11,10 +11,10 @@ use shared::wire::headers::DISPATCH;
 use shared::wire::topology::streams;
 use tokio::sync::Semaphore;
 
-use crate::deliverer::{DeliverError, Deliverer, Progress};
+use crate::deliverer::{DeliverError, DeliveryProgress, PartitionDeliverer};
 use crate::desk::{REPAIR_PAUSE, wait};
 use crate::destination::{Destination, parked_of};
-use crate::job::{Job, SERVICE, delivery_copy};
+use crate::job::{DeliveryJob, SERVICE, delivery_copy};
 
 /// Maximum wait before the clock, which may jump, is read again.
 const MAX_NAP: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ async fn listed_by_the_leader(
 /// Drains the parked replies of `destination` until none is left (`true`) or `stop` is requested (`false`). The
 /// permits of `slots` limit the number of attempts that run at once in the process.
 pub async fn drain_destination(
-    deliverer: &Deliverer<'_>,
+    deliverer: &PartitionDeliverer<'_>,
     destination: &Destination,
     slots: &Semaphore,
     stop: &Shutdown,
@@ -102,7 +102,7 @@ pub async fn drain_destination(
 /// Advances the head until it is settled and deleted, or `stop` is requested. Returns `false` if it must be tried
 /// again.
 async fn settle_head(
-    deliverer: &Deliverer<'_>,
+    deliverer: &PartitionDeliverer<'_>,
     destination: &Destination,
     head: &Stored,
     slots: &Semaphore,
@@ -135,7 +135,11 @@ async fn settle_head(
     brought.is_ok()
 }
 
-async fn dead_letter_head(deliverer: &Deliverer<'_>, letter: DeadLetter, head: &Stored) -> Result<(), DeliverError> {
+async fn dead_letter_head(
+    deliverer: &PartitionDeliverer<'_>,
+    letter: DeadLetter,
+    head: &Stored,
+) -> Result<(), DeliverError> {
     let letter = DeadLetter {
         at: deliverer.now(),
         ..letter
@@ -145,8 +149,8 @@ async fn dead_letter_head(deliverer: &Deliverer<'_>, letter: DeadLetter, head: &
 }
 
 async fn bring_on(
-    deliverer: &Deliverer<'_>,
-    job: &Job,
+    deliverer: &PartitionDeliverer<'_>,
+    job: &DeliveryJob,
     head: &Stored,
     slots: &Semaphore,
     stop: &Shutdown,
@@ -159,15 +163,15 @@ async fn bring_on(
         drop(slot);
 
         match progress {
-            Progress::Settled => return Ok(delete_head(deliverer, head).await?),
-            Progress::Later(at) => wait_until(at, deliverer, stop).await,
+            DeliveryProgress::Settled => return Ok(delete_head(deliverer, head).await?),
+            DeliveryProgress::Later(at) => wait_until(at, deliverer, stop).await,
         }
     }
 
     Ok(())
 }
 
-async fn wait_until(at: UnixMillis, deliverer: &Deliverer<'_>, stop: &Shutdown) {
+async fn wait_until(at: UnixMillis, deliverer: &PartitionDeliverer<'_>, stop: &Shutdown) {
     while !stop.is_requested() {
         let left = u64::try_from(at.since(deliverer.now())).unwrap_or(0);
         if left == 0 {
@@ -177,7 +181,7 @@ async fn wait_until(at: UnixMillis, deliverer: &Deliverer<'_>, stop: &Shutdown) 
     }
 }
 
-async fn delete_head(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
+async fn delete_head(deliverer: &PartitionDeliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
     deliverer
         .bus()
         .delete_message(streams::PARKED, head.sequence)
@@ -186,7 +190,7 @@ async fn delete_head(deliverer: &Deliverer<'_>, head: &Stored) -> Result<(), Rea
 }
 
 /// Returns the parked delivery, or the dead letter for a message that is not one.
-fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>> {
+fn read(destination: &Destination, head: &Stored) -> Result<DeliveryJob, Box<DeadLetter>> {
     let letter = |reason: &str, detail: String| {
         Box::new(DeadLetter {
             service: SERVICE.to_owned(),
@@ -214,6 +218,6 @@ fn read(destination: &Destination, head: &Stored) -> Result<Job, Box<DeadLetter>
         ));
     };
 
-    Job::read(destination.clone(), place, &head.headers, &head.payload)
+    DeliveryJob::read(destination.clone(), place, &head.headers, &head.payload)
         .map_err(|error| letter(error.reason(), error.to_string()))
 }

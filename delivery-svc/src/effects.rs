@@ -15,25 +15,25 @@ use shared::retry::Schedule;
 use shared::wire::headers::{CAUSATION, Carrier, HOPS};
 use shared::wire::held::HeldUntil;
 
-use crate::calls::Calls;
-use crate::channel::Channels;
+use crate::calls::ProcessCalls;
+use crate::channel::ChannelRegistry;
 use crate::deliverer::DeliverError;
-use crate::job::Job;
+use crate::job::DeliveryJob;
 use crate::outbound::sent_event;
-use crate::plan::{Part, plan_parts};
+use crate::plan::{MessagePart, plan_parts};
 use crate::policy::SendPolicy;
-use crate::receipts::{Receipts, Written};
+use crate::receipts::{PartitionReceipts, ReceiptWrite};
 use crate::restored::RestoreGate;
 use crate::resume::SentPart;
 
 /// The context that all deliveries of this process share.
-pub struct Outfit {
+pub struct DelivererContext {
     /// Bus for all reads and writes.
     pub bus: Bus,
     /// Channels that this process serves, by name.
-    pub channels: Channels,
+    pub channels: ChannelRegistry,
     /// Calls that this process has made.
-    pub calls: Calls,
+    pub calls: ProcessCalls,
     /// Instance name of this replica.
     pub instance: String,
     /// Maximum wait for a replica that started a call and does not respond.
@@ -52,10 +52,10 @@ pub struct Outfit {
     pub ids: SharedIds,
 }
 
-impl Outfit {
+impl DelivererContext {
     /// Returns the parts of `reply` within its channel's size limit.
     #[must_use]
-    pub fn parts_of(&self, reply: &Reply) -> Vec<Part> {
+    pub fn parts_of(&self, reply: &Reply) -> Vec<MessagePart> {
         let target = &reply.delivery_context;
         let account = target.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let limit = self
@@ -66,7 +66,7 @@ impl Outfit {
     }
 }
 
-impl std::fmt::Debug for Outfit {
+impl std::fmt::Debug for DelivererContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Outfit")
             .field("channels", &self.channels)
@@ -76,23 +76,23 @@ impl std::fmt::Debug for Outfit {
 
 /// The effects of one delivery.
 #[derive(Debug)]
-pub(crate) struct Effects<'a> {
-    pub(crate) outfit: &'a Arc<Outfit>,
-    pub(crate) receipts: &'a Receipts,
+pub(crate) struct DeliveryEffects<'a> {
+    pub(crate) outfit: &'a Arc<DelivererContext>,
+    pub(crate) receipts: &'a PartitionReceipts,
     pub(crate) lease: &'a Lease,
-    pub(crate) job: &'a Job,
-    pub(crate) parts: &'a [Part],
+    pub(crate) job: &'a DeliveryJob,
+    pub(crate) parts: &'a [MessagePart],
     pub(crate) carrier: &'a Carrier,
 }
 
-impl Effects<'_> {
+impl DeliveryEffects<'_> {
     /// Returns the current time.
     pub(crate) fn now(&self) -> UnixMillis {
         self.outfit.clock.now()
     }
 
     /// Writes a receipt that `step` happened at `at`.
-    pub(crate) async fn write_receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<Written, DeliverError> {
+    pub(crate) async fn write_receipt(&self, at: UnixMillis, step: ReceiptStep) -> Result<ReceiptWrite, DeliverError> {
         Ok(self
             .receipts
             .write(self.job, &self.job.new_receipt(at, step), self.carrier)

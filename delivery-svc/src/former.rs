@@ -15,8 +15,8 @@ use shared::clock::{SharedClock, pause};
 use shared::wire::headers::Headers;
 use shared::wire::subject::token;
 
-use crate::attempt::Call;
-use crate::calls::{CallId, Calls, Stage};
+use crate::attempt::CallOutcome;
+use crate::calls::{CallId, CallStage, ProcessCalls};
 
 /// Maximum wait for a response, after which the replica counts as mute for now.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
     /// Progress of the call; absent = this process has not made it.
-    stage: Option<Stage>,
+    stage: Option<CallStage>,
 }
 
 /// Returns the subject on which the replica `instance` is asked.
@@ -39,7 +39,7 @@ fn subject_of(instance: &str) -> String {
 }
 
 /// Responds over `bus` for the calls of this process, which is `instance`, for ever, even while it drains.
-pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &Calls) {
+pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &ProcessCalls) {
     let subject = subject_of(instance);
     loop {
         match bus.core_subscribe(&subject).await {
@@ -64,7 +64,7 @@ pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &Calls) {
 
 /// Asks former owners.
 #[derive(Debug)]
-pub(crate) struct Former<'a> {
+pub(crate) struct FormerOwners<'a> {
     pub(crate) bus: &'a Bus,
     pub(crate) clock: &'a SharedClock,
     pub(crate) lease: &'a Lease,
@@ -72,10 +72,10 @@ pub(crate) struct Former<'a> {
     pub(crate) patience: Duration,
 }
 
-impl Former<'_> {
+impl FormerOwners<'_> {
     /// Returns the outcome of the call `id` that replica `instance` started. Returns `None` if the replica has not
     /// made it, is gone, or was mute for too long, so that the outcome will never be known.
-    pub(crate) async fn ask_outcome(&self, instance: &str, id: CallId) -> Option<Call> {
+    pub(crate) async fn ask_outcome(&self, instance: &str, id: CallId) -> Option<CallOutcome> {
         let subject = subject_of(instance);
         let mut was_mute = false;
         let mut absent = Duration::ZERO;
@@ -86,11 +86,11 @@ impl Former<'_> {
             match self.bus.request(&subject, Headers::new(), &id, ANSWER_WITHIN).await {
                 Ok(Told { stage: None }) => return None,
                 Ok(Told {
-                    stage: Some(Stage::Ended { call }),
+                    stage: Some(CallStage::Ended { call }),
                 }) => return Some(call),
                 // The call's own timeout bounds this wait.
                 Ok(Told {
-                    stage: Some(Stage::UnderWay),
+                    stage: Some(CallStage::UnderWay),
                 }) => {}
                 Err(RequestError::NoResponder { .. }) if !was_mute => {
                     if absent >= GONE_AFTER {

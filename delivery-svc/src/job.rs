@@ -22,7 +22,7 @@ pub const DELIVERY_COPY: &str = "Nexus-Delivery-Copy";
 
 /// A delivery to be made.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job {
+pub struct DeliveryJob {
     /// Destination of the reply.
     pub destination: Destination,
     /// Place in `DELIVERIES`, which orders the deliveries of a destination.
@@ -33,7 +33,7 @@ pub struct Job {
     payload: Bytes,
 }
 
-impl Job {
+impl DeliveryJob {
     /// Decodes the delivery in a message of `DELIVERIES`, or in a parked copy of one.
     ///
     /// # Errors
@@ -165,10 +165,10 @@ mod tests {
         stored_at_ns: 7,
     };
 
-    fn job() -> Job {
+    fn job() -> DeliveryJob {
         let (payload, headers) = encode(&reply("hello"), Format::Json);
         let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
-        Job::read(destination, PLACE, &headers, &payload).expect("a reply")
+        DeliveryJob::read(destination, PLACE, &headers, &payload).expect("a reply")
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(delivery_copy(&parked.headers), Some(PLACE));
 
         let destination = Destination::of_parked(&parked.subject).expect("a destination");
-        let again = Job::read(destination, PLACE, &parked.headers, &parked.payload).expect("a reply");
+        let again = DeliveryJob::read(destination, PLACE, &parked.headers, &parked.payload).expect("a reply");
         assert_eq!(
             (again.reply, again.destination, again.payload),
             (job.reply, job.destination, job.payload)
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn rubbish_is_an_error() {
         let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
-        let error =
-            Job::read(destination, PLACE, &Headers::new(), &Bytes::from_static(b"\xff\x00")).expect_err("rubbish");
+        let error = DeliveryJob::read(destination, PLACE, &Headers::new(), &Bytes::from_static(b"\xff\x00"))
+            .expect_err("rubbish");
         assert_eq!(error.reason(), "malformed");
     }
 }

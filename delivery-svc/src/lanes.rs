@@ -15,7 +15,7 @@ pub const MAX_WAITING: usize = 128;
 
 /// The next work for a destination. The caller reports its end with [`Lanes::on_delivered`] and the methods after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work<M> {
+pub enum LaneWork<M> {
     /// Deliver this message.
     Deliver(M),
     /// Store this message on the destination's parked subject.
@@ -45,12 +45,12 @@ enum Drain {
 
 /// All destinations with work.
 #[derive(Debug)]
-pub struct Lanes<K, M> {
+pub struct KeyedQueue<K, M> {
     lanes: HashMap<K, Lane<M>>,
     waiting: usize,
 }
 
-impl<K: Eq + Hash + Clone, M> Default for Lanes<K, M> {
+impl<K: Eq + Hash + Clone, M> Default for KeyedQueue<K, M> {
     fn default() -> Self {
         Self {
             lanes: HashMap::new(),
@@ -59,7 +59,7 @@ impl<K: Eq + Hash + Clone, M> Default for Lanes<K, M> {
     }
 }
 
-impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
+impl<K: Eq + Hash + Clone, M> KeyedQueue<K, M> {
     /// Returns the number of messages that wait for one before them.
     #[must_use]
     pub const fn waiting_count(&self) -> usize {
@@ -78,7 +78,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     }
 
     /// Adds `message` for the destination `key`. Returns the next work.
-    pub fn on_arrival(&mut self, key: &K, message: M) -> Option<Work<M>> {
+    pub fn on_arrival(&mut self, key: &K, message: M) -> Option<LaneWork<M>> {
         self.waiting += 1;
         let lane = self.lane_mut(key);
         lane.queue.push_back(message);
@@ -89,27 +89,27 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     }
 
     /// Marks a destination that already has parked messages, before its first message arrives.
-    pub fn found_parked(&mut self, key: &K) -> Work<M> {
+    pub fn found_parked(&mut self, key: &K) -> LaneWork<M> {
         self.lane_mut(key).parked = Some(Drain::Running);
-        Work::Drain
+        LaneWork::Drain
     }
 
     /// Reports that the running message is settled. Returns the next work.
-    pub fn on_delivered(&mut self, key: &K) -> Option<Work<M>> {
+    pub fn on_delivered(&mut self, key: &K) -> Option<LaneWork<M>> {
         self.lane_mut(key).busy = false;
         self.next(key)
     }
 
     /// Reports that the running message failed, and returns the work of parking it.
-    pub fn on_failed(&mut self, key: &K, message: M) -> Work<M> {
+    pub fn on_failed(&mut self, key: &K, message: M) -> LaneWork<M> {
         let lane = self.lane_mut(key);
         lane.busy = true;
         lane.parked.get_or_insert(Drain::Waiting);
-        Work::Park(message)
+        LaneWork::Park(message)
     }
 
     /// Reports that a message was parked. Returns a drain, or the next message to park, or both.
-    pub fn on_stored(&mut self, key: &K) -> [Option<Work<M>>; 2] {
+    pub fn on_stored(&mut self, key: &K) -> [Option<LaneWork<M>>; 2] {
         let lane = self.lane_mut(key);
         lane.busy = false;
         let drain = match lane.parked {
@@ -119,7 +119,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
             }
             None | Some(Drain::Waiting) => {
                 lane.parked = Some(Drain::Running);
-                Some(Work::Drain)
+                Some(LaneWork::Drain)
             }
         };
 
@@ -127,12 +127,12 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
     }
 
     /// Reports that the drain found the parked subject empty. Returns the next work.
-    pub fn on_drained(&mut self, key: &K) -> Option<Work<M>> {
+    pub fn on_drained(&mut self, key: &K) -> Option<LaneWork<M>> {
         let lane = self.lane_mut(key);
         match lane.parked {
             Some(Drain::Behind) => {
                 lane.parked = Some(Drain::Running);
-                return Some(Work::Drain);
+                return Some(LaneWork::Drain);
             }
             Some(Drain::Running | Drain::Waiting) if lane.busy => lane.parked = Some(Drain::Waiting),
             Some(Drain::Running | Drain::Waiting) | None => lane.parked = None,
@@ -149,7 +149,7 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
         })
     }
 
-    fn next(&mut self, key: &K) -> Option<Work<M>> {
+    fn next(&mut self, key: &K) -> Option<LaneWork<M>> {
         let lane = self.lanes.get_mut(key)?;
         if lane.busy {
             return None;
@@ -160,9 +160,9 @@ impl<K: Eq + Hash + Clone, M> Lanes<K, M> {
                 lane.busy = true;
                 self.waiting -= 1;
                 Some(if lane.parked.is_some() {
-                    Work::Park(message)
+                    LaneWork::Park(message)
                 } else {
-                    Work::Deliver(message)
+                    LaneWork::Deliver(message)
                 })
             }
             None => {
@@ -184,16 +184,16 @@ mod tests {
 
     use super::*;
 
-    type Numbers = Lanes<u8, u32>;
+    type Numbers = KeyedQueue<u8, u32>;
 
     #[test]
     fn one_at_a_time_per_destination_and_all_destinations_at_once() {
         let mut lanes = Numbers::default();
-        assert_eq!(lanes.on_arrival(&1, 10), Some(Work::Deliver(10)));
+        assert_eq!(lanes.on_arrival(&1, 10), Some(LaneWork::Deliver(10)));
         assert_eq!(lanes.on_arrival(&1, 11), None);
-        assert_eq!(lanes.on_arrival(&2, 20), Some(Work::Deliver(20)));
+        assert_eq!(lanes.on_arrival(&2, 20), Some(LaneWork::Deliver(20)));
         assert_eq!(lanes.waiting_count(), 1);
-        assert_eq!(lanes.on_delivered(&1), Some(Work::Deliver(11)));
+        assert_eq!(lanes.on_delivered(&1), Some(LaneWork::Deliver(11)));
         assert_eq!(lanes.on_delivered(&1), None);
         assert_eq!(lanes.on_delivered(&2), None);
         assert!(lanes.lanes.is_empty(), "an idle destination costs nothing");
@@ -204,21 +204,25 @@ mod tests {
         let mut lanes = Numbers::default();
         lanes.on_arrival(&1, 10);
         lanes.on_arrival(&1, 11);
-        assert_eq!(lanes.on_failed(&1, 10), Work::Park(10));
-        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), Some(Work::Park(11))]);
+        assert_eq!(lanes.on_failed(&1, 10), LaneWork::Park(10));
+        assert_eq!(lanes.on_stored(&1), [Some(LaneWork::Drain), Some(LaneWork::Park(11))]);
         assert_eq!(lanes.on_stored(&1), [None, None]);
-        assert_eq!(lanes.on_drained(&1), Some(Work::Drain), "11 was stored while it ran");
+        assert_eq!(
+            lanes.on_drained(&1),
+            Some(LaneWork::Drain),
+            "11 was stored while it ran"
+        );
         assert_eq!(lanes.on_drained(&1), None);
-        assert_eq!(lanes.on_arrival(&1, 12), Some(Work::Deliver(12)));
+        assert_eq!(lanes.on_arrival(&1, 12), Some(LaneWork::Deliver(12)));
     }
 
     #[test]
     fn a_drain_that_ends_while_a_message_is_being_stored_begins_again() {
         let mut lanes = Numbers::default();
         lanes.found_parked(&1);
-        assert_eq!(lanes.on_arrival(&1, 10), Some(Work::Park(10)));
+        assert_eq!(lanes.on_arrival(&1, 10), Some(LaneWork::Park(10)));
         assert_eq!(lanes.on_drained(&1), None);
-        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), None]);
+        assert_eq!(lanes.on_stored(&1), [Some(LaneWork::Drain), None]);
         assert_eq!(lanes.on_drained(&1), None);
         assert_eq!(lanes.parked_count(), 0);
     }
@@ -227,7 +231,7 @@ mod tests {
     fn a_slow_destination_is_parked_behind_the_message_that_is_under_way() {
         let mut lanes = Numbers::default();
         let most = u32::try_from(MAX_WAITING).expect("few");
-        assert_eq!(lanes.on_arrival(&1, 0), Some(Work::Deliver(0)));
+        assert_eq!(lanes.on_arrival(&1, 0), Some(LaneWork::Deliver(0)));
 
         for number in 1..=most {
             assert_eq!(lanes.on_arrival(&1, number), None);
@@ -235,15 +239,15 @@ mod tests {
         }
 
         assert_eq!(lanes.on_arrival(&1, most + 1), None, "the one before them is not over");
-        assert_eq!(lanes.on_delivered(&1), Some(Work::Park(1)));
-        assert_eq!(lanes.on_stored(&1), [Some(Work::Drain), Some(Work::Park(2))]);
+        assert_eq!(lanes.on_delivered(&1), Some(LaneWork::Park(1)));
+        assert_eq!(lanes.on_stored(&1), [Some(LaneWork::Drain), Some(LaneWork::Park(2))]);
 
         for number in 3..=most + 1 {
-            assert_eq!(lanes.on_stored(&1), [None, Some(Work::Park(number))]);
+            assert_eq!(lanes.on_stored(&1), [None, Some(LaneWork::Park(number))]);
         }
 
         assert_eq!((lanes.on_stored(&1), lanes.waiting_count()), ([None, None], 0));
-        assert_eq!(lanes.on_drained(&1), Some(Work::Drain));
+        assert_eq!(lanes.on_drained(&1), Some(LaneWork::Drain));
         assert_eq!(lanes.on_drained(&1), None);
         assert!(lanes.lanes.is_empty());
     }
@@ -252,38 +256,38 @@ mod tests {
     /// settling.
     #[derive(Default)]
     struct World {
-        lanes: Lanes<u8, u32>,
-        running: Vec<(u8, Work<u32>)>,
+        lanes: KeyedQueue<u8, u32>,
+        running: Vec<(u8, LaneWork<u32>)>,
         stored: BTreeMap<u8, VecDeque<u32>>,
         settled: BTreeMap<u8, Vec<u32>>,
     }
 
     impl World {
-        fn begin(&mut self, key: u8, work: impl IntoIterator<Item = Work<u32>>) {
+        fn begin(&mut self, key: u8, work: impl IntoIterator<Item = LaneWork<u32>>) {
             self.running.extend(work.into_iter().map(|work| (key, work)));
         }
 
         fn end(&mut self, index: usize, fails: bool) {
             let (key, work) = self.running.remove(index);
             match work {
-                Work::Deliver(message) if fails => {
+                LaneWork::Deliver(message) if fails => {
                     let next = self.lanes.on_failed(&key, message);
                     self.begin(key, [next]);
                 }
-                Work::Deliver(message) => {
+                LaneWork::Deliver(message) => {
                     self.settled.entry(key).or_default().push(message);
                     let next = self.lanes.on_delivered(&key);
                     self.begin(key, next);
                 }
-                Work::Park(message) => {
+                LaneWork::Park(message) => {
                     self.stored.entry(key).or_default().push_back(message);
                     let next = self.lanes.on_stored(&key);
                     self.begin(key, next.into_iter().flatten());
                 }
-                Work::Drain => match self.stored.entry(key).or_default().pop_front() {
+                LaneWork::Drain => match self.stored.entry(key).or_default().pop_front() {
                     Some(message) => {
                         self.settled.entry(key).or_default().push(message);
-                        self.begin(key, [Work::Drain]);
+                        self.begin(key, [LaneWork::Drain]);
                     }
                     None => {
                         let next = self.lanes.on_drained(&key);
@@ -311,7 +315,7 @@ mod tests {
                     world.end(usize::from(pick) % world.running.len(), fails);
                 }
                 for key in 0..3 {
-                    let busy = |work: &Work<u32>| matches!(work, Work::Deliver(_) | Work::Park(_));
+                    let busy = |work: &LaneWork<u32>| matches!(work, LaneWork::Deliver(_) | LaneWork::Park(_));
                     let at_once = world.running.iter().filter(|(k, work)| *k == key && busy(work)).count();
                     prop_assert!(at_once <= 1);
                 }

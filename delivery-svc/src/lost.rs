@@ -28,9 +28,9 @@ use ulid::Ulid;
 
 use crate::deliverer::count;
 use crate::destination::Destination;
-use crate::effects::Outfit;
-use crate::job::{Job, Place};
-use crate::receipts::{self, Receipts};
+use crate::effects::DelivererContext;
+use crate::job::{DeliveryJob, Place};
+use crate::receipts::{self, PartitionReceipts};
 
 /// Interval in which the age of the oldest waiting reply is recorded.
 const EVERY: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ const TASK: &str = "lost-replies";
 /// The search for replies that are missing from the queue.
 #[derive(Debug)]
 pub struct LostReplies {
-    outfit: Arc<Outfit>,
+    outfit: Arc<DelivererContext>,
     noted: Kv<Waiting>,
     lease: TaskLease,
 }
@@ -102,7 +102,7 @@ enum LookError {
 impl LostReplies {
     /// Creates the search on the bus of `outfit`.
     #[must_use]
-    pub fn new(outfit: Arc<Outfit>) -> Self {
+    pub fn new(outfit: Arc<DelivererContext>) -> Self {
         Self {
             noted: outfit.bus.kv(buckets::POSITIONS),
             lease: TaskLease::new(&outfit.bus, TASK, outfit.instance.clone()),
@@ -216,7 +216,7 @@ impl LostReplies {
         let mut settled = self.settled_deliveries(since).await?;
         settled.extend(waiting);
 
-        let receipts = Receipts::new(
+        let receipts = PartitionReceipts::new(
             self.outfit.bus.clone(),
             self.outfit.witness.clone(),
             Arc::clone(&self.outfit.clock),
@@ -261,7 +261,7 @@ impl LostReplies {
 
     /// Returns whether `reply` was settled before, by an older receipt or by the events of its parts. A turn that is
     /// run again after a restore ends with the same reply.
-    async fn is_settled(&self, receipts: &Receipts, reply: &Reply) -> Result<bool, ReadStreamError> {
+    async fn is_settled(&self, receipts: &PartitionReceipts, reply: &Reply) -> Result<bool, ReadStreamError> {
         let (payload, headers) = encode(reply, Format::Cbor);
         let subject = subject::delivery(&reply.delivery_context);
         let stored = subject.replacen("nexus.delivery.", "nexus.dl.0.", 1);
@@ -270,7 +270,7 @@ impl LostReplies {
             stored_at_ns: 0,
         };
 
-        let job = Destination::of_delivery(&stored).map(|to| Job::read(to, nowhere, &headers, &payload));
+        let job = Destination::of_delivery(&stored).map(|to| DeliveryJob::read(to, nowhere, &headers, &payload));
         let Some(Ok(job)) = job else {
             // The readers of the queue report the error.
             return Ok(false);

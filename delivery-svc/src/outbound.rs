@@ -12,7 +12,7 @@ use shared::model::origin::Origin;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
-use crate::plan::Part;
+use crate::plan::MessagePart;
 
 /// Adapter name in the ids of sent events.
 pub const SENT_ADAPTER: &str = "out";
@@ -32,7 +32,7 @@ pub fn sent_event_id(reply: &Reply, index: u32) -> Result<EventId, ParseEventIdE
 ///
 /// # Errors
 /// Returns the errors of [`sent_event_id`].
-pub fn sent_event(reply: &Reply, part: &Part, at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
     let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
@@ -96,7 +96,7 @@ mod tests {
     use crate::examples::reply;
 
     fn sent(reply: &Reply) -> Event {
-        let part = Part {
+        let part = MessagePart {
             index: 1,
             content: "second".to_owned(),
         };
@@ -140,7 +140,7 @@ mod tests {
         reply.interactive = Some(json!({
             "kind": "approval", "approval": "a1", "code": "K7Q2-M9PX", "arguments_hash": "9f", "link": link,
         }));
-        let part = Part {
+        let part = MessagePart {
             index: 0,
             content: format!("pay 60000\nDecide: {link}\nReply: approve K7Q2-M9PX or deny K7Q2-M9PX"),
         };

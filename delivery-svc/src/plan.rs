@@ -2,11 +2,11 @@
 
 use shared::model::reply::Reply;
 
-use crate::chunk::{Limit, split};
+use crate::chunk::{ChunkLimit, split};
 
 /// One message on the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct MessagePart {
     /// Index of the part, from 0.
     pub index: u32,
     /// Text of the part.
@@ -15,7 +15,7 @@ pub struct Part {
 
 /// Returns the parts of `reply` in order: one, or as many as `limit` requires.
 #[must_use]
-pub fn plan_parts(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
+pub fn plan_parts(reply: &Reply, limit: Option<ChunkLimit>) -> Vec<MessagePart> {
     let pieces = match limit {
         Some(limit) => split(&reply.content, limit),
         None => vec![reply.content.as_str()],
@@ -23,7 +23,7 @@ pub fn plan_parts(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
 
     (0..)
         .zip(pieces)
-        .map(|(index, content)| Part {
+        .map(|(index, content)| MessagePart {
             index,
             content: content.to_owned(),
         })
@@ -33,7 +33,7 @@ pub fn plan_parts(reply: &Reply, limit: Option<Limit>) -> Vec<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::Unit;
+    use crate::chunk::LengthUnit;
     use crate::examples::reply;
 
     #[test]
@@ -41,7 +41,7 @@ mod tests {
         let reply = reply("first\n\nsecond");
         assert_eq!(
             plan_parts(&reply, None),
-            [Part {
+            [MessagePart {
                 index: 0,
                 content: "first\n\nsecond".to_owned()
             }]
@@ -52,9 +52,9 @@ mod tests {
     fn numbered_parts_within_the_limit() {
         let parts = plan_parts(
             &reply("first\n\nsecond"),
-            Some(Limit {
+            Some(ChunkLimit {
                 max: 7,
-                unit: Unit::Characters,
+                unit: LengthUnit::Characters,
             }),
         );
         let told: Vec<_> = parts.iter().map(|part| (part.index, part.content.as_str())).collect();

@@ -12,7 +12,7 @@ const TIMER_CHANNEL: &str = "timer";
 /// The decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum PolicyAction {
     /// The reply is sent.
     #[default]
     Allow,
@@ -23,7 +23,7 @@ pub enum Action {
 /// One rule. Every field that is present must match; a rule without fields matches every reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Rule {
+pub struct PolicyRule {
     /// Name of the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
@@ -37,7 +37,7 @@ pub struct Rule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_prefix: Option<String>,
     /// Decision if the rule matches.
-    pub action: Action,
+    pub action: PolicyAction,
 }
 
 /// The rules of the policy. The first that matches decides, otherwise the default.
@@ -45,9 +45,9 @@ pub struct Rule {
 #[serde(default, deny_unknown_fields)]
 pub struct SendPolicy {
     /// Decision if no rule matches.
-    pub default: Action,
+    pub default: PolicyAction,
     /// Rules in order of evaluation.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PolicyRule>,
 }
 
 impl SendPolicy {
@@ -65,8 +65,8 @@ impl SendPolicy {
             None => (self.default, "default".to_owned()),
         };
         match action {
-            Action::Allow => None,
-            Action::Deny => Some(name),
+            PolicyAction::Allow => None,
+            PolicyAction::Deny => Some(name),
         }
     }
 }
@@ -79,7 +79,7 @@ fn always_denied(reply: &Reply) -> Option<&'static str> {
     (reply.delivery_context.channel == TIMER_CHANNEL).then_some("nobody to deliver to")
 }
 
-impl Rule {
+impl PolicyRule {
     fn matches(&self, reply: &Reply) -> bool {
         let target = &reply.delivery_context;
         let is = |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
@@ -100,15 +100,15 @@ mod tests {
     use super::*;
     use crate::examples::reply;
 
-    fn rule(action: Action) -> Rule {
-        Rule {
+    fn rule(action: PolicyAction) -> PolicyRule {
+        PolicyRule {
             action,
-            ..Rule::default()
+            ..PolicyRule::default()
         }
     }
 
     #[track_caller]
-    fn check(rules: &[Rule], default: Action, expected: Option<&str>) {
+    fn check(rules: &[PolicyRule], default: PolicyAction, expected: Option<&str>) {
         let policy = SendPolicy {
             default,
             rules: rules.to_vec(),
@@ -139,56 +139,60 @@ mod tests {
 
     #[test]
     fn default_where_nothing_matches() {
-        let other = Rule {
+        let other = PolicyRule {
             channel: Some("webchat".to_owned()),
-            ..rule(Action::Deny)
+            ..rule(PolicyAction::Deny)
         };
-        check(&[], Action::Allow, None);
-        check(std::slice::from_ref(&other), Action::Allow, None);
-        check(&[other], Action::Deny, Some("default"));
+        check(&[], PolicyAction::Allow, None);
+        check(std::slice::from_ref(&other), PolicyAction::Allow, None);
+        check(&[other], PolicyAction::Deny, Some("default"));
     }
 
     #[test]
     fn first_match_decides() {
-        check(&[rule(Action::Allow), rule(Action::Deny)], Action::Deny, None);
         check(
-            &[rule(Action::Deny), rule(Action::Allow)],
-            Action::Allow,
+            &[rule(PolicyAction::Allow), rule(PolicyAction::Deny)],
+            PolicyAction::Deny,
+            None,
+        );
+        check(
+            &[rule(PolicyAction::Deny), rule(PolicyAction::Allow)],
+            PolicyAction::Allow,
             Some("rule 1"),
         );
     }
 
     #[test]
     fn every_given_field_must_match() {
-        let all = Rule {
+        let all = PolicyRule {
             channel: Some("nats".to_owned()),
             account: Some("demo".to_owned()),
             peer: Some("ann".to_owned()),
             session_prefix: Some("ma".to_owned()),
-            action: Action::Deny,
+            action: PolicyAction::Deny,
         };
 
-        check(std::slice::from_ref(&all), Action::Allow, Some("rule 1"));
+        check(std::slice::from_ref(&all), PolicyAction::Allow, Some("rule 1"));
 
         for broken in [
-            Rule {
+            PolicyRule {
                 channel: Some("x".to_owned()),
                 ..all.clone()
             },
-            Rule {
+            PolicyRule {
                 account: Some("x".to_owned()),
                 ..all.clone()
             },
-            Rule {
+            PolicyRule {
                 peer: Some("x".to_owned()),
                 ..all.clone()
             },
-            Rule {
+            PolicyRule {
                 session_prefix: Some("x".to_owned()),
                 ..all.clone()
             },
         ] {
-            check(&[broken], Action::Allow, None);
+            check(&[broken], PolicyAction::Allow, None);
         }
     }
 }

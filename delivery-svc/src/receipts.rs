@@ -18,8 +18,8 @@ use shared::wire::topology::streams;
 use ulid::Ulid;
 
 use crate::destination::Destination;
-use crate::job::{DELIVERY_COPY, Job, delivery_copy};
-use crate::resume::{LastReceipt, Remaining, Standing, standing_after};
+use crate::job::{DELIVERY_COPY, DeliveryJob, delivery_copy};
+use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, standing_after};
 use crate::sent::SentEvents;
 
 /// Maximum number of destinations per partition whose last receipt is cached; beyond it the cache is cleared.
@@ -59,16 +59,16 @@ pub enum WriteReceiptError {
 
 /// The result of writing a receipt.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum ReceiptWrite {
     /// The receipt is stored.
     Stored,
     /// Another owner settled the delivery in the meantime; the value is its state.
-    Superseded(Standing),
+    Superseded(DeliveryStanding),
 }
 
 /// The receipts of the destinations in one partition.
 #[derive(Debug)]
-pub struct Receipts {
+pub struct PartitionReceipts {
     bus: Bus,
     witness: Witness,
     clock: SharedClock,
@@ -113,7 +113,7 @@ struct Known {
     made: Option<Ulid>,
 }
 
-impl Receipts {
+impl PartitionReceipts {
     /// Creates an empty cache on `bus`.
     #[must_use]
     pub fn new(bus: Bus, witness: Witness, clock: SharedClock) -> Self {
@@ -134,17 +134,17 @@ impl Receipts {
     /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub async fn find_standing(
         &self,
-        job: &Job,
+        job: &DeliveryJob,
         parts: u32,
         untried: bool,
         now: UnixMillis,
-    ) -> Result<Standing, ReadStreamError> {
+    ) -> Result<DeliveryStanding, ReadStreamError> {
         let suspect = job.is_repeated() || now.since(job.made_at()) > COPY_AGE_MS;
         // A new delivery has no receipt yet, so the cached last one of its destination suffices.
         if untried && !suspect {
             match self.cached_receipt(&job.destination) {
-                Some(known) if known.made == Some(job.reply.id) => return Ok(Standing::Past),
-                Some(_) => return Ok(Standing::Open(Remaining::ALL)),
+                Some(known) if known.made == Some(job.reply.id) => return Ok(DeliveryStanding::Past),
+                Some(_) => return Ok(DeliveryStanding::Open(RemainingWork::ALL)),
                 None => {}
             }
         }
@@ -162,7 +162,7 @@ impl Receipts {
     /// last receipt often suffices. If it is of another delivery and not older than `job`, the earlier ones are
     /// searched: a broker that recovers publishes a reply again, and so does a queue that was restored to an older
     /// state, long after later deliveries.
-    async fn read(&self, job: &Job) -> Result<Option<Standing>, ReadStreamError> {
+    async fn read(&self, job: &DeliveryJob) -> Result<Option<DeliveryStanding>, ReadStreamError> {
         let last = self.last_receipt(job).await?;
         let found = match last {
             Some(last) if last.receipt.delivery == job.reply.id => Some(last),
@@ -181,15 +181,15 @@ impl Receipts {
     /// if its receipt is lost. If receipts are known to be lost and there is no event either, the state is unknown.
     async fn standing_without_receipt(
         &self,
-        job: &Job,
+        job: &DeliveryJob,
         parts: u32,
         is_fresh: bool,
-    ) -> Result<Standing, ReadStreamError> {
+    ) -> Result<DeliveryStanding, ReadStreamError> {
         let doubt = self.doubt_until().await?;
         let is_in_doubt = doubt.is_some_and(|until| job.made_at() <= until);
         // No process has started it, and no receipt of its time is lost.
         if is_fresh && !is_in_doubt {
-            return Ok(Standing::Open(Remaining::ALL));
+            return Ok(DeliveryStanding::Open(RemainingWork::ALL));
         }
 
         let since = job.made_at().plus(-SKEW_MS);
@@ -203,10 +203,13 @@ impl Receipts {
         }
 
         Ok(match sent {
-            0 if is_in_doubt => Standing::Unknown,
-            0 => Standing::Open(Remaining::ALL),
-            sent if sent >= parts => Standing::Past,
-            part => Standing::Open(Remaining { part, ..Remaining::ALL }),
+            0 if is_in_doubt => DeliveryStanding::Unknown,
+            0 => DeliveryStanding::Open(RemainingWork::ALL),
+            sent if sent >= parts => DeliveryStanding::Past,
+            part => DeliveryStanding::Open(RemainingWork {
+                part,
+                ..RemainingWork::ALL
+            }),
         })
     }
 
@@ -220,7 +223,7 @@ impl Receipts {
     }
 
     /// Returns the newest receipt that names the delivery of `job`, up to the sequence `newest`.
-    async fn newest_of(&self, job: &Job, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
+    async fn newest_of(&self, job: &DeliveryJob, newest: u64) -> Result<Option<LastReceipt>, ReadStreamError> {
         let since = job.made_at().plus(-SKEW_MS);
         // Taken out for the read, so that the lock is not held across it.
         let known = self.lock_walks().remove(&job.destination);
@@ -286,7 +289,12 @@ impl Receipts {
     ///
     /// # Errors
     /// Returns [`WriteReceiptError`]; it is then unknown whether the receipt is stored.
-    pub async fn write(&self, job: &Job, receipt: &Receipt, carrier: &Carrier) -> Result<Written, WriteReceiptError> {
+    pub async fn write(
+        &self,
+        job: &DeliveryJob,
+        receipt: &Receipt,
+        carrier: &Carrier,
+    ) -> Result<ReceiptWrite, WriteReceiptError> {
         let subject = job.destination.receipt_subject();
         let out = Outgoing::new(subject.clone(), receipt)
             .header(DELIVERY_COPY, job.place.to_string())
@@ -295,7 +303,7 @@ impl Receipts {
             let Some(Known { sequence: expected, .. }) = self.cached_receipt(&job.destination) else {
                 // Another process has written in the meantime, which matters only if the delivery is settled by it.
                 if let Some(found) = self.read(job).await?.filter(is_settled) {
-                    return Ok(Written::Superseded(found));
+                    return Ok(ReceiptWrite::Superseded(found));
                 }
                 continue;
             };
@@ -310,7 +318,7 @@ impl Receipts {
                         },
                     );
 
-                    return Ok(Written::Stored);
+                    return Ok(ReceiptWrite::Stored);
                 }
                 Err(PublishError::WrongLastSequence { .. }) => self.forget_cached(&job.destination),
                 Err(error) => return Err(error.into()),
@@ -325,7 +333,7 @@ impl Receipts {
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read, or if a newer version wrote the last receipt, so
     /// that only that version can tell the delivery's state.
-    async fn last_receipt(&self, job: &Job) -> Result<Option<LastReceipt>, ReadStreamError> {
+    async fn last_receipt(&self, job: &DeliveryJob) -> Result<Option<LastReceipt>, ReadStreamError> {
         let subject = job.destination.receipt_subject();
         let stored = self.bus.last_on_subject(streams::RECEIPTS, &subject).await?;
         let sequence = stored.as_ref().map_or(0, |stored| stored.sequence);
@@ -351,7 +359,7 @@ impl Receipts {
     async fn last_readable(
         &self,
         subject: &str,
-        job: &Job,
+        job: &DeliveryJob,
         newest: u64,
     ) -> Result<Option<LastReceipt>, ReadStreamError> {
         let since = job.made_at().plus(-SKEW_MS);
@@ -432,9 +440,12 @@ fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError>
 }
 
 /// Returns whether nothing is left to be sent.
-pub(crate) const fn is_settled(standing: &Standing) -> bool {
+pub(crate) const fn is_settled(standing: &DeliveryStanding) -> bool {
     match standing {
-        Standing::Past | Standing::Delivered(_) | Standing::GaveUp { .. } | Standing::Denied => true,
-        Standing::Open(_) | Standing::Unknown => false,
+        DeliveryStanding::Past
+        | DeliveryStanding::Delivered(_)
+        | DeliveryStanding::GaveUp { .. }
+        | DeliveryStanding::Denied => true,
+        DeliveryStanding::Open(_) | DeliveryStanding::Unknown => false,
     }
 }

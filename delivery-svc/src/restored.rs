@@ -5,7 +5,7 @@ use shared::model::restore::{HOLD_KEY, HeldDelivery, HoldDecision, RestoreHold};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::{buckets, streams};
 
-use crate::job::Job;
+use crate::job::DeliveryJob;
 
 /// The hold that was in force when this process started. A restore requires stopped services, so none appears later.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl RestoreGate {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be reached to read the operator's decision.
-    pub async fn read_decision(&self, job: &Job) -> Result<HeldDelivery, ReadStreamError> {
+    pub async fn read_decision(&self, job: &DeliveryJob) -> Result<HeldDelivery, ReadStreamError> {
         if !self.hold.concerns(job.made_at()) {
             return Ok(HeldDelivery::Leaves);
         }

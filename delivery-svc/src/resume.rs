@@ -31,7 +31,7 @@ pub struct SentPart {
 
 /// The remaining work of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remaining {
+pub struct RemainingWork {
     /// Number of the next attempt, from 1.
     pub attempt: u32,
     /// Index of the first part to send, from 0.
@@ -43,17 +43,17 @@ pub struct Remaining {
     /// Part before it, whose event must be published (again) first.
     pub event_due: Option<SentPart>,
     /// The next call, if it was started before and no receipt has its outcome.
-    pub begun: Option<Begun>,
+    pub begun: Option<OpenCall>,
 }
 
 /// A call that was started and has no known outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
+pub struct OpenCall {
     /// Instance name of the replica that made it.
     pub by: String,
 }
 
-impl Remaining {
+impl RemainingWork {
     /// The work of a delivery that was not started.
     pub const ALL: Self = Self {
         attempt: 1,
@@ -67,7 +67,7 @@ impl Remaining {
 
 /// The state of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum DeliveryStanding {
     /// The delivery was completed before; its message must only be acknowledged.
     Past,
     /// The platform has all parts; the event of the last part may be missing.
@@ -82,27 +82,27 @@ pub enum Standing {
     /// The send policy denied the delivery.
     Denied,
     /// Some work of the delivery remains.
-    Open(Remaining),
+    Open(RemainingWork),
     /// The state is unknown, because the receipts are older than the delivery.
     Unknown,
 }
 
 /// Returns the state of the copy of `delivery` at `place`, if `last` is the newest receipt that names the delivery.
 #[must_use]
-pub fn standing_after(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> Standing {
+pub fn standing_after(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> DeliveryStanding {
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
-        return Standing::Open(Remaining::ALL);
+        return DeliveryStanding::Open(RemainingWork::ALL);
     };
     // Another copy was published again on purpose, so a final failure of a former copy does not apply to it.
     let is_this_copy = last.copy == place;
 
     let at = last.receipt.at;
     match last.receipt.step {
-        ReceiptStep::AttemptStarted { attempt, part, by } => Standing::Open(Remaining {
+        ReceiptStep::AttemptStarted { attempt, part, by } => DeliveryStanding::Open(RemainingWork {
             attempt,
             part,
-            begun: Some(Begun { by }),
-            ..Remaining::ALL
+            begun: Some(OpenCall { by }),
+            ..RemainingWork::ALL
         }),
         ReceiptStep::AttemptFinished {
             attempt,
@@ -110,34 +110,34 @@ pub fn standing_after(delivery: Ulid, place: Place, last: Option<LastReceipt>) -
             platform_ids,
             outcome,
         } => match outcome {
-            AttemptOutcome::Done => Standing::Open(Remaining {
+            AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
                 attempt,
                 part: part.saturating_add(1),
                 platform_ids,
                 event_due: Some(SentPart { index: part, at }),
-                ..Remaining::ALL
+                ..RemainingWork::ALL
             }),
-            AttemptOutcome::Retry { after_ms, .. } => Standing::Open(Remaining {
+            AttemptOutcome::Retry { after_ms, .. } => DeliveryStanding::Open(RemainingWork {
                 attempt: attempt.saturating_add(1),
                 part,
                 platform_ids,
                 not_before: at.plus(i64::try_from(after_ms).unwrap_or(i64::MAX)),
-                ..Remaining::ALL
+                ..RemainingWork::ALL
             }),
-            AttemptOutcome::Refused { reason } if is_this_copy => Standing::GaveUp {
+            AttemptOutcome::Refused { reason } if is_this_copy => DeliveryStanding::GaveUp {
                 attempts: attempt,
                 reason,
             },
-            AttemptOutcome::Refused { .. } => Standing::Open(Remaining::ALL),
+            AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         },
-        ReceiptStep::Delivered { .. } if !is_this_copy => Standing::Past,
-        ReceiptStep::Delivered { parts, .. } => Standing::Delivered(SentPart {
+        ReceiptStep::Delivered { .. } if !is_this_copy => DeliveryStanding::Past,
+        ReceiptStep::Delivered { parts, .. } => DeliveryStanding::Delivered(SentPart {
             index: parts.saturating_sub(1),
             at,
         }),
-        ReceiptStep::GaveUp { attempts, reason } if is_this_copy => Standing::GaveUp { attempts, reason },
-        ReceiptStep::GaveUp { .. } => Standing::Open(Remaining::ALL),
-        ReceiptStep::DeniedByPolicy { .. } => Standing::Denied,
+        ReceiptStep::GaveUp { attempts, reason } if is_this_copy => DeliveryStanding::GaveUp { attempts, reason },
+        ReceiptStep::GaveUp { .. } => DeliveryStanding::Open(RemainingWork::ALL),
+        ReceiptStep::DeniedByPolicy { .. } => DeliveryStanding::Denied,
     }
 }
 
@@ -196,10 +196,13 @@ mod tests {
     #[test]
     fn receipts_of_other_deliveries_tell_nothing_whatever_their_sequence() {
         let other = reply("x").id;
-        assert_eq!(standing_after(MINE, at(5), None), Standing::Open(Remaining::ALL));
+        assert_eq!(
+            standing_after(MINE, at(5), None),
+            DeliveryStanding::Open(RemainingWork::ALL)
+        );
         for sequence in [4, 5, 6, 4_000] {
             let told = standing_after(MINE, at(5), of(other, at(sequence), delivered()));
-            assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
+            assert_eq!(told, DeliveryStanding::Open(RemainingWork::ALL), "{sequence}");
         }
     }
 
@@ -207,14 +210,14 @@ mod tests {
     fn a_second_copy_of_a_made_delivery_is_made_and_of_a_given_up_one_is_not() {
         for sequence in [4, 6] {
             let made = standing_after(MINE, at(5), last(sequence, delivered()));
-            assert_eq!(made, Standing::Past, "{sequence}");
+            assert_eq!(made, DeliveryStanding::Past, "{sequence}");
 
             let gave_up = ReceiptStep::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned(),
             };
             let told = standing_after(MINE, at(5), last(sequence, gave_up));
-            assert_eq!(told, Standing::Open(Remaining::ALL), "{sequence}");
+            assert_eq!(told, DeliveryStanding::Open(RemainingWork::ALL), "{sequence}");
         }
     }
 
@@ -231,16 +234,19 @@ mod tests {
 
         assert_eq!(
             standing_after(MINE, again, last(5, gave_up)),
-            Standing::Open(Remaining::ALL)
+            DeliveryStanding::Open(RemainingWork::ALL)
         );
-        assert_eq!(standing_after(MINE, again, last(5, delivered())), Standing::Past);
+        assert_eq!(
+            standing_after(MINE, again, last(5, delivered())),
+            DeliveryStanding::Past
+        );
     }
 
     #[test]
     fn settled() {
         assert_eq!(
             standing_after(MINE, at(5), last(5, delivered())),
-            Standing::Delivered(SentPart { index: 1, at: AT })
+            DeliveryStanding::Delivered(SentPart { index: 1, at: AT })
         );
 
         let gave_up = ReceiptStep::GaveUp {
@@ -249,7 +255,7 @@ mod tests {
         };
         assert_eq!(
             standing_after(MINE, at(5), last(5, gave_up)),
-            Standing::GaveUp {
+            DeliveryStanding::GaveUp {
                 attempts: 8,
                 reason: "gone".to_owned()
             }
@@ -258,7 +264,7 @@ mod tests {
         let denied = ReceiptStep::DeniedByPolicy {
             rule: "default".to_owned(),
         };
-        assert_eq!(standing_after(MINE, at(5), last(5, denied)), Standing::Denied);
+        assert_eq!(standing_after(MINE, at(5), last(5, denied)), DeliveryStanding::Denied);
     }
 
     #[test]
@@ -267,43 +273,43 @@ mod tests {
             after_ms: 500,
             reason: "busy".to_owned(),
         };
-        let expected = Remaining {
+        let expected = RemainingWork {
             attempt: 4,
             part: 1,
             platform_ids: vec!["a".to_owned()],
             not_before: UnixMillis(1_500),
-            ..Remaining::ALL
+            ..RemainingWork::ALL
         };
 
         assert_eq!(
             standing_after(MINE, at(5), last(5, finished(retry))),
-            Standing::Open(expected)
+            DeliveryStanding::Open(expected)
         );
     }
 
     #[test]
     fn a_part_that_is_out_is_not_sent_again() {
-        let expected = Remaining {
+        let expected = RemainingWork {
             attempt: 3,
             part: 2,
             platform_ids: vec!["a".to_owned()],
             event_due: Some(SentPart { index: 1, at: AT }),
-            ..Remaining::ALL
+            ..RemainingWork::ALL
         };
 
         assert_eq!(
             standing_after(MINE, at(5), last(5, finished(AttemptOutcome::Done))),
-            Standing::Open(expected)
+            DeliveryStanding::Open(expected)
         );
     }
 
     #[test]
     fn a_call_without_an_outcome_is_told_with_whoever_made_it() {
         let by = "a".to_owned();
-        let expected = Remaining {
+        let expected = RemainingWork {
             attempt: 2,
-            begun: Some(Begun { by: by.clone() }),
-            ..Remaining::ALL
+            begun: Some(OpenCall { by: by.clone() }),
+            ..RemainingWork::ALL
         };
 
         let started = ReceiptStep::AttemptStarted {
@@ -311,6 +317,9 @@ mod tests {
             part: 0,
             by,
         };
-        assert_eq!(standing_after(MINE, at(5), last(5, started)), Standing::Open(expected));
+        assert_eq!(
+            standing_after(MINE, at(5), last(5, started)),
+            DeliveryStanding::Open(expected)
+        );
     }
 }

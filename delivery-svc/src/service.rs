@@ -11,15 +11,15 @@ use shared::process::{Common, Service, Shell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
-use crate::accounts::{self, Accounts};
-use crate::calls::Calls;
-use crate::channel::Channels;
+use crate::accounts::{self, AccountEndpoints};
+use crate::calls::ProcessCalls;
+use crate::channel::ChannelRegistry;
 use crate::channel::nats::{self, NatsChannel};
 use crate::channel::webchat::{self, WebchatChannel};
-use crate::channel::webhook::{self, Timeouts, WebhookChannel};
+use crate::channel::webhook::{self, CallTimeouts, WebhookChannel};
 use crate::config::DeliveryConfig;
-use crate::desk::{Bounds, run_partition};
-use crate::effects::Outfit;
+use crate::desk::{WorkerBounds, run_partition};
+use crate::effects::DelivererContext;
 use crate::former;
 use crate::lost::LostReplies;
 use crate::receipts::receipts_witness;
@@ -58,7 +58,7 @@ impl Service for DeliveryService {
         let accounts = read_accounts(&shell)?;
         let configured = tell::configured_channels(&accounts);
         let channels = open_channels(&shell, accounts)?;
-        let bounds = Bounds {
+        let bounds = WorkerBounds {
             in_flight: config.max_in_flight,
             drain: config.call_timeout(),
         };
@@ -71,11 +71,11 @@ impl Service for DeliveryService {
             tracing::warn!(%error, "unknown if RECEIPTS is complete; retrying");
         }
 
-        let outfit = Arc::new(Outfit {
+        let outfit = Arc::new(DelivererContext {
             bus: shell.bus.clone(),
             witness: witness.clone(),
             channels,
-            calls: Calls::new(Arc::clone(&shell.clock)),
+            calls: ProcessCalls::new(Arc::clone(&shell.clock)),
             instance: shell.instance.clone(),
             patience: Duration::from_millis(config.mute_owner_wait_ms),
             policy: config.send_policy.clone(),
@@ -128,7 +128,7 @@ impl Service for DeliveryService {
 }
 
 /// Reads the accounts in `channels.yaml`.
-fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
+fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<AccountEndpoints> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
@@ -138,17 +138,19 @@ fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<Accounts> {
     accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-fn open_channels(shell: &Shell<DeliveryConfig>, mut accounts: Accounts) -> anyhow::Result<Channels> {
+fn open_channels(shell: &Shell<DeliveryConfig>, mut accounts: AccountEndpoints) -> anyhow::Result<ChannelRegistry> {
     let config = &shell.config;
-    let timeouts = Timeouts {
+    let timeouts = CallTimeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),
         whole: config.call_timeout(),
     };
 
     let answer_within = Duration::from_millis(config.webchat_answer_ms);
-    let local = nats::LOCAL.into_iter().fold(Channels::default(), |channels, name| {
-        channels.with(name, NatsChannel::of_account(shell.bus.clone(), name))
-    });
+    let local = nats::LOCAL
+        .into_iter()
+        .fold(ChannelRegistry::default(), |channels, name| {
+            channels.with(name, NatsChannel::of_account(shell.bus.clone(), name))
+        });
     let own = local
         .with(nats::NAME, NatsChannel::new(shell.bus.clone()))
         // Replies of an agent to another agent that wrote to it; the other agent's client subscribes to them.

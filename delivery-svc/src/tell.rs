@@ -11,7 +11,7 @@ use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::process::Shutdown;
 use shared::wire::topology::buckets::CHANNELS;
 
-use crate::accounts::Accounts;
+use crate::accounts::AccountEndpoints;
 
 /// Wait after a failure before the next attempt.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns the published form of `accounts`.
 #[must_use]
-pub fn configured_channels(accounts: &Accounts) -> ConfiguredChannels {
+pub fn configured_channels(accounts: &AccountEndpoints) -> ConfiguredChannels {
     let named = accounts.iter().filter(|(_, endpoints)| !endpoints.is_empty());
     let accounts = named.map(|(channel, endpoints)| (channel.clone(), endpoints.keys().cloned().collect()));
     ConfiguredChannels {

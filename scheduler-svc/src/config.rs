@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shared::schedule::zone_named;
 
-use crate::schedules::jobs::{self, Job};
+use crate::schedules::jobs::{self, ConfiguredJob};
 
 /// Configuration section `[scheduler]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct SchedulerConfig {
     /// Offset of this replica's clock from the host's, in milliseconds, for rehearsals of a future time.
     pub clock_offset_ms: i64,
     /// Schedules of the configuration, by name.
-    pub jobs: BTreeMap<String, Job>,
+    pub jobs: BTreeMap<String, ConfiguredJob>,
 }
 
 impl Default for SchedulerConfig {
@@ -75,7 +75,7 @@ mod tests {
             look_every_ms: 0,
             reconcile_every_ms: 0,
             time_zone: "Mars".to_owned(),
-            jobs: BTreeMap::from([("a".to_owned(), Job::default())]),
+            jobs: BTreeMap::from([("a".to_owned(), ConfiguredJob::default())]),
             ..SchedulerConfig::default()
         };
         assert_eq!(wrong.find_faults().len(), 4, "{:?}", wrong.find_faults());

@@ -33,14 +33,14 @@ pub trait OnFire<T>: Send + Sync + 'static {
 }
 
 /// Passes fired timers to their owner.
-pub struct Fired<T> {
+pub struct TimerDispatcher<T> {
     bus: Bus,
     clock: SharedClock,
     consumer: &'static str,
     owner: Arc<dyn OnFire<T>>,
 }
 
-impl<T> std::fmt::Debug for Fired<T> {
+impl<T> std::fmt::Debug for TimerDispatcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fired")
             .field("consumer", &self.consumer)
@@ -48,7 +48,7 @@ impl<T> std::fmt::Debug for Fired<T> {
     }
 }
 
-impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> Fired<T> {
+impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> TimerDispatcher<T> {
     /// Builds the delivery of the timers of `consumer` in `SCHEDULES` to `owner`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {

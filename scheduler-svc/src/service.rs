@@ -15,12 +15,12 @@ use shared::wire::topology::SCHEDULE_TIMERS;
 use tokio::sync::watch;
 
 use crate::config::SchedulerConfig;
-use crate::fired::{Fired, OnFire, SERVICE};
+use crate::fired::{OnFire, SERVICE, TimerDispatcher};
 use crate::intent;
 use crate::schedules::heartbeat::{self, heartbeat_specs};
-use crate::schedules::keeper::Keeper;
+use crate::schedules::keeper::ScheduleWriter;
 use crate::schedules::{api, jobs};
-use crate::ticker::Ticker;
+use crate::ticker::TickPublisher;
 
 /// Pause before the configuration's schedules are written again after an error.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ impl Service for SchedulerService {
         // Without a file the kinds are those that are shipped.
         if !files.intents.is_empty() {
             faults.extend(file_faults(&files.intents, |text| {
-                let error = intent::registry::Registry::parse(text).err();
+                let error = intent::registry::KindRegistry::parse(text).err();
                 error.map(|error| error.0).unwrap_or_default()
             }));
         }
@@ -61,12 +61,12 @@ impl Service for SchedulerService {
 
     async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
         let clock: SharedClock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
-        let keeper = Keeper::new(shell.bus.clone(), Arc::clone(&clock));
+        let keeper = ScheduleWriter::new(shell.bus.clone(), Arc::clone(&clock));
         let wanted = configured_schedules(&shell, &clock)?;
         let service = api::service_spec(&keeper, &shell.config.time_zone);
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
-        let fired = Fired::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
+        let fired = TimerDispatcher::new(shell.bus.clone(), Arc::clone(&clock), SCHEDULE_TIMERS, owner);
 
         let registry = intent::service::load_registry(&shell.common.files.intents)?;
         let look_every = Duration::from_millis(shell.config.look_every_ms);
@@ -76,7 +76,7 @@ impl Service for SchedulerService {
         let (_, _, intended, ..) = tokio::join!(
             async {
                 if shell.config.ticks {
-                    let ticker = Ticker::new(shell.bus.clone(), Arc::clone(&clock), look_every);
+                    let ticker = TickPublisher::new(shell.bus.clone(), Arc::clone(&clock), look_every);
                     ticker.run(&shell.shutdown).await;
                 }
             },
@@ -94,7 +94,7 @@ impl Service for SchedulerService {
 async fn run_intents(
     shell: &Shell<SchedulerConfig>,
     clock: &SharedClock,
-    registry: intent::registry::Registry,
+    registry: intent::registry::KindRegistry,
 ) -> anyhow::Result<()> {
     let path = &shell.common.files.identities;
     let known = identities::load(path);
@@ -104,7 +104,7 @@ async fn run_intents(
         .context("read the owner's chat pages")?;
     let (put, owner) = watch::channel(known.all().owner);
 
-    let needs = intent::service::Needs {
+    let needs = intent::service::IntentContext {
         bus: shell.bus.clone(),
         clock: Arc::clone(clock),
         ids: Arc::clone(&shell.ids),
@@ -153,7 +153,7 @@ fn configured_schedules(
 
 /// Writes the configuration's schedules, and retries until they are stored.
 async fn write_schedules(
-    keeper: &Keeper,
+    keeper: &ScheduleWriter,
     wanted: &[(&'static str, Vec<shared::model::schedule::ScheduleSpec>)],
     shell: &Shell<SchedulerConfig>,
 ) {

@@ -22,9 +22,9 @@ pub const TICK_PEER: &str = "tick";
 
 /// A minute, by its number since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Minute(pub i64);
+pub struct EpochMinute(pub i64);
 
-impl Minute {
+impl EpochMinute {
     /// Returns the minute that contains `at`.
     #[must_use]
     pub const fn containing(at: UnixMillis) -> Self {
@@ -48,11 +48,11 @@ impl Minute {
 /// those after it, at most [`MAX_CATCH_UP_MINUTES`]. Without a last one, returns only the current minute. After the
 /// clock went back, nothing is due.
 #[must_use]
-pub fn due_minutes(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
-    let current = Minute::containing(now).0;
+pub fn due_minutes(last: Option<EpochMinute>, now: UnixMillis) -> Vec<EpochMinute> {
+    let current = EpochMinute::containing(now).0;
     let earliest = current.saturating_sub(MAX_CATCH_UP_MINUTES - 1);
     let first = last.map_or(current, |last| last.0.saturating_add(1).max(earliest));
-    (first..=current).map(Minute).collect()
+    (first..=current).map(EpochMinute).collect()
 }
 
 /// Returns the tick of `minute`: `timer:tick:{minute}`, in the dm of [`TICK_PEER`] on channel [`TIMER_CHANNEL`].
@@ -61,7 +61,7 @@ pub fn due_minutes(last: Option<Minute>, now: UnixMillis) -> Vec<Minute> {
 ///
 /// # Errors
 /// Never fails for an id with a number; the type of the id requires the check.
-pub fn tick_event(minute: Minute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
+pub fn tick_event(minute: EpochMinute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:tick:{}", minute.0))?;
     let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.start_time());
     event.origin = Origin::System;
@@ -78,11 +78,11 @@ pub fn tick_event(minute: Minute, received_at: UnixMillis) -> Result<Event, Pars
 
 /// Returns the minute that `event` is the tick of, or `None` if it is another event.
 #[must_use]
-pub fn minute_of(event: &Event) -> Option<Minute> {
+pub fn minute_of(event: &Event) -> Option<EpochMinute> {
     let (channel, rest) = event.id.as_str().split_once(':')?;
     let number = rest.strip_prefix("tick:")?;
     (channel == TIMER_CHANNEL)
-        .then(|| number.parse().ok().map(Minute))
+        .then(|| number.parse().ok().map(EpochMinute))
         .flatten()
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn check(last: Option<i64>, now_ms: i64, expected: &[i64]) {
-        let told: Vec<i64> = due_minutes(last.map(Minute), UnixMillis(now_ms))
+        let told: Vec<i64> = due_minutes(last.map(EpochMinute), UnixMillis(now_ms))
             .into_iter()
             .map(|minute| minute.0)
             .collect();
@@ -120,11 +120,11 @@ mod tests {
 
     #[test]
     fn a_tick_says_its_minute() {
-        let event = tick_event(Minute(28_333_333), UnixMillis(5)).expect("an event");
+        let event = tick_event(EpochMinute(28_333_333), UnixMillis(5)).expect("an event");
         assert_eq!(event.id.as_str(), "timer:tick:28333333");
         assert_eq!(event.timestamp, UnixMillis(1_699_999_980_000));
         assert_eq!(event.conversation(), ("timer", "default", "tick"));
-        assert_eq!(minute_of(&event), Some(Minute(28_333_333)));
+        assert_eq!(minute_of(&event), Some(EpochMinute(28_333_333)));
     }
 
     #[test]
@@ -141,15 +141,15 @@ mod tests {
             last in proptest::option::of(-1_000_000_i64..1_000_000), now in -50_000_000_000_i64..50_000_000_000
         ) {
             let now = UnixMillis(now);
-            let minutes = due_minutes(last.map(Minute), now);
+            let minutes = due_minutes(last.map(EpochMinute), now);
             prop_assert!(minutes.len() <= 5);
             prop_assert!(minutes.windows(2).all(|pair| pair[1].0 == pair[0].0 + 1));
-            prop_assert!(minutes.iter().all(|minute| *minute <= Minute::containing(now)));
+            prop_assert!(minutes.iter().all(|minute| *minute <= EpochMinute::containing(now)));
             if let (Some(last), Some(first)) = (last, minutes.first()) {
                 prop_assert!(first.0 > last);
             }
             if let Some(newest) = minutes.last() {
-                prop_assert_eq!(*newest, Minute::containing(now));
+                prop_assert_eq!(*newest, EpochMinute::containing(now));
                 prop_assert!(due_minutes(Some(*newest), now).is_empty());
             }
         }
@@ -157,8 +157,8 @@ mod tests {
         #[test]
         fn the_next_minute_begins_after_the_wait(now in -50_000_000_000_i64..50_000_000_000) {
             let now = UnixMillis(now);
-            let next = now.plus(Minute::until_next(now));
-            prop_assert_eq!(next, Minute(Minute::containing(now).0 + 1).start_time());
+            let next = now.plus(EpochMinute::until_next(now));
+            prop_assert_eq!(next, EpochMinute(EpochMinute::containing(now).0 + 1).start_time());
         }
     }
 }

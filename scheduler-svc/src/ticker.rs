@@ -12,7 +12,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use crate::tick::{Minute, TICK_PEER, TIMER_CHANNEL, due_minutes, minute_of, tick_event};
+use crate::tick::{EpochMinute, TICK_PEER, TIMER_CHANNEL, due_minutes, minute_of, tick_event};
 
 /// Timeout of one publish, after which the due ticks are computed again.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,14 +35,14 @@ pub enum PublishTickError {
 }
 
 /// Publisher of the ticks.
-pub struct Ticker {
+pub struct TickPublisher {
     bus: Bus,
     clock: SharedClock,
     look_every: Duration,
-    last: Option<Minute>,
+    last: Option<EpochMinute>,
 }
 
-impl std::fmt::Debug for Ticker {
+impl std::fmt::Debug for TickPublisher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ticker")
             .field("last", &self.last)
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Ticker {
     }
 }
 
-impl Ticker {
+impl TickPublisher {
     /// Builds a ticker on `bus`, by `clock`, which is read every `look_every` and at each full minute.
     #[must_use]
     pub const fn new(bus: Bus, clock: SharedClock, look_every: Duration) -> Self {
@@ -113,7 +113,7 @@ impl Ticker {
         Ok(())
     }
 
-    async fn publish(&self, minute: Minute, carrier: &Carrier) -> Result<(), PublishTickError> {
+    async fn publish(&self, minute: EpochMinute, carrier: &Carrier) -> Result<(), PublishTickError> {
         let now = self.clock.now();
         let event = tick_event(minute, now)?;
         let out = Outgoing::event(&event, self.bus.trust())
@@ -134,13 +134,13 @@ impl Ticker {
     }
 
     fn until_next(&self) -> Duration {
-        let left = Minute::until_next(self.clock.now());
+        let left = EpochMinute::until_next(self.clock.now());
         Duration::from_millis(left.unsigned_abs()).min(self.look_every)
     }
 }
 
 /// Returns the newest tick in `EVENTS`, from the leader.
-async fn last_published(bus: &Bus) -> Result<Option<Minute>, ReadStreamError> {
+async fn last_published(bus: &Bus) -> Result<Option<EpochMinute>, ReadStreamError> {
     let place = format!(
         "nexus.ev.*.{}.{}.{}",
         subject::token(TIMER_CHANNEL),

@@ -73,11 +73,11 @@ pub enum TimerOutcome {
 
 /// Sets and withdraws timers.
 #[derive(Debug, Clone)]
-pub struct Timers {
+pub struct TimerStore {
     bus: Bus,
 }
 
-impl Timers {
+impl TimerStore {
     /// Builds the timers on `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scheduler_svc::tick::MINUTE_MS;
-use scheduler_svc::ticker::Ticker;
+use scheduler_svc::ticker::TickPublisher;
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::pause;
 use shared::model::event::Event;
@@ -25,7 +25,7 @@ struct Replica {
 impl Replica {
     async fn start(server: &NatsServer, clock: &ManualClock) -> Self {
         let (bus, shutdown) = (connect(server).await, Shutdown::default());
-        let ticker = Ticker::new(bus, Arc::new(clock.clone()), Duration::from_millis(5));
+        let ticker = TickPublisher::new(bus, Arc::new(clock.clone()), Duration::from_millis(5));
         let stop = shutdown.clone();
         let task = tokio::spawn(async move { ticker.run(&stop).await });
         Self { shutdown, task }

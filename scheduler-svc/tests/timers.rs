@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use scheduler_svc::fired::{Fired, OnFire};
-use scheduler_svc::timer::{TimerOutcome, TimerPlace, Timers};
+use scheduler_svc::fired::{OnFire, TimerDispatcher};
+use scheduler_svc::timer::{TimerOutcome, TimerPlace, TimerStore};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::schedule::ScheduleTimer;
@@ -46,7 +46,7 @@ impl Heard {
 }
 
 /// Sets the timer `id`, due in `in_ms`, of `generation`.
-async fn put(timers: &Timers, id: &str, in_ms: i64, generation: u64) -> TimerOutcome {
+async fn put(timers: &TimerStore, id: &str, in_ms: i64, generation: u64) -> TimerOutcome {
     let due = SystemClock.now().plus(in_ms);
     let timer = ScheduleTimer {
         id: id.to_owned(),
@@ -58,20 +58,20 @@ async fn put(timers: &Timers, id: &str, in_ms: i64, generation: u64) -> TimerOut
     put.await.expect("it is decided")
 }
 
-async fn cancel(timers: &Timers, id: &str, generation: u64) -> TimerOutcome {
+async fn cancel(timers: &TimerStore, id: &str, generation: u64) -> TimerOutcome {
     let place = TimerPlace::of_schedule(id);
     let canceled = timers.cancel_timer(&place, |set: &ScheduleTimer| set.generation <= generation);
     canceled.await.expect("it is decided")
 }
 
-async fn get(timers: &Timers, id: &str) -> Option<ScheduleTimer> {
+async fn get(timers: &TimerStore, id: &str) -> Option<ScheduleTimer> {
     timers.get(&TimerPlace::of_schedule(id)).await.expect("it is read")
 }
 
 async fn hear(bus: &Bus, shutdown: &Shutdown) -> (Arc<Heard>, tokio::task::JoinHandle<()>) {
     let heard = Arc::new(Heard::default());
     let owner = Arc::clone(&heard) as Arc<dyn OnFire<ScheduleTimer>>;
-    let fired = Fired::new(bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
+    let fired = TimerDispatcher::new(bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
     let stop = shutdown.clone();
     let task = tokio::spawn(async move { fired.run(&stop).await });
     (heard, task)
@@ -93,7 +93,7 @@ async fn a_timer_fires_is_replaced_and_withdrawn() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
-    let (timers, shutdown) = (Timers::new(bus.clone()), Shutdown::default());
+    let (timers, shutdown) = (TimerStore::new(bus.clone()), Shutdown::default());
     let (heard, task) = hear(&bus, &shutdown).await;
     let (done, newer) = (TimerOutcome::Done, TimerOutcome::Newer);
 
@@ -130,7 +130,7 @@ async fn timers_survive_the_servers_death() {
     let bus = connect(&server).await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
 
-    let timers = Timers::new(bus.clone());
+    let timers = TimerStore::new(bus.clone());
     for (id, in_ms) in [("during", 300), ("after", 2_500)] {
         assert_eq!(put(&timers, id, in_ms, 1).await, TimerOutcome::Done);
     }
@@ -150,7 +150,7 @@ async fn of_two_who_set_a_timer_the_later_generation_stands() {
     let bus = connect(&server).await;
     bus.ensure(&topology(1), false).await.expect("the topology is made");
 
-    let timers = Timers::new(bus);
+    let timers = TimerStore::new(bus);
     for round in 0..20_u64 {
         let id = format!("raced-{round}");
         let (_, second) = tokio::join!(put(&timers, &id, 3_600_000, 1), put(&timers, &id, 7_200_000, 2));

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use shared::model::approval_api::link_text;
 use shared::model::time::UnixMillis;
 
-use crate::source::webhook::signature::{Algorithm, Checks, Key, SignatureError, compute_code};
+use crate::source::webhook::signature::{HashAlgorithm, SignatureChecks, SignatureError, SigningKey, compute_code};
 
 /// The query of a link, after the approval's id; a form has the same fields.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Link {
+pub struct LinkClaims {
     /// Id of the person.
     pub by: String,
     /// Channel to which the person's card was sent.
@@ -27,7 +27,7 @@ pub struct Link {
 
 /// A tap on a button of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Tap {
+pub struct LinkDecision {
     /// Id of the person, as in [`Link`].
     pub by: String,
     /// Channel of the card, as in [`Link`].
@@ -52,19 +52,19 @@ fn bytes(hex: &str) -> Vec<Vec<u8>> {
 
 /// Returns the stamp of a page that was made at `at`, for the link `sig` of the approval `id`.
 #[must_use]
-pub fn page_stamp(key: &Key, id: &str, at: i64, sig: &str) -> String {
+pub fn page_stamp(key: &SigningKey, id: &str, at: i64, sig: &str) -> String {
     let text = format!("page.{id}.{at}.{sig}");
-    hex::encode(compute_code(Algorithm::Sha256, key, &[text.as_bytes()]))
+    hex::encode(compute_code(HashAlgorithm::Sha256, key, &[text.as_bytes()]))
 }
 
-impl Link {
+impl LinkClaims {
     /// Checks that the link was made for the approval `id`, and is valid at `now`.
     ///
     /// # Errors
     /// Returns [`SignatureError`] with the reason if not.
-    pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
+    pub fn verify(&self, checks: &SignatureChecks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
         let text = link_text(id, &self.by, &self.channel, &self.hash, self.until);
-        checks.check_signature(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
+        checks.check_signature(HashAlgorithm::Sha256, &[text.as_bytes()], &bytes(&self.sig))?;
         if now.0 < self.until {
             return Ok(());
         }
@@ -75,13 +75,13 @@ impl Link {
     }
 }
 
-impl Tap {
+impl LinkDecision {
     /// Checks that the tap comes from a page that was made here for the approval `id`, at most five minutes ago.
     ///
     /// # Errors
     /// Returns [`SignatureError`] with the reason if not.
-    pub fn verify(&self, checks: &Checks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
-        let link = Link {
+    pub fn verify(&self, checks: &SignatureChecks, id: &str, now: UnixMillis) -> Result<(), SignatureError> {
+        let link = LinkClaims {
             by: self.by.clone(),
             channel: self.channel.clone(),
             hash: self.hash.clone(),
@@ -91,7 +91,7 @@ impl Tap {
 
         link.verify(checks, id, now)?;
         let text = format!("page.{id}.{}.{}", self.at, self.sig);
-        checks.check_signature(Algorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
+        checks.check_signature(HashAlgorithm::Sha256, &[text.as_bytes()], &bytes(&self.stamp))?;
 
         checks.check_age(self.at, now)
     }
@@ -101,50 +101,54 @@ impl Tap {
 mod tests {
     use super::*;
 
-    fn checks() -> Checks {
-        Checks {
-            keys: vec![Key::new("secret")],
+    fn checks() -> SignatureChecks {
+        SignatureChecks {
+            keys: vec![SigningKey::new("secret")],
             tolerance_s: 300,
         }
     }
 
-    fn link() -> Link {
+    fn link() -> LinkClaims {
         let text = link_text("a1", "ann", "webchat", "00ff", 1_000_000);
-        Link {
+        LinkClaims {
             by: "ann".to_owned(),
             channel: "webchat".to_owned(),
             hash: "00ff".to_owned(),
             until: 1_000_000,
-            sig: hex::encode(compute_code(Algorithm::Sha256, &Key::new("secret"), &[text.as_bytes()])),
+            sig: hex::encode(compute_code(
+                HashAlgorithm::Sha256,
+                &SigningKey::new("secret"),
+                &[text.as_bytes()],
+            )),
         }
     }
 
     #[test]
     fn a_link_is_good_for_one_approval_person_and_arguments_until_it_lapses() {
         let now = UnixMillis(999_999);
-        let check = |link: &Link, id: &str, now| link.verify(&checks(), id, now).is_ok();
+        let check = |link: &LinkClaims, id: &str, now| link.verify(&checks(), id, now).is_ok();
         assert!(check(&link(), "a1", now));
         assert!(!check(&link(), "a2", now));
         assert!(!check(&link(), "a1", UnixMillis(1_000_000)));
 
         for wrong in [
-            Link {
+            LinkClaims {
                 by: "bob".to_owned(),
                 ..link()
             },
-            Link {
+            LinkClaims {
                 channel: "telegram".to_owned(),
                 ..link()
             },
-            Link {
+            LinkClaims {
                 hash: "00fe".to_owned(),
                 ..link()
             },
-            Link {
+            LinkClaims {
                 until: 2_000_000,
                 ..link()
             },
-            Link {
+            LinkClaims {
                 sig: "zz".to_owned(),
                 ..link()
             },
@@ -156,7 +160,7 @@ mod tests {
     #[test]
     fn a_tap_comes_from_a_fresh_page_of_its_own() {
         let tap = |at: i64, stamp: String| {
-            let Link {
+            let LinkClaims {
                 by,
                 channel,
                 hash,
@@ -165,7 +169,7 @@ mod tests {
             } = link();
 
             let say = "approve".to_owned();
-            Tap {
+            LinkDecision {
                 by,
                 channel,
                 hash,
@@ -177,8 +181,8 @@ mod tests {
             }
         };
 
-        let made = |at: i64| page_stamp(&Key::new("secret"), "a1", at, &link().sig);
-        let check = |tap: &Tap, now: i64| tap.verify(&checks(), "a1", UnixMillis::from_seconds(now)).is_ok();
+        let made = |at: i64| page_stamp(&SigningKey::new("secret"), "a1", at, &link().sig);
+        let check = |tap: &LinkDecision, now: i64| tap.verify(&checks(), "a1", UnixMillis::from_seconds(now)).is_ok();
         assert!(check(&tap(500, made(500)), 600));
         assert!(!check(&tap(500, made(500)), 801), "five minutes");
         assert!(!check(&tap(500, made(501)), 600));

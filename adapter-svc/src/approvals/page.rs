@@ -2,7 +2,7 @@
 
 use shared::model::approval::{ApprovalStatus, Confirmation};
 
-use super::link::Link;
+use super::link::LinkClaims;
 
 const HEAD: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
     content=\"width=device-width\"><meta name=\"robots\" content=\"noindex\"><title>Approval</title>\
@@ -26,7 +26,7 @@ pub fn message_page(text: &str) -> String {
 
 /// Returns the page of `confirmation`, with two buttons if it is pending. `at` and `stamp` prove the page's origin.
 #[must_use]
-pub fn question_page(confirmation: &Confirmation, link: &Link, at: i64, stamp: &str) -> String {
+pub fn question_page(confirmation: &Confirmation, link: &LinkClaims, at: i64, stamp: &str) -> String {
     let request = &confirmation.request;
     let head = format!(
         "{HEAD}<h1>{} wants to run {}</h1><pre style=\"white-space:pre-wrap\">{}</pre><p>{} {}</p>",

@@ -7,17 +7,17 @@ use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 use shared::process::key;
 
 use super::default_tolerance;
-use crate::source::webhook::endpoint::{Dedupe, Endpoint, Scheme};
+use crate::source::webhook::endpoint::{DedupeRule, SignatureScheme, WebhookEndpoint};
 use crate::source::webhook::generic::HmacConfig;
-use crate::source::webhook::mapping::{Mapping, Pick};
-use crate::source::webhook::signature::{Checks, Key};
+use crate::source::webhook::mapping::{FieldMapping, FieldSource};
+use crate::source::webhook::signature::{SignatureChecks, SigningKey};
 
 /// The configuration section `[adapter.webhook.<source>]`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {
     /// Signature scheme of its requests.
-    pub scheme: Scheme,
+    pub scheme: SignatureScheme,
     /// Secret that is shared with the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
@@ -29,7 +29,7 @@ pub struct WebhookConfig {
     pub tolerance_s: u32,
     /// Identity of deliveries for which the platform has no id.
     #[serde(default)]
-    pub dedupe: Dedupe,
+    pub dedupe: DedupeRule,
     /// Header with the event's type; short for `mapping.type = "header:…"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_type_header: Option<String>,
@@ -44,7 +44,7 @@ pub struct WebhookConfig {
     pub verify_token: Option<Secret>,
     /// Places of the event's fields in the request.
     #[serde(default)]
-    pub mapping: Mapping,
+    pub mapping: FieldMapping,
     /// Whether the senders in `mapping.from` may count as persons of `identities.yaml`. This is safe only if the
     /// sender of the webhook proves them.
     #[serde(default)]
@@ -64,7 +64,7 @@ impl WebhookConfig {
             ));
         }
 
-        if self.scheme == Scheme::Hmac {
+        if self.scheme == SignatureScheme::Hmac {
             faults.extend(self.hmac.find_faults().into_iter().map(|fault| format!("hmac.{fault}")));
         }
 
@@ -83,15 +83,15 @@ impl WebhookConfig {
     /// Returns errors that would let a client speak for others. Headers are not signed, and no part of `unsigned` is.
     fn trust_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        let is_signed = self.scheme != Scheme::Unsigned;
-        if is_signed && matches!(self.mapping.id, Some(Pick::Header(_))) {
+        let is_signed = self.scheme != SignatureScheme::Unsigned;
+        if is_signed && matches!(self.mapping.id, Some(FieldSource::Header(_))) {
             let expected = "expected a place in the body, which is signed; a header is not";
             faults.push(format!(
                 "mapping.id: {expected} (of `hmac`: `{{id}}` in hmac.signed and hmac.id_header)"
             ));
         }
 
-        if matches!(self.mapping.id, Some(Pick::Constant(_))) {
+        if matches!(self.mapping.id, Some(FieldSource::Constant(_))) {
             faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
         }
 
@@ -100,7 +100,7 @@ impl WebhookConfig {
         }
 
         for (key, pick) in [("from", &self.mapping.from), ("peer", &self.mapping.peer)] {
-            if self.persons && matches!(pick, Some(Pick::Header(_))) {
+            if self.persons && matches!(pick, Some(FieldSource::Header(_))) {
                 faults.push(format!(
                     "mapping.{key}: with `persons` expected a place in the body, which is signed"
                 ));
@@ -122,12 +122,12 @@ impl WebhookConfig {
         faults
     }
 
-    fn keys(&self) -> Result<Vec<Key>, String> {
+    fn keys(&self) -> Result<Vec<SigningKey>, String> {
         let secrets = self.secret.iter().chain(&self.secrets);
-        let keys: Result<Vec<Key>, _> = secrets.map(|secret| self.scheme.key(secret.reveal())).collect();
+        let keys: Result<Vec<SigningKey>, _> = secrets.map(|secret| self.scheme.key(secret.reveal())).collect();
         match keys {
             Err(weak) => Err(format!("secret: {weak}")),
-            Ok(keys) if keys.is_empty() && self.scheme != Scheme::Unsigned => Err(format!(
+            Ok(keys) if keys.is_empty() && self.scheme != SignatureScheme::Unsigned => Err(format!(
                 "secret: `{}` needs one; `unsigned` must be said",
                 self.scheme.name()
             )),
@@ -136,22 +136,22 @@ impl WebhookConfig {
     }
 
     /// Returns the parsed source `name`.
-    pub(super) fn parse_endpoint(&self, name: &str) -> Result<Endpoint, String> {
+    pub(super) fn parse_endpoint(&self, name: &str) -> Result<WebhookEndpoint, String> {
         let mut mapping = self.mapping.clone();
         if let Some(header) = &self.event_type_header {
             let pick = format!("header:{header}").try_into();
             mapping.event_type = Some(pick.map_err(|_| "event_type_header: the name of an HTTP header".to_owned())?);
         }
 
-        Ok(Endpoint {
+        Ok(WebhookEndpoint {
             name: name.to_owned(),
             scheme: self.scheme,
-            checks: Checks {
+            checks: SignatureChecks {
                 keys: self.keys()?,
                 tolerance_s: self.tolerance_s,
             },
             hmac: self.hmac.clone(),
-            verify_token: self.verify_token.as_ref().map(|token| Key::new(token.reveal())),
+            verify_token: self.verify_token.as_ref().map(|token| SigningKey::new(token.reveal())),
             dedupe: self.dedupe,
             headers: self.headers.iter().map(|header| header.to_ascii_lowercase()).collect(),
             mapping,

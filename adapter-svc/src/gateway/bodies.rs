@@ -23,7 +23,7 @@ pub struct NoRoom;
 
 /// The memory used by requests.
 #[derive(Debug)]
-pub struct Bodies {
+pub struct BodyMemory {
     max_bytes: usize,
     bytes: usize,
     held: BTreeMap<BodyId, Held>,
@@ -39,7 +39,7 @@ struct Held {
     arriving: bool,
 }
 
-impl Bodies {
+impl BodyMemory {
     /// Creates an empty budget of `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
@@ -137,9 +137,9 @@ impl Bodies {
 
 /// The deadline for the next part of a body.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrival(Instant);
+pub struct BodyDeadline(Instant);
 
-impl Arrival {
+impl BodyDeadline {
     /// Returns the deadline of a body that starts to arrive at `now`.
     #[must_use]
     pub fn start_at(now: Instant) -> Self {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_address_that_holds_the_most_gives_way() {
-        let mut bodies = Bodies::new(100);
+        let mut bodies = BodyMemory::new(100);
         let [greedy, second, honest] = [(1, 50), (1, 30), (2, 20)].map(|(from, bytes)| {
             let id = bodies.open(address(from));
             assert_eq!(bodies.reserve_more(id, bytes), Ok(Vec::new()));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn several_give_way_for_one_and_a_block_is_one_address() {
-        let mut bodies = Bodies::new(100);
+        let mut bodies = BodyMemory::new(100);
         let small: Vec<_> = (0..10)
             .map(|host| {
                 let id = bodies.open(format!("2001:db8::{host}").parse().expect("an address"));
@@ -227,7 +227,7 @@ mod tests {
     fn a_body_must_come_with_a_kibibyte_a_second() {
         let begun = SystemClock.monotonic();
         let at = |ms: u64| begun + Duration::from_millis(ms);
-        let mut body = Arrival::start_at(begun);
+        let mut body = BodyDeadline::start_at(begun);
 
         assert_eq!(body.time_left(at(1_000)), Duration::from_secs(4));
 

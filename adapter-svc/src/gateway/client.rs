@@ -10,7 +10,7 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// The peer of a request's connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer {
+pub struct ConnectionPeer {
     /// Address of the peer.
     pub address: IpAddr,
     /// Whether the address is in `adapter.trusted_proxies`.
@@ -19,13 +19,13 @@ pub struct Peer {
 
 /// The address of a request's client, as far as it can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Client(pub IpAddr);
+pub struct ClientAddress(pub IpAddr);
 
 /// Networks of addresses, as listed in `adapter.trusted_proxies`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Networks(Vec<(IpAddr, u8)>);
+pub struct TrustedNetworks(Vec<(IpAddr, u8)>);
 
-impl Networks {
+impl TrustedNetworks {
     /// Parses CIDR blocks (`10.0.0.0/8`, `fd00::/8`) and single addresses.
     ///
     /// # Errors
@@ -63,12 +63,12 @@ fn parse_network(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= most).then_some((address, bits))
 }
 
-impl Client {
+impl ClientAddress {
     /// Returns the client of a request of `peer` with `headers`. A peer that is not trusted is the client itself,
     /// and its headers are ignored. Behind trusted proxies the client is the last address in `X-Forwarded-For` that
     /// is not a trusted proxy: the client itself wrote those before it.
     #[must_use]
-    pub fn from_request(peer: Peer, headers: &HeaderMap, trusted: &Networks) -> Self {
+    pub fn from_request(peer: ConnectionPeer, headers: &HeaderMap, trusted: &TrustedNetworks) -> Self {
         if !peer.trusted {
             return Self(peer.address);
         }
@@ -105,9 +105,9 @@ fn parse_address(text: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn networks(texts: &[&str]) -> Networks {
+    fn networks(texts: &[&str]) -> TrustedNetworks {
         let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-        Networks::parse(&texts).expect("blocks")
+        TrustedNetworks::parse(&texts).expect("blocks")
     }
 
     #[test]
@@ -136,14 +136,14 @@ mod tests {
         assert!(all.contains("ff::1".parse().expect("an address")));
 
         for text in ["", "10.0.0.0/33", "fd00::/129", "host", "10.0.0.0/x", "10.0.0/8"] {
-            assert_eq!(Networks::parse(&[text.to_owned()]), Err(text.to_owned()));
+            assert_eq!(TrustedNetworks::parse(&[text.to_owned()]), Err(text.to_owned()));
         }
     }
 
     fn client(peer: &str, forwarded: &[&str]) -> String {
         let trusted = networks(&["10.0.0.0/8"]);
         let address: IpAddr = peer.parse().expect("an address");
-        let peer = Peer {
+        let peer = ConnectionPeer {
             address,
             trusted: trusted.contains(address),
         };
@@ -153,7 +153,7 @@ mod tests {
             headers.append(FORWARDED_FOR, line.parse().expect("a header"));
         }
 
-        Client::from_request(peer, &headers, &trusted).0.to_string()
+        ClientAddress::from_request(peer, &headers, &trusted).0.to_string()
     }
 
     #[test]

@@ -13,14 +13,14 @@ const MAX_TOLD_CHARS: usize = 128;
 
 /// The host names that are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hosts {
+pub enum AllowedHosts {
     /// Any name: the gateway must be reachable from elsewhere.
     Any,
     /// Names of this machine, and these further ones in lower case.
     Local(Vec<String>),
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// Returns the names of a gateway that listens on `listen` and has `further` names.
     #[must_use]
     pub fn new(listen: IpAddr, further: &[String]) -> Self {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     fn check(listen: &str, host: &str) -> bool {
-        let hosts = Hosts::new(listen.parse().unwrap(), &["Chat.example.com".to_owned()]);
+        let hosts = AllowedHosts::new(listen.parse().unwrap(), &["Chat.example.com".to_owned()]);
         let headers = [(header::HOST, host.parse().unwrap())].into_iter().collect();
         hosts.check_host(&Uri::from_static("/"), &headers).is_ok()
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_name_in_the_uri_counts_where_no_header_says_it() {
-        let hosts = Hosts::new([127, 0, 0, 1].into(), &[]);
+        let hosts = AllowedHosts::new([127, 0, 0, 1].into(), &[]);
         let admitted = |uri| hosts.check_host(&Uri::from_static(uri), &HeaderMap::new());
         assert_eq!(
             admitted("http://evil.example:8080/"),

@@ -13,7 +13,7 @@ const OTHERS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The buckets of all addresses.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimiter {
     /// Cost of one request, as time.
     each: Duration,
     /// Capacity of a bucket, as time.
@@ -22,7 +22,7 @@ pub struct Pace {
     full_at: HashMap<IpAddr, Instant>,
 }
 
-impl Pace {
+impl RateLimiter {
     /// Creates buckets for `per_second` requests per second, and `burst` requests at once, for each address.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_burst_goes_through_and_then_one_by_one() {
-        let mut pace = Pace::new(10, 3);
+        let mut pace = RateLimiter::new(10, 3);
         let begun = SystemClock.monotonic();
         let at = |ms| begun + Duration::from_millis(ms);
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_block_of_addresses_is_one() {
-        let mut pace = Pace::new(1, 1);
+        let mut pace = RateLimiter::new(1, 1);
         let now = SystemClock.monotonic();
         assert_eq!(pace.admit_request(address("2001:db8::1"), now), Ok(()));
         assert!(pace.admit_request(address("2001:db8::ffff:2"), now).is_err());
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many_and_the_others_share() {
-        let mut pace = Pace::new(1, 1);
+        let mut pace = RateLimiter::new(1, 1);
         let now = SystemClock.monotonic();
         for number in 1..=u32::try_from(MAX_ADDRESSES).expect("few") {
             assert_eq!(pace.admit_request(IpAddr::V4(Ipv4Addr::from_bits(number)), now), Ok(()));

@@ -12,9 +12,9 @@ use futures_util::StreamExt;
 use shared::clock::{Clock, SystemClock, pause};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::bodies::{Arrival, Bodies, BodyId, NoRoom};
-use super::client::Client;
-use crate::error::{Refusal, chain};
+use super::bodies::{BodyDeadline, BodyId, BodyMemory, NoRoom};
+use super::client::ClientAddress;
+use crate::error::{RequestRejection, chain};
 use crate::listener::line::InHand;
 
 /// Maximum memory of all requests in progress, in bytes.
@@ -29,7 +29,7 @@ const FIRST_BYTES: usize = 16 * 1024;
 
 /// The reader of bodies.
 #[derive(Debug, Clone)]
-pub struct Reception {
+pub struct BodyReader {
     table: Arc<Mutex<Table>>,
     /// Permits of requests in progress.
     places: Arc<Semaphore>,
@@ -37,32 +37,32 @@ pub struct Reception {
 
 #[derive(Debug)]
 struct Table {
-    bodies: Bodies,
+    bodies: BodyMemory,
     /// Wakes the reader of a body that is given up.
     ends: HashMap<BodyId, Arc<Notify>>,
 }
 
 /// A complete body, with its request's permit.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedBody {
     bytes: Bytes,
     _place: OwnedSemaphorePermit,
     _room: Room,
 }
 
-impl std::ops::Deref for Received {
+impl std::ops::Deref for ReceivedBody {
     type Target = Bytes;
     fn deref(&self) -> &Bytes {
         &self.bytes
     }
 }
 
-impl Reception {
+impl BodyReader {
     /// Creates a reception with `places` permits for requests in progress.
     #[must_use]
     pub fn new(places: usize) -> Self {
         let table = Table {
-            bodies: Bodies::new(BUDGET_BYTES),
+            bodies: BodyMemory::new(BUDGET_BYTES),
             ends: HashMap::new(),
         };
         Self {
@@ -75,9 +75,9 @@ impl Reception {
     ///
     /// # Errors
     /// Returns [`Refusal::Overloaded`] if there is none.
-    pub fn take_place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub fn take_place(&self) -> Result<OwnedSemaphorePermit, RequestRejection> {
         let place = Arc::clone(&self.places).try_acquire_owned();
-        place.map_err(|_| Refusal::Overloaded)
+        place.map_err(|_| RequestRejection::Overloaded)
     }
 
     /// Reads the whole body of a request, of at most `max` bytes, then takes a permit for it.
@@ -85,10 +85,10 @@ impl Reception {
     /// # Errors
     /// Returns [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], or [`Refusal::Overloaded`] if
     /// there is no memory or no permit for it.
-    pub async fn read_body(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
+    pub async fn read_body(&self, parts: &Parts, body: Body, max: usize) -> Result<ReceivedBody, RequestRejection> {
         let receiving = parts.extensions.get().map(InHand::mark_receiving);
-        let client = parts.extensions.get::<Client>();
-        let from = client.map_or(IpAddr::from([0; 4]), |Client(address)| *address);
+        let client = parts.extensions.get::<ClientAddress>();
+        let from = client.map_or(IpAddr::from([0; 4]), |ClientAddress(address)| *address);
         let room = self.new_room(from);
         room.reserve_more(REQUEST_BYTES + head_bytes(&parts.headers))?;
 
@@ -97,7 +97,7 @@ impl Reception {
         // From here on the connection is not ended under pressure.
         drop(receiving);
 
-        Ok(Received {
+        Ok(ReceivedBody {
             bytes,
             _place: self.take_place()?,
             _room: room,
@@ -121,18 +121,18 @@ impl Reception {
 /// The memory of one request, which is released on drop.
 #[derive(Debug)]
 struct Room {
-    reception: Reception,
+    reception: BodyReader,
     id: BodyId,
     end: Arc<Notify>,
 }
 
 impl Room {
-    fn reserve_more(&self, more: usize) -> Result<(), Refusal> {
+    fn reserve_more(&self, more: usize) -> Result<(), RequestRejection> {
         let mut table = self.reception.lock_table();
         let given_up = table
             .bodies
             .reserve_more(self.id, more)
-            .map_err(|NoRoom| Refusal::Overloaded)?;
+            .map_err(|NoRoom| RequestRejection::Overloaded)?;
         for id in given_up {
             if let Some(end) = table.ends.remove(&id) {
                 end.notify_one();
@@ -156,7 +156,7 @@ impl Drop for Room {
     }
 }
 
-async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Result<Bytes, Refusal> {
+async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Result<Bytes, RequestRejection> {
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
@@ -164,19 +164,19 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_BYTES));
     let mut read = 0_usize;
 
-    let mut arrival = Arrival::start_at(SystemClock.monotonic());
+    let mut arrival = BodyDeadline::start_at(SystemClock.monotonic());
 
     loop {
         let chunk = tokio::select! {
             chunk = chunks.next() => chunk,
-            () = room.end.notified() => return Err(Refusal::Overloaded),
-            () = pause(arrival.time_left(SystemClock.monotonic())) => return Err(Refusal::SlowBody),
+            () = room.end.notified() => return Err(RequestRejection::Overloaded),
+            () = pause(arrival.time_left(SystemClock.monotonic())) => return Err(RequestRejection::SlowBody),
         };
         let Some(chunk) = chunk else {
             break;
         };
 
-        let chunk = chunk.map_err(|error| Refusal::BrokenBody(chain(&error)))?;
+        let chunk = chunk.map_err(|error| RequestRejection::BrokenBody(chain(&error)))?;
         arrival.note_bytes(chunk.len(), SystemClock.monotonic());
         read = read.saturating_add(chunk.len());
 
@@ -192,7 +192,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
 
     // The rest of an oversized body was read only so that its sender can read this response.
     if read > max {
-        Err(Refusal::TooLarge { max })
+        Err(RequestRejection::TooLarge { max })
     } else {
         Ok(whole.freeze())
     }

@@ -14,7 +14,7 @@ use super::pace::address_block;
 
 /// The places of open chat pages.
 #[derive(Debug, Clone)]
-pub struct Shares(Arc<Parts>);
+pub struct PageSlots(Arc<Parts>);
 
 #[derive(Debug)]
 struct Parts {
@@ -80,13 +80,13 @@ impl Taken {
 
 /// A place that is taken; it is freed on drop.
 #[derive(Debug)]
-pub struct Share {
-    of: Shares,
+pub struct PageSlot {
+    of: PageSlots,
     number: u64,
     leave: Shutdown,
 }
 
-impl Share {
+impl PageSlot {
     /// Records that the page sent a message at `now`.
     pub fn note_message(&self, now: Instant) {
         if let Some(place) = self.of.lock_taken().places.get_mut(&self.number) {
@@ -101,7 +101,7 @@ impl Share {
     }
 }
 
-impl Shares {
+impl PageSlots {
     /// Creates `total` places, of which an address (IPv6: a /64) may take `per_address`.
     #[must_use]
     pub fn new(total: usize, per_address: usize) -> Self {
@@ -118,7 +118,7 @@ impl Shares {
 
     /// Takes a place for `from` at `now`. Returns `None` if there is none for this address.
     #[must_use]
-    pub fn take(&self, from: IpAddr, now: Instant) -> Option<Share> {
+    pub fn take(&self, from: IpAddr, now: Instant) -> Option<PageSlot> {
         let block = address_block(from);
         let mut taken = self.lock_taken();
         let held = taken.of.get(&block).copied().unwrap_or(0);
@@ -138,11 +138,11 @@ impl Shares {
         taken.places.insert(number, place);
         let of = self.clone();
 
-        Some(Share { of, number, leave })
+        Some(PageSlot { of, number, leave })
     }
 }
 
-impl Drop for Share {
+impl Drop for PageSlot {
     fn drop(&mut self) {
         // The place may already have been given to another page.
         self.of.lock_taken().remove(self.number);
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn an_address_has_its_share_and_gives_it_back() {
         let now = SystemClock.monotonic();
-        let shares = Shares::new(3, 2);
+        let shares = PageSlots::new(3, 2);
         let first = shares.take(address(1), now);
         let held = [shares.take(address(1), now), shares.take(address(2), now)];
 
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn a_few_addresses_do_not_close_the_chat_for_others_and_the_quietest_page_leaves() {
         let now = SystemClock.monotonic();
-        let shares = Shares::new(12, 4);
-        let crowd: Vec<Share> = (0..12)
+        let shares = PageSlots::new(12, 4);
+        let crowd: Vec<PageSlot> = (0..12)
             .map(|number| shares.take(address(number / 4), now).expect("a place"))
             .collect();
 

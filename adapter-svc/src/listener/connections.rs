@@ -19,7 +19,7 @@ pub type RequestId = u64;
 
 /// The limits of the table.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Maximum number of open connections.
     pub total: usize,
     /// Maximum number of connections per address (IPv6: per /64).
@@ -32,7 +32,7 @@ pub struct Limits {
 
 /// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum RequestProgress {
     /// The body is still arriving.
     Receiving,
     /// The request is being handled.
@@ -43,7 +43,7 @@ pub enum Progress {
 
 /// The result of [`Connections::admit_connection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
+pub enum ConnectionAdmission {
     /// The connection is in the table; `instead_of` must be ended for it.
     Admitted {
         /// Number of the new connection.
@@ -57,8 +57,8 @@ pub enum Admission {
 
 /// The table of open connections.
 #[derive(Debug)]
-pub struct Connections {
-    limits: Limits,
+pub struct ConnectionTable {
+    limits: ConnectionLimits,
     open: HashMap<ConnectionId, Connection>,
     /// Connections by address; those of trusted proxies are together under `None`.
     addresses: HashMap<Option<IpAddr>, Address>,
@@ -87,7 +87,7 @@ struct Connection {
     /// Time since which it has no request: it was accepted, or its last request ended.
     idle_since: Instant,
     /// Requests with a complete head, each with its progress and the time of the last change.
-    requests: BTreeMap<RequestId, (Progress, Instant)>,
+    requests: BTreeMap<RequestId, (RequestProgress, Instant)>,
 }
 
 /// The rank of a connection; lower ranks are ended first.
@@ -103,8 +103,8 @@ impl Connection {
         let mut oldest = None;
         for (progress, since) in self.requests.values() {
             match progress {
-                Progress::Working => return None,
-                Progress::Receiving | Progress::Answering => {
+                RequestProgress::Working => return None,
+                RequestProgress::Receiving | RequestProgress::Answering => {
                     oldest = Some(oldest.map_or(*since, |oldest: Instant| oldest.min(*since)));
                 }
             }
@@ -117,10 +117,10 @@ impl Connection {
     }
 }
 
-impl Connections {
+impl ConnectionTable {
     /// Creates an empty table.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
             open: HashMap::new(),
@@ -145,19 +145,19 @@ impl Connections {
 
     /// Adds a connection from `from`, if necessary in place of another one. Connections of a trusted proxy belong to
     /// many clients, so only the total limits them.
-    pub fn admit_connection(&mut self, from: IpAddr, trusted: bool, now: Instant) -> Admission {
+    pub fn admit_connection(&mut self, from: IpAddr, trusted: bool, now: Instant) -> ConnectionAdmission {
         let block = (!trusted).then(|| address_block(from));
         let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
 
         // An address at its own limit loses one of its own connections, not another address's.
         let victim = if held >= self.limits.per_address {
             let Some(victim) = self.find_victim(block) else {
-                return Admission::Full;
+                return ConnectionAdmission::Full;
             };
             Some(victim)
         } else if self.open.len() >= self.limits.total {
             let Some(victim) = self.find_victim(None) else {
-                return Admission::Full;
+                return ConnectionAdmission::Full;
             };
             Some(victim)
         } else {
@@ -185,7 +185,7 @@ impl Connections {
         self.open.insert(id, connection);
         self.list(block);
 
-        Admission::Admitted { id, instead_of: victim }
+        ConnectionAdmission::Admitted { id, instead_of: victim }
     }
 
     /// Removes the connection that is first to be ended, for example because the system has no file handle left.
@@ -267,12 +267,12 @@ impl Connections {
     pub fn begin_request(&mut self, id: ConnectionId, now: Instant) -> RequestId {
         let request = self.next_request;
         self.next_request += 1;
-        self.advance_request(id, request, Progress::Working, now);
+        self.advance_request(id, request, RequestProgress::Working, now);
         request
     }
 
     /// Records the progress of a request.
-    pub fn advance_request(&mut self, id: ConnectionId, request: RequestId, progress: Progress, now: Instant) {
+    pub fn advance_request(&mut self, id: ConnectionId, request: RequestId, progress: RequestProgress, now: Instant) {
         self.change_progress(id, |connection| {
             connection.requests.insert(request, (progress, now));
         });
@@ -296,7 +296,7 @@ impl Connections {
         let answering = connection
             .requests
             .values()
-            .filter(|(progress, _)| *progress == Progress::Answering);
+            .filter(|(progress, _)| *progress == RequestProgress::Answering);
         answering.map(|(_, since)| *since + self.limits.answer).min()
     }
 }
@@ -307,7 +307,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: ConnectionLimits = ConnectionLimits {
         total: 4,
         per_address: 3,
         head: Duration::from_secs(10),
@@ -316,14 +316,14 @@ mod tests {
 
     /// A table with the clock of its test.
     struct Table {
-        connections: Connections,
+        connections: ConnectionTable,
         begun: Instant,
     }
 
     impl Table {
         fn new() -> Self {
             Self {
-                connections: Connections::new(LIMITS),
+                connections: ConnectionTable::new(LIMITS),
                 begun: SystemClock.monotonic(),
             }
         }
@@ -333,16 +333,16 @@ mod tests {
         }
 
         /// Admits a connection that is not trusted.
-        fn admit(&mut self, from: &str, seconds: u64) -> Admission {
+        fn admit(&mut self, from: &str, seconds: u64) -> ConnectionAdmission {
             let at = self.at(seconds);
             self.connections
                 .admit_connection(from.parse().expect("an address"), false, at)
         }
     }
 
-    fn admitted(id: ConnectionId, instead_of: impl Into<Option<ConnectionId>>) -> Admission {
+    fn admitted(id: ConnectionId, instead_of: impl Into<Option<ConnectionId>>) -> ConnectionAdmission {
         let instead_of = instead_of.into();
-        Admission::Admitted { id, instead_of }
+        ConnectionAdmission::Admitted { id, instead_of }
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
         let half = table.connections.begin_request(0, table.at(4));
         table
             .connections
-            .advance_request(0, half, Progress::Receiving, table.at(4));
+            .advance_request(0, half, RequestProgress::Receiving, table.at(4));
         let worked = table.connections.begin_request(1, table.at(4));
 
         assert_eq!(table.admit("192.0.2.10", 5), admitted(4, 2));
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(table.admit("192.0.2.12", 8), admitted(6, 0), "its body had not come");
 
         table.connections.begin_request(6, table.at(9));
-        assert_eq!(table.admit("192.0.2.13", 9), Admission::Full);
+        assert_eq!(table.admit("192.0.2.13", 9), ConnectionAdmission::Full);
 
         table.connections.finish_request(1, worked, table.at(10));
         assert_eq!(table.connections.evict_connection(), Some(1));
@@ -432,7 +432,7 @@ mod tests {
 
         table
             .connections
-            .advance_request(0, one, Progress::Answering, table.at(6));
+            .advance_request(0, one, RequestProgress::Answering, table.at(6));
         let two = table.connections.begin_request(0, table.at(7));
         assert_eq!(
             table.connections.connection_deadline(0),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     /// Returns the connection that ends first, by a search through all of them.
-    fn by_looking(connections: &Connections) -> Option<ConnectionId> {
+    fn by_looking(connections: &ConnectionTable) -> Option<ConnectionId> {
         let held = |block: Option<IpAddr>| block.map_or(1, |_| connections.addresses[&block].count);
         let turns = connections.open.iter().filter_map(|(id, of)| {
             let (rank, since) = of.rank_and_age()?;
@@ -482,7 +482,7 @@ mod tests {
                     }
                     2 => begun.push((which, table.connections.begin_request(which, at))),
                     3 => {
-                        let progress = [Progress::Receiving, Progress::Answering][usize::from(which > 5)];
+                        let progress = [RequestProgress::Receiving, RequestProgress::Answering][usize::from(which > 5)];
                         for (id, request) in &begun {
                             table.connections.advance_request(*id, *request, progress, at);
                         }

@@ -12,15 +12,17 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use shared::clock::{Clock, SystemClock};
 use tokio::sync::Notify;
 
-use super::connections::{Admission, ConnectionId, Connections, Limits, Progress, RequestId};
+use super::connections::{
+    ConnectionAdmission, ConnectionId, ConnectionLimits, ConnectionTable, RequestId, RequestProgress,
+};
 
 /// The table of connections, shared by all of them. Sockets wait in real time, and so does the table.
 #[derive(Debug, Clone)]
-pub struct Lines(Arc<Mutex<Table>>);
+pub struct SharedConnections(Arc<Mutex<Table>>);
 
 #[derive(Debug)]
 struct Table {
-    connections: Connections,
+    connections: ConnectionTable,
     /// Wakes a connection that must end.
     ends: HashMap<ConnectionId, Arc<Notify>>,
 }
@@ -38,12 +40,12 @@ impl Table {
     }
 }
 
-impl Lines {
+impl SharedConnections {
     /// Creates an empty table.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         Self(Arc::new(Mutex::new(Table {
-            connections: Connections::new(limits),
+            connections: ConnectionTable::new(limits),
             ends: HashMap::new(),
         })))
     }
@@ -53,13 +55,13 @@ impl Lines {
     }
 
     /// Adds a connection, if necessary by ending another one. Returns `None` if there is no place.
-    pub fn admit_connection(&self, from: IpAddr, trusted: bool) -> Option<Line> {
+    pub fn admit_connection(&self, from: IpAddr, trusted: bool) -> Option<OpenConnection> {
         let mut table = self.lock_table();
         match table
             .connections
             .admit_connection(from, trusted, SystemClock.monotonic())
         {
-            Admission::Admitted { id, instead_of } => {
+            ConnectionAdmission::Admitted { id, instead_of } => {
                 if let Some(evicted) = instead_of {
                     table.end_connection(evicted, "pressure");
                 }
@@ -68,9 +70,9 @@ impl Lines {
                 table.count();
                 let lines = self.clone();
 
-                Some(Line { lines, id, end })
+                Some(OpenConnection { lines, id, end })
             }
-            Admission::Full => {
+            ConnectionAdmission::Full => {
                 metrics::counter!("nexus_adapter_connections_ended_total", "reason" => "full").increment(1);
                 None
             }
@@ -91,13 +93,13 @@ impl Lines {
 
 /// One connection; it is removed from the table on drop.
 #[derive(Debug)]
-pub struct Line {
-    lines: Lines,
+pub struct OpenConnection {
+    lines: SharedConnections,
     id: ConnectionId,
     end: Arc<Notify>,
 }
 
-impl Line {
+impl OpenConnection {
     /// Waits until the connection must be ended for another one.
     pub async fn wait_ended(&self) {
         self.end.notified().await;
@@ -115,15 +117,15 @@ impl Line {
     }
 
     /// Returns the source of [`InHand`] values for this connection's requests.
-    pub fn new_requests(&self) -> Requests {
-        Requests {
+    pub fn new_requests(&self) -> ConnectionRequests {
+        ConnectionRequests {
             lines: self.lines.clone(),
             connection: self.id,
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut table = self.lines.lock_table();
         table.connections.remove(self.id);
@@ -134,12 +136,12 @@ impl Drop for Line {
 
 /// The requests of one connection.
 #[derive(Debug, Clone)]
-pub struct Requests {
-    lines: Lines,
+pub struct ConnectionRequests {
+    lines: SharedConnections,
     connection: ConnectionId,
 }
 
-impl Requests {
+impl ConnectionRequests {
     /// Records that the head of a request is complete.
     #[must_use]
     pub fn begin_request(&self) -> InHand {
@@ -161,12 +163,12 @@ pub struct InHand(Arc<Request>);
 
 #[derive(Debug)]
 struct Request {
-    of: Requests,
+    of: ConnectionRequests,
     request: RequestId,
 }
 
 impl InHand {
-    fn set_progress(&self, progress: Progress) {
+    fn set_progress(&self, progress: RequestProgress) {
         let Request { of, request } = &*self.0;
         let now = SystemClock.monotonic();
         of.lines
@@ -177,14 +179,14 @@ impl InHand {
 
     /// Records that the body is arriving, until the returned value is dropped.
     #[must_use]
-    pub fn mark_receiving(&self) -> Receiving {
-        self.set_progress(Progress::Receiving);
-        Receiving(self.clone())
+    pub fn mark_receiving(&self) -> ReceivingRequest {
+        self.set_progress(RequestProgress::Receiving);
+        ReceivingRequest(self.clone())
     }
 
     /// Records that the response is being sent. Returns `body`, wrapped so that its end is recorded.
     pub fn track_answer(self, body: Body) -> Body {
-        self.set_progress(Progress::Answering);
+        self.set_progress(RequestProgress::Answering);
         Body::new(Answer { body, _in_hand: self })
     }
 }
@@ -199,11 +201,11 @@ impl Drop for Request {
 
 /// A request whose body is arriving.
 #[derive(Debug)]
-pub struct Receiving(InHand);
+pub struct ReceivingRequest(InHand);
 
-impl Drop for Receiving {
+impl Drop for ReceivingRequest {
     fn drop(&mut self) {
-        self.0.set_progress(Progress::Working);
+        self.0.set_progress(RequestProgress::Working);
     }
 }
 

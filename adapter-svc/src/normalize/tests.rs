@@ -1,36 +1,36 @@
 use ulid::Ulid;
 
 use super::*;
-use crate::source::webhook::endpoint::{Dedupe, Scheme};
+use crate::source::webhook::endpoint::{DedupeRule, SignatureScheme};
 use crate::source::webhook::generic::HmacConfig;
-use crate::source::webhook::mapping::{Mapping, Pick};
+use crate::source::webhook::mapping::{FieldMapping, FieldSource};
 use crate::source::webhook::signature::tests::headers;
-use crate::source::webhook::signature::{Checks, Verified};
+use crate::source::webhook::signature::{SignatureChecks, VerifiedSignature};
 
-fn endpoint(scheme: Scheme) -> Endpoint {
-    Endpoint {
+fn endpoint(scheme: SignatureScheme) -> WebhookEndpoint {
+    WebhookEndpoint {
         name: "shop".to_owned(),
         scheme,
-        checks: Checks {
+        checks: SignatureChecks {
             keys: Vec::new(),
             tolerance_s: 300,
         },
         hmac: HmacConfig::default(),
         verify_token: None,
-        dedupe: Dedupe::Auto,
+        dedupe: DedupeRule::Auto,
         headers: vec!["x-mine".to_owned(), "x-my-signature".to_owned()],
-        mapping: Mapping::default(),
+        mapping: FieldMapping::default(),
         persons: false,
         channel: None,
     }
 }
 
-fn check(endpoint: &Endpoint, pairs: &[(&str, &str)], payload: &Value, verified: &Verified) -> Event {
+fn check(endpoint: &WebhookEndpoint, pairs: &[(&str, &str)], payload: &Value, verified: &VerifiedSignature) -> Event {
     let map = headers(pairs);
     let body = payload.to_string();
     let (now, fresh) = (UnixMillis(5_000), Ulid::from_parts(1, 2));
 
-    let delivery = Delivery {
+    let delivery = VerifiedRequest {
         headers: &map,
         body: body.as_bytes(),
         payload,
@@ -54,7 +54,12 @@ fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() 
             ("x-my-signature", "no"),
         ];
 
-        check(&endpoint(Scheme::Github), &pairs, &payload, &Verified::default())
+        check(
+            &endpoint(SignatureScheme::Github),
+            &pairs,
+            &payload,
+            &VerifiedSignature::default(),
+        )
     };
 
     let event = with("72d3162e");
@@ -82,10 +87,10 @@ fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() 
 
 #[test]
 fn metas_entries_are_events_of_their_own() {
-    let source = endpoint(Scheme::Meta);
+    let source = endpoint(SignatureScheme::Meta);
     let ids = |payload: &Value| {
-        let (map, verified, body) = (headers(&[]), Verified::default(), payload.to_string());
-        let delivery = Delivery {
+        let (map, verified, body) = (headers(&[]), VerifiedSignature::default(), payload.to_string());
+        let delivery = VerifiedRequest {
             headers: &map,
             body: body.as_bytes(),
             payload,
@@ -113,11 +118,11 @@ fn metas_entries_are_events_of_their_own() {
 
 #[test]
 fn a_source_that_proves_persons_says_so() {
-    let mut source = endpoint(Scheme::Hmac);
+    let mut source = endpoint(SignatureScheme::Hmac);
     source.persons = true;
     source.channel = Some("telegram".to_owned());
-    source.mapping.from = Some(Pick::Body("/from".to_owned()));
-    let event = check(&source, &[], &json!({"from": "4711"}), &Verified::default());
+    source.mapping.from = Some(FieldSource::Body("/from".to_owned()));
+    let event = check(&source, &[], &json!({"from": "4711"}), &VerifiedSignature::default());
 
     assert_eq!((event.channel.as_str(), event.from.id.as_str()), ("telegram", "4711"));
     assert_eq!(
@@ -128,8 +133,8 @@ fn a_source_that_proves_persons_says_so() {
 
 #[test]
 fn without_an_id_the_signed_time_and_body_identify() {
-    let id = |endpoint: &Endpoint, timestamp| {
-        let verified = Verified {
+    let id = |endpoint: &WebhookEndpoint, timestamp| {
+        let verified = VerifiedSignature {
             delivery_id: None,
             timestamp,
         };
@@ -140,7 +145,7 @@ fn without_an_id_the_signed_time_and_body_identify() {
             .to_owned()
     };
 
-    let mut source = endpoint(Scheme::Hmac);
+    let mut source = endpoint(SignatureScheme::Hmac);
     source.hmac.id_header = Some("x-id".to_owned());
     let of_body = format!("webhook:shop/{}", sha256_hex(&[b"{\"a\":1}"]));
 
@@ -150,18 +155,18 @@ fn without_an_id_the_signed_time_and_body_identify() {
         format!("webhook:shop/{}", sha256_hex(&[b"7.{\"a\":1}"]))
     );
 
-    source.dedupe = Dedupe::Body;
+    source.dedupe = DedupeRule::Body;
     assert_eq!(id(&source, Some(7)), of_body);
 
-    let unsigned = endpoint(Scheme::Unsigned);
+    let unsigned = endpoint(SignatureScheme::Unsigned);
     assert_eq!(id(&unsigned, None), format!("webhook:shop/{}", Ulid::from_parts(1, 2)));
 }
 
 #[test]
 fn an_id_that_is_too_long_or_unprintable_is_hashed() {
-    let stripe = endpoint(Scheme::Stripe);
+    let stripe = endpoint(SignatureScheme::Stripe);
     let id = |own: &str| {
-        check(&stripe, &[], &json!({ "id": own }), &Verified::default())
+        check(&stripe, &[], &json!({ "id": own }), &VerifiedSignature::default())
             .id
             .as_str()
             .to_owned()
@@ -180,9 +185,9 @@ fn an_id_that_is_too_long_or_unprintable_is_hashed() {
 
 #[test]
 fn a_mapping_says_where_fields_stand() {
-    let pick = |text: &str| Some(Pick::try_from(text.to_owned()).unwrap());
-    let mut source = endpoint(Scheme::Unsigned);
-    source.mapping = Mapping {
+    let pick = |text: &str| Some(FieldSource::try_from(text.to_owned()).unwrap());
+    let mut source = endpoint(SignatureScheme::Unsigned);
+    source.mapping = FieldMapping {
         id: pick("/order/id"),
         event_type: pick("header:x-kind"),
         content: pick("/order/note"),
@@ -192,16 +197,21 @@ fn a_mapping_says_where_fields_stand() {
         thread: pick("/order/id"),
         timestamp: pick("/at"),
         metadata: [
-            ("total".to_owned(), Pick::Body("/order/total".to_owned())),
-            ("priority".to_owned(), Pick::Constant("high".to_owned())),
+            ("total".to_owned(), FieldSource::Body("/order/total".to_owned())),
+            ("priority".to_owned(), FieldSource::Constant("high".to_owned())),
             // The configured mapping cannot replace the name of the source.
-            ("webhook_source".to_owned(), Pick::Constant("another".to_owned())),
+            ("webhook_source".to_owned(), FieldSource::Constant("another".to_owned())),
         ]
         .into(),
     };
 
     let payload = json!({"order": {"id": 42, "note": "two pies", "total": 9.5}, "customer": "c7", "name": "Ada", "at": 1_700_000_000});
-    let event = check(&source, &[("x-kind", "order.paid")], &payload, &Verified::default());
+    let event = check(
+        &source,
+        &[("x-kind", "order.paid")],
+        &payload,
+        &VerifiedSignature::default(),
+    );
     assert_eq!(event.id.as_str(), "webhook:shop/42");
     assert_eq!((event.content.as_str(), event.peer.id.as_str()), ("two pies", "c7"));
     assert_eq!(event.from.display_name.as_deref(), Some("Ada"));

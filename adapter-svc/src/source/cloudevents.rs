@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use shared::model::event::{Event, PeerKind, Sender};
 use shared::model::time::UnixMillis;
 
-use super::events::scope::Scope;
+use super::events::scope::TokenScope;
 use super::webhook::payload::{MAX_DEPTH, content_type, content_type_as_said, too_deep};
 use crate::normalize::RefuseEventError;
 
@@ -72,7 +72,7 @@ pub fn is_binary(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// Returns [`ReadCloudEventError`] with the attribute.
-pub fn structured_event(value: Value, scope: &Scope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
+pub fn structured_event(value: Value, scope: &TokenScope, now: UnixMillis) -> Result<Event, ReadCloudEventError> {
     let Value::Object(mut attributes) = value else {
         return Err(ReadCloudEventError::Json("an object is expected".to_owned()));
     };
@@ -98,7 +98,7 @@ pub fn structured_event(value: Value, scope: &Scope, now: UnixMillis) -> Result<
 pub fn binary_event(
     headers: &HeaderMap,
     body: &[u8],
-    scope: &Scope,
+    scope: &TokenScope,
     now: UnixMillis,
 ) -> Result<Event, ReadCloudEventError> {
     let mut attributes = Map::new();
@@ -133,7 +133,7 @@ pub fn binary_event(
 fn build_event(
     attributes: Map<String, Value>,
     data: Data,
-    scope: &Scope,
+    scope: &TokenScope,
     now: UnixMillis,
 ) -> Result<Event, ReadCloudEventError> {
     if required_attribute(&attributes, "specversion")? != "1.0" {
@@ -294,9 +294,9 @@ mod tests {
 
     const NOW: UnixMillis = UnixMillis(9_000);
 
-    fn door() -> Scope {
+    fn door() -> TokenScope {
         let channels = vec!["cloudevents".to_owned()];
-        Scope::for_token("door-1".to_owned(), "door".to_owned(), channels, Vec::new())
+        TokenScope::for_token("door-1".to_owned(), "door".to_owned(), channels, Vec::new())
     }
 
     fn structured(value: Value, now: UnixMillis) -> Result<Event, ReadCloudEventError> {

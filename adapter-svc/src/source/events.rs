@@ -14,7 +14,7 @@ use super::cloudevents::{self, ReadCloudEventError};
 use super::webhook::payload::content_type;
 use crate::normalize::RefuseEventError;
 use posted::PostedEvent;
-use scope::Scope;
+use scope::TokenScope;
 
 /// Maximum number of events in one request.
 pub const MAX_BATCH: usize = 1_000;
@@ -75,7 +75,12 @@ impl ReadEventsError {
 ///
 /// # Errors
 /// Returns [`ReadEventsError`]. If one event is refused, all are.
-pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+pub fn read(
+    headers: &HeaderMap,
+    body: &[u8],
+    scope: &TokenScope,
+    now: UnixMillis,
+) -> Result<Vec<Event>, ReadEventsError> {
     let kind = content_type(headers);
     match kind.as_str() {
         cloudevents::STRUCTURED => Ok(vec![structured_event(read_json(body)?, "body", scope, now)?]),
@@ -104,7 +109,7 @@ pub fn read(headers: &HeaderMap, body: &[u8], scope: &Scope, now: UnixMillis) ->
     }
 }
 
-fn own_events(events: Vec<PostedEvent>, scope: &Scope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
+fn own_events(events: Vec<PostedEvent>, scope: &TokenScope, now: UnixMillis) -> Result<Vec<Event>, ReadEventsError> {
     let check = |(index, posted): (usize, PostedEvent)| {
         let event = scope.to_event(posted, now);
         event.map_err(|error| refused_error(&format!("body[{index}]"), &error))
@@ -120,7 +125,7 @@ fn check_batch<T>(items: Vec<T>) -> Result<Vec<T>, ReadEventsError> {
     }
 }
 
-fn structured_event(value: Value, place: &str, scope: &Scope, now: UnixMillis) -> Result<Event, ReadEventsError> {
+fn structured_event(value: Value, place: &str, scope: &TokenScope, now: UnixMillis) -> Result<Event, ReadEventsError> {
     cloudevents::structured_event(value, scope, now).map_err(|error| cloud_event_error(place, &error))
 }
 
@@ -188,7 +193,7 @@ mod tests {
 
     fn check(kind: &str, body: &[u8]) -> Result<Vec<String>, ReadEventsError> {
         let channels = ["crm", "cloudevents"].map(str::to_owned).to_vec();
-        let scope = Scope::for_token("crm-1".to_owned(), "crm".to_owned(), channels, Vec::new());
+        let scope = TokenScope::for_token("crm-1".to_owned(), "crm".to_owned(), channels, Vec::new());
         let events = read(&headers(&[("content-type", kind)]), body, &scope, UnixMillis(7))?;
         Ok(events.into_iter().map(|event| event.id.to_string()).collect())
     }

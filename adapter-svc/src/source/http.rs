@@ -7,8 +7,8 @@ use serde_json::json;
 use tracing::Instrument;
 
 use super::events::read;
-use crate::error::Refusal;
-use crate::gateway::Gateway;
+use crate::error::RequestRejection;
+use crate::gateway::GatewayState;
 use crate::trace::accept_span;
 
 /// Maximum size of a body, in bytes: a full batch of ordinary events.
@@ -19,7 +19,7 @@ pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 ///
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status.
-pub async fn post_events(State(gateway): State<Gateway>, request: Request) -> Result<Response, Refusal> {
+pub async fn post_events(State(gateway): State<GatewayState>, request: Request) -> Result<Response, RequestRejection> {
     let (parts, body) = request.into_parts();
     let authorization = parts
         .headers
@@ -27,7 +27,10 @@ pub async fn post_events(State(gateway): State<Gateway>, request: Request) -> Re
         .map(|value| value.to_str().unwrap_or_default());
 
     // The token is checked before the body is read, so that strangers cannot use up the memory.
-    let scope = gateway.access.scope_of(authorization).ok_or(Refusal::Unauthorized)?;
+    let scope = gateway
+        .access
+        .scope_of(authorization)
+        .ok_or(RequestRejection::Unauthorized)?;
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
     let events = read(&parts.headers, &body, scope, gateway.clock.now())?;
 

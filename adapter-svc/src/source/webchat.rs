@@ -29,13 +29,13 @@ use shared::wire::headers::{Carrier, Headers};
 use shared::wire::subject;
 use tracing::Instrument;
 
-use crate::error::Refusal;
-use crate::gateway::Gateway;
-use crate::gateway::client::Client;
-use crate::gateway::shares::Share;
+use crate::error::RequestRejection;
+use crate::gateway::GatewayState;
+use crate::gateway::client::ClientAddress;
+use crate::gateway::shares::PageSlot;
 use crate::normalize::{self, ChatMessage};
 use crate::trace::accept_span;
-use cards::Cards;
+use cards::ApprovalCards;
 use history::HistoryPage;
 use protocol::{ForPage, FromPage, ToPage};
 
@@ -58,24 +58,24 @@ const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::fr
 /// # Errors
 /// [`Refusal`] before the upgrade: another site's page, too many pages.
 pub async fn connect(
-    State(gateway): State<Gateway>,
-    client: Option<Extension<Client>>,
+    State(gateway): State<GatewayState>,
+    client: Option<Extension<ClientAddress>>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     if !protocol::same_origin(text(header::ORIGIN), text(header::HOST)) {
         let origin = text(header::ORIGIN).unwrap_or_default();
-        return Err(Refusal::ForeignOrigin(origin.chars().take(128).collect()));
+        return Err(RequestRejection::ForeignOrigin(origin.chars().take(128).collect()));
     }
 
-    let account = gateway.webchat.clone().ok_or(Refusal::UnknownPath)?;
+    let account = gateway.webchat.clone().ok_or(RequestRejection::UnknownPath)?;
     // Without a listener of ours there is no address to count by.
-    let client = client.map_or(Client([0; 4].into()), |Extension(client)| client);
+    let client = client.map_or(ClientAddress([0; 4].into()), |Extension(client)| client);
     let place = gateway
         .sockets
         .take(client.0, gateway.clock.monotonic())
-        .ok_or(Refusal::Overloaded)?;
+        .ok_or(RequestRejection::Overloaded)?;
 
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
@@ -85,7 +85,7 @@ pub async fn connect(
 
         if let Some((socket, visitor, thread)) = await_hello(socket, &account).await {
             let mut page = Page {
-                cards: Cards::new(gateway.bus.clone()),
+                cards: ApprovalCards::new(gateway.bus.clone()),
                 gateway,
                 client,
                 thread: history::named_thread(&visitor, thread),
@@ -132,7 +132,7 @@ async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket,
             Some((socket, Visitor { account, id }, thread))
         }
         Err((detail, place)) => {
-            let error = Refusal::Malformed { detail, place }.to_json();
+            let error = RequestRejection::Malformed { detail, place }.to_json();
             tracing::info!(%error, "chat connection rejected");
             let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
 
@@ -154,8 +154,8 @@ struct Gone;
 
 /// An open page.
 struct Page {
-    gateway: Gateway,
-    client: Client,
+    gateway: GatewayState,
+    client: ClientAddress,
     visitor: Visitor,
     /// The thread that it shows; none = the conversation without a thread.
     thread: Option<String>,
@@ -163,8 +163,8 @@ struct Page {
     opened: bool,
     socket: WebSocket,
     silent: u32,
-    place: Share,
-    cards: Cards,
+    place: PageSlot,
+    cards: ApprovalCards,
 }
 
 impl Page {
@@ -228,7 +228,7 @@ impl Page {
                     None => return Err(Gone),
                 },
                 decided = self.cards.next() => match decided {
-                    Some(cards::Decided { approval, status }) => {
+                    Some(cards::ClosedApproval { approval, status }) => {
                         self.send_to_page(&ToPage::Decided { approval: &approval, status }).await?;
                     }
                     None => return Err(Gone),
@@ -300,7 +300,7 @@ impl Page {
                     let detail = format!("invalid UTF-8 at byte {}", error.valid_up_to());
                     self.send_rejection(
                         None,
-                        &Refusal::Malformed {
+                        &RequestRejection::Malformed {
                             detail,
                             place: "message",
                         },
@@ -343,14 +343,18 @@ impl Page {
                 return self
                     .send_rejection(
                         None,
-                        &Refusal::Malformed {
+                        &RequestRejection::Malformed {
                             detail,
                             place: "message",
                         },
                     )
                     .await;
             }
-            Err((detail, place)) => return self.send_rejection(None, &Refusal::Malformed { detail, place }).await,
+            Err((detail, place)) => {
+                return self
+                    .send_rejection(None, &RequestRejection::Malformed { detail, place })
+                    .await;
+            }
         };
 
         if let Err(refusal) = self.gateway.check_rate(self.client) {
@@ -401,11 +405,11 @@ impl Page {
                 );
                 self.send_to_page(&ToPage::Owner).await
             }
-            Err(error) => self.send_rejection(None, &Refusal::OwnerLink(error)).await,
+            Err(error) => self.send_rejection(None, &RequestRejection::OwnerLink(error)).await,
         }
     }
 
-    async fn send_rejection(&mut self, id: Option<&str>, refusal: &Refusal) -> Result<(), Gone> {
+    async fn send_rejection(&mut self, id: Option<&str>, refusal: &RequestRejection) -> Result<(), Gone> {
         let error = refusal.to_json();
         tracing::info!(peer = self.visitor.id, id, %error, "chat message rejected");
         self.send_to_page(&ToPage::Error { id, error }).await

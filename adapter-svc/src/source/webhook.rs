@@ -21,11 +21,11 @@ use serde_json::json;
 use shared::model::event::EventId;
 use tracing::Instrument;
 
-use crate::error::Refusal;
-use crate::gateway::Gateway;
+use crate::error::RequestRejection;
+use crate::gateway::GatewayState;
 use crate::normalize;
 use crate::trace::accept_span;
-use endpoint::{Delivery, Scheme};
+use endpoint::{SignatureScheme, VerifiedRequest};
 
 /// Maximum size of a body, in bytes.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -35,16 +35,16 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// Returns [`Refusal`], as JSON with a status.
 pub async fn post_webhook(
-    State(gateway): State<Gateway>,
+    State(gateway): State<GatewayState>,
     source: Result<Path<String>, PathRejection>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let source = name(source)?;
     let (parts, body) = request.into_parts();
     let endpoint = gateway
         .webhooks
         .get(&source)
-        .ok_or_else(|| Refusal::UnknownSource(shorten_name(&source)))?;
+        .ok_or_else(|| RequestRejection::UnknownSource(shorten_name(&source)))?;
 
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
 
@@ -54,13 +54,13 @@ pub async fn post_webhook(
 
     let payload = payload::read(&parts.headers, &body)?;
     // Slack signs the check of a subscription like an event, although it is not one.
-    if endpoint.scheme == Scheme::Slack
+    if endpoint.scheme == SignatureScheme::Slack
         && let Some(challenge) = slack::url_challenge(&payload)
     {
         return Ok(axum::Json(json!({ "challenge": challenge })).into_response());
     }
 
-    let delivery = Delivery {
+    let delivery = VerifiedRequest {
         headers: &parts.headers,
         body: &body,
         payload: &payload,
@@ -89,29 +89,30 @@ pub async fn post_webhook(
 /// # Errors
 /// Returns [`Refusal`] if the source does not exist or the token is wrong.
 pub async fn get(
-    State(gateway): State<Gateway>,
+    State(gateway): State<GatewayState>,
     source: Result<Path<String>, PathRejection>,
     Query(query): Query<HashMap<String, String>>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestRejection> {
     let source = name(source)?;
     let token = gateway
         .webhooks
         .get(&source)
         .and_then(|endpoint| endpoint.verify_token.as_ref());
 
-    let token = token.ok_or_else(|| Refusal::UnknownSource(shorten_name(&source)))?;
+    let token = token.ok_or_else(|| RequestRejection::UnknownSource(shorten_name(&source)))?;
     match meta::answer_challenge(token, &query) {
         Some(challenge) => Ok(challenge.into_response()),
-        None => Err(Refusal::Signature(signature::SignatureError::Mismatch)),
+        None => Err(RequestRejection::Signature(signature::SignatureError::Mismatch)),
     }
 }
 
 /// Returns the name of the source from the path.
-fn name(path: Result<Path<String>, PathRejection>) -> Result<String, Refusal> {
-    path.map(|Path(name)| name).map_err(|error| Refusal::Malformed {
-        detail: error.body_text(),
-        place: "path",
-    })
+fn name(path: Result<Path<String>, PathRejection>) -> Result<String, RequestRejection> {
+    path.map(|Path(name)| name)
+        .map_err(|error| RequestRejection::Malformed {
+            detail: error.body_text(),
+            place: "path",
+        })
 }
 
 /// Returns a name from outside, shortened for a response and a log line.

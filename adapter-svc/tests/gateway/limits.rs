@@ -81,22 +81,22 @@ async fn what_the_server_would_never_take_is_refused_at_the_door() {
 
 #[tokio::test]
 async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() {
-    use adapter_svc::outbox::Outbox;
-    use adapter_svc::parcel::Parcel;
+    use adapter_svc::outbox::EventSpool;
+    use adapter_svc::parcel::EncodedEvent;
     use shared::model::event::{Event, EventId};
     use shared::model::time::UnixMillis;
     use shared::wire::headers::Carrier;
 
     let folder = tempfile::tempdir().expect("a folder");
-    let outbox = Outbox::open(&folder.path().join("spool"), 1 << 20)
+    let outbox = EventSpool::open(&folder.path().join("spool"), 1 << 20)
         .await
         .expect("a spool");
     let of = |id: &str| {
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
-        Parcel::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
+        EncodedEvent::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
     };
 
-    let broken = Parcel {
+    let broken = EncodedEvent {
         subject: "nexus event".to_owned(),
         ..of("crm:1")
     };

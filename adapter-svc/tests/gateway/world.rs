@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adapter_svc::AdapterConfig;
-use adapter_svc::service::{Running, Surroundings};
+use adapter_svc::service::{RunningAdapter, ServiceContext};
 use adapter_svc::source::events::access::TokenConfig;
 use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::Value;
@@ -34,7 +34,7 @@ pub(crate) struct World {
     pub(crate) folder: TempDir,
     pub(crate) client: reqwest::Client,
     shutdown: Shutdown,
-    running: Running,
+    running: RunningAdapter,
 }
 
 /// An answer over HTTP.
@@ -78,7 +78,7 @@ impl World {
 
         assert_eq!(config.find_faults(), Vec::<String>::new());
 
-        let around = Surroundings {
+        let around = ServiceContext {
             bus: bus.clone(),
             clock: clock.clone(),
             ids: Arc::new(SeededIds::new(7)),
@@ -87,7 +87,7 @@ impl World {
             drain: Duration::from_secs(2),
         };
 
-        let running = Running::start(&config, around).await.expect("it starts");
+        let running = RunningAdapter::start(&config, around).await.expect("it starts");
         let base = format!("http://{}", running.address);
         let client = reqwest::Client::builder().timeout(DEADLINE).build().expect("a client");
 

@@ -15,9 +15,9 @@ use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
-use super::{Channel, Shipment};
-use crate::attempt::Call;
-use crate::chunk::{Limit, Unit};
+use super::{Channel, SendRequest};
+use crate::attempt::CallOutcome;
+use crate::chunk::{ChunkLimit, LengthUnit};
 
 /// Name of the channel.
 pub const NAME: &str = "nats";
@@ -26,9 +26,9 @@ pub const NAME: &str = "nats";
 pub const LOCAL: [&str; 2] = ["cli", "http"];
 
 /// Maximum text of a part, in bytes: JSON escapes make it at most six times as long, still below the server's 1 MiB.
-pub const MAX_TEXT: Limit = Limit {
+pub const MAX_TEXT: ChunkLimit = ChunkLimit {
     max: 160 * 1024,
-    unit: Unit::Bytes,
+    unit: LengthUnit::Bytes,
 };
 
 /// The published form of a part.
@@ -68,7 +68,7 @@ impl NatsChannel {
 
 #[async_trait]
 impl Channel for NatsChannel {
-    fn part_limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
         Some(MAX_TEXT)
     }
 
@@ -76,7 +76,7 @@ impl Channel for NatsChannel {
         false
     }
 
-    async fn send(&self, shipment: &Shipment<'_>) -> Call {
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
         let part = Published {
             delivery: shipment.reply.id.to_string(),
             part: shipment.part.index,
@@ -97,10 +97,10 @@ impl Channel for NatsChannel {
             .core_publish_if(&to, &headers, body, || shipment.lease.is_live());
 
         if !sent.await {
-            return Call::Withheld;
+            return CallOutcome::Withheld;
         }
 
-        Call::Accepted {
+        CallOutcome::Accepted {
             platform_ids: Vec::new(),
             live: None,
         }

@@ -17,9 +17,9 @@ use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
 use super::nats::MAX_TEXT;
-use super::{Channel, Shipment};
-use crate::attempt::Call;
-use crate::chunk::Limit;
+use super::{Channel, SendRequest};
+use crate::attempt::CallOutcome;
+use crate::chunk::ChunkLimit;
 
 /// Name of the channel.
 pub const NAME: &str = "webchat";
@@ -58,7 +58,7 @@ impl WebchatChannel {
 
 #[async_trait]
 impl Channel for WebchatChannel {
-    fn part_limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
         Some(MAX_TEXT)
     }
 
@@ -66,7 +66,7 @@ impl Channel for WebchatChannel {
         false
     }
 
-    async fn send(&self, shipment: &Shipment<'_>) -> Call {
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
         let reply = shipment.reply;
         let part = Published {
             delivery: reply.id.to_string(),
@@ -97,13 +97,13 @@ impl Channel for WebchatChannel {
             Ok(_) | Err(RequestError::Service { .. }) => true,
             Err(RequestError::NoResponder { .. } | RequestError::Timeout { .. }) => false,
             Err(error @ RequestError::Answer { .. }) => {
-                return Call::Unreachable {
+                return CallOutcome::Unreachable {
                     reason: error.to_string(),
                 };
             }
         };
 
-        Call::Accepted {
+        CallOutcome::Accepted {
             platform_ids: Vec::new(),
             live: Some(live),
         }

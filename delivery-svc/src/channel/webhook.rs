@@ -18,9 +18,9 @@ use shared::wire::envelope::{Format, payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 
 use super::signature::SigningKey;
-use super::{Channel, Shipment};
-use crate::attempt::Call;
-use crate::chunk::Limit;
+use super::{Channel, SendRequest};
+use crate::attempt::CallOutcome;
+use crate::chunk::ChunkLimit;
 
 /// Name of the channel.
 pub const NAME: &str = "webhook";
@@ -36,18 +36,18 @@ const MAX_BODY_WAIT: Duration = Duration::from_secs(1);
 
 /// The endpoint to which an account's replies are sent.
 #[derive(Debug, Clone)]
-pub struct Endpoint {
+pub struct WebhookEndpoint {
     /// URL with the scheme `http` or `https`.
     pub url: reqwest::Url,
     /// Key that signs each call.
     pub key: SigningKey,
     /// Maximum size of a part; `None` = unlimited.
-    pub limit: Option<Limit>,
+    pub limit: Option<ChunkLimit>,
 }
 
 /// Timeouts of a call.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
+pub struct CallTimeouts {
     /// Maximum time until the connection is established.
     pub connect: Duration,
     /// Maximum time until the status of the response arrives.
@@ -58,7 +58,7 @@ pub struct Timeouts {
 #[derive(Debug)]
 pub struct WebhookChannel {
     client: reqwest::Client,
-    endpoints: HashMap<String, Endpoint>,
+    endpoints: HashMap<String, WebhookEndpoint>,
     /// Maximum time until the status of the response arrives.
     whole: Duration,
 }
@@ -68,7 +68,7 @@ impl WebhookChannel {
     ///
     /// # Errors
     /// Returns the HTTP client's error if it cannot be set up, for example without TLS.
-    pub fn new(endpoints: HashMap<String, Endpoint>, timeouts: Timeouts) -> Result<Self, reqwest::Error> {
+    pub fn new(endpoints: HashMap<String, WebhookEndpoint>, timeouts: CallTimeouts) -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .user_agent(concat!("nexus/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(timeouts.connect)
@@ -126,7 +126,7 @@ struct Data<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn from_shipment(shipment: &'a Shipment<'_>) -> Self {
+    fn from_shipment(shipment: &'a SendRequest<'_>) -> Self {
         let reply = shipment.reply;
         let target = &reply.delivery_context;
         let data = Data {
@@ -154,7 +154,7 @@ impl<'a> Body<'a> {
 }
 
 /// Returns the receiver's idempotency key.
-fn webhook_id(shipment: &Shipment<'_>) -> String {
+fn webhook_id(shipment: &SendRequest<'_>) -> String {
     match shipment.part.index {
         0 => shipment.reply.id.to_string(),
         part => format!("{}/{part}", shipment.reply.id),
@@ -163,7 +163,7 @@ fn webhook_id(shipment: &Shipment<'_>) -> String {
 
 #[async_trait]
 impl Channel for WebhookChannel {
-    fn part_limit(&self, account: &str) -> Option<Limit> {
+    fn part_limit(&self, account: &str) -> Option<ChunkLimit> {
         self.endpoints.get(account).and_then(|endpoint| endpoint.limit)
     }
 
@@ -171,9 +171,9 @@ impl Channel for WebhookChannel {
         true
     }
 
-    async fn send(&self, shipment: &Shipment<'_>) -> Call {
+    async fn send(&self, shipment: &SendRequest<'_>) -> CallOutcome {
         let Some(endpoint) = self.endpoints.get(shipment.account()) else {
-            return Call::Impossible {
+            return CallOutcome::Impossible {
                 reason: format!(
                     "channel {} has no account `{}`",
                     shipment.reply.delivery_context.channel,
@@ -205,19 +205,19 @@ impl Channel for WebhookChannel {
         let sent = tokio::select! {
             biased;
             sent = request.body(body).send() => sent,
-            () = run_for(self.whole) => return Call::Unreachable { reason: "timed out".to_owned() },
+            () = run_for(self.whole) => return CallOutcome::Unreachable { reason: "timed out".to_owned() },
         };
 
         match sent {
             Ok(response) => read(response).await,
-            Err(error) => Call::Unreachable { reason: chain(&error) },
+            Err(error) => CallOutcome::Unreachable { reason: chain(&error) },
         }
     }
 }
 
 /// Returns the outcome of a call whose status has arrived. The receiver has decided: a body that fails or stalls changes
 /// nothing.
-async fn read(mut response: reqwest::Response) -> Call {
+async fn read(mut response: reqwest::Response) -> CallOutcome {
     let code = response.status().as_u16();
     let retry_after = response
         .headers()
@@ -242,7 +242,7 @@ async fn read(mut response: reqwest::Response) -> Call {
         () = run_for(MAX_BODY_WAIT) => {}
     }
 
-    Call::Status {
+    CallOutcome::Status {
         code,
         retry_after,
         body: String::from_utf8_lossy(&said).into_owned(),

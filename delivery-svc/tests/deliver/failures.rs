@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delivery_svc::policy::{Action, Rule, SendPolicy};
+use delivery_svc::policy::{PolicyAction, PolicyRule, SendPolicy};
 use shared::bus::Outgoing;
 use shared::model::receipt::ReceiptStep;
 use shared::wire::headers::Headers;
@@ -186,10 +186,10 @@ async fn an_old_reply_published_again_behind_others_is_not_delivered_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_policy_denies_leaves_a_receipt_only() {
     let (world, receiver) = (World::start().await, Receiver::start(&[]).await);
-    let rule = Rule {
+    let rule = PolicyRule {
         channel: Some("webhook".to_owned()),
-        action: Action::Deny,
-        ..Rule::default()
+        action: PolicyAction::Deny,
+        ..PolicyRule::default()
     };
 
     let policy = SendPolicy {

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use delivery_svc::attempt::Call;
-use delivery_svc::calls::Calls;
+use delivery_svc::attempt::CallOutcome;
+use delivery_svc::calls::ProcessCalls;
 use delivery_svc::channel::nats::{self, NatsChannel};
 use delivery_svc::channel::signature::SigningKey;
 use delivery_svc::channel::webchat::{self, WebchatChannel};
-use delivery_svc::channel::webhook::{self, Endpoint, Timeouts, WebhookChannel};
-use delivery_svc::channel::{Channel, Channels, Shipment};
-use delivery_svc::chunk::Limit;
-use delivery_svc::desk::{Bounds, run_partition};
-use delivery_svc::effects::Outfit;
+use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
+use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
+use delivery_svc::chunk::ChunkLimit;
+use delivery_svc::desk::{WorkerBounds, run_partition};
+use delivery_svc::effects::DelivererContext;
 use delivery_svc::former;
 use delivery_svc::lost::LostReplies;
 use delivery_svc::policy::SendPolicy;
@@ -70,7 +70,7 @@ struct Broken;
 
 #[async_trait::async_trait]
 impl Channel for Broken {
-    fn part_limit(&self, _account: &str) -> Option<Limit> {
+    fn part_limit(&self, _account: &str) -> Option<ChunkLimit> {
         None
     }
 
@@ -78,7 +78,7 @@ impl Channel for Broken {
         true
     }
 
-    async fn send(&self, _shipment: &Shipment<'_>) -> Call {
+    async fn send(&self, _shipment: &SendRequest<'_>) -> CallOutcome {
         panic!("the adapter is broken")
     }
 }
@@ -215,7 +215,7 @@ async fn connect(url: String) -> Bus {
 async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) {
     let bus = connect(url).await;
     let key = SigningKey::parse(SECRET).expect("a key");
-    let endpoint = |url: String| Endpoint {
+    let endpoint = |url: String| WebhookEndpoint {
         url: url.parse().expect("a URL"),
         key,
         limit: None,
@@ -228,11 +228,11 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
         .map(|e| ("demo".to_owned(), e))
         .collect();
 
-    let timeouts = Timeouts {
+    let timeouts = CallTimeouts {
         connect: Duration::from_secs(30),
         whole: Duration::from_secs(30),
     };
-    let channels = Channels::default()
+    let channels = ChannelRegistry::default()
         .with(nats::NAME, NatsChannel::new(bus.clone()))
         .with("broken", Broken)
         .with(webchat::NAME, WebchatChannel::new(bus.clone(), Duration::from_secs(30)))
@@ -241,11 +241,11 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
             WebhookChannel::new(endpoints, timeouts).expect("a client"),
         );
 
-    let outfit = Arc::new(Outfit {
+    let outfit = Arc::new(DelivererContext {
         bus: bus.clone(),
         witness: delivery_svc::receipts::receipts_witness(&bus),
         channels,
-        calls: Calls::new(Arc::new(SystemClock)),
+        calls: ProcessCalls::new(Arc::new(SystemClock)),
         instance: instance.clone(),
         patience: Duration::from_secs(30),
         policy: setup.policy,
@@ -273,7 +273,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     tokio::spawn(async move { former::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
     tokio::spawn(LostReplies::new(Arc::clone(&outfit)).watch_queue(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
-    let bounds = Bounds {
+    let bounds = WorkerBounds {
         in_flight: 256,
         drain: Duration::from_secs(5),
     };

@@ -14,14 +14,14 @@ use shared::model::permission::{Level, permitted};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::plan::{Plan, plan_schedule};
-use super::registry::{Budgets, MAX_DEPTH, MAX_PENDING, Registry};
+use super::plan::{IntentPlan, plan_schedule};
+use super::registry::{DailyBudgets, KindRegistry, MAX_DEPTH, MAX_PENDING};
 
 /// An intent that may be admitted, once its booking is in the agent's book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fit {
+pub struct AdmissibleIntent {
     /// When it fires.
-    pub plan: Plan,
+    pub plan: IntentPlan,
     /// What it reserves.
     pub booking: Booking,
 }
@@ -29,7 +29,7 @@ pub struct Fit {
 /// The whole record of `proposal` under `id`, with the approval that kind, policy and wish demand together. A kind that
 /// nobody declared demands nothing: it is refused anyway.
 #[must_use]
-pub fn record(registry: &Registry, proposal: &ProposeIntent, id: Ulid) -> HookIntent {
+pub fn record(registry: &KindRegistry, proposal: &ProposeIntent, id: Ulid) -> HookIntent {
     let wish = proposal.wish.clone();
     let of_kind = registry
         .kind(&wish.kind)
@@ -66,7 +66,7 @@ pub fn record(registry: &Registry, proposal: &ProposeIntent, id: Ulid) -> HookIn
 /// # Errors
 /// The first [`Rejection`], in the order of the module's first line.
 pub fn check_entitled(
-    registry: &Registry,
+    registry: &KindRegistry,
     intent: &HookIntent,
     proposal: &ProposeIntent,
     depth: u8,
@@ -193,12 +193,12 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
 /// # Errors
 /// [`Rejection`]: bad schedule, expired, too many, over budget.
 pub fn check_fit(
-    registry: &Registry,
+    registry: &KindRegistry,
     intent: &HookIntent,
     schedule: &IntentSchedule,
     book: &AgentBook,
     now: UnixMillis,
-) -> Result<Fit, Rejection> {
+) -> Result<AdmissibleIntent, Rejection> {
     let plan = plan_schedule(schedule, now).map_err(|why| Rejection::BadSchedule { why })?;
     let expired = |expires: UnixMillis| expires <= now || plan.due.is_some_and(|due| due > expires);
     if intent.expires_at.is_some_and(expired) {
@@ -227,10 +227,10 @@ pub fn check_fit(
         .map_or_else(|| others.heaviest(day_of(now)), |due| others.charge_of(day_of(due)));
     check_budgets(&booking, charged, registry.budgets_of(&intent.agent))?;
 
-    Ok(Fit { plan, booking })
+    Ok(AdmissibleIntent { plan, booking })
 }
 
-fn check_budgets(booking: &Booking, charged: Charge, budgets: Budgets) -> Result<(), Rejection> {
+fn check_budgets(booking: &Booking, charged: Charge, budgets: DailyBudgets) -> Result<(), Rejection> {
     let firings = charged.firings + u64::from(booking.firings);
     let tokens = charged.tokens + booking.tokens;
     for (budget, needed, limit) in [

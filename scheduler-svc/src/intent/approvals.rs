@@ -31,14 +31,14 @@ const MAX_TRIES: u32 = 16;
 
 /// Where approvals are.
 #[derive(Debug)]
-pub struct Approvals {
+pub struct IntentApprovals {
     bus: Bus,
     values: Kv<Confirmation>,
 }
 
 /// A decision.
 #[derive(Debug, Clone, Copy)]
-pub struct Decision<'a> {
+pub struct IntentDecision<'a> {
     /// Yes or no.
     pub approve: bool,
     /// Who says so.
@@ -99,7 +99,7 @@ fn retention(intent: &Intent, now: UnixMillis) -> Duration {
     KEPT + Duration::from_millis(u64::try_from(ahead).unwrap_or(0))
 }
 
-impl Approvals {
+impl IntentApprovals {
     /// On `bus`.
     #[must_use]
     pub fn new(bus: &Bus) -> Self {
@@ -192,7 +192,7 @@ impl Approvals {
     pub async fn decide_approval(
         &self,
         intent: &Intent,
-        decision: Decision<'_>,
+        decision: IntentDecision<'_>,
         now: UnixMillis,
     ) -> Result<Confirmation, HandleIntentError> {
         let id = intent.intent.id;

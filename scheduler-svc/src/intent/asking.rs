@@ -9,15 +9,15 @@ use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatu
 use shared::model::time::UnixMillis;
 
 use super::approvals::ASK_AHEAD_MS;
-use super::clerk::{Clerk, RUNTIME, occurrence_after};
+use super::clerk::{IntentExecutor, RUNTIME, occurrence_after};
 use super::error::HandleIntentError;
-use super::machine::{self, Cause};
+use super::machine::{self, StepCause};
 use super::timers;
 
 /// How much later than now an approver is asked at the earliest, ms.
 const SOON_MS: i64 = 2_000;
 
-impl Clerk {
+impl IntentExecutor {
     /// Stores what wakes `intent` for its occurrence `due`, and what has its approver asked ahead of it.
     ///
     /// # Errors
@@ -74,14 +74,14 @@ impl Clerk {
 
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
             return self
-                .cancel_entry(entry, code, false, Cause { by, why, at: now })
+                .cancel_entry(entry, code, false, StepCause { by, why, at: now })
                 .await
                 .map(|_| None);
         };
 
         self.set_wakeups(intent, due).await?;
         let mut next = machine::next_value(intent);
-        machine::skip_occurrence(&mut next, due, code, Cause { by, why, at: now })?;
+        machine::skip_occurrence(&mut next, due, code, StepCause { by, why, at: now })?;
 
         self.store.advance_intent(entry, next).await.map(|_| None)
     }

@@ -17,7 +17,7 @@ use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use ulid::Ulid;
 
-use super::clerk::Clerk;
+use super::clerk::IntentExecutor;
 use super::outcome::ends_something;
 
 /// Firings listened for at once; what is above is left to the timers.
@@ -34,7 +34,7 @@ const LOOKS: [Duration; 4] = [
 
 /// Listens for the ends of turns.
 #[derive(Debug)]
-pub struct Bell {
+pub struct TurnListener {
     bus: Bus,
     ears: Arc<Semaphore>,
     shutdown: Shutdown,
@@ -42,12 +42,12 @@ pub struct Bell {
 
 /// One session being listened to.
 #[derive(Debug)]
-pub struct Ear {
+pub struct SessionListener {
     heard: CoreSubscription,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Bell {
+impl TurnListener {
     /// On `bus`, until `shutdown`.
     #[must_use]
     pub fn new(bus: Bus, shutdown: Shutdown) -> Self {
@@ -59,14 +59,21 @@ impl Bell {
     }
 
     /// Begins to listen to `session`; to be called before anything is published that could end there.
-    pub async fn listen(&self, session: &SessionRef) -> Option<Ear> {
+    pub async fn listen(&self, session: &SessionRef) -> Option<SessionListener> {
         let permit = Arc::clone(&self.ears).try_acquire_owned().ok()?;
         let heard = self.bus.core_subscribe(&subject::ledger(session)).await.ok()?;
-        Some(Ear { heard, _permit: permit })
+        Some(SessionListener { heard, _permit: permit })
     }
 
     /// Has `clerk` look whenever `ear` hears of an end, until the firing `nominal` of `id` is over.
-    pub fn await_end(&self, clerk: Arc<Clerk>, mut ear: Ear, agent: String, id: Ulid, nominal: UnixMillis) {
+    pub fn await_end(
+        &self,
+        clerk: Arc<IntentExecutor>,
+        mut ear: SessionListener,
+        agent: String,
+        id: Ulid,
+        nominal: UnixMillis,
+    ) {
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             let listening = async {

@@ -11,27 +11,27 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
 use ulid::Ulid;
 
-use super::admission::{Fit, check_fit};
+use super::admission::{AdmissibleIntent, check_fit};
 use super::error::HandleIntentError;
-use super::registry::Registry;
+use super::registry::KindRegistry;
 
 /// Tries of one change while others change the same book.
 const MAX_TRIES: u32 = 64;
 
 /// Where agents' books are.
 #[derive(Debug)]
-pub struct Books {
+pub struct BudgetLedger {
     values: Kv<AgentBook>,
     instance: String,
     writes: AtomicU64,
 }
 
 /// A book as it was read, and the revision at which it can be overwritten.
-pub type Read = (AgentBook, u64);
+pub type VersionedBook = (AgentBook, u64);
 
 /// What is to be reserved.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ReservationRequest<'a> {
     /// For which intent.
     pub intent: &'a HookIntent,
     /// With which schedule.
@@ -44,7 +44,7 @@ fn key(agent: &str) -> String {
     format!("a.{}", token(agent))
 }
 
-impl Books {
+impl BudgetLedger {
     /// On `bus`, for the replica `instance`.
     #[must_use]
     pub fn new(bus: &Bus, instance: &str) -> Self {
@@ -63,12 +63,12 @@ impl Books {
     /// [`HandleIntentError`] where the book cannot be read or written; that of `arm`.
     pub async fn reserve_budget<Armed: Future<Output = Result<(), HandleIntentError>>>(
         &self,
-        registry: &Registry,
-        wanted: Wanted<'_>,
-        mut known: Option<Read>,
-        arm: impl Fn(Fit) -> Armed,
-    ) -> Result<Result<Fit, Rejection>, HandleIntentError> {
-        let Wanted { intent, schedule, now } = wanted;
+        registry: &KindRegistry,
+        wanted: ReservationRequest<'_>,
+        mut known: Option<VersionedBook>,
+        arm: impl Fn(AdmissibleIntent) -> Armed,
+    ) -> Result<Result<AdmissibleIntent, Rejection>, HandleIntentError> {
+        let ReservationRequest { intent, schedule, now } = wanted;
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = match known.take() {
                 Some(read) => read,
@@ -119,7 +119,7 @@ impl Books {
     ///
     /// # Errors
     /// [`HandleIntentError`] where it cannot be read.
-    pub async fn read(&self, agent: &str) -> Result<Read, HandleIntentError> {
+    pub async fn read(&self, agent: &str) -> Result<VersionedBook, HandleIntentError> {
         let found = self.values.get(&key(agent)).await?;
         Ok(found.map_or_else(Default::default, |entry| (entry.value, entry.revision)))
     }

@@ -17,7 +17,7 @@ use shared::wire::topology::streams::{AUDIT, EVENTS};
 use super::approvals::ASK_AHEAD_MS;
 use super::error::HandleIntentError;
 use super::refold::{Refolded, refold};
-use super::store::{Store, key, record_number};
+use super::store::{IntentStore, key, record_number};
 use super::{conditions, looking, machine, timers};
 
 /// How intents that are behind `AUDIT` are named where that is told of.
@@ -33,7 +33,7 @@ struct Lacking {
     upon: u64,
 }
 
-impl Store {
+impl IntentStore {
     /// How many values were behind `AUDIT` since the process began.
     #[must_use]
     pub fn caught_up(&self) -> u64 {

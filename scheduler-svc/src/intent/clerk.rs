@@ -19,14 +19,14 @@ use shared::wire::topology::streams::DISPATCHES;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use super::approvals::Approvals;
-use super::bell::Bell;
-use super::books::Books;
+use super::approvals::IntentApprovals;
+use super::bell::TurnListener;
+use super::books::BudgetLedger;
 use super::error::HandleIntentError;
-use super::machine::{self, Cause, Ending};
-use super::quiet::{self, Quiet};
-use super::registry::Registry;
-use super::store::Store;
+use super::machine::{self, FiringEnd, StepCause};
+use super::quiet::{self, IdleVerdict};
+use super::registry::KindRegistry;
+use super::store::IntentStore;
 use super::{firing, hooks, looking, lost, plan, sending, timers};
 
 /// Tries of one step while others take steps on the same intent.
@@ -50,24 +50,24 @@ pub(super) enum Publication {
 
 /// Whoever acts on intents that are there.
 #[derive(Debug)]
-pub struct Clerk {
+pub struct IntentExecutor {
     /// The bus.
     pub bus: Bus,
     /// The clock.
     pub clock: SharedClock,
     /// The kinds.
-    pub registry: Registry,
+    pub registry: KindRegistry,
     /// Intents.
-    pub store: Store,
+    pub store: IntentStore,
     /// Agents' books.
-    pub books: Books,
+    pub books: BudgetLedger,
     /// Approvals.
-    pub approvals: Approvals,
+    pub approvals: IntentApprovals,
     /// Listens for ends.
-    pub bell: Bell,
+    pub bell: TurnListener,
 }
 
-impl Clerk {
+impl IntentExecutor {
     /// What `timer` rings for is done, if it is still to be done.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Clerk {
             return self.withdraw_waiting(entry, IntentCode::UserTurn, now).await;
         }
 
-        let runtime = Cause {
+        let runtime = StepCause {
             by: RUNTIME,
             why: "",
             at: now,
@@ -186,7 +186,8 @@ impl Clerk {
         let by = yes.decided_by.as_deref().unwrap_or(RUNTIME);
         let why = yes.response.as_deref().unwrap_or_default();
 
-        self.fire_intent(entry, nominal, code, Cause { by, why, at: now }).await
+        self.fire_intent(entry, nominal, code, StepCause { by, why, at: now })
+            .await
     }
 
     /// Withdraws `entry`, which waits, because of `code`.
@@ -197,7 +198,7 @@ impl Clerk {
         at: UnixMillis,
     ) -> Result<(), HandleIntentError> {
         let (by, why) = (RUNTIME, "");
-        self.cancel_entry(entry, code, false, Cause { by, why, at })
+        self.cancel_entry(entry, code, false, StepCause { by, why, at })
             .await
             .map(drop)
     }
@@ -219,9 +220,9 @@ impl Clerk {
         }
 
         match quiet::check_quiet(&self.bus, intent, now).await? {
-            Quiet::Holds => Ok(Condition::Holds),
-            Quiet::LookAgain(_) if over => Ok(Condition::Over),
-            Quiet::LookAgain(at) => {
+            IdleVerdict::Holds => Ok(Condition::Holds),
+            IdleVerdict::LookAgain(_) if over => Ok(Condition::Over),
+            IdleVerdict::LookAgain(at) => {
                 let at = intent.deadline.map_or(at, |deadline| at.min(deadline));
                 timers::set_timer(&self.bus, &timers::new_timer(intent, TimerPurpose::Fire, at), at).await?;
                 Ok(Condition::Waits)
@@ -234,7 +235,7 @@ impl Clerk {
         entry: &Entry<Intent>,
         nominal: UnixMillis,
         code: IntentCode,
-        cause: Cause<'_>,
+        cause: StepCause<'_>,
     ) -> Result<(), HandleIntentError> {
         let now = cause.at;
         let look = timers::new_timer(&entry.value, TimerPurpose::Outcome, nominal);
@@ -360,7 +361,7 @@ impl Clerk {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn finish_firing(&self, entry: &Entry<Intent>, ending: &Ending) -> Result<(), HandleIntentError> {
+    pub async fn finish_firing(&self, entry: &Entry<Intent>, ending: &FiringEnd) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();

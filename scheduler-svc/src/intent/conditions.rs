@@ -24,7 +24,7 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::EVENTS;
 
-use super::clerk::Clerk;
+use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
 
 /// How the places of marks in `EVENTS` are named where they are told of.
@@ -100,8 +100,8 @@ struct Awaited {
 }
 
 /// Reads events for the intents that wait for one.
-pub struct Conditions {
-    clerk: Arc<Clerk>,
+pub struct ConditionWatcher {
+    clerk: Arc<IntentExecutor>,
     marks: BTreeMap<String, Awaited>,
     reader: Option<Ordered>,
     /// Everything up to here was read; without a time where nothing was yet.
@@ -113,7 +113,7 @@ pub struct Conditions {
     waiting: VecDeque<Match>,
 }
 
-impl std::fmt::Debug for Conditions {
+impl std::fmt::Debug for ConditionWatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Conditions")
             .field("marks", &self.marks.len())
@@ -121,10 +121,10 @@ impl std::fmt::Debug for Conditions {
     }
 }
 
-impl Conditions {
+impl ConditionWatcher {
     /// For `clerk`.
     #[must_use]
-    pub fn new(clerk: Arc<Clerk>) -> Self {
+    pub fn new(clerk: Arc<IntentExecutor>) -> Self {
         Self {
             clerk,
             marks: BTreeMap::new(),

@@ -22,12 +22,12 @@ use shared::wire::envelope::Wire as _;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 
-use super::admission::{Fit, check_entitled, delivery_target, record};
-use super::approvals::Decision;
-use super::books::{Read, Wanted};
-use super::clerk::{Clerk, RUNTIME};
+use super::admission::{AdmissibleIntent, check_entitled, delivery_target, record};
+use super::approvals::IntentDecision;
+use super::books::{ReservationRequest, VersionedBook};
+use super::clerk::{IntentExecutor, RUNTIME};
 use super::error::HandleIntentError;
-use super::machine::{self, Cause, Setting};
+use super::machine::{self, AdmissionContext, StepCause};
 use super::{approvals, conditions, quiet, timers};
 
 /// Tries of one question while others take steps on the same intent.
@@ -39,9 +39,9 @@ const DEFAULT_LISTED: usize = 50;
 
 /// Where intents are asked for.
 #[derive(Debug)]
-pub struct Desk {
+pub struct IntentService {
     /// Whoever acts on those that are there.
-    pub clerk: Arc<Clerk>,
+    pub clerk: Arc<IntentExecutor>,
     /// Where names of intents come from that nobody named.
     pub ids: IdSource,
     /// The person who decides, besides whoever holds the installation itself.
@@ -62,7 +62,7 @@ fn asker_name(agent: Option<&str>, by: Option<&str>) -> String {
     agent.map_or_else(|| by.unwrap_or("operator").to_owned(), |agent| format!("agent:{agent}"))
 }
 
-impl Desk {
+impl IntentService {
     /// Admits what is asked for, or refuses it and says why.
     ///
     /// # Errors
@@ -82,13 +82,13 @@ impl Desk {
         let entitled = check_entitled(&clerk.registry, &intent, &question, depth);
         let to = delivery_target(&intent, &question);
         let by = asker_name(Some(&question.agent), None);
-        let cause = Cause {
+        let cause = StepCause {
             by: &by,
             why: &intent.reason.clone(),
             at: clerk.clock.now(),
         };
 
-        let setting = Setting {
+        let setting = AdmissionContext {
             permissions: question.permissions.clone(),
             asked_in: to
                 .as_ref()
@@ -195,21 +195,21 @@ impl Desk {
         }
 
         let from = events_from(clerk, schedule).await?;
-        let moved = |fit: Fit| -> Result<Intent, HandleIntentError> {
+        let moved = |fit: AdmissibleIntent| -> Result<Intent, HandleIntentError> {
             let mut next = machine::next_value(intent);
             machine::reschedule_intent(
                 &mut next,
                 schedule.clone(),
                 &fit.plan,
                 &from,
-                Cause { by, why, at: now },
+                StepCause { by, why, at: now },
             )?;
 
             Ok(next)
         };
 
         let record = &intent.intent;
-        let wanted = Wanted {
+        let wanted = ReservationRequest {
             intent: record,
             schedule,
             now,
@@ -329,7 +329,7 @@ impl Desk {
             )));
         }
 
-        let decision = Decision {
+        let decision = IntentDecision {
             approve: question.approve,
             by: &question.by,
             response: question.response.as_deref(),
@@ -363,21 +363,21 @@ fn answer_of(intent: &Intent) -> IntentAnswer {
 
 /// Admits `value`, which is `entry`'s next or the first of its name; refuses it where it does not fit.
 async fn admit_intent(
-    clerk: &Clerk,
+    clerk: &IntentExecutor,
     entry: Option<&Entry<Intent>>,
     value: Intent,
-    book: Option<Read>,
+    book: Option<VersionedBook>,
     (by, why): (&str, &str),
 ) -> Result<Entry<Intent>, HandleIntentError> {
     let (record, now) = (&value.intent, clerk.clock.now());
     let from = events_from(clerk, &record.schedule).await?;
-    let admitted = |fit: Fit| -> Result<Intent, HandleIntentError> {
+    let admitted = |fit: AdmissibleIntent| -> Result<Intent, HandleIntentError> {
         let mut next = value.clone();
-        machine::admit_intent(&mut next, &fit.plan, &from, Cause { by, why, at: now })?;
+        machine::admit_intent(&mut next, &fit.plan, &from, StepCause { by, why, at: now })?;
         Ok(next)
     };
 
-    let wanted = Wanted {
+    let wanted = ReservationRequest {
         intent: record,
         schedule: &record.schedule,
         now,
@@ -390,7 +390,7 @@ async fn admit_intent(
 }
 
 async fn reject_intent(
-    clerk: &Clerk,
+    clerk: &IntentExecutor,
     entry: Option<&Entry<Intent>>,
     mut value: Intent,
     rejection: Rejection,
@@ -401,12 +401,12 @@ async fn reject_intent(
     metrics::counter!("nexus_scheduler_intents_rejected_total", "code" => rejection.code()).increment(1);
     let why = rejection.to_string();
     let at = clerk.clock.now();
-    machine::reject_intent(&mut value, rejection, code, Cause { by, why: &why, at })?;
+    machine::reject_intent(&mut value, rejection, code, StepCause { by, why: &why, at })?;
     write(clerk, entry, value).await
 }
 
 async fn write(
-    clerk: &Clerk,
+    clerk: &IntentExecutor,
     entry: Option<&Entry<Intent>>,
     value: Intent,
 ) -> Result<Entry<Intent>, HandleIntentError> {
@@ -417,7 +417,7 @@ async fn write(
 }
 
 /// Stores what wakes `value`: its timer, and its mark where it waits for an event.
-async fn arm_intent(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), HandleIntentError> {
+async fn arm_intent(clerk: &IntentExecutor, value: &Intent, fit: &AdmissibleIntent) -> Result<(), HandleIntentError> {
     let rings = fit.plan.rings;
     match value.due {
         Some(due) => clerk.set_wakeups(value, due).await?,
@@ -430,7 +430,7 @@ async fn arm_intent(clerk: &Clerk, value: &Intent, fit: &Fit) -> Result<(), Hand
 }
 
 /// Behind which message of `EVENTS` events count for `schedule`.
-async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<Position, HandleIntentError> {
+async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Result<Position, HandleIntentError> {
     match schedule {
         IntentSchedule::EventMatches { .. } => Ok(clerk.bus.end_of(EVENTS).await?),
         IntentSchedule::At { .. }
@@ -446,7 +446,7 @@ async fn events_from(clerk: &Clerk, schedule: &IntentSchedule) -> Result<Positio
 ///
 /// # Errors
 /// [`HandleIntentError`]; a conflict where somebody else has written.
-pub(super) async fn decide_admission(clerk: &Clerk, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
     let confirmation = clerk.approvals.ask_approval(&entry.value, clerk.clock.now()).await?;
     let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
     let next = machine::next_value(&entry.value);

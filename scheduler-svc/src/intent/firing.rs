@@ -243,8 +243,8 @@ mod tests {
 
     use super::*;
     use crate::intent::admission::record;
-    use crate::intent::machine::{Cause, Setting, new_intent};
-    use crate::intent::registry::Registry;
+    use crate::intent::machine::{AdmissionContext, StepCause, new_intent};
+    use crate::intent::registry::KindRegistry;
 
     const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 
@@ -268,15 +268,15 @@ mod tests {
             causation: None,
         };
 
-        let registry = Registry::shipped_registry().expect("right");
-        let setting = Setting {
+        let registry = KindRegistry::shipped_registry().expect("right");
+        let setting = AdmissionContext {
             permissions: proposal.permissions.clone(),
             delivery_context: proposal.delivery_context.clone(),
             asked_in: None,
             depth: 2,
         };
 
-        let cause = Cause {
+        let cause = StepCause {
             by: "agent:anna",
             why: "",
             at: NOW,

@@ -18,7 +18,7 @@ use shared::wire::topology::streams::INVOCATIONS;
 
 use super::error::HandleIntentError;
 use super::firing::hook_of;
-use super::machine::Ending;
+use super::machine::FiringEnd;
 
 /// Waits between looks after the event is published; later ones are the timer's.
 const LOOKS: [Duration; 5] = [
@@ -37,7 +37,7 @@ const ABSENT: u16 = 404;
 ///
 /// # Errors
 /// [`HandleIntentError`] where the record cannot be read.
-pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<FiringEnd>, HandleIntentError> {
     for wait in LOOKS {
         pause(wait).await;
         if let Some(ending) = hook_ending(bus, intent, event).await? {
@@ -51,7 +51,7 @@ pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Opt
 ///
 /// # Errors
 /// [`HandleIntentError`] where the record cannot be read.
-pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<FiringEnd>, HandleIntentError> {
     // Whatever its partition: `EVENTS`, which says that, may have lost the event.
     let stored = bus
         .last_on_subject(INVOCATIONS, &invocation_anywhere(&event.id))
@@ -87,7 +87,7 @@ pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Op
         },
     };
 
-    Ok(Some(Ending { code, why }))
+    Ok(Some(FiringEnd { code, why }))
 }
 
 /// Whether the hook of this name sees events, or why not; an error where nobody can tell now.

@@ -11,10 +11,10 @@ use shared::wire::subject;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use super::clerk::{Clerk, Publication};
+use super::clerk::{IntentExecutor, Publication};
 use super::error::HandleIntentError;
-use super::machine::Ending;
-use super::outcome::{Found, Search};
+use super::machine::FiringEnd;
+use super::outcome::{OutcomeSearch, SearchResult};
 use super::{firing, hooks, lost, sending, timers};
 
 /// Tries of one look while others take steps on the same intent.
@@ -41,7 +41,7 @@ enum Look {
     Unknown,
 }
 
-impl Clerk {
+impl IntentExecutor {
     pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
         let look = self.poll_outcome(&timer.agent, timer.intent, timer.nominal).await?;
         let patience = match look {
@@ -60,7 +60,7 @@ impl Clerk {
         let now = self.clock.now();
         let elapsed = now.since(running.at);
         if elapsed >= patience {
-            let ending = Ending {
+            let ending = FiringEnd {
                 code: IntentCode::NoOutcome,
                 why: format!("nobody could say within {} h how its turn ended", patience / 3_600_000),
             };
@@ -116,9 +116,9 @@ impl Clerk {
 
             let ending = match running.dispatch {
                 Some(dispatch) => match self.search_ledger(&entry.value, dispatch, running.at).await? {
-                    Found::Ended(ending) => ending,
-                    Found::Runs(_) => return Ok(Look::Runs),
-                    Found::NotYet | Found::Further => return Ok(Look::Unknown),
+                    SearchResult::Ended(ending) => ending,
+                    SearchResult::Runs(_) => return Ok(Look::Runs),
+                    SearchResult::NotYet | SearchResult::Further => return Ok(Look::Unknown),
                 },
                 None => match self.without_turn(&entry.value, nominal, running.at).await? {
                     Some(ending) => ending,
@@ -141,7 +141,7 @@ impl Clerk {
         intent: &Intent,
         nominal: UnixMillis,
         at: UnixMillis,
-    ) -> Result<Option<Ending>, HandleIntentError> {
+    ) -> Result<Option<FiringEnd>, HandleIntentError> {
         if let Some(reply) = firing::firing_reply(intent, nominal)? {
             return sending::delivery_ending(&self.bus, &reply, 0).await;
         }
@@ -162,29 +162,36 @@ impl Clerk {
         };
 
         Ok(match self.search_ledger(intent, dispatch, running.at).await? {
-            Found::Runs(in_turn) => in_turn == Some(turn),
-            Found::Ended(_) | Found::NotYet | Found::Further => false,
+            SearchResult::Runs(in_turn) => in_turn == Some(turn),
+            SearchResult::Ended(_) | SearchResult::NotYet | SearchResult::Further => false,
         })
     }
 
-    async fn search_ledger(&self, intent: &Intent, dispatch: Ulid, at: UnixMillis) -> Result<Found, HandleIntentError> {
-        let mut search = Search::new(dispatch, at);
+    async fn search_ledger(
+        &self,
+        intent: &Intent,
+        dispatch: Ulid,
+        at: UnixMillis,
+    ) -> Result<SearchResult, HandleIntentError> {
+        let mut search = OutcomeSearch::new(dispatch, at);
         let subject = subject::ledger(&intent.target());
         let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
         for _ in 0..MAX_RECORDS {
-            let Some(stored) = next else { return Ok(Found::NotYet) };
+            let Some(stored) = next else {
+                return Ok(SearchResult::NotYet);
+            };
             let Ok(record) = stored.decode::<LedgerRecord>() else {
-                return Ok(Found::NotYet);
+                return Ok(SearchResult::NotYet);
             };
 
             match search.feed_record(&record) {
-                Found::Further => {}
-                found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return Ok(found),
+                SearchResult::Further => {}
+                found @ (SearchResult::Ended(_) | SearchResult::Runs(_) | SearchResult::NotYet) => return Ok(found),
             }
 
             next = self.bus.before(LEDGER, &stored).await?;
         }
 
-        Ok(Found::Further)
+        Ok(SearchResult::Further)
     }
 }

@@ -15,7 +15,7 @@ use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::plan::Plan;
+use super::plan::IntentPlan;
 
 /// A step that the lifecycle does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub struct TakeStepError {
 
 /// Who takes a step, when, and why in words.
 #[derive(Debug, Clone, Copy)]
-pub struct Cause<'a> {
+pub struct StepCause<'a> {
     /// `agent:{persona}`, `runtime`, or an operator's name.
     pub by: &'a str,
     /// In words.
@@ -40,7 +40,7 @@ pub struct Cause<'a> {
 
 /// How a firing ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
+pub struct FiringEnd {
     /// `Done`, `TurnFailed`, `TurnInterrupted`, `DispatchDropped` or `NoOutcome`.
     pub code: IntentCode,
     /// In words.
@@ -49,7 +49,7 @@ pub struct Ending {
 
 /// What is known of an intent when it is asked for, besides its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
+pub struct AdmissionContext {
     /// What its turns may do.
     pub permissions: PermissionSet,
     /// Where their answers go.
@@ -62,7 +62,7 @@ pub struct Setting {
 
 /// An intent that was just asked for.
 #[must_use]
-pub fn new_intent(intent: HookIntent, setting: Setting, cause: Cause<'_>) -> Intent {
+pub fn new_intent(intent: HookIntent, setting: AdmissionContext, cause: StepCause<'_>) -> Intent {
     let mut value = Intent {
         status: IntentStatus::Proposed,
         n: 0,
@@ -108,7 +108,12 @@ pub fn next_value(value: &Intent) -> Intent {
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn admit_intent(value: &mut Intent, plan: &Plan, events: &Position, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn admit_intent(
+    value: &mut Intent,
+    plan: &IntentPlan,
+    events: &Position,
+    cause: StepCause<'_>,
+) -> Result<(), TakeStepError> {
     value.due = plan.due;
     value.deadline = plan.deadline;
     count_from(value, events);
@@ -123,7 +128,7 @@ pub fn reject_intent(
     value: &mut Intent,
     rejection: Rejection,
     code: IntentCode,
-    cause: Cause<'_>,
+    cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     step(value, IntentStatus::Rejected, code, cause)?;
     if let Some(record) = value.records.last_mut() {
@@ -142,7 +147,7 @@ pub fn fire_intent(
     nominal: UnixMillis,
     dispatch: Option<Ulid>,
     code: IntentCode,
-    cause: Cause<'_>,
+    cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     value.due = Some(nominal);
     step(value, IntentStatus::Running, code, cause)?;
@@ -162,11 +167,11 @@ pub fn fire_intent(
 /// [`TakeStepError`].
 pub fn end_firing(
     value: &mut Intent,
-    ending: &Ending,
+    ending: &FiringEnd,
     next: Option<UnixMillis>,
     at: UnixMillis,
 ) -> Result<(), TakeStepError> {
-    let cause = Cause {
+    let cause = StepCause {
         by: "runtime",
         why: &ending.why,
         at,
@@ -200,7 +205,7 @@ pub fn cancel_intent(
     value: &mut Intent,
     code: IntentCode,
     spares_turn: bool,
-    cause: Cause<'_>,
+    cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     value.due = None;
     step(value, IntentStatus::Canceled, code, cause)?;
@@ -225,7 +230,7 @@ pub fn skip_occurrence(
     value: &mut Intent,
     next: UnixMillis,
     code: IntentCode,
-    cause: Cause<'_>,
+    cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     step(value, IntentStatus::Rescheduled, code, cause)?;
     value.due = Some(next);
@@ -239,9 +244,9 @@ pub fn skip_occurrence(
 pub fn reschedule_intent(
     value: &mut Intent,
     schedule: IntentSchedule,
-    plan: &Plan,
+    plan: &IntentPlan,
     events: &Position,
-    cause: Cause<'_>,
+    cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     let lineage = Lineage {
         old: value.intent.schedule.clone(),
@@ -276,7 +281,7 @@ pub fn reschedule_intent(
 ///
 /// # Errors
 /// [`TakeStepError`].
-pub fn rearm(value: &mut Intent, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+pub fn rearm(value: &mut Intent, code: IntentCode, cause: StepCause<'_>) -> Result<(), TakeStepError> {
     step(value, IntentStatus::Pending, code, cause)
 }
 
@@ -286,7 +291,7 @@ pub fn count_from(value: &mut Intent, events: &Position) {
     value.events_position = (events.sequence > 0).then(|| events.clone());
 }
 
-fn step(value: &mut Intent, to: IntentStatus, code: IntentCode, cause: Cause<'_>) -> Result<(), TakeStepError> {
+fn step(value: &mut Intent, to: IntentStatus, code: IntentCode, cause: StepCause<'_>) -> Result<(), TakeStepError> {
     let from = value.status;
     if !from.may_become(to) {
         return Err(TakeStepError { from, to });
@@ -295,7 +300,13 @@ fn step(value: &mut Intent, to: IntentStatus, code: IntentCode, cause: Cause<'_>
     Ok(())
 }
 
-fn record_step(value: &mut Intent, from: Option<IntentStatus>, to: IntentStatus, code: IntentCode, cause: Cause<'_>) {
+fn record_step(
+    value: &mut Intent,
+    from: Option<IntentStatus>,
+    to: IntentStatus,
+    code: IntentCode,
+    cause: StepCause<'_>,
+) {
     value.n += 1;
     value.status = to;
     value.records.push(IntentRecord {

@@ -8,16 +8,16 @@ use shared::model::ledger::{LedgerEntry, LedgerRecord, TurnFailure};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::machine::Ending;
+use super::machine::FiringEnd;
 
 /// How long before the firing a record may have been written by another machine's clock, milliseconds.
 const CLOCK_SLACK_MS: i64 = 60_000;
 
 /// What a search has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum SearchResult {
     /// Its end.
-    Ended(Ending),
+    Ended(FiringEnd),
     /// It has begun and is not over; absent = which turn it was put into is not told.
     Runs(Option<Ulid>),
     /// Nobody has begun it: older records cannot tell more.
@@ -28,15 +28,15 @@ pub enum Found {
 
 /// The search for the end of one dispatch's turn.
 #[derive(Debug)]
-pub struct Search {
+pub struct OutcomeSearch {
     dispatch: Ulid,
     fired_at: UnixMillis,
     /// Ends seen so far, the oldest last.
-    ends: Vec<(Option<Ulid>, Ending)>,
+    ends: Vec<(Option<Ulid>, FiringEnd)>,
 }
 
-fn new_ending(code: IntentCode, why: impl Into<String>) -> Ending {
-    Ending { code, why: why.into() }
+fn new_ending(code: IntentCode, why: impl Into<String>) -> FiringEnd {
+    FiringEnd { code, why: why.into() }
 }
 
 fn failure_text(failure: &TurnFailure) -> String {
@@ -47,7 +47,7 @@ fn failure_text(failure: &TurnFailure) -> String {
     }
 }
 
-impl Search {
+impl OutcomeSearch {
     /// For the turn of `dispatch`, which was published after `fired_at`.
     #[must_use]
     pub const fn new(dispatch: Ulid, fired_at: UnixMillis) -> Self {
@@ -60,7 +60,7 @@ impl Search {
 
     /// Takes the next older `record` in.
     #[must_use]
-    pub fn feed_record(&mut self, record: &LedgerRecord) -> Found {
+    pub fn feed_record(&mut self, record: &LedgerRecord) -> SearchResult {
         for entry in record.entries.iter().rev() {
             if let Some(found) = self.match_entry(entry) {
                 return found;
@@ -68,13 +68,13 @@ impl Search {
         }
 
         if record.at.since(self.fired_at) < -CLOCK_SLACK_MS {
-            Found::NotYet
+            SearchResult::NotYet
         } else {
-            Found::Further
+            SearchResult::Further
         }
     }
 
-    fn match_entry(&mut self, entry: &LedgerEntry) -> Option<Found> {
+    fn match_entry(&mut self, entry: &LedgerEntry) -> Option<SearchResult> {
         match entry {
             LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), new_ending(IntentCode::Done, ""))),
             LedgerEntry::TurnFailed { turn, failure: why, .. } => {
@@ -92,17 +92,19 @@ impl Search {
                 ..
             } if dispatch.id == self.dispatch => {
                 let why = reason.describe(detail.as_deref());
-                return Some(Found::Ended(new_ending(IntentCode::DispatchDropped, why)));
+                return Some(SearchResult::Ended(new_ending(IntentCode::DispatchDropped, why)));
             }
             LedgerEntry::TurnStarted { turn, dispatches, .. } => {
                 if dispatches.iter().any(|dispatch| dispatch.id == self.dispatch) {
                     let end = self.ends.iter().find(|(ended, _)| *ended == Some(*turn));
-                    return Some(end.map_or(Found::Runs(Some(*turn)), |(_, end)| Found::Ended(end.clone())));
+                    return Some(end.map_or(SearchResult::Runs(Some(*turn)), |(_, end)| {
+                        SearchResult::Ended(end.clone())
+                    }));
                 }
             }
             LedgerEntry::Steered { dispatch, .. } if dispatch.id == self.dispatch => {
                 let end = self.ends.last();
-                return Some(end.map_or(Found::Runs(None), |(_, end)| Found::Ended(end.clone())));
+                return Some(end.map_or(SearchResult::Runs(None), |(_, end)| SearchResult::Ended(end.clone())));
             }
             LedgerEntry::DispatchDropped { .. }
             | LedgerEntry::Steered { .. }
@@ -203,8 +205,8 @@ mod tests {
     }
 
     /// What the records (oldest first, one entry list each) say of dispatch 1.
-    fn check(records: Vec<Vec<LedgerEntry>>, seconds_ago: i64) -> Found {
-        let mut search = Search::new(ulid(1), NOW);
+    fn check(records: Vec<Vec<LedgerEntry>>, seconds_ago: i64) -> SearchResult {
+        let mut search = OutcomeSearch::new(ulid(1), NOW);
         for entries in records.into_iter().rev() {
             let record = LedgerRecord {
                 append: AppendId {
@@ -218,18 +220,18 @@ mod tests {
             };
 
             match search.feed_record(&record) {
-                Found::Further => {}
-                found @ (Found::Ended(_) | Found::Runs(_) | Found::NotYet) => return found,
+                SearchResult::Further => {}
+                found @ (SearchResult::Ended(_) | SearchResult::Runs(_) | SearchResult::NotYet) => return found,
             }
         }
 
-        Found::Further
+        SearchResult::Further
     }
 
-    fn code(found: Found) -> IntentCode {
+    fn code(found: SearchResult) -> IntentCode {
         match found {
-            Found::Ended(end) => end.code,
-            other @ (Found::Runs(_) | Found::NotYet | Found::Further) => panic!("{other:?}"),
+            SearchResult::Ended(end) => end.code,
+            other @ (SearchResult::Runs(_) | SearchResult::NotYet | SearchResult::Further) => panic!("{other:?}"),
         }
     }
 
@@ -272,12 +274,12 @@ mod tests {
     fn what_is_not_over_is_not_yet() {
         assert_eq!(
             check(vec![vec![started(7, 1)], vec![started(8, 2), completed(8)]], 0),
-            Found::Runs(Some(ulid(7)))
+            SearchResult::Runs(Some(ulid(7)))
         );
-        assert_eq!(check(vec![vec![started(8, 2), completed(8)]], 0), Found::Further);
+        assert_eq!(check(vec![vec![started(8, 2), completed(8)]], 0), SearchResult::Further);
         assert_eq!(
             check(vec![vec![started(8, 2), completed(8)]], 600),
-            Found::NotYet,
+            SearchResult::NotYet,
             "older than the firing"
         );
     }

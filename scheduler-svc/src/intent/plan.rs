@@ -18,7 +18,7 @@ const LOOKED_AT: usize = 1_500;
 
 /// When an intent fires first, and how often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct IntentPlan {
     /// When its timer rings first: its nominal time, the first look at its condition, or the deadline.
     pub rings: UnixMillis,
     /// When it fires, where that is known.
@@ -33,8 +33,8 @@ pub struct Plan {
 ///
 /// # Errors
 /// What is wrong with it, for the agent.
-pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
-    let once = |at: UnixMillis| Plan {
+pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<IntentPlan, String> {
+    let once = |at: UnixMillis| IntentPlan {
         rings: at,
         due: Some(at),
         deadline: None,
@@ -67,7 +67,7 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan,
                 (last, day, per_day) = (time, time.0.div_euclid(DAY_MS), per_day.max(on_day));
             }
 
-            Ok(Plan { per_day, ..once(first) })
+            Ok(IntentPlan { per_day, ..once(first) })
         }
         IntentSchedule::UserIdle { .. } | IntentSchedule::ChatEnded { .. } | IntentSchedule::EventMatches { .. } => {
             plan_conditional(schedule, now)
@@ -75,7 +75,7 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan,
     }
 }
 
-fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, String> {
+fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<IntentPlan, String> {
     if let IntentSchedule::EventMatches { matches, .. } = schedule
         && matches.is_empty()
     {
@@ -94,7 +94,7 @@ fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Plan, 
         None => deadline,
     };
 
-    Ok(Plan {
+    Ok(IntentPlan {
         rings,
         due: None,
         deadline: Some(deadline),
@@ -176,7 +176,7 @@ mod tests {
     /// 2026-11-22T00:00:00Z.
     const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 
-    fn check(schedule: Value) -> Result<Plan, String> {
+    fn check(schedule: Value) -> Result<IntentPlan, String> {
         plan_schedule(&serde_json::from_value(schedule).expect("a schedule"), NOW)
     }
 

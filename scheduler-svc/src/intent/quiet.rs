@@ -22,7 +22,7 @@ const MAX_RECORDS: u32 = 512;
 
 /// What a look says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quiet {
+pub enum IdleVerdict {
     /// It has been quiet for long enough.
     Holds,
     /// Not yet; at this instant it could have been.
@@ -40,16 +40,16 @@ pub fn quiet_since(intent: &Intent) -> UnixMillis {
 ///
 /// # Errors
 /// [`HandleIntentError`] where `EVENTS` cannot be read.
-pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<Quiet, HandleIntentError> {
+pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<IdleVerdict, HandleIntentError> {
     let Some(seconds) = intent.intent.schedule.quiet_seconds() else {
-        return Ok(Quiet::Holds);
+        return Ok(IdleVerdict::Holds);
     };
     let wanted = i64::try_from(seconds.saturating_mul(1_000)).unwrap_or(i64::MAX);
     let only_user = matches!(intent.intent.schedule, IntentSchedule::UserIdle { .. });
 
     let begun = quiet_since(intent);
     if !only_user && was_reset(bus, intent, begun).await? {
-        return Ok(Quiet::Holds);
+        return Ok(IdleVerdict::Holds);
     }
 
     let since = begun.max(now.plus(-wanted));
@@ -57,9 +57,9 @@ pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<
     let quiet_at = last.max(begun).plus(wanted);
 
     Ok(if quiet_at <= now {
-        Quiet::Holds
+        IdleVerdict::Holds
     } else {
-        Quiet::LookAgain(quiet_at)
+        IdleVerdict::LookAgain(quiet_at)
     })
 }
 

@@ -28,7 +28,7 @@ use shared::wire::subject::untoken;
 use shared::wire::topology::buckets::INTENTS;
 
 use super::catch_up::BEHIND;
-use super::clerk::Clerk;
+use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
 use super::store::STREAM;
 use super::timers;
@@ -76,7 +76,7 @@ impl Walked {
 
 /// Walks until `shutdown`: every hour, when an intent was behind `AUDIT`, and when the connection stands anew to a bucket
 /// that was put back.
-pub async fn run(clerk: Arc<Clerk>, shutdown: Shutdown) {
+pub async fn run(clerk: Arc<IntentExecutor>, shutdown: Shutdown) {
     let mut walked = None;
     let mut connections = clerk.bus.connections();
     connections.begin();
@@ -120,7 +120,7 @@ async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: 
 
 /// Walks once; returns the bucket that was looked through, none if not all of it was.
 async fn walk_on(
-    clerk: &Arc<Clerk>,
+    clerk: &Arc<IntentExecutor>,
     walked: Option<&Walked>,
     shutdown: &Shutdown,
 ) -> Result<Option<Walked>, HandleIntentError> {
@@ -150,7 +150,11 @@ async fn walk_on(
 ///
 /// # Errors
 /// [`HandleIntentError`] where the bucket cannot be read.
-pub async fn reconcile_all(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown) -> Result<u64, HandleIntentError> {
+pub async fn reconcile_all(
+    clerk: &Arc<IntentExecutor>,
+    audited: u64,
+    shutdown: &Shutdown,
+) -> Result<u64, HandleIntentError> {
     let state = clerk.bus.stream_state(STREAM).await?;
     let lately = state.last.saturating_sub(LATELY).max(state.first);
     reconcile_range(clerk, audited, lately..=state.last, shutdown).await?;
@@ -160,7 +164,7 @@ pub async fn reconcile_all(clerk: &Arc<Clerk>, audited: u64, shutdown: &Shutdown
 
 /// Looks at what lies at the revisions `through`.
 async fn reconcile_range(
-    clerk: &Arc<Clerk>,
+    clerk: &Arc<IntentExecutor>,
     audited: u64,
     through: RangeInclusive<u64>,
     shutdown: &Shutdown,
@@ -194,7 +198,7 @@ async fn reconcile_range(
 
 /// The next messages at the revisions `through`, and the revision behind them.
 async fn read_page(
-    clerk: &Arc<Clerk>,
+    clerk: &Arc<IntentExecutor>,
     reader: &mut Ordered,
     through: RangeInclusive<u64>,
 ) -> Result<(Vec<Incoming>, u64), HandleIntentError> {
@@ -219,7 +223,11 @@ async fn read_page(
     Ok((page, from))
 }
 
-async fn reconcile_entry(clerk: &Arc<Clerk>, message: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
+async fn reconcile_entry(
+    clerk: &Arc<IntentExecutor>,
+    message: &Incoming,
+    audited: u64,
+) -> Result<(), HandleIntentError> {
     let key = message
         .subject
         .strip_prefix("$KV.")
@@ -238,7 +246,7 @@ async fn reconcile_entry(clerk: &Arc<Clerk>, message: &Incoming, audited: u64) -
 }
 
 /// Frees the reservations that no day settles and no intent stands behind. One that lapses with its day is left to that.
-async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Result<(), HandleIntentError> {
+async fn look_at_book(clerk: &Arc<IntentExecutor>, agent: &str, stored: &Incoming) -> Result<(), HandleIntentError> {
     let Ok(book) = stored.decode::<AgentBook>() else {
         return Ok(());
     };
@@ -262,7 +270,7 @@ async fn look_at_book(clerk: &Arc<Clerk>, agent: &str, stored: &Incoming) -> Res
     Ok(())
 }
 
-async fn look_at_intent(clerk: &Arc<Clerk>, stored: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
+async fn look_at_intent(clerk: &Arc<IntentExecutor>, stored: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
     let Ok(intent) = stored.decode::<Intent>() else {
         return Ok(());
     };

@@ -9,7 +9,7 @@ use shared::model::intent::{Firing, Intent, IntentCode, IntentRecord, IntentStat
 use shared::model::time::UnixMillis;
 
 use super::clerk::occurrence_after;
-use super::machine::{self, Cause, TakeStepError};
+use super::machine::{self, StepCause, TakeStepError};
 use super::{firing, plan};
 
 /// The records cannot be folded into the value.
@@ -136,7 +136,7 @@ fn make_pending(value: &mut Intent, last: &IntentRecord) -> Result<(), TakeStepE
 
     // Without any time it would wait for ever.
     value.due = due.or_else(|| last.due.filter(|_| value.deadline.is_none()));
-    let cause = Cause {
+    let cause = StepCause {
         by: &last.by,
         why: &last.why,
         at: last.at,

@@ -28,7 +28,7 @@ pub struct ParseRegistryError(pub Vec<KeyFault>);
 /// How much its asker must be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sensitivity {
+pub enum KindSensitivity {
     /// Any turn.
     Low,
     /// A known person's.
@@ -41,7 +41,7 @@ pub enum Sensitivity {
 #[serde(deny_unknown_fields)]
 struct File {
     budget_classes: BTreeMap<String, u64>,
-    budgets: Budgets,
+    budgets: DailyBudgets,
     #[serde(default)]
     agents: BTreeMap<String, AgentRules>,
     kinds: BTreeMap<String, KindRules>,
@@ -50,7 +50,7 @@ struct File {
 /// What an agent's day holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Budgets {
+pub struct DailyBudgets {
     /// Tokens.
     pub tokens_per_day: u64,
     /// Firings.
@@ -72,7 +72,7 @@ struct KindRules {
     #[serde(default)]
     description: String,
     parameters: Value,
-    sensitivity: Sensitivity,
+    sensitivity: KindSensitivity,
     approval: Option<ApprovalRequirement>,
     capability: Option<String>,
     budget: String,
@@ -80,11 +80,11 @@ struct KindRules {
 
 /// A kind of intent.
 #[derive(Debug)]
-pub struct Kind {
+pub struct IntentKind {
     /// What it is for.
     pub description: String,
     /// How much its asker must be trusted.
-    pub sensitivity: Sensitivity,
+    pub sensitivity: KindSensitivity,
     /// Whether a human is asked at least.
     pub approval: ApprovalRequirement,
     /// The tool that the asking turn must be allowed.
@@ -96,9 +96,9 @@ pub struct Kind {
 
 /// All kinds, and what agents' days hold.
 #[derive(Debug)]
-pub struct Registry {
-    kinds: BTreeMap<String, Kind>,
-    budgets: Budgets,
+pub struct KindRegistry {
+    kinds: BTreeMap<String, IntentKind>,
+    budgets: DailyBudgets,
     agents: BTreeMap<String, AgentRules>,
 }
 
@@ -108,7 +108,7 @@ impl std::fmt::Debug for AgentRules {
     }
 }
 
-impl Registry {
+impl KindRegistry {
     /// What is shipped.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`Rejection::UnknownKind`].
-    pub fn kind(&self, name: &str) -> Result<&Kind, Rejection> {
+    pub fn kind(&self, name: &str) -> Result<&IntentKind, Rejection> {
         self.kinds.get(name).ok_or_else(|| Rejection::UnknownKind {
             kind: name.chars().take(80).collect(),
         })
@@ -148,9 +148,9 @@ impl Registry {
 
     /// What a day of `agent` holds.
     #[must_use]
-    pub fn budgets_of(&self, agent: &str) -> Budgets {
+    pub fn budgets_of(&self, agent: &str) -> DailyBudgets {
         let rules = self.agents.get(agent);
-        Budgets {
+        DailyBudgets {
             tokens_per_day: rules
                 .and_then(|rules| rules.tokens_per_day)
                 .unwrap_or(self.budgets.tokens_per_day),
@@ -170,7 +170,7 @@ impl Registry {
 }
 
 /// Adds the kinds of `file` to `kinds`; returns what is wrong with them.
-fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
+fn add_kinds(file: &File, kinds: &mut BTreeMap<String, IntentKind>) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, rules) in &file.kinds {
         let mut fault = |key: &str, problem: String| {
@@ -187,7 +187,7 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
         }
 
         if let (Ok(schema), Some(tokens)) = (schema, tokens) {
-            let kind = Kind {
+            let kind = IntentKind {
                 description: rules.description.clone(),
                 sensitivity: rules.sensitivity,
                 approval: rules.approval.unwrap_or(derived_approval(rules.sensitivity)),
@@ -202,14 +202,14 @@ fn add_kinds(file: &File, kinds: &mut BTreeMap<String, Kind>) -> Vec<KeyFault> {
     faults
 }
 
-const fn derived_approval(sensitivity: Sensitivity) -> ApprovalRequirement {
+const fn derived_approval(sensitivity: KindSensitivity) -> ApprovalRequirement {
     match sensitivity {
-        Sensitivity::Low | Sensitivity::Medium => ApprovalRequirement::None,
-        Sensitivity::High => ApprovalRequirement::BeforeFire,
+        KindSensitivity::Low | KindSensitivity::Medium => ApprovalRequirement::None,
+        KindSensitivity::High => ApprovalRequirement::BeforeFire,
     }
 }
 
-impl Kind {
+impl IntentKind {
     /// Whether `parameters` fit.
     ///
     /// # Errors
@@ -228,9 +228,9 @@ impl Kind {
     /// [`Rejection::Sensitivity`].
     pub fn check_trust(&self, level: Level) -> Result<(), Rejection> {
         let trusted = match level {
-            Level::Full => Sensitivity::High,
-            Level::Restricted => Sensitivity::Medium,
-            Level::Group | Level::Minimal => Sensitivity::Low,
+            Level::Full => KindSensitivity::High,
+            Level::Restricted => KindSensitivity::Medium,
+            Level::Group | Level::Minimal => KindSensitivity::Low,
         };
 
         if self.sensitivity <= trusted {
@@ -255,7 +255,7 @@ mod tests {
 
     #[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
     fn check(kind: &str, parameters: Value) -> Result<(), Rejection> {
-        let registry = Registry::shipped_registry().expect("what is shipped is right");
+        let registry = KindRegistry::shipped_registry().expect("what is shipped is right");
         let parameters = parameters.as_object().cloned().expect("an object");
         registry.kind(kind)?.check(&parameters)
     }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn trust_is_by_level() {
-        let registry = Registry::shipped_registry().expect("right");
+        let registry = KindRegistry::shipped_registry().expect("right");
         let send = registry.kind("send_message").expect("shipped");
         assert!(send.check_trust(Level::Restricted).is_ok());
         assert_eq!(
@@ -306,12 +306,12 @@ mod tests {
     fn all_that_is_wrong_is_named_at_once() {
         let text = "budget_classes: {}\nbudgets: {tokens_per_day: many, firings_per_day: 1}\nkinds:\n  x: {parameters: {type: 5}, \
                     sensitivity: low, budget: b}\n  y: {parameters: {}, sensitivity: utter, budget: b}\n";
-        let ParseRegistryError(faults) = Registry::parse(text).expect_err("wrong");
+        let ParseRegistryError(faults) = KindRegistry::parse(text).expect_err("wrong");
         let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
         assert_eq!(keys, ["budgets.tokens_per_day", "kinds.y.sensitivity"], "{faults:?}");
 
         let text = text.replace("many", "1").replace("utter", "low");
-        let ParseRegistryError(faults) = Registry::parse(&text).expect_err("wrong");
+        let ParseRegistryError(faults) = KindRegistry::parse(&text).expect_err("wrong");
         let keys: Vec<&str> = faults.iter().map(|fault| fault.key.as_str()).collect();
         assert_eq!(
             keys,
@@ -333,7 +333,7 @@ mod tests {
                 "kinds.x.parameters",
             ),
         ] {
-            let error = Registry::parse(text).expect_err("wrong").to_string();
+            let error = KindRegistry::parse(text).expect_err("wrong").to_string();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -16,7 +16,7 @@ use shared::wire::subject;
 use shared::wire::topology::streams::RECEIPTS;
 
 use super::error::HandleIntentError;
-use super::machine::Ending;
+use super::machine::FiringEnd;
 
 /// Waits between looks after the reply is published; later ones are the timer's.
 const LOOKS: [Duration; 4] = [
@@ -32,7 +32,11 @@ const MAX_RECEIPTS: u32 = 4_096;
 ///
 /// # Errors
 /// [`HandleIntentError`]: to be tried again.
-pub async fn send_and_wait(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn send_and_wait(
+    bus: &Bus,
+    reply: &Reply,
+    carrier: &Carrier,
+) -> Result<Option<FiringEnd>, HandleIntentError> {
     let out = Outgoing::reply(reply).repeated().carrier(carrier);
     // Receipts of before cannot be of a reply that was not published before.
     let subject = subject::receipt(&reply.delivery_context);
@@ -56,7 +60,7 @@ pub async fn send_and_wait(bus: &Bus, reply: &Reply, carrier: &Carrier) -> Resul
 ///
 /// # Errors
 /// [`HandleIntentError`] where the receipts cannot be read.
-pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<Ending>, HandleIntentError> {
+pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<FiringEnd>, HandleIntentError> {
     let subject = subject::receipt(&reply.delivery_context);
     let mut next = bus.last_on_subject(RECEIPTS, &subject).await?;
     for _ in 0..MAX_RECEIPTS {
@@ -80,12 +84,12 @@ pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Op
 }
 
 /// How a delivery ended at `step`, if it did.
-fn ending_of_step(step: ReceiptStep) -> Option<Ending> {
+fn ending_of_step(step: ReceiptStep) -> Option<FiringEnd> {
     let (code, why) = match step {
         ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => return None,
         ReceiptStep::Delivered { .. } => (IntentCode::Done, "delivered".to_owned()),
         ReceiptStep::GaveUp { reason, .. } => (IntentCode::TurnFailed, format!("not delivered: {reason}")),
         ReceiptStep::DeniedByPolicy { rule } => (IntentCode::TurnFailed, format!("denied by policy: {rule}")),
     };
-    Some(Ending { code, why })
+    Some(FiringEnd { code, why })
 }

@@ -16,15 +16,15 @@ use shared::wire::topology::streams::SCHEDULES;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::approvals::Approvals;
-use super::bell::Bell;
-use super::books::Books;
-use super::clerk::Clerk;
-use super::conditions::Conditions;
-use super::desk::{Desk, IdSource};
+use super::approvals::IntentApprovals;
+use super::bell::TurnListener;
+use super::books::BudgetLedger;
+use super::clerk::IntentExecutor;
+use super::conditions::ConditionWatcher;
+use super::desk::{IdSource, IntentService};
 use super::reconcile;
-use super::registry::Registry;
-use super::store::Store;
+use super::registry::KindRegistry;
+use super::store::IntentStore;
 use crate::fired::SERVICE as OURS;
 
 /// Timers handled at once.
@@ -34,7 +34,7 @@ const RING_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What intents need of the process.
 #[derive(Clone)]
-pub struct Needs {
+pub struct IntentContext {
     /// The bus.
     pub bus: Bus,
     /// The clock.
@@ -49,7 +49,7 @@ pub struct Needs {
     pub shutdown: Shutdown,
 }
 
-impl std::fmt::Debug for Needs {
+impl std::fmt::Debug for IntentContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Needs")
             .field("instance", &self.instance)
@@ -61,28 +61,28 @@ impl std::fmt::Debug for Needs {
 ///
 /// # Errors
 /// What is wrong with the file.
-pub fn load_registry(path: &str) -> anyhow::Result<Registry> {
+pub fn load_registry(path: &str) -> anyhow::Result<KindRegistry> {
     if path.is_empty() {
-        return Registry::shipped_registry().context("the shipped intents.yaml");
+        return KindRegistry::shipped_registry().context("the shipped intents.yaml");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("files.intents: {path} cannot be read"))?;
-    Registry::parse(&text).with_context(|| format!("files.intents: {path}"))
+    KindRegistry::parse(&text).with_context(|| format!("files.intents: {path}"))
 }
 
 /// Desk and clerk over `needs`, with the kinds of `registry`.
 #[must_use]
-pub fn new_desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
-    let clerk = Arc::new(Clerk {
+pub fn new_desk(needs: &IntentContext, registry: KindRegistry) -> Arc<IntentService> {
+    let clerk = Arc::new(IntentExecutor {
         bus: needs.bus.clone(),
         clock: Arc::clone(&needs.clock),
         registry,
-        store: Store::new(needs.bus.clone(), Arc::clone(&needs.clock), &needs.instance),
-        books: Books::new(&needs.bus, &needs.instance),
-        approvals: Approvals::new(&needs.bus),
-        bell: Bell::new(needs.bus.clone(), needs.shutdown.clone()),
+        store: IntentStore::new(needs.bus.clone(), Arc::clone(&needs.clock), &needs.instance),
+        books: BudgetLedger::new(&needs.bus, &needs.instance),
+        approvals: IntentApprovals::new(&needs.bus),
+        bell: TurnListener::new(needs.bus.clone(), needs.shutdown.clone()),
     });
 
-    Arc::new(Desk {
+    Arc::new(IntentService {
         clerk,
         ids: IdSource(Arc::clone(&needs.ids)),
         owner: needs.owner.clone(),
@@ -93,7 +93,7 @@ pub fn new_desk(needs: &Needs, registry: Registry) -> Arc<Desk> {
 ///
 /// # Errors
 /// Where the service cannot be announced.
-pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle> {
+pub async fn serve(bus: &Bus, desk: &Arc<IntentService>) -> anyhow::Result<ServiceHandle> {
     macro_rules! endpoint {
         ($spec:expr, $name:literal, $method:ident, $question:ty) => {{
             let desk = Arc::clone(desk);
@@ -120,11 +120,11 @@ pub async fn serve(bus: &Bus, desk: &Arc<Desk>) -> anyhow::Result<ServiceHandle>
 ///
 /// # Errors
 /// Where the service cannot be announced.
-pub async fn run(needs: Needs, registry: Registry) -> anyhow::Result<()> {
+pub async fn run(needs: IntentContext, registry: KindRegistry) -> anyhow::Result<()> {
     let desk = new_desk(&needs, registry);
     let served = serve(&needs.bus, &desk).await?;
     let mut background = JoinSet::new();
-    background.spawn(Conditions::new(Arc::clone(&desk.clerk)).run(needs.shutdown.clone()));
+    background.spawn(ConditionWatcher::new(Arc::clone(&desk.clerk)).run(needs.shutdown.clone()));
     background.spawn(reconcile::run(Arc::clone(&desk.clerk), needs.shutdown.clone()));
     run_timers(&needs, &desk.clerk).await;
     served.stop().await;
@@ -133,7 +133,7 @@ pub async fn run(needs: Needs, registry: Registry) -> anyhow::Result<()> {
 }
 
 /// Handles the timers that ring, until the process is asked to stop; what is under way then is finished.
-async fn run_timers(needs: &Needs, clerk: &Arc<Clerk>) {
+async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
     let options = PullOptions { batch: AT_ONCE };
     let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options);
     let slots = Arc::new(Semaphore::new(AT_ONCE));
@@ -159,7 +159,7 @@ async fn run_timers(needs: &Needs, clerk: &Arc<Clerk>) {
     while under_way.join_next().await.is_some() {}
 }
 
-async fn handle(clerk: &Arc<Clerk>, message: &Incoming) {
+async fn handle(clerk: &Arc<IntentExecutor>, message: &Incoming) {
     let timer = match message.decode::<IntentTimer>() {
         Ok(timer) => timer,
         Err(error) => return message.bury(&clerk.bus, OURS, &error, clerk.clock.now()).await,

@@ -34,7 +34,7 @@ const TOLD_AGAIN: Duration = Duration::from_secs(2);
 
 /// Where intents are.
 #[derive(Debug)]
-pub struct Store {
+pub struct IntentStore {
     pub(super) bus: Bus,
     pub(super) clock: SharedClock,
     pub(super) values: Kv<Intent>,
@@ -53,7 +53,7 @@ pub fn key(agent: &str, id: Ulid) -> String {
     format!("i.{}.{id}", token(agent))
 }
 
-impl Store {
+impl IntentStore {
     /// On `bus`, for the replica `instance`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, instance: &str) -> Self {

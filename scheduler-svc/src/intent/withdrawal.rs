@@ -13,9 +13,9 @@ use shared::wire::headers::Carrier;
 use shared::wire::subject;
 use ulid::Ulid;
 
-use super::clerk::Clerk;
+use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
-use super::machine::{self, Cause};
+use super::machine::{self, StepCause};
 use super::{conditions, timers};
 
 /// Tries of one withdrawal while others take steps on the same intent.
@@ -24,7 +24,7 @@ const MAX_TRIES: u32 = 16;
 /// firing's end has rung by then, whatever was cut off.
 const TAKEN_BACK_MS: i64 = 3_600_000;
 
-impl Clerk {
+impl IntentExecutor {
     /// Withdraws what `value` takes the place of, once it is admitted; what is over already, or gone, stays as it is.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Clerk {
                     &entry,
                     code,
                     spares_turn,
-                    Cause {
+                    StepCause {
                         by,
                         why,
                         at: self.clock.now(),
@@ -108,7 +108,7 @@ impl Clerk {
         entry: &Entry<Intent>,
         code: IntentCode,
         spares_turn: bool,
-        cause: Cause<'_>,
+        cause: StepCause<'_>,
     ) -> Result<Entry<Intent>, HandleIntentError> {
         let intent = &entry.value;
         let mut next = machine::next_value(intent);

@@ -11,7 +11,7 @@ use shared::schedule::admission::admit;
 use shared::schedule::preview;
 
 use super::event;
-use super::keeper::{KeepScheduleError, Keeper, plan_of};
+use super::keeper::{KeepScheduleError, ScheduleWriter, plan_of};
 
 /// Maximum number of schedules in one response.
 const MAX_LISTED: usize = 10_000;
@@ -22,9 +22,9 @@ const UNAVAILABLE: usize = 503;
 
 /// Rejection of a request: code and text.
 #[derive(Debug)]
-pub struct Refusal(usize, String);
+pub struct ScheduleRejection(usize, String);
 
-impl From<KeepScheduleError> for Refusal {
+impl From<KeepScheduleError> for ScheduleRejection {
     fn from(error: KeepScheduleError) -> Self {
         let code = match &error {
             KeepScheduleError::Unknown { .. } => NOT_FOUND,
@@ -40,15 +40,15 @@ impl From<KeepScheduleError> for Refusal {
     }
 }
 
-impl From<Refusal> for (usize, String) {
-    fn from(refusal: Refusal) -> Self {
+impl From<ScheduleRejection> for (usize, String) {
+    fn from(refusal: ScheduleRejection) -> Self {
         (refusal.0, refusal.1)
     }
 }
 
 /// Builds the service over `keeper`; `zone` is the time zone of schedules that name none.
 #[must_use]
-pub fn service_spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
+pub fn service_spec(keeper: &ScheduleWriter, zone: &str) -> ServiceSpec {
     let (listing, showing, previewing, pausing) = (keeper.clone(), keeper.clone(), keeper.clone(), keeper.clone());
     let (resuming, firing, backfilling) = (keeper.clone(), keeper.clone(), keeper.clone());
     let zone = zone.to_owned();
@@ -84,7 +84,7 @@ pub fn service_spec(keeper: &Keeper, zone: &str) -> ServiceSpec {
         })
 }
 
-async fn list(keeper: &Keeper, question: &ListSchedules) -> Result<ScheduleList, Refusal> {
+async fn list(keeper: &ScheduleWriter, question: &ListSchedules) -> Result<ScheduleList, ScheduleRejection> {
     let entries = keeper
         .schedule_book()
         .kv()
@@ -101,13 +101,17 @@ async fn list(keeper: &Keeper, question: &ListSchedules) -> Result<ScheduleList,
     Ok(ScheduleList { schedules })
 }
 
-async fn read_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+async fn read_schedule(keeper: &ScheduleWriter, id: &str) -> Result<ScheduleRecord, ScheduleRejection> {
     let entry = keeper.schedule_book().get(id).await.map_err(KeepScheduleError::from)?;
     let entry = entry.ok_or_else(|| KeepScheduleError::Unknown { id: id.to_owned() })?;
     Ok(entry.value)
 }
 
-async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<SchedulePreview, Refusal> {
+async fn next(
+    keeper: &ScheduleWriter,
+    question: PreviewSchedule,
+    zone: &str,
+) -> Result<SchedulePreview, ScheduleRejection> {
     let after = question.after.unwrap_or_else(|| keeper.now());
     let count = question.count.unwrap_or(PREVIEWED).min(MAX_FIRINGS);
     match (question.id, question.schedule) {
@@ -124,7 +128,8 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
         (None, Some(text)) => {
             let zone = question.zone.unwrap_or_else(|| zone.to_owned());
             // A preview must not show a schedule that no job may have.
-            let schedule = admit(&text, &zone, after).map_err(|error| Refusal(BAD_REQUEST, error.to_string()))?;
+            let schedule =
+                admit(&text, &zone, after).map_err(|error| ScheduleRejection(BAD_REQUEST, error.to_string()))?;
             let firings = preview(&schedule, after, count).into_iter();
             let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
 
@@ -133,13 +138,19 @@ async fn next(keeper: &Keeper, question: PreviewSchedule, zone: &str) -> Result<
                 firings: firings.collect(),
             })
         }
-        (Some(_), Some(_)) | (None, None) => Err(Refusal(BAD_REQUEST, "expected an id or a schedule".to_owned())),
+        (Some(_), Some(_)) | (None, None) => Err(ScheduleRejection(
+            BAD_REQUEST,
+            "expected an id or a schedule".to_owned(),
+        )),
     }
 }
 
-async fn pause_schedule(keeper: &Keeper, order: PauseSchedule) -> Result<ScheduleRecord, Refusal> {
+async fn pause_schedule(keeper: &ScheduleWriter, order: PauseSchedule) -> Result<ScheduleRecord, ScheduleRejection> {
     if order.note.len() > MAX_NOTE_BYTES {
-        return Err(Refusal(BAD_REQUEST, format!("note: at most {MAX_NOTE_BYTES} bytes")));
+        return Err(ScheduleRejection(
+            BAD_REQUEST,
+            format!("note: at most {MAX_NOTE_BYTES} bytes"),
+        ));
     }
 
     keeper
@@ -161,11 +172,11 @@ async fn pause_schedule(keeper: &Keeper, order: PauseSchedule) -> Result<Schedul
 }
 
 /// Resumes a schedule. Firings within the pause are neither fired nor counted as missed.
-async fn resume_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Refusal> {
+async fn resume_schedule(keeper: &ScheduleWriter, id: &str) -> Result<ScheduleRecord, ScheduleRejection> {
     keeper
         .change_record(id, |record, now| {
             if record.paused.is_none() {
-                return Err(Refusal(CONFLICT, format!("schedule `{id}` is not paused")));
+                return Err(ScheduleRejection(CONFLICT, format!("schedule `{id}` is not paused")));
             }
 
             let decided_until = record.decided_until.max(now);
@@ -184,15 +195,20 @@ async fn resume_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleRecord, Re
 }
 
 /// Fires now, even if paused; the next firing does not change.
-async fn fire_schedule(keeper: &Keeper, id: &str) -> Result<ScheduleFired, Refusal> {
-    let fired = keeper.change_record(id, |record, now| Ok::<_, Refusal>(firing_too(record, vec![now], now)));
+async fn fire_schedule(keeper: &ScheduleWriter, id: &str) -> Result<ScheduleFired, ScheduleRejection> {
+    let fired = keeper.change_record(id, |record, now| {
+        Ok::<_, ScheduleRejection>(firing_too(record, vec![now], now))
+    });
     fired_events(&fired.await?)
 }
 
-async fn backfill_schedule(keeper: &Keeper, order: &BackfillSchedule) -> Result<ScheduleFired, Refusal> {
+async fn backfill_schedule(
+    keeper: &ScheduleWriter,
+    order: &BackfillSchedule,
+) -> Result<ScheduleFired, ScheduleRejection> {
     let fired = keeper.change_record(&order.id, |record, now| {
         if order.until <= order.from || order.until > now {
-            return Err(Refusal(
+            return Err(ScheduleRejection(
                 BAD_REQUEST,
                 "expected `from` before `until`, and no future".to_owned(),
             ));
@@ -210,7 +226,7 @@ async fn backfill_schedule(keeper: &Keeper, order: &BackfillSchedule) -> Result<
             .collect();
 
         if wanted.len() > MAX_FIRINGS {
-            return Err(Refusal(
+            return Err(ScheduleRejection(
                 BAD_REQUEST,
                 format!("more than {MAX_FIRINGS} firings lie there"),
             ));
@@ -237,7 +253,7 @@ fn firing_too(record: &ScheduleRecord, firing: Vec<UnixMillis>, now: UnixMillis)
     }
 }
 
-fn fired_events(record: &ScheduleRecord) -> Result<ScheduleFired, Refusal> {
+fn fired_events(record: &ScheduleRecord) -> Result<ScheduleFired, ScheduleRejection> {
     let ids = record.firing.iter().map(|nominal| {
         let event = event::firing_event(&record.spec, *nominal, *nominal).map_err(KeepScheduleError::from)?;
         Ok(event.id.as_str().to_owned())

@@ -26,7 +26,7 @@ const MAX_WALK: usize = 2_000;
 
 /// A schedule with everything needed to compute its firings.
 #[derive(Debug)]
-pub struct Plan<'s> {
+pub struct SchedulePlan<'s> {
     /// Specification by the schedule's owner.
     pub spec: &'s ScheduleSpec,
     /// Parsed text of the schedule.
@@ -60,7 +60,7 @@ impl UnderWay {
 
 /// Decision on a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum ScheduleDecision {
     /// The record need not change.
     Nothing,
     /// It must first be found out whether the last firing is in progress, or the persona's session is busy.
@@ -69,7 +69,7 @@ pub enum Decision {
     Write(Box<ScheduleRecord>),
 }
 
-impl Plan<'_> {
+impl SchedulePlan<'_> {
     /// Returns the delay of the firing of `nominal`, in milliseconds: the same on every replica.
     #[must_use]
     pub fn jitter_ms(&self, nominal: UnixMillis) -> i64 {
@@ -148,7 +148,12 @@ fn is_active_at(hours: &ActiveHours, minute: u16) -> bool {
 /// Decides what follows from `record` at `now`; `under_way` states whether its last firing is in progress, if that is
 /// known.
 #[must_use]
-pub fn decide_next(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
+pub fn decide_next(
+    record: &ScheduleRecord,
+    plan: &SchedulePlan<'_>,
+    now: UnixMillis,
+    under_way: Option<UnderWay>,
+) -> ScheduleDecision {
     if record.paused.is_some() {
         return put_away(record);
     }
@@ -158,7 +163,7 @@ pub fn decide_next(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, un
     let waits = record.buffered.filter(|buffered| is_due || buffered.look_at <= now);
     if !is_due && waits.is_none() {
         if record.next == next {
-            return Decision::Nothing;
+            return ScheduleDecision::Nothing;
         }
         // The schedule is new or has changed, or the time zone's data has changed.
         return write_decision(ScheduleRecord { next, ..step(record) });
@@ -180,7 +185,7 @@ pub fn decide_next(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis, un
         _ if wish.is_empty() || !may_be => false,
         (Overlap::Allow, _) => false,
         (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way.holds_back(record, now),
-        (Overlap::Skip | Overlap::BufferOne, None) => return Decision::Ask,
+        (Overlap::Skip | Overlap::BufferOne, None) => return ScheduleDecision::Ask,
     };
 
     let decided_until = overdue.until.unwrap_or(record.decided_until);
@@ -243,14 +248,14 @@ fn step(record: &ScheduleRecord) -> ScheduleRecord {
     }
 }
 
-fn write_decision(record: ScheduleRecord) -> Decision {
-    Decision::Write(Box::new(record))
+fn write_decision(record: ScheduleRecord) -> ScheduleDecision {
+    ScheduleDecision::Write(Box::new(record))
 }
 
 /// Clears the next firing, which a paused schedule does not have.
-fn put_away(record: &ScheduleRecord) -> Decision {
+fn put_away(record: &ScheduleRecord) -> ScheduleDecision {
     if record.next.is_none() && record.buffered.is_none() {
-        return Decision::Nothing;
+        return ScheduleDecision::Nothing;
     }
     write_decision(ScheduleRecord {
         next: None,
@@ -286,7 +291,7 @@ struct Overdue {
     until: Option<UnixMillis>,
 }
 
-fn find_overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Overdue {
+fn find_overdue(record: &ScheduleRecord, plan: &SchedulePlan<'_>, now: UnixMillis) -> Overdue {
     let all = std::iter::successors(plan.next(record.decided_until), |last| plan.next(last.nominal));
     let mut all: Vec<NextFiring> = all.take_while(|firing| firing.due <= now).take(MAX_WALK).collect();
     if all.len() == MAX_WALK {
@@ -323,7 +328,7 @@ fn find_overdue(record: &ScheduleRecord, plan: &Plan<'_>, now: UnixMillis) -> Ov
     }
 }
 
-impl Plan<'_> {
+impl SchedulePlan<'_> {
     fn jitter_bound(&self) -> i64 {
         i64::try_from(self.spec.policies.jitter_ms).unwrap_or(0)
     }

@@ -19,7 +19,7 @@ const SAMPLED_FROM: UnixMillis = UnixMillis(0);
 /// A job of the configuration: its events carry `metadata.schedule.target = {kind: "config", id: NAME}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Job {
+pub struct ConfiguredJob {
     /// Text of the schedule: `every 30m`, `cron 0 9 * * MON-FRI`, `rrule …`, `at …`.
     pub schedule: String,
     /// Time zone of its times; empty for `scheduler.time_zone`.
@@ -40,7 +40,7 @@ pub struct Job {
 ///
 /// # Errors
 /// Returns all faults, as `jobs.NAME.key: what is expected`.
-pub fn job_specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
+pub fn job_specs(jobs: &BTreeMap<String, ConfiguredJob>, zone: &str) -> Result<Vec<ScheduleSpec>, Vec<String>> {
     let mut found = Vec::new();
     let mut faults = Vec::new();
     for (name, job) in jobs {
@@ -52,7 +52,7 @@ pub fn job_specs(jobs: &BTreeMap<String, Job>, zone: &str) -> Result<Vec<Schedul
     if faults.is_empty() { Ok(found) } else { Err(faults) }
 }
 
-fn job_spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
+fn job_spec(name: &str, job: &ConfiguredJob, zone: &str) -> Result<ScheduleSpec, String> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(format!("name: expected 1 to {MAX_NAME_BYTES} bytes"));
     }
@@ -89,10 +89,10 @@ fn job_spec(name: &str, job: &Job, zone: &str) -> Result<ScheduleSpec, String> {
 mod tests {
     use super::*;
 
-    fn job(schedule: &str) -> Job {
-        Job {
+    fn job(schedule: &str) -> ConfiguredJob {
+        ConfiguredJob {
             schedule: schedule.to_owned(),
-            ..Job::default()
+            ..ConfiguredJob::default()
         }
     }
 

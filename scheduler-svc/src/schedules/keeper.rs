@@ -21,11 +21,11 @@ use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
 
-use super::decide::{Decision, Plan, UnderWay, decide_next, fresh_last, gives_up_waiting};
+use super::decide::{ScheduleDecision, SchedulePlan, UnderWay, decide_next, fresh_last, gives_up_waiting};
 use super::event;
 use super::under_way::{find_out, tell_unknown};
 use crate::fired::OnFire;
-use crate::timer::{TimerOutcome, TimerPlace, Timers};
+use crate::timer::{TimerOutcome, TimerPlace, TimerStore};
 
 /// Number of times that one check is repeated while other replicas write the record.
 const TRIES: u32 = 32;
@@ -74,14 +74,14 @@ pub enum KeepScheduleError {
 
 /// Keeper of the schedules.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct ScheduleWriter {
     bus: Bus,
     book: ScheduleBook,
-    timers: Timers,
+    timers: TimerStore,
     clock: SharedClock,
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for ScheduleWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
     }
@@ -91,21 +91,21 @@ impl std::fmt::Debug for Keeper {
 ///
 /// # Errors
 /// Returns [`ParseScheduleError`] if its text cannot be parsed.
-pub fn plan_of(record: &ScheduleRecord) -> Result<Plan<'_>, ParseScheduleError> {
-    Ok(Plan {
+pub fn plan_of(record: &ScheduleRecord) -> Result<SchedulePlan<'_>, ParseScheduleError> {
+    Ok(SchedulePlan {
         spec: &record.spec,
         schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone)?,
         zone: zone_named(&record.spec.zone)?,
     })
 }
 
-impl Keeper {
+impl ScheduleWriter {
     /// Builds a keeper on `bus`, by `clock`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock) -> Self {
         Self {
             book: ScheduleBook::new(&bus),
-            timers: Timers::new(bus.clone()),
+            timers: TimerStore::new(bus.clone()),
             bus,
             clock,
         }
@@ -198,8 +198,8 @@ impl Keeper {
             }
 
             match self.decide_record(record, now).await? {
-                Decision::Nothing | Decision::Ask => return Ok(()),
-                Decision::Write(after) => {
+                ScheduleDecision::Nothing | ScheduleDecision::Ask => return Ok(()),
+                ScheduleDecision::Write(after) => {
                     if self.write(&entry, &after).await? {
                         return self.bring_about(&after).await;
                     }
@@ -235,10 +235,14 @@ impl Keeper {
         Err(KeepScheduleError::Contended { id: id.to_owned() }.into())
     }
 
-    async fn decide_record(&self, record: &ScheduleRecord, now: UnixMillis) -> Result<Decision, KeepScheduleError> {
+    async fn decide_record(
+        &self,
+        record: &ScheduleRecord,
+        now: UnixMillis,
+    ) -> Result<ScheduleDecision, KeepScheduleError> {
         let plan = plan_of(record)?;
         match decide_next(record, &plan, now, None) {
-            Decision::Ask => {
+            ScheduleDecision::Ask => {
                 let last = fresh_last(record, now);
                 let last = last.map(|last| event::firing_event(&record.spec, last.nominal, last.at));
                 let under_way = find_out(&self.bus, record, last.transpose()?.as_ref()).await;
@@ -248,14 +252,14 @@ impl Keeper {
 
                 Ok(decide_next(record, &plan, now, Some(under_way)))
             }
-            Decision::Write(after) => {
+            ScheduleDecision::Write(after) => {
                 if gives_up_waiting(record, &after, now) {
                     let id = &record.spec.id;
                     tracing::warn!(schedule = %id, "treating the last firing as ended after one hour");
                 }
-                Ok(Decision::Write(after))
+                Ok(ScheduleDecision::Write(after))
             }
-            Decision::Nothing => Ok(Decision::Nothing),
+            ScheduleDecision::Nothing => Ok(ScheduleDecision::Nothing),
         }
     }
 
@@ -387,7 +391,7 @@ impl Keeper {
 }
 
 #[async_trait]
-impl OnFire<ScheduleTimer> for Keeper {
+impl OnFire<ScheduleTimer> for ScheduleWriter {
     async fn handle_fired(&self, timer: &ScheduleTimer) -> anyhow::Result<()> {
         Ok(self.advance_schedule(&timer.id, Some(timer)).await?)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scheduler_svc::intent::conditions::Conditions;
+use scheduler_svc::intent::conditions::ConditionWatcher;
 use scheduler_svc::intent::reconcile;
 use serde_json::json;
 use shared::clock::{Clock as _, SystemClock};
@@ -24,7 +24,7 @@ async fn an_event_that_matches_fires_once_on_any_number_of_readers() {
     world.propose(1, waits("invoice")).await;
 
     for desk in &world.desks {
-        tokio::spawn(Conditions::new(Arc::clone(&desk.clerk)).run(world.shutdown.clone()));
+        tokio::spawn(ConditionWatcher::new(Arc::clone(&desk.clerk)).run(world.shutdown.clone()));
     }
 
     world.say("1", "hello").await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scheduler_svc::intent::registry::Registry;
+use scheduler_svc::intent::registry::KindRegistry;
 use scheduler_svc::intent::service::{run, serve};
 use serde_json::json;
 use shared::bus::RequestError;
@@ -132,9 +132,12 @@ async fn a_follow_up_fires_in_real_time_past_a_restart_of_the_server() {
         let needs = needs(&world.bus, Arc::new(SystemClock), number, &world.shutdown);
         world.desks.push(scheduler_svc::intent::service::new_desk(
             &needs,
-            Registry::shipped_registry().expect("kinds"),
+            KindRegistry::shipped_registry().expect("kinds"),
         ));
-        running.push(tokio::spawn(run(needs, Registry::shipped_registry().expect("kinds"))));
+        running.push(tokio::spawn(run(
+            needs,
+            KindRegistry::shipped_registry().expect("kinds"),
+        )));
     }
 
     let follow_up = json!({

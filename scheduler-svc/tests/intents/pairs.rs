@@ -14,7 +14,7 @@ use shared::model::ledger::{Cursor, LedgerEntry, TurnFailure};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use scheduler_svc::intent::desk::Desk;
+use scheduler_svc::intent::desk::IntentService;
 use scheduler_svc::intent::error::HandleIntentError;
 
 use crate::world::{World, completed, proposal, ulid};
@@ -223,7 +223,7 @@ impl Race<'_> {
     }
 
     /// Takes `step` at `desk`; `known` is the intent as it stood when both began.
-    async fn take(&self, desk: &Desk, step: Step, known: Option<&Intent>) -> Result<(), HandleIntentError> {
+    async fn take(&self, desk: &IntentService, step: Step, known: Option<&Intent>) -> Result<(), HandleIntentError> {
         let id = ulid(self.number);
         let nominal = known.map_or(UnixMillis(0), rings);
         match step {

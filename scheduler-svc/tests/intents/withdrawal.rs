@@ -10,7 +10,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use scheduler_svc::intent::machine::{self, Cause};
+use scheduler_svc::intent::machine::{self, StepCause};
 
 use crate::world::{World, proposal, ulid};
 
@@ -150,7 +150,7 @@ async fn who_is_cut_off_behind_the_word_leaves_it_to_the_timer() {
     let dispatch = world.runs(1).await;
     let entry = clerk.store.find(None, ulid(1)).await.expect("there");
     let mut next = machine::next_value(&entry.value);
-    let cause = Cause {
+    let cause = StepCause {
         by: "casey",
         why: "no",
         at: world.now(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler_svc::intent::desk::Desk;
-use scheduler_svc::intent::registry::Registry;
-use scheduler_svc::intent::service::{Needs, new_desk};
+use scheduler_svc::intent::desk::IntentService;
+use scheduler_svc::intent::registry::KindRegistry;
+use scheduler_svc::intent::service::{IntentContext, new_desk};
 use serde_json::{Value, json};
 use shared::bus::{Bus, NatsConfig, Outgoing, Stored};
 use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
@@ -35,7 +35,7 @@ pub(crate) struct World {
     pub(crate) bus: Bus,
     pub(crate) clock: ManualClock,
     pub(crate) shutdown: Shutdown,
-    pub(crate) desks: Vec<Arc<Desk>>,
+    pub(crate) desks: Vec<Arc<IntentService>>,
 }
 
 impl Drop for World {
@@ -52,8 +52,8 @@ pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
     shared::testing::connect(&config, name).await
 }
 
-pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutdown) -> Needs {
-    Needs {
+pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutdown) -> IntentContext {
+    IntentContext {
         bus: bus.clone(),
         clock,
         ids: Arc::new(SeededIds::new(number)),
@@ -77,7 +77,7 @@ impl World {
             let needs = needs(&own, Arc::new(clock.clone()), number, &shutdown);
             desks.push(new_desk(
                 &needs,
-                Registry::shipped_registry().expect("the shipped kinds"),
+                KindRegistry::shipped_registry().expect("the shipped kinds"),
             ));
         }
 

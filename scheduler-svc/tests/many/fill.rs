@@ -14,9 +14,9 @@ use shared::wire::subject::intent_audit;
 use tokio::task::JoinSet;
 use ulid::Ulid;
 
-use scheduler_svc::intent::machine::{Cause, Setting, admit_intent, new_intent};
-use scheduler_svc::intent::plan::Plan;
-use scheduler_svc::intent::{admission, registry::Registry, store, timers};
+use scheduler_svc::intent::machine::{AdmissionContext, StepCause, admit_intent, new_intent};
+use scheduler_svc::intent::plan::IntentPlan;
+use scheduler_svc::intent::{admission, registry::KindRegistry, store, timers};
 
 /// Agents written at once.
 const AT_ONCE: usize = 64;
@@ -53,7 +53,7 @@ pub(crate) async fn fill(bus: &Bus, agents: u64, each: u64) {
 }
 
 async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
-    let registry = Registry::shipped_registry().expect("the shipped kinds");
+    let registry = KindRegistry::shipped_registry().expect("the shipped kinds");
     let mut book = AgentBook::default();
     for number in 0..each {
         let due = now.plus(86_400_000 + i64::try_from((agent * each + number) * 2_592).expect("a month"));
@@ -65,20 +65,20 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
         }));
 
         let intent = admission::record(&registry, &question.expect("a proposal"), id);
-        let cause = Cause {
+        let cause = StepCause {
             by: "agent:a",
             why: "an interview",
             at: now,
         };
 
-        let setting = Setting {
+        let setting = AdmissionContext {
             permissions: PermissionSet::default(),
             delivery_context: DeliveryContext::default(),
             asked_in: None,
             depth: 0,
         };
 
-        let plan = Plan {
+        let plan = IntentPlan {
             rings: due,
             due: Some(due),
             deadline: None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scheduler_svc::schedules::heartbeat::{PREFIX, heartbeat_specs};
-use scheduler_svc::schedules::keeper::Keeper;
+use scheduler_svc::schedules::keeper::ScheduleWriter;
 use shared::bus::claim;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::session::SessionRef;
@@ -18,7 +18,7 @@ use crate::world::World;
 async fn a_busy_session_is_not_woken() {
     let world = World::start().await;
     let clock = ManualClock::at(SystemClock.now());
-    let keeper = Keeper::new(world.bus.clone(), Arc::new(clock.clone()));
+    let keeper = ScheduleWriter::new(world.bus.clone(), Arc::new(clock.clone()));
     let personas = "personas: {atlas: {heartbeat: {every: 30m, session: inner}}}";
     let specs = heartbeat_specs(personas, clock.now()).expect("a heartbeat");
     keeper

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler_svc::fired::{Fired, OnFire};
+use scheduler_svc::fired::{OnFire, TimerDispatcher};
 use scheduler_svc::schedules::api;
-use scheduler_svc::schedules::keeper::Keeper;
+use scheduler_svc::schedules::keeper::ScheduleWriter;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::{Clock as _, SystemClock, pause};
@@ -33,7 +33,7 @@ struct Replica {
 
 impl Replica {
     async fn start(world: &World) -> Self {
-        let keeper = Keeper::new(world.bus.clone(), Arc::new(SystemClock));
+        let keeper = ScheduleWriter::new(world.bus.clone(), Arc::new(SystemClock));
         let service = world
             .bus
             .serve(api::service_spec(&keeper, "UTC"))
@@ -41,7 +41,7 @@ impl Replica {
             .expect("it is served");
         let shutdown = Shutdown::default();
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
-        let fired = Fired::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
+        let fired = TimerDispatcher::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
         let (one, other) = (shutdown.clone(), shutdown.clone());
         let tasks = vec![
             tokio::spawn(async move { fired.run(&one).await }),
@@ -195,7 +195,7 @@ async fn what_other_zone_data_say_is_next_and_a_lost_timer_are_mended_at_start()
 
     assert_eq!(mended.generation, record.generation + 1);
 
-    let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
+    let timers = scheduler_svc::timer::TimerStore::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule("hook:d:0");
     let waited = tokio::time::timeout(DEADLINE, async {
         while timers.get::<ScheduleTimer>(&place).await.expect("it is read").is_none() {
@@ -238,7 +238,7 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
     });
 
     waited.await.expect("the event in time");
-    let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
+    let timers = scheduler_svc::timer::TimerStore::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
 
     let waited = tokio::time::timeout(DEADLINE, async {
@@ -275,7 +275,7 @@ async fn the_timer_of_a_record_that_is_lost_holds_nothing_back() {
         nominal: now.plus(1_000 * 86_400_000),
         generation: older.generation + 1_000,
     };
-    let timers = scheduler_svc::timer::Timers::new(world.bus.clone());
+    let timers = scheduler_svc::timer::TimerStore::new(world.bus.clone());
     let place = scheduler_svc::timer::TimerPlace::of_schedule(id);
     let set = timers
         .set_timer(&place, lost.nominal, &lost, |_: &ScheduleTimer| true)

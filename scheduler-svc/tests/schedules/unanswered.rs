@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scheduler_svc::schedules::keeper::Keeper;
+use scheduler_svc::schedules::keeper::ScheduleWriter;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::schedule::{Overlap, SchedulePolicies, ScheduleRecord, ScheduleSpec};
 use shared::testing::ManualClock;
@@ -25,7 +25,7 @@ fn every_ten_minutes(name: &str, overlap: Overlap) -> ScheduleSpec {
 async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
     let world = World::start().await;
     let clock = ManualClock::at(SystemClock.now());
-    let keeper = Keeper::new(world.bus.clone(), Arc::new(clock.clone()));
+    let keeper = ScheduleWriter::new(world.bus.clone(), Arc::new(clock.clone()));
     let specs = [
         every_ten_minutes("leaves-out", Overlap::Skip),
         every_ten_minutes("waits", Overlap::BufferOne),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use shared::process::Secret;
 use subtle::ConstantTimeEq;
 
-use super::scope::{self, Scope};
+use super::scope::{self, TokenScope};
 use crate::source::webhook::signature::sha256;
 
 /// Minimum length of the local token, in bytes.
@@ -50,21 +50,21 @@ impl TokenConfig {
         <[u8; 32]>::try_from(hex::decode(&self.sha256).ok()?).ok()
     }
 
-    fn token_scope(&self) -> Scope {
+    fn token_scope(&self) -> TokenScope {
         let Self { name, source, .. } = self.clone();
-        Scope::for_token(name, source, self.channels.clone(), self.persons.clone())
+        TokenScope::for_token(name, source, self.channels.clone(), self.persons.clone())
     }
 }
 
 /// The tokens of the configuration; see the module.
 #[derive(Clone)]
-pub struct Access {
+pub struct TokenAccess {
     /// Scope of callers without a token; `None` = they are refused.
-    open: Option<Arc<Scope>>,
-    tokens: Vec<([u8; 32], Arc<Scope>)>,
+    open: Option<Arc<TokenScope>>,
+    tokens: Vec<([u8; 32], Arc<TokenScope>)>,
 }
 
-impl std::fmt::Debug for Access {
+impl std::fmt::Debug for TokenAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Access")
             .field("open", &self.open.is_some())
@@ -73,14 +73,14 @@ impl std::fmt::Debug for Access {
     }
 }
 
-impl Access {
+impl TokenAccess {
     /// Creates the access rules of the configuration `http`.
     ///
     /// # Errors
     /// Returns every error, each as `key: expected value`.
     pub fn new(http: &HttpConfig) -> Result<Self, Vec<String>> {
         let mut faults = Vec::new();
-        let mut tokens: Vec<([u8; 32], Arc<Scope>)> = Vec::new();
+        let mut tokens: Vec<([u8; 32], Arc<TokenScope>)> = Vec::new();
         for (index, token) in http.tokens.iter().enumerate() {
             let own = scope::find_faults(&token.name, &token.source, &token.channels);
             faults.extend(own.into_iter().map(|fault| format!("tokens[{index}].{fault}")));
@@ -111,10 +111,10 @@ impl Access {
                 ));
             }
 
-            tokens.push((sha256(&[text.as_bytes()]), Arc::new(Scope::for_local_token())));
+            tokens.push((sha256(&[text.as_bytes()]), Arc::new(TokenScope::for_local_token())));
         }
 
-        let open = http.open.then(|| Arc::new(Scope::open()));
+        let open = http.open.then(|| Arc::new(TokenScope::open()));
         if faults.is_empty() {
             Ok(Self { open, tokens })
         } else {
@@ -125,7 +125,7 @@ impl Access {
     /// Returns the scope of a request with this `Authorization`; `None` if it is refused. An unknown token is refused
     /// even if callers without a token are accepted, because its events would become those of a stranger.
     #[must_use]
-    pub fn scope_of(&self, authorization: Option<&str>) -> Option<&Scope> {
+    pub fn scope_of(&self, authorization: Option<&str>) -> Option<&TokenScope> {
         let Some(authorization) = authorization else {
             return self.open.as_deref();
         };
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_token_is_known_by_its_hash() {
         let tokens = vec![token("a", "one"), token("b", "two")];
-        let closed = Access::new(&http(tokens.clone(), false)).unwrap();
+        let closed = TokenAccess::new(&http(tokens.clone(), false)).unwrap();
         for (header, allowed) in [
             (Some("Bearer two"), true),
             (Some("bearer  one"), true),
@@ -189,9 +189,9 @@ mod tests {
             assert_eq!(closed.scope_of(header).is_some(), allowed, "{header:?}");
         }
 
-        let open = Access::new(&http(tokens, true)).unwrap();
-        assert_eq!(open.scope_of(None), Some(&Scope::open()));
-        assert_ne!(open.scope_of(Some("Bearer one")), Some(&Scope::open()));
+        let open = TokenAccess::new(&http(tokens, true)).unwrap();
+        assert_eq!(open.scope_of(None), Some(&TokenScope::open()));
+        assert_ne!(open.scope_of(Some("Bearer one")), Some(&TokenScope::open()));
         assert_eq!(open.scope_of(Some("Bearer three")), None);
     }
 
@@ -202,7 +202,7 @@ mod tests {
         let mut same = token("a", "two");
         same.source = "timer".to_owned();
         let wrong = http(vec![plain, same, token("c", "two")], false);
-        let faults = Access::new(&wrong).unwrap_err();
+        let faults = TokenAccess::new(&wrong).unwrap_err();
 
         for key in [
             "tokens[0].sha256:",

@@ -24,7 +24,7 @@ const TAKEN_SOURCES: [&str; 5] = ["webchat", "webhook", OPEN, LOCAL, "system"];
 
 /// The scope of a caller; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
+pub struct TokenScope {
     /// Name of the token; `None` = a caller without one.
     token: Option<String>,
     /// Prefix of its ids, without the colon.
@@ -35,7 +35,7 @@ pub struct Scope {
     persons: Vec<String>,
 }
 
-impl Scope {
+impl TokenScope {
     /// Returns the scope of a configured token.
     #[must_use]
     pub const fn for_token(name: String, source: String, channels: Vec<String>, persons: Vec<String>) -> Self {
@@ -218,8 +218,8 @@ mod tests {
 
     use super::*;
 
-    fn shop() -> Scope {
-        Scope::for_token(
+    fn shop() -> TokenScope {
+        TokenScope::for_token(
             "shop-1".to_owned(),
             "shop".to_owned(),
             vec!["crm".to_owned()],
@@ -300,7 +300,7 @@ mod tests {
         assert!(event.speaks_for.is_empty());
         assert_eq!(event.received_at, UnixMillis(7));
 
-        let event = Scope::open().to_event(posted(text), UnixMillis(7)).unwrap();
+        let event = TokenScope::open().to_event(posted(text), UnixMillis(7)).unwrap();
         assert_eq!((event.id.as_str(), &event.origin), ("open:9", &Origin::Open));
     }
 
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_token_speaks_on_its_channels_only() {
-        let on = |scope: &Scope, channel: &str| {
+        let on = |scope: &TokenScope, channel: &str| {
             let text = format!(r#"{{"id":"1","timestamp":5,"channel":"{channel}"}}"#);
             scope.to_event(posted(&text), UnixMillis(1)).map(|event| event.channel)
         };
@@ -335,12 +335,14 @@ mod tests {
             );
         }
 
-        assert!(on(&Scope::for_local_token(), "cli").is_ok() && on(&Scope::for_local_token(), "http").is_ok());
-        assert!(on(&Scope::for_local_token(), "webchat").is_err());
-        assert!(on(&Scope::open(), "telegram").is_ok());
+        assert!(
+            on(&TokenScope::for_local_token(), "cli").is_ok() && on(&TokenScope::for_local_token(), "http").is_ok()
+        );
+        assert!(on(&TokenScope::for_local_token(), "webchat").is_err());
+        assert!(on(&TokenScope::open(), "telegram").is_ok());
 
         for own in ["cli", "timer", "Webhook", "out"] {
-            assert!(on(&Scope::open(), own).is_err(), "{own}");
+            assert!(on(&TokenScope::open(), own).is_err(), "{own}");
         }
     }
 
@@ -372,7 +374,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_caller_leaves_its_source(said in "\\PC{1,600}") {
-            for (scope, prefix) in [(shop(), "shop:"), (Scope::open(), "open:"), (Scope::for_local_token(), "local:")] {
+            for (scope, prefix) in [(shop(), "shop:"), (TokenScope::open(), "open:"), (TokenScope::for_local_token(), "local:")] {
                 if let Ok(id) = scope.id(&said) {
                     prop_assert!(id.as_str().starts_with(prefix));
                     prop_assert_eq!(scope.id(id.as_str()).unwrap(), id.clone(), "once below the prefix it stays");

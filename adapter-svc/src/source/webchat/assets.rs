@@ -4,7 +4,7 @@ use axum::extract::Path;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::error::Refusal;
+use crate::error::RequestRejection;
 
 /// The page may load its own script and style, speak to its own host, and nothing else.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -29,7 +29,7 @@ pub async fn page() -> Response {
 ///
 /// # Errors
 /// [`Refusal::UnknownPath`] for any other name.
-pub async fn script(Path(name): Path<String>) -> Result<Response, Refusal> {
+pub async fn script(Path(name): Path<String>) -> Result<Response, RequestRejection> {
     let text = match name.as_str() {
         "webchat.js" => include_str!("../../../page/webchat.js"),
         "conversation.js" => include_str!("../../../page/conversation.js"),
@@ -37,7 +37,7 @@ pub async fn script(Path(name): Path<String>) -> Result<Response, Refusal> {
         "lines.js" => include_str!("../../../page/lines.js"),
         "markdown.js" => include_str!("../../../page/markdown.js"),
         "memory.js" => include_str!("../../../page/memory.js"),
-        _unknown => return Err(Refusal::UnknownPath),
+        _unknown => return Err(RequestRejection::UnknownPath),
     };
     Ok(asset("text/javascript; charset=utf-8", text))
 }

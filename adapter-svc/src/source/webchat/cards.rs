@@ -12,7 +12,7 @@ use shared::model::approval_api::GetApproval;
 use shared::wire::headers::Headers;
 use tokio::sync::mpsc;
 
-use super::protocol::{MAX_WATCHED, Watched};
+use super::protocol::{MAX_WATCHED, ShownCard};
 
 /// How often an open approval is asked for.
 const EVERY: Duration = Duration::from_secs(2);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An approval that stands open no more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided {
+pub struct ClosedApproval {
     /// Its id.
     pub approval: String,
     /// Where it stands, in a word of the page's.
@@ -30,12 +30,12 @@ pub struct Decided {
 
 /// The page's end. The asking ends with it.
 #[derive(Debug)]
-pub struct Cards {
-    watched: mpsc::Sender<Vec<Watched>>,
-    decided: mpsc::Receiver<Decided>,
+pub struct ApprovalCards {
+    watched: mpsc::Sender<Vec<ShownCard>>,
+    decided: mpsc::Receiver<ClosedApproval>,
 }
 
-impl Cards {
+impl ApprovalCards {
     /// Watches nothing yet.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
@@ -46,20 +46,20 @@ impl Cards {
     }
 
     /// Watches the last of `cards`, and no others.
-    pub async fn watch_cards(&self, mut cards: Vec<Watched>) {
+    pub async fn watch_cards(&self, mut cards: Vec<ShownCard>) {
         let first = cards.len().saturating_sub(MAX_WATCHED);
         // The other end lives as long as this one.
         let _ = self.watched.send(cards.split_off(first)).await;
     }
 
     /// The next one that was decided. May be dropped and called again.
-    pub async fn next(&mut self) -> Option<Decided> {
+    pub async fn next(&mut self) -> Option<ClosedApproval> {
         self.decided.recv().await
     }
 }
 
-async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: mpsc::Sender<Decided>) {
-    let mut open: Vec<Watched> = Vec::new();
+async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<ShownCard>>, tell: mpsc::Sender<ClosedApproval>) {
+    let mut open: Vec<ShownCard> = Vec::new();
     loop {
         tokio::select! {
             wish = wishes.recv() => match wish {
@@ -81,7 +81,7 @@ async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: 
                 None => still.push(card),
                 Some(status) => {
                     let approval = card.approval;
-                    if tell.send(Decided { approval, status }).await.is_err() {
+                    if tell.send(ClosedApproval { approval, status }).await.is_err() {
                         return;
                     }
                 }
@@ -93,7 +93,7 @@ async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<Watched>>, tell: 
 }
 
 /// Where the approval of `card` stands; none while it is open, or nobody knows.
-async fn read_status(bus: &Bus, card: &Watched) -> Option<&'static str> {
+async fn read_status(bus: &Bus, card: &ShownCard) -> Option<&'static str> {
     let question = GetApproval {
         id: card.approval.clone(),
     };
@@ -111,7 +111,7 @@ async fn read_status(bus: &Bus, card: &Watched) -> Option<&'static str> {
 }
 
 /// What the page is told of `confirmation`; none while it is open.
-fn status_word(confirmation: &Confirmation, card: &Watched) -> Option<&'static str> {
+fn status_word(confirmation: &Confirmation, card: &ShownCard) -> Option<&'static str> {
     if confirmation.request.arguments_hash != card.arguments_hash && confirmation.standing_hash() != card.arguments_hash
     {
         return Some("gone");

@@ -12,8 +12,8 @@ use shared::model::owner::Visitor;
 use shared::projection::api::{HistoryReply, HistoryRequest, ThreadRow, ThreadsReply, ThreadsRequest, own_thread};
 use shared::wire::headers::Headers;
 
-use super::protocol::{Item, ThreadItem};
-use crate::gateway::Gateway;
+use super::protocol::{ChatItem, ThreadItem};
+use crate::gateway::GatewayState;
 
 /// How long the read model may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -39,13 +39,18 @@ fn unnamed_thread(visitor: &Visitor) -> String {
 #[derive(Debug, Default)]
 pub struct HistoryPage {
     /// Its items, the oldest first.
-    pub items: Vec<Item>,
+    pub items: Vec<ChatItem>,
     /// Whether there are older ones.
     pub more: bool,
 }
 
 /// Returns the end of `thread`, or of its items below the sequence `before`; empty if no hook-svc answers.
-pub async fn read_page(gateway: &Gateway, visitor: &Visitor, thread: Option<&str>, before: Option<u64>) -> HistoryPage {
+pub async fn read_page(
+    gateway: &GatewayState,
+    visitor: &Visitor,
+    thread: Option<&str>,
+    before: Option<u64>,
+) -> HistoryPage {
     let question = HistoryRequest {
         channel: WEBCHAT.to_owned(),
         account: visitor.account.clone(),
@@ -61,13 +66,13 @@ pub async fn read_page(gateway: &Gateway, visitor: &Visitor, thread: Option<&str
     };
 
     HistoryPage {
-        items: reply.events.into_iter().map(Item::from).collect(),
+        items: reply.events.into_iter().map(ChatItem::from).collect(),
         more: reply.more,
     }
 }
 
 /// Returns the threads of `visitor`, the one that was written in last first; none if no hook-svc answers.
-pub async fn threads(gateway: &Gateway, visitor: &Visitor) -> Option<Vec<ThreadItem>> {
+pub async fn threads(gateway: &GatewayState, visitor: &Visitor) -> Option<Vec<ThreadItem>> {
     let question = ThreadsRequest {
         channel: WEBCHAT.to_owned(),
         account: visitor.account.clone(),
@@ -86,7 +91,7 @@ pub async fn threads(gateway: &Gateway, visitor: &Visitor) -> Option<Vec<ThreadI
     Some(reply.threads.into_iter().map(item).collect())
 }
 
-async fn ask<Q, A>(gateway: &Gateway, subject: &str, question: &Q) -> Option<A>
+async fn ask<Q, A>(gateway: &GatewayState, subject: &str, question: &Q) -> Option<A>
 where
     Q: Serialize + Sync,
     A: DeserializeOwned,

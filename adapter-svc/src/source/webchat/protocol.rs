@@ -29,7 +29,7 @@ const VISITOR_BYTES: usize = 16;
 /// A card that a page was shown. Who does not know the hash of its arguments was not shown it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Watched {
+pub struct ShownCard {
     /// The approval's id.
     pub approval: String,
     /// Hash of the arguments that the card shows.
@@ -70,7 +70,7 @@ pub enum FromPage {
     /// The page was shown these cards, and wants to be told what becomes of them. Takes the place of what it said before.
     Watch {
         /// They; the last [`MAX_WATCHED`] count.
-        cards: Vec<Watched>,
+        cards: Vec<ShownCard>,
     },
     /// The visitor wrote something.
     Message {
@@ -113,7 +113,7 @@ pub enum ToPage<'a> {
         /// Whether there are older items.
         more: bool,
         /// Its items.
-        items: Vec<Item>,
+        items: Vec<ChatItem>,
     },
     /// A message of the visitor is durable.
     Stored {
@@ -123,13 +123,13 @@ pub enum ToPage<'a> {
         event_id: &'a EventId,
     },
     /// A part of an answer.
-    Part(Item),
+    Part(ChatItem),
     /// A piece of an answer that is being made; the part that follows has the whole.
-    Partial(&'a Partial),
+    Partial(&'a PartialAnswer),
     /// The agent that is to answer cannot be reached, or can be again.
-    Away(&'a Away),
+    Away(&'a AwayNotice),
     /// A turn of the visitor's is being worked on, or is so no more.
-    Working(&'a Working),
+    Working(&'a TurnActivity),
     /// The approval of a card that the page watches stands open no more.
     Decided {
         /// The approval.
@@ -164,7 +164,7 @@ pub struct ThreadItem {
 
 /// One line of the conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Item {
+pub struct ChatItem {
     /// Id of its event.
     pub id: String,
     /// Of an item of the history: its place in the stream of events.
@@ -181,12 +181,12 @@ pub struct Item {
     pub at: UnixMillis,
     /// What it has buttons for: an approval's card. Nothing that an agent says has any.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub approval: Option<Decidable>,
+    pub approval: Option<OpenApproval>,
 }
 
 /// An approval that the page's buttons decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decidable {
+pub struct OpenApproval {
     /// The approval's id.
     pub approval: String,
     /// The reply code, as people write it.
@@ -197,7 +197,7 @@ pub struct Decidable {
 
 /// A part as delivery-svc publishes it on `nexus.webchat.<account>.<peer>`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Part {
+pub struct ReplyPart {
     /// Id of the outbound event.
     pub event_id: String,
     /// Thread of the conversation.
@@ -210,12 +210,12 @@ pub struct Part {
     pub at: UnixMillis,
     /// What the approvals' room put on it.
     #[serde(default)]
-    pub approval: Option<Decidable>,
+    pub approval: Option<OpenApproval>,
 }
 
 /// A piece of an answer that is being made, as the broker publishes it on `nexus.webchat.<account>.<peer>`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Partial {
+pub struct PartialAnswer {
     /// The turn; the parts of its answer are the events `out:{turn}/…`.
     pub turn: String,
     /// Thread of the conversation.
@@ -234,7 +234,7 @@ pub struct Partial {
 /// Whether the agent that a visitor waits for cannot be reached, as the broker publishes it on
 /// `nexus.webchat.<account>.<peer>`: again every few seconds while that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Away {
+pub struct AwayNotice {
     /// The turn.
     pub turn: String,
     /// Thread of the conversation.
@@ -247,7 +247,7 @@ pub struct Away {
 /// Whether a turn of a visitor's is being worked on, as the broker publishes it on `nexus.webchat.<account>.<peer>`: again
 /// every few seconds while that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Working {
+pub struct TurnActivity {
     /// The turn.
     pub turn: String,
     /// Thread of the conversation.
@@ -262,17 +262,17 @@ pub struct Working {
 #[serde(untagged)]
 pub enum ForPage {
     /// A part.
-    Part(Part),
+    Part(ReplyPart),
     /// A piece of what becomes one.
-    Partial(Partial),
+    Partial(PartialAnswer),
     /// Nothing becomes of it at present.
-    Away(Away),
+    Away(AwayNotice),
     /// Something is to become of it.
-    Working(Working),
+    Working(TurnActivity),
 }
 
-impl From<Part> for Item {
-    fn from(part: Part) -> Self {
+impl From<ReplyPart> for ChatItem {
+    fn from(part: ReplyPart) -> Self {
         Self {
             id: part.event_id,
             sequence: None,
@@ -285,7 +285,7 @@ impl From<Part> for Item {
     }
 }
 
-impl From<EventRow> for Item {
+impl From<EventRow> for ChatItem {
     fn from(row: EventRow) -> Self {
         let from = match row.direction {
             Direction::Sent => "system",
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_part_becomes_a_line() {
-        let part: Part = serde_json::from_str(
+        let part: ReplyPart = serde_json::from_str(
             r#"{"delivery":"d","part":0,"event_id":"out:d/0","content":"hi","reply_to":"x","thread":"7f","at":5}"#,
         )
         .unwrap();

@@ -12,14 +12,14 @@ use shared::process::key::{self, WeakKeyError};
 use ulid::Ulid;
 
 use super::generic::HmacConfig;
-use super::mapping::{Mapping, Pick};
-use super::signature::{Checks, Key, SignatureError, Verified, sha256_hex};
+use super::mapping::{FieldMapping, FieldSource};
+use super::signature::{SignatureChecks, SignatureError, SigningKey, VerifiedSignature, sha256_hex};
 use super::{generic, github, meta, slack, standard, stripe, telegram};
 
 /// The scheme by which a source's requests are authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Scheme {
+pub enum SignatureScheme {
     /// Standard Webhooks, including Svix.
     #[serde(alias = "standard-webhooks", alias = "standard_webhooks")]
     Standard,
@@ -40,7 +40,7 @@ pub enum Scheme {
     Unsigned,
 }
 
-impl Scheme {
+impl SignatureScheme {
     /// Returns the name in configuration and in `metadata.scheme`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -60,11 +60,11 @@ impl Scheme {
     ///
     /// # Errors
     /// Returns [`WeakKeyError`] if the scheme cannot use the secret, or it is too short.
-    pub fn key(self, secret: &str) -> Result<Key, WeakKeyError> {
+    pub fn key(self, secret: &str) -> Result<SigningKey, WeakKeyError> {
         match self {
             Self::Standard => standard::key(secret),
             Self::Stripe | Self::Github | Self::Slack | Self::Telegram | Self::Meta | Self::Hmac | Self::Unsigned => {
-                key::text(secret).map(Key::new)
+                key::text(secret).map(SigningKey::new)
             }
         }
     }
@@ -95,7 +95,7 @@ impl Scheme {
 /// The identity of a delivery if no signed part has an id for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dedupe {
+pub enum DedupeRule {
     /// The signed timestamp and the body; without a timestamp, the body alone; for `unsigned`, every request is
     /// another event.
     #[default]
@@ -106,7 +106,7 @@ pub enum Dedupe {
 
 /// A request whose signature was verified.
 #[derive(Debug, Clone, Copy)]
-pub struct Delivery<'a> {
+pub struct VerifiedRequest<'a> {
     /// Headers of the request.
     pub headers: &'a HeaderMap,
     /// Body of the request, as received.
@@ -114,7 +114,7 @@ pub struct Delivery<'a> {
     /// Body of the request, parsed.
     pub payload: &'a Value,
     /// Data that the signature proves.
-    pub verified: &'a Verified,
+    pub verified: &'a VerifiedSignature,
     /// Time the request was received.
     pub now: UnixMillis,
     /// A new id, for a delivery that has no other identity.
@@ -123,44 +123,49 @@ pub struct Delivery<'a> {
 
 /// A source at `/hooks/{name}`.
 #[derive(Debug, Clone)]
-pub struct Endpoint {
+pub struct WebhookEndpoint {
     /// Name of the source.
     pub name: String,
     /// Signature scheme of the source.
-    pub scheme: Scheme,
+    pub scheme: SignatureScheme,
     /// Keys and tolerance of the source.
-    pub checks: Checks,
+    pub checks: SignatureChecks,
     /// Parameters of the signature if the scheme is [`Scheme::Hmac`].
     pub hmac: HmacConfig,
     /// Token that Meta's subscription must name.
-    pub verify_token: Option<Key>,
+    pub verify_token: Option<SigningKey>,
     /// Identity of deliveries for which the platform has no id.
-    pub dedupe: Dedupe,
+    pub dedupe: DedupeRule,
     /// Further headers for `metadata.headers`, in lower case.
     pub headers: Vec<String>,
     /// Places of the event's fields in the request.
-    pub mapping: Mapping,
+    pub mapping: FieldMapping,
     /// Whether its senders may count as persons, and its events may be on `channel`.
     pub persons: bool,
     /// Channel of its events, if it is not `webhook`.
     pub channel: Option<String>,
 }
 
-impl Endpoint {
+impl WebhookEndpoint {
     /// Checks that the request comes from the source. Returns the data that its signature proves.
     ///
     /// # Errors
     /// Returns [`SignatureError`] with the reason if the request is not authentic.
-    pub fn verify(&self, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
+    pub fn verify(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: UnixMillis,
+    ) -> Result<VerifiedSignature, SignatureError> {
         match self.scheme {
-            Scheme::Standard => standard::verify(&self.checks, headers, body, now),
-            Scheme::Stripe => stripe::verify(&self.checks, headers, body, now),
-            Scheme::Github => github::verify(&self.checks, headers, body, now),
-            Scheme::Slack => slack::verify(&self.checks, headers, body, now),
-            Scheme::Telegram => telegram::verify(&self.checks, headers, body, now),
-            Scheme::Meta => meta::verify(&self.checks, headers, body, now),
-            Scheme::Hmac => generic::verify(&self.hmac, &self.checks, headers, body, now),
-            Scheme::Unsigned => Ok(Verified::default()),
+            SignatureScheme::Standard => standard::verify(&self.checks, headers, body, now),
+            SignatureScheme::Stripe => stripe::verify(&self.checks, headers, body, now),
+            SignatureScheme::Github => github::verify(&self.checks, headers, body, now),
+            SignatureScheme::Slack => slack::verify(&self.checks, headers, body, now),
+            SignatureScheme::Telegram => telegram::verify(&self.checks, headers, body, now),
+            SignatureScheme::Meta => meta::verify(&self.checks, headers, body, now),
+            SignatureScheme::Hmac => generic::verify(&self.hmac, &self.checks, headers, body, now),
+            SignatureScheme::Unsigned => Ok(VerifiedSignature::default()),
         }
     }
 
@@ -169,14 +174,14 @@ impl Endpoint {
     #[must_use]
     pub fn split_entries(&self, payload: &Value) -> Option<Vec<Value>> {
         match self.scheme {
-            Scheme::Meta => meta::split_entries(payload),
-            Scheme::Standard
-            | Scheme::Stripe
-            | Scheme::Github
-            | Scheme::Slack
-            | Scheme::Telegram
-            | Scheme::Hmac
-            | Scheme::Unsigned => None,
+            SignatureScheme::Meta => meta::split_entries(payload),
+            SignatureScheme::Standard
+            | SignatureScheme::Stripe
+            | SignatureScheme::Github
+            | SignatureScheme::Slack
+            | SignatureScheme::Telegram
+            | SignatureScheme::Hmac
+            | SignatureScheme::Unsigned => None,
         }
     }
 
@@ -184,31 +189,34 @@ impl Endpoint {
     /// signature covers: the signed id, otherwise the id in the signed body, otherwise a hash of the signed time and
     /// the body, or of the body.
     #[must_use]
-    pub fn item_id(&self, delivery: &Delivery<'_>) -> String {
+    pub fn item_id(&self, delivery: &VerifiedRequest<'_>) -> String {
         let signed = delivery.verified.delivery_id.clone().filter(|id| !id.is_empty());
         if let Some(id) = signed.or_else(|| self.id_in_body(delivery)) {
             return id;
         }
 
         match (self.scheme, self.dedupe, delivery.verified.timestamp) {
-            (Scheme::Unsigned, Dedupe::Auto, _) => delivery.fresh.to_string(),
-            (Scheme::Github | Scheme::Meta, _, _) | (_, Dedupe::Body, _) | (_, Dedupe::Auto, None) => {
-                sha256_hex(&[delivery.body])
-            }
-            (_, Dedupe::Auto, Some(at)) => sha256_hex(&[at.to_string().as_bytes(), b".", delivery.body]),
+            (SignatureScheme::Unsigned, DedupeRule::Auto, _) => delivery.fresh.to_string(),
+            (SignatureScheme::Github | SignatureScheme::Meta, _, _)
+            | (_, DedupeRule::Body, _)
+            | (_, DedupeRule::Auto, None) => sha256_hex(&[delivery.body]),
+            (_, DedupeRule::Auto, Some(at)) => sha256_hex(&[at.to_string().as_bytes(), b".", delivery.body]),
         }
     }
 
     /// Returns the platform's own name of this delivery, for people, whether or not it is signed.
     #[must_use]
-    pub fn delivery_id(&self, delivery: &Delivery<'_>) -> Option<String> {
+    pub fn delivery_id(&self, delivery: &VerifiedRequest<'_>) -> Option<String> {
         let header = |name: &str| Some(delivery.headers.get(name)?.to_str().ok()?.to_owned());
         let unsigned = || match self.scheme {
-            Scheme::Github => header(github::DELIVERY),
-            Scheme::Hmac => self.hmac.id_header.as_deref().and_then(header),
-            Scheme::Standard | Scheme::Stripe | Scheme::Slack | Scheme::Telegram | Scheme::Meta | Scheme::Unsigned => {
-                None
-            }
+            SignatureScheme::Github => header(github::DELIVERY),
+            SignatureScheme::Hmac => self.hmac.id_header.as_deref().and_then(header),
+            SignatureScheme::Standard
+            | SignatureScheme::Stripe
+            | SignatureScheme::Slack
+            | SignatureScheme::Telegram
+            | SignatureScheme::Meta
+            | SignatureScheme::Unsigned => None,
         };
 
         let signed = delivery.verified.delivery_id.clone();
@@ -216,7 +224,7 @@ impl Endpoint {
     }
 
     /// Returns the id at the configured place, otherwise at the scheme's default place.
-    fn id_in_body(&self, delivery: &Delivery<'_>) -> Option<String> {
+    fn id_in_body(&self, delivery: &VerifiedRequest<'_>) -> Option<String> {
         pick_value(
             self.mapping.id.as_ref(),
             self.scheme.default_places().0,
@@ -238,14 +246,14 @@ impl Endpoint {
 }
 
 fn pick_value(
-    configured: Option<&Pick>,
+    configured: Option<&FieldSource>,
     default: Option<&str>,
     headers: &HeaderMap,
     payload: &Value,
 ) -> Option<String> {
     match (configured, default) {
         (Some(pick), _) => pick.text(headers, payload),
-        (None, Some(text)) => Pick::try_from(text.to_owned()).ok()?.text(headers, payload),
+        (None, Some(text)) => FieldSource::try_from(text.to_owned()).ok()?.text(headers, payload),
         (None, None) => None,
     }
 }

@@ -6,12 +6,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, parse_seconds, required_header};
+use super::signature::{
+    HashAlgorithm, SignatureChecks, SignatureError, VerifiedSignature, malformed_header, parse_seconds, required_header,
+};
 
 /// The encoding of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Encoding {
+pub enum SignatureEncoding {
     /// Hexadecimal digits, of either case.
     #[default]
     Hex,
@@ -26,9 +28,9 @@ pub struct HmacConfig {
     /// Header with the signature.
     pub header: String,
     /// Hash function of the signature.
-    pub algorithm: Algorithm,
+    pub algorithm: HashAlgorithm,
     /// Encoding of the signature.
-    pub encoding: Encoding,
+    pub encoding: SignatureEncoding,
     /// Text before the signature, such as `sha256=`.
     pub prefix: String,
     /// Header with the time of signing, in seconds since the epoch; absent = no time is signed.
@@ -47,8 +49,8 @@ impl Default for HmacConfig {
     fn default() -> Self {
         Self {
             header: "x-signature".to_owned(),
-            algorithm: Algorithm::default(),
-            encoding: Encoding::default(),
+            algorithm: HashAlgorithm::default(),
+            encoding: SignatureEncoding::default(),
             prefix: String::new(),
             timestamp_header: None,
             id_header: None,
@@ -103,8 +105,8 @@ impl HmacConfig {
 
     fn decode(&self, text: &str) -> Option<Vec<u8>> {
         match self.encoding {
-            Encoding::Hex => hex::decode(text).ok(),
-            Encoding::Base64 => STANDARD.decode(text).ok(),
+            SignatureEncoding::Hex => hex::decode(text).ok(),
+            SignatureEncoding::Base64 => STANDARD.decode(text).ok(),
         }
     }
 }
@@ -115,11 +117,11 @@ impl HmacConfig {
 /// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
 pub fn verify(
     config: &HmacConfig,
-    checks: &Checks,
+    checks: &SignatureChecks,
     headers: &HeaderMap,
     body: &[u8],
     now: UnixMillis,
-) -> Result<Verified, SignatureError> {
+) -> Result<VerifiedSignature, SignatureError> {
     let text = required_header(headers, &config.header)?;
     let given = text
         .strip_prefix(config.prefix.as_str())
@@ -158,7 +160,7 @@ pub fn verify(
         &[given],
     )?;
 
-    Ok(Verified {
+    Ok(VerifiedSignature {
         delivery_id: id.filter(|_| config.signs_id()).map(str::to_owned),
         timestamp,
     })
@@ -174,7 +176,7 @@ mod tests {
     const DATA: &[u8] = b"what do ya want for nothing?";
     const HEX: &str = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
 
-    fn check(config: &HmacConfig, pairs: &[(&str, &str)], at: i64) -> Result<Verified, SignatureError> {
+    fn check(config: &HmacConfig, pairs: &[(&str, &str)], at: i64) -> Result<VerifiedSignature, SignatureError> {
         verify(
             config,
             &checks("Jefe"),
@@ -197,7 +199,7 @@ mod tests {
         ));
 
         let base = HmacConfig {
-            encoding: Encoding::Base64,
+            encoding: SignatureEncoding::Base64,
             header: "X-Sig".to_owned(),
             ..HmacConfig::default()
         };
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn a_template_signs_time_and_id() {
         let config = HmacConfig {
-            algorithm: Algorithm::Sha512,
+            algorithm: HashAlgorithm::Sha512,
             timestamp_header: Some("x-time".to_owned()),
             id_header: Some("x-id".to_owned()),
             signed: Some("v1:{id}:{timestamp}:{body}!".to_owned()),
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(config.find_faults(), Vec::<String>::new());
 
         let signature = hex::encode(compute_code(
-            Algorithm::Sha512,
+            HashAlgorithm::Sha512,
             &checks("Jefe").keys[0],
             &[b"v1:7:100:", DATA, b"!"],
         ));
@@ -228,7 +230,7 @@ mod tests {
 
         assert_eq!(
             verified,
-            Verified {
+            VerifiedSignature {
                 delivery_id: Some("7".to_owned()),
                 timestamp: Some(100)
             }

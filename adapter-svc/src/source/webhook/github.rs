@@ -7,7 +7,9 @@
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, required_header};
+use super::signature::{
+    HashAlgorithm, SignatureChecks, SignatureError, VerifiedSignature, malformed_header, required_header,
+};
 
 const SIGNATURE: &str = "x-hub-signature-256";
 /// Header with the name of a delivery, which is not signed.
@@ -17,20 +19,25 @@ pub(super) const DELIVERY: &str = "x-github-delivery";
 ///
 /// # Errors
 /// Returns [`SignatureError`] if the signature is missing, malformed or wrong.
-pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
+pub fn verify(
+    checks: &SignatureChecks,
+    headers: &HeaderMap,
+    body: &[u8],
+    _now: UnixMillis,
+) -> Result<VerifiedSignature, SignatureError> {
     hub_signature(checks, headers, body)?;
-    Ok(Verified::default())
+    Ok(VerifiedSignature::default())
 }
 
 /// Checks that `X-Hub-Signature-256` signs `body`; Meta uses the same header.
-pub(super) fn hub_signature(checks: &Checks, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureError> {
+pub(super) fn hub_signature(checks: &SignatureChecks, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureError> {
     const EXPECTED: &str = "`sha256=` and 64 hex digits";
     let text = required_header(headers, SIGNATURE)?;
     let digits = text
         .strip_prefix("sha256=")
         .ok_or_else(|| malformed_header(SIGNATURE, EXPECTED))?;
     let given = hex::decode(digits).map_err(|_| malformed_header(SIGNATURE, EXPECTED))?;
-    checks.check_signature(Algorithm::Sha256, &[body], &[given])
+    checks.check_signature(HashAlgorithm::Sha256, &[body], &[given])
 }
 
 #[cfg(test)]
@@ -43,7 +50,7 @@ mod tests {
     const BODY: &[u8] = b"Hello, World!";
     const SIGNED: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
 
-    fn check(secret: &str, signature: &str, body: &[u8]) -> Result<Verified, SignatureError> {
+    fn check(secret: &str, signature: &str, body: &[u8]) -> Result<VerifiedSignature, SignatureError> {
         let map = headers(&[("X-Hub-Signature-256", signature), (DELIVERY, "72d3162e")]);
         verify(&checks(secret), &map, body, UnixMillis(0))
     }
@@ -52,7 +59,7 @@ mod tests {
     fn the_published_vector_is_accepted() {
         assert_eq!(
             check(SECRET, SIGNED, BODY),
-            Ok(Verified::default()),
+            Ok(VerifiedSignature::default()),
             "no header is vouched for"
         );
         assert_eq!(check("another", SIGNED, BODY), Err(SignatureError::Mismatch));

@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 /// The place of a value: `/json/pointer` into the body (RFC 6901), `header:name`, or `=text`, which is that text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Pick {
+pub enum FieldSource {
     /// A JSON pointer into the body.
     Body(String),
     /// The value of a header.
@@ -20,7 +20,7 @@ pub enum Pick {
     Constant(String),
 }
 
-impl TryFrom<String> for Pick {
+impl TryFrom<String> for FieldSource {
     type Error = String;
     fn try_from(text: String) -> Result<Self, Self::Error> {
         if let Some(constant) = text.strip_prefix('=') {
@@ -42,17 +42,17 @@ impl TryFrom<String> for Pick {
     }
 }
 
-impl From<Pick> for String {
-    fn from(pick: Pick) -> Self {
+impl From<FieldSource> for String {
+    fn from(pick: FieldSource) -> Self {
         match pick {
-            Pick::Body(pointer) => pointer,
-            Pick::Header(name) => format!("header:{name}"),
-            Pick::Constant(text) => format!("={text}"),
+            FieldSource::Body(pointer) => pointer,
+            FieldSource::Header(name) => format!("header:{name}"),
+            FieldSource::Constant(text) => format!("={text}"),
         }
     }
 }
 
-impl Pick {
+impl FieldSource {
     /// Returns the value at this place; `None` if it is absent or null.
     #[must_use]
     pub fn value(&self, headers: &HeaderMap, payload: &Value) -> Option<Value> {
@@ -81,35 +81,35 @@ impl Pick {
 /// The section `[adapter.webhook.<source>.mapping]`: the place of each field; absent = the scheme's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Mapping {
+pub struct FieldMapping {
     /// Id of the delivery, if the scheme proves none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<Pick>,
+    pub id: Option<FieldSource>,
     /// Type of the event: `metadata.event_type`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    pub event_type: Option<Pick>,
+    pub event_type: Option<FieldSource>,
     /// Text of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<Pick>,
+    pub content: Option<FieldSource>,
     /// Id of the conversation; default: the source.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Pick>,
+    pub peer: Option<FieldSource>,
     /// Id of the sender; default: the source.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<Pick>,
+    pub from: Option<FieldSource>,
     /// Name of the sender.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub from_name: Option<Pick>,
+    pub from_name: Option<FieldSource>,
     /// Thread within the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thread: Option<Pick>,
+    pub thread: Option<FieldSource>,
     /// Time it happened: seconds or milliseconds since the epoch, or RFC 3339; default: the signed timestamp,
     /// otherwise now.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub timestamp: Option<Pick>,
+    pub timestamp: Option<FieldSource>,
     /// Further fields of `metadata`, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub metadata: BTreeMap<String, Pick>,
+    pub metadata: BTreeMap<String, FieldSource>,
 }
 
 /// Smallest timestamp that counts milliseconds: in seconds it would be after the year 5138.
@@ -155,7 +155,7 @@ mod tests {
     fn a_pick_reads_body_or_header() {
         let map = headers(&[("X-Kind", "ping")]);
         let body = json!({"a": {"b": [7]}, "empty": "", "none": null});
-        let check = |pick: &str| Pick::try_from(pick.to_owned()).unwrap().text(&map, &body);
+        let check = |pick: &str| FieldSource::try_from(pick.to_owned()).unwrap().text(&map, &body);
 
         assert_eq!(check("/a/b/0").as_deref(), Some("7"));
         assert_eq!(check("header:X-Kind").as_deref(), Some("ping"));
@@ -165,8 +165,8 @@ mod tests {
             assert_eq!(check(absent), None, "{absent}");
         }
 
-        assert!(Pick::try_from("a.b".to_owned()).is_err());
-        assert!(Pick::try_from("header:no good".to_owned()).is_err());
+        assert!(FieldSource::try_from("a.b".to_owned()).is_err());
+        assert!(FieldSource::try_from("header:no good".to_owned()).is_err());
     }
 
     #[test]

@@ -11,15 +11,20 @@ use serde_json::{Value, json};
 use shared::model::time::UnixMillis;
 
 use super::github::hub_signature;
-use super::signature::{Checks, Key, SignatureError, Verified};
+use super::signature::{SignatureChecks, SignatureError, SigningKey, VerifiedSignature};
 
 /// Checks a request against the scheme.
 ///
 /// # Errors
 /// Returns [`SignatureError`] if the signature is missing, malformed or wrong.
-pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], _now: UnixMillis) -> Result<Verified, SignatureError> {
+pub fn verify(
+    checks: &SignatureChecks,
+    headers: &HeaderMap,
+    body: &[u8],
+    _now: UnixMillis,
+) -> Result<VerifiedSignature, SignatureError> {
     hub_signature(checks, headers, body)?;
-    Ok(Verified::default())
+    Ok(VerifiedSignature::default())
 }
 
 /// Returns the entries of a delivery, each as a body of its own with ordered keys; `None` if it has no entries.
@@ -36,7 +41,7 @@ pub fn split_entries(payload: &Value) -> Option<Vec<Value>> {
 
 /// Returns the response to a subscription's GET: its `hub.challenge`, if mode and verify token are right.
 #[must_use]
-pub fn answer_challenge(token: &Key, query: &HashMap<String, String>) -> Option<String> {
+pub fn answer_challenge(token: &SigningKey, query: &HashMap<String, String>) -> Option<String> {
     let subscribes = query.get("hub.mode").is_some_and(|mode| mode == "subscribe");
     let known = query
         .get("hub.verify_token")
@@ -51,15 +56,18 @@ pub fn answer_challenge(token: &Key, query: &HashMap<String, String>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::super::signature::tests::{checks, headers};
-    use super::super::signature::{Algorithm, compute_code};
+    use super::super::signature::{HashAlgorithm, compute_code};
     use super::*;
 
     #[test]
     fn a_signed_request_is_accepted() {
         let checks = checks("app-secret");
-        let signature = hex::encode(compute_code(Algorithm::Sha256, &checks.keys[0], &[b"{}"]));
+        let signature = hex::encode(compute_code(HashAlgorithm::Sha256, &checks.keys[0], &[b"{}"]));
         let map = headers(&[("X-Hub-Signature-256", &format!("sha256={signature}"))]);
-        assert_eq!(verify(&checks, &map, b"{}", UnixMillis(0)), Ok(Verified::default()));
+        assert_eq!(
+            verify(&checks, &map, b"{}", UnixMillis(0)),
+            Ok(VerifiedSignature::default())
+        );
         assert_eq!(
             verify(&checks, &map, b"[]", UnixMillis(0)),
             Err(SignatureError::Mismatch)
@@ -91,7 +99,7 @@ mod tests {
             ];
             let query = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
 
-            answer_challenge(&Key::new("meatyhamhock"), &query)
+            answer_challenge(&SigningKey::new("meatyhamhock"), &query)
         };
 
         assert_eq!(ask("subscribe", "meatyhamhock").as_deref(), Some("1158201444"));

@@ -15,9 +15,9 @@ pub(crate) const MAX_SIGNATURES: usize = 16;
 
 /// A signing key. Its `Debug` output hides the key on purpose.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Vec<u8>);
+pub struct SigningKey(Vec<u8>);
 
-impl Key {
+impl SigningKey {
     /// Creates a key of these bytes.
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(…)")
     }
@@ -39,16 +39,16 @@ impl std::fmt::Debug for Key {
 
 /// The keys and the tolerance with which a source's requests are checked.
 #[derive(Debug, Clone, Default)]
-pub struct Checks {
+pub struct SignatureChecks {
     /// Keys of which any one suffices, so that keys can be rotated.
-    pub keys: Vec<Key>,
+    pub keys: Vec<SigningKey>,
     /// Maximum distance of a signed timestamp from now in either direction, in seconds; 0 = any distance.
     pub tolerance_s: u32,
 }
 
 /// The data that a valid signature proves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedSignature {
     /// Platform's id of this delivery, which is the same when it delivers again.
     pub delivery_id: Option<String>,
     /// Signed timestamp, in seconds since the epoch.
@@ -88,7 +88,7 @@ pub enum SignatureError {
 /// The hash function of a keyed signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Algorithm {
+pub enum HashAlgorithm {
     /// HMAC-SHA-1, for senders that support nothing newer.
     Sha1,
     /// HMAC-SHA-256, the default.
@@ -123,15 +123,15 @@ pub(crate) fn parse_seconds(header: &str, text: &str) -> Result<i64, SignatureEr
 }
 
 /// Returns the code of the concatenated `parts` under `key`.
-pub(crate) fn compute_code(algorithm: Algorithm, key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn compute_code(algorithm: HashAlgorithm, key: &SigningKey, parts: &[&[u8]]) -> Vec<u8> {
     match algorithm {
-        Algorithm::Sha1 => compute_mac::<Hmac<sha1::Sha1>>(key, parts),
-        Algorithm::Sha256 => compute_mac::<Hmac<Sha256>>(key, parts),
-        Algorithm::Sha512 => compute_mac::<Hmac<Sha512>>(key, parts),
+        HashAlgorithm::Sha1 => compute_mac::<Hmac<sha1::Sha1>>(key, parts),
+        HashAlgorithm::Sha256 => compute_mac::<Hmac<Sha256>>(key, parts),
+        HashAlgorithm::Sha512 => compute_mac::<Hmac<Sha512>>(key, parts),
     }
 }
 
-fn compute_mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
+fn compute_mac<M: Mac + KeyInit>(key: &SigningKey, parts: &[&[u8]]) -> Vec<u8> {
     let mut mac = <M as KeyInit>::new_from_slice(&key.0).expect("an HMAC takes a key of any length");
     for part in parts {
         mac.update(part);
@@ -139,12 +139,12 @@ fn compute_mac<M: Mac + KeyInit>(key: &Key, parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-impl Checks {
+impl SignatureChecks {
     /// Checks that one of `given` is the code of `parts` under one of the keys. Every pair is compared, each in
     /// constant time.
     pub(crate) fn check_signature(
         &self,
-        algorithm: Algorithm,
+        algorithm: HashAlgorithm,
         parts: &[&[u8]],
         given: &[Vec<u8>],
     ) -> Result<(), SignatureError> {
@@ -208,9 +208,9 @@ pub(crate) mod tests {
     }
 
     /// Returns checks with one key and a tolerance of five minutes.
-    pub(crate) fn checks(key: impl Into<Vec<u8>>) -> Checks {
-        Checks {
-            keys: vec![Key::new(key)],
+    pub(crate) fn checks(key: impl Into<Vec<u8>>) -> SignatureChecks {
+        SignatureChecks {
+            keys: vec![SigningKey::new(key)],
             tolerance_s: 300,
         }
     }
@@ -243,15 +243,15 @@ pub(crate) mod tests {
 
         for (key, data, expected) in cases {
             assert_eq!(
-                hex::encode(compute_code(Algorithm::Sha256, &Key::new(key), &[data])),
+                hex::encode(compute_code(HashAlgorithm::Sha256, &SigningKey::new(key), &[data])),
                 expected
             );
         }
 
-        let long = compute_code(Algorithm::Sha512, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        let long = compute_code(HashAlgorithm::Sha512, &SigningKey::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert!(hex::encode(long).starts_with("87aa7cdea5ef619d4ff0b4241a1d6cb02379f4e2ce4ec2787ad0b30545e17cde"));
 
-        let old = compute_code(Algorithm::Sha1, &Key::new(vec![0x0b; 20]), &[b"Hi There"]);
+        let old = compute_code(HashAlgorithm::Sha1, &SigningKey::new(vec![0x0b; 20]), &[b"Hi There"]);
         assert_eq!(hex::encode(old), "b617318655057264e28bc0b6fb378c8ef146be00");
     }
 

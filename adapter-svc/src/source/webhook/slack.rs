@@ -7,7 +7,9 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, parse_seconds, required_header};
+use super::signature::{
+    HashAlgorithm, SignatureChecks, SignatureError, VerifiedSignature, malformed_header, parse_seconds, required_header,
+};
 
 const SIGNATURE: &str = "x-slack-signature";
 const TIMESTAMP: &str = "x-slack-request-timestamp";
@@ -16,7 +18,12 @@ const TIMESTAMP: &str = "x-slack-request-timestamp";
 ///
 /// # Errors
 /// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
-pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
+pub fn verify(
+    checks: &SignatureChecks,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: UnixMillis,
+) -> Result<VerifiedSignature, SignatureError> {
     const EXPECTED: &str = "`v0=` and 64 hex digits";
 
     let written = required_header(headers, TIMESTAMP)?;
@@ -27,9 +34,13 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
         .ok_or_else(|| malformed_header(SIGNATURE, EXPECTED))?;
     let given = hex::decode(digits).map_err(|_| malformed_header(SIGNATURE, EXPECTED))?;
     checks.check_age(timestamp, now)?;
-    checks.check_signature(Algorithm::Sha256, &[b"v0:", written.as_bytes(), b":", body], &[given])?;
+    checks.check_signature(
+        HashAlgorithm::Sha256,
+        &[b"v0:", written.as_bytes(), b":", body],
+        &[given],
+    )?;
 
-    Ok(Verified {
+    Ok(VerifiedSignature {
         delivery_id: None,
         timestamp: Some(timestamp),
     })
@@ -56,7 +67,7 @@ mod tests {
     const SIGNED: &str = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503";
     const AT: i64 = 1_531_420_618;
 
-    fn check(signature: &str, at: i64, body: &str) -> Result<Verified, SignatureError> {
+    fn check(signature: &str, at: i64, body: &str) -> Result<VerifiedSignature, SignatureError> {
         let pairs = [
             ("X-Slack-Signature", signature),
             ("X-Slack-Request-Timestamp", "1531420618"),

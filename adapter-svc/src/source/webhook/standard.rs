@@ -11,7 +11,9 @@ use base64::engine::general_purpose::STANDARD;
 use shared::model::time::UnixMillis;
 use shared::process::key::{self, WeakKeyError};
 
-use super::signature::{Algorithm, Checks, Key, SignatureError, Verified, parse_seconds, required_header};
+use super::signature::{
+    HashAlgorithm, SignatureChecks, SignatureError, SigningKey, VerifiedSignature, parse_seconds, required_header,
+};
 
 /// The names of the headers with id, timestamp and signature.
 type Names = [&'static str; 3];
@@ -22,15 +24,20 @@ const SVIX: Names = ["svix-id", "svix-timestamp", "svix-signature"];
 ///
 /// # Errors
 /// Returns [`WeakKeyError`] if the secret is not base64 of 24 to 64 bytes.
-pub fn key(secret: &str) -> Result<Key, WeakKeyError> {
-    key::standard(secret).map(Key::new)
+pub fn key(secret: &str) -> Result<SigningKey, WeakKeyError> {
+    key::standard(secret).map(SigningKey::new)
 }
 
 /// Checks a request against the scheme.
 ///
 /// # Errors
 /// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
-pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
+pub fn verify(
+    checks: &SignatureChecks,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: UnixMillis,
+) -> Result<VerifiedSignature, SignatureError> {
     let has_svix_only = headers.contains_key(SVIX[0]) && !headers.contains_key(OWN[0]);
     let [id, timestamp, signature] = if has_svix_only { SVIX } else { OWN };
     let id = required_header(headers, id)?;
@@ -45,12 +52,12 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
 
     checks.check_age(timestamp, now)?;
     checks.check_signature(
-        Algorithm::Sha256,
+        HashAlgorithm::Sha256,
         &[id.as_bytes(), b".", written.as_bytes(), b".", body],
         &given,
     )?;
 
-    Ok(Verified {
+    Ok(VerifiedSignature {
         delivery_id: Some(id.to_owned()),
         timestamp: Some(timestamp),
     })
@@ -72,9 +79,9 @@ mod tests {
     const SIGNED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
     const AT: i64 = 1_614_265_330;
 
-    fn check(signature: &str, at: i64, body: &[u8]) -> Result<Verified, SignatureError> {
-        let checks = Checks {
-            keys: vec![Key::new(*b"other"), key(SECRET).unwrap()],
+    fn check(signature: &str, at: i64, body: &[u8]) -> Result<VerifiedSignature, SignatureError> {
+        let checks = SignatureChecks {
+            keys: vec![SigningKey::new(*b"other"), key(SECRET).unwrap()],
             tolerance_s: 300,
         };
         let map = headers(&[(ID, MESSAGE), (TIMESTAMP, &AT.to_string()), (SIGNATURE, signature)]);
@@ -100,7 +107,7 @@ mod tests {
 
     #[test]
     fn svix_names_the_same_headers_otherwise() {
-        let checks = Checks {
+        let checks = SignatureChecks {
             keys: vec![key(SECRET).unwrap()],
             tolerance_s: 300,
         };
@@ -134,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_unreadable_is_named() {
-        let checks = Checks {
+        let checks = SignatureChecks {
             keys: vec![key(SECRET).unwrap()],
             tolerance_s: 300,
         };

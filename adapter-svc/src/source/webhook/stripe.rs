@@ -6,7 +6,9 @@
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Algorithm, Checks, SignatureError, Verified, malformed_header, parse_seconds, required_header};
+use super::signature::{
+    HashAlgorithm, SignatureChecks, SignatureError, VerifiedSignature, malformed_header, parse_seconds, required_header,
+};
 
 const SIGNATURE: &str = "stripe-signature";
 
@@ -15,7 +17,12 @@ const SIGNATURE: &str = "stripe-signature";
 ///
 /// # Errors
 /// Returns [`SignatureError`] if the signature is missing, malformed, too old or wrong.
-pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis) -> Result<Verified, SignatureError> {
+pub fn verify(
+    checks: &SignatureChecks,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: UnixMillis,
+) -> Result<VerifiedSignature, SignatureError> {
     let mut written = None;
     let mut given = Vec::new();
     for part in required_header(headers, SIGNATURE)?.split(',') {
@@ -30,9 +37,9 @@ pub fn verify(checks: &Checks, headers: &HeaderMap, body: &[u8], now: UnixMillis
     let written = written.ok_or_else(|| malformed_header(SIGNATURE, "`t=seconds,v1=hex`"))?;
     let timestamp = parse_seconds(SIGNATURE, written)?;
     checks.check_age(timestamp, now)?;
-    checks.check_signature(Algorithm::Sha256, &[written.as_bytes(), b".", body], &given)?;
+    checks.check_signature(HashAlgorithm::Sha256, &[written.as_bytes(), b".", body], &given)?;
 
-    Ok(Verified {
+    Ok(VerifiedSignature {
         delivery_id: None,
         timestamp: Some(timestamp),
     })
@@ -46,7 +53,7 @@ mod tests {
 
     const BODY: &[u8] = br#"{"id":"evt_1"}"#;
 
-    fn check(signature: &str, at: i64) -> Result<Verified, SignatureError> {
+    fn check(signature: &str, at: i64) -> Result<VerifiedSignature, SignatureError> {
         let map = headers(&[("Stripe-Signature", signature)]);
         verify(&checks("whsec_test"), &map, BODY, UnixMillis::from_seconds(at))
     }
@@ -54,7 +61,7 @@ mod tests {
     #[test]
     fn a_signed_request_is_accepted_within_its_time() {
         let good = hex::encode(compute_code(
-            Algorithm::Sha256,
+            HashAlgorithm::Sha256,
             &checks("whsec_test").keys[0],
             &[b"100.", BODY],
         ));

@@ -6,7 +6,7 @@
 use axum::http::HeaderMap;
 use shared::model::time::UnixMillis;
 
-use super::signature::{Checks, SignatureError, Verified, required_header};
+use super::signature::{SignatureChecks, SignatureError, VerifiedSignature, required_header};
 
 const TOKEN: &str = "x-telegram-bot-api-secret-token";
 
@@ -16,15 +16,15 @@ const TOKEN: &str = "x-telegram-bot-api-secret-token";
 /// Returns [`SignatureError::Missing`] without the header, and [`SignatureError::Mismatch`] if no secret is the
 /// token.
 pub fn verify(
-    checks: &Checks,
+    checks: &SignatureChecks,
     headers: &HeaderMap,
     _body: &[u8],
     _now: UnixMillis,
-) -> Result<Verified, SignatureError> {
+) -> Result<VerifiedSignature, SignatureError> {
     let token = required_header(headers, TOKEN)?.as_bytes();
     let known = checks.keys.iter().fold(false, |found, key| key.equals(token) | found);
     if known {
-        Ok(Verified::default())
+        Ok(VerifiedSignature::default())
     } else {
         Err(SignatureError::Mismatch)
     }
@@ -39,7 +39,7 @@ mod tests {
     fn the_token_must_be_the_secret() {
         let check = |pairs: &[(&str, &str)]| verify(&checks("s3-cret_"), &headers(pairs), b"{}", UnixMillis(0));
         let name = "X-Telegram-Bot-Api-Secret-Token";
-        assert_eq!(check(&[(name, "s3-cret_")]), Ok(Verified::default()));
+        assert_eq!(check(&[(name, "s3-cret_")]), Ok(VerifiedSignature::default()));
         assert_eq!(check(&[(name, "s3-cret")]), Err(SignatureError::Mismatch));
         assert_eq!(check(&[(name, "")]), Err(SignatureError::Mismatch));
         assert!(matches!(check(&[]), Err(SignatureError::Missing { .. })));

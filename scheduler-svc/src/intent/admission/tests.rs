@@ -42,14 +42,14 @@ fn with(mut wish: Value, key: &str, value: Value) -> Value {
     wish
 }
 
-fn check_with(proposal: &ProposeIntent, depth: u8, book: &AgentBook) -> Result<Fit, Rejection> {
-    let registry = Registry::shipped_registry().expect("right");
+fn check_with(proposal: &ProposeIntent, depth: u8, book: &AgentBook) -> Result<AdmissibleIntent, Rejection> {
+    let registry = KindRegistry::shipped_registry().expect("right");
     let intent = record(&registry, proposal, Ulid::from_parts(9, 9));
     check_entitled(&registry, &intent, proposal, depth)?;
     check_fit(&registry, &intent, &intent.schedule, book, NOW)
 }
 
-fn check(level: Level, wish: Value) -> Result<Fit, Rejection> {
+fn check(level: Level, wish: Value) -> Result<AdmissibleIntent, Rejection> {
     check_with(&proposal(level, wish), 0, &AgentBook::default())
 }
 
@@ -101,7 +101,7 @@ fn each_refusal_has_its_code() {
 
 #[test]
 fn targets_are_conversations_and_others_need_leave() {
-    let registry = Registry::shipped_registry().expect("right");
+    let registry = KindRegistry::shipped_registry().expect("right");
     let target = |target: &str, level: Level| {
         let wish = with(
             remind(),
@@ -143,7 +143,7 @@ fn budgets_and_numbers_are_reserved_not_hoped_for() {
     let mut book = AgentBook::default();
     let mut admitted = 0_u32;
     let fits = |book: &AgentBook, number: u32| {
-        let registry = Registry::shipped_registry().expect("right");
+        let registry = KindRegistry::shipped_registry().expect("right");
         let proposal = proposal(Level::Full, remind());
         let intent = record(&registry, &proposal, Ulid::from_parts(1, u128::from(number)));
         check_fit(&registry, &intent, &intent.schedule, book, NOW)
@@ -201,7 +201,7 @@ fn a_condition_has_to_fit_beside_the_heaviest_day() {
 
 #[test]
 fn approval_is_the_strictest_of_kind_and_wish() {
-    let registry = Registry::shipped_registry().expect("right");
+    let registry = KindRegistry::shipped_registry().expect("right");
     let wish = with(remind(), "approval", json!("before_fire"));
     let strict = record(&registry, &proposal(Level::Full, wish), Ulid::from_parts(1, 1));
     assert_eq!(strict.approval, ApprovalRequirement::BeforeFire);

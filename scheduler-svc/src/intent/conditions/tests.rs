@@ -10,8 +10,8 @@ use shared::wire::topology::topology;
 use ulid::Ulid;
 
 use super::*;
-use crate::intent::registry::Registry;
-use crate::intent::service::{Needs, new_desk};
+use crate::intent::registry::KindRegistry;
+use crate::intent::service::{IntentContext, new_desk};
 
 fn mark(number: u128, from: u64) -> IntentMark {
     IntentMark {
@@ -27,8 +27,8 @@ fn mark(number: u128, from: u64) -> IntentMark {
     }
 }
 
-fn needs(bus: &Bus) -> Needs {
-    Needs {
+fn needs(bus: &Bus) -> IntentContext {
+    IntentContext {
         bus: bus.clone(),
         clock: Arc::new(SystemClock),
         ids: Arc::new(SeededIds::new(1)),
@@ -70,7 +70,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
         says(&bus, number, "word 1, too early").await;
     }
 
-    let desk = new_desk(&needs(&bus), Registry::shipped_registry().expect("kinds"));
+    let desk = new_desk(&needs(&bus), KindRegistry::shipped_registry().expect("kinds"));
     let position = bus.end_of(EVENTS).await.expect("asked");
     let placed = IntentMark {
         position: Some(position.clone()),
@@ -89,7 +89,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     assert_eq!(says(&bus, 10, "something else").await, 4);
     assert_eq!(says(&bus, 11, "word 1 at last").await, 5);
 
-    let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
+    let mut conditions = ConditionWatcher::new(Arc::clone(&desk.clerk));
     let key = key(&placed);
     let heard = |value: IntentMark| KvEvent::Put {
         key: key.clone(),
@@ -175,8 +175,8 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
     bus.ensure(&without, false).await.expect("all but the events");
-    let desk = new_desk(&needs(&bus), Registry::shipped_registry().expect("kinds"));
-    let mut conditions = Conditions::new(Arc::clone(&desk.clerk));
+    let desk = new_desk(&needs(&bus), KindRegistry::shipped_registry().expect("kinds"));
+    let mut conditions = ConditionWatcher::new(Arc::clone(&desk.clerk));
     let mut changes = conditions.marks_bucket().watch(PREFIX);
 
     assert_eq!(changes.next().await, KvEvent::Current);

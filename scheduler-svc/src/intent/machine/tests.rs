@@ -5,14 +5,14 @@ use shared::model::position::Position;
 use super::*;
 
 const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
-const CAUSE: Cause<'static> = Cause {
+const CAUSE: StepCause<'static> = StepCause {
     by: "runtime",
     why: "a test",
     at: NOW,
 };
 
-fn plan() -> Plan {
-    Plan {
+fn plan() -> IntentPlan {
+    IntentPlan {
         rings: NOW.plus(60_000),
         due: Some(NOW.plus(60_000)),
         deadline: None,
@@ -37,7 +37,7 @@ fn asked() -> Intent {
         cancel_on_user_turn: false,
     };
 
-    let setting = Setting {
+    let setting = AdmissionContext {
         permissions: PermissionSet::default(),
         delivery_context: DeliveryContext::default(),
         asked_in: None,
@@ -49,7 +49,7 @@ fn asked() -> Intent {
 
 /// Every step there is, by the status that it leads to.
 fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
-    let done = |code| Ending {
+    let done = |code| FiringEnd {
         code,
         why: String::new(),
     };
@@ -171,7 +171,7 @@ fn rescheduled_keeps_its_name_and_tells_where_it_came_from() {
 #[test]
 fn a_recurring_one_is_pending_again_until_its_last() {
     let mut value = standing(IntentStatus::Running).expect("running");
-    let ending = Ending {
+    let ending = FiringEnd {
         code: IntentCode::TurnFailed,
         why: "no agent".to_owned(),
     };

@@ -7,8 +7,8 @@ use ulid::Ulid;
 
 use super::*;
 use crate::intent::firing::SEND_MESSAGE;
-use crate::intent::machine::{Ending, Setting};
-use crate::intent::plan::Plan;
+use crate::intent::machine::{AdmissionContext, FiringEnd};
+use crate::intent::plan::IntentPlan;
 
 const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 /// Steps of an intent at most.
@@ -62,9 +62,9 @@ fn schedules() -> [IntentSchedule; 3] {
     ]
 }
 
-fn cause(at: UnixMillis) -> Cause<'static> {
+fn cause(at: UnixMillis) -> StepCause<'static> {
     let (by, why) = ("runtime", "a test");
-    Cause { by, why, at }
+    StepCause { by, why, at }
 }
 
 fn asked(kind: &str, schedule: IntentSchedule) -> Intent {
@@ -84,7 +84,7 @@ fn asked(kind: &str, schedule: IntentSchedule) -> Intent {
         cancel_on_user_turn: false,
     };
 
-    let setting = Setting {
+    let setting = AdmissionContext {
         permissions: PermissionSet::default(),
         delivery_context: DeliveryContext::default(),
         asked_in: None,
@@ -94,14 +94,14 @@ fn asked(kind: &str, schedule: IntentSchedule) -> Intent {
     machine::new_intent(intent, setting, cause(NOW))
 }
 
-fn planned(schedule: &IntentSchedule, at: UnixMillis) -> Plan {
+fn planned(schedule: &IntentSchedule, at: UnixMillis) -> IntentPlan {
     plan::plan_schedule(schedule, at).expect("it is sound")
 }
 
 /// The value after `value` that `step` makes at `at`; none = there is no such step.
 fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
     let mut next = machine::next_value(value);
-    let ended = |code| Ending {
+    let ended = |code| FiringEnd {
         code,
         why: "a test".to_owned(),
     };

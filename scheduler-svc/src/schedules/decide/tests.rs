@@ -22,8 +22,8 @@ fn record(schedule: &str, policies: SchedulePolicies) -> ScheduleRecord {
     ScheduleRecord::new(spec, NOON)
 }
 
-fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<UnderWay>) -> Decision {
-    let plan = Plan {
+fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<UnderWay>) -> ScheduleDecision {
+    let plan = SchedulePlan {
         spec: &record.spec,
         schedule: Schedule::parse(&record.spec.schedule, &record.spec.zone).expect("a schedule"),
         zone: TimeZone::get(&record.spec.zone).expect("a zone"),
@@ -33,8 +33,8 @@ fn look(record: &ScheduleRecord, now: UnixMillis, under_way: Option<UnderWay>) -
 
 fn write(record: &ScheduleRecord, minutes: i64, under_way: Option<UnderWay>) -> ScheduleRecord {
     match look(record, NOON.plus(minutes * MINUTE), under_way) {
-        Decision::Write(after) => *after,
-        decision @ (Decision::Nothing | Decision::Ask) => panic!("{decision:?}"),
+        ScheduleDecision::Write(after) => *after,
+        decision @ (ScheduleDecision::Nothing | ScheduleDecision::Ask) => panic!("{decision:?}"),
     }
 }
 
@@ -62,7 +62,7 @@ fn a_new_schedule_learns_what_is_next_and_then_waits() {
     let after = write(&new, 0, None);
     assert_eq!(after.next.map(|next| minutes(&[next.nominal])), Some(vec![10]));
     assert_eq!((after.generation, after.firing.len()), (new.generation + 1, 0));
-    assert_eq!(look(&after, NOON.plus(9 * MINUTE), None), Decision::Nothing);
+    assert_eq!(look(&after, NOON.plus(9 * MINUTE), None), ScheduleDecision::Nothing);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn what_is_due_fires_once_and_the_next_follows() {
     let fired = running(SchedulePolicies::default());
     assert_eq!((minutes(&fired.firing), fired.fired, fired.skipped), (vec![10], 1, 0));
     assert_eq!(fired.next.map(|next| minutes(&[next.nominal])), Some(vec![20]));
-    assert_eq!(look(&fired, NOON.plus(10 * MINUTE), None), Decision::Nothing);
+    assert_eq!(look(&fired, NOON.plus(10 * MINUTE), None), ScheduleDecision::Nothing);
 }
 
 #[test]
@@ -112,7 +112,10 @@ fn a_one_shot_fires_within_a_day_or_never() {
         (minutes(&too_late.firing), too_late.next, too_late.skipped),
         (vec![], None, 1)
     );
-    assert_eq!(look(&too_late, NOON.plus(10_000 * MINUTE), None), Decision::Nothing);
+    assert_eq!(
+        look(&too_late, NOON.plus(10_000 * MINUTE), None),
+        ScheduleDecision::Nothing
+    );
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
     let mut buffer = SchedulePolicies::default();
     assert_eq!(
         look(&running(buffer.clone()), NOON.plus(20 * MINUTE), None),
-        Decision::Ask
+        ScheduleDecision::Ask
     );
 
     let skipped = write(&running(buffer.clone()), 20, Some(UnderWay::Yes));
@@ -170,7 +173,7 @@ fn what_has_waited_fires_alone_and_what_is_due_with_it_waits_in_turn() {
         (vec![30], Some(waiting.look_at))
     );
 
-    assert_eq!(look(&freed, NOON.plus(31 * MINUTE), None), Decision::Ask);
+    assert_eq!(look(&freed, NOON.plus(31 * MINUTE), None), ScheduleDecision::Ask);
 
     let last = write(&freed, 31, Some(UnderWay::No));
     assert_eq!(
@@ -211,7 +214,7 @@ fn a_persona_that_has_not_beaten_lately_is_not_held_back_by_what_nobody_can_tell
     let mut fresh = record("every 10m", SchedulePolicies::default());
     fresh.spec.target = ScheduleTarget::Persona("ann".to_owned());
     let fresh = write(&fresh, 0, None);
-    assert_eq!(look(&fresh, NOON.plus(10 * MINUTE), None), Decision::Ask);
+    assert_eq!(look(&fresh, NOON.plus(10 * MINUTE), None), ScheduleDecision::Ask);
     let beats = write(&fresh, 10, Some(UnderWay::Unknown));
     assert_eq!(minutes(&beats.firing), [10]);
     assert!(write(&beats, 20, Some(UnderWay::Unknown)).firing.is_empty());
@@ -237,7 +240,7 @@ fn nothing_fires_while_paused() {
     });
     let after = write(&paused, 20, None);
     assert_eq!((after.next, after.firing.len()), (None, 0));
-    assert_eq!(look(&after, NOON.plus(500 * MINUTE), None), Decision::Nothing);
+    assert_eq!(look(&after, NOON.plus(500 * MINUTE), None), ScheduleDecision::Nothing);
 }
 
 #[test]
@@ -261,7 +264,7 @@ fn a_heartbeat_beats_in_its_hours_only() {
         until_minute: 2 * 60,
     });
 
-    let plan = Plan {
+    let plan = SchedulePlan {
         spec: &record.spec,
         schedule: Schedule::parse("every 1h", "UTC").expect("a schedule"),
         zone: TimeZone::get("Europe/Berlin").expect("a zone"),
@@ -293,10 +296,10 @@ proptest! {
             now = now.plus(step * MINUTE / 3);
             let under_way = [None, Some(UnderWay::Yes), Some(UnderWay::No)][answer];
             let decision = match look(&record, now, under_way) {
-                Decision::Ask => look(&record, now, Some(UnderWay::No)),
-                decision @ (Decision::Nothing | Decision::Write(_)) => decision,
+                ScheduleDecision::Ask => look(&record, now, Some(UnderWay::No)),
+                decision @ (ScheduleDecision::Nothing | ScheduleDecision::Write(_)) => decision,
             };
-            if let Decision::Write(after) = decision {
+            if let ScheduleDecision::Write(after) = decision {
                 prop_assert!(after.generation == record.generation + 1);
                 prop_assert!(after.decided_until >= record.decided_until);
                 if after.spec.policies.overlap == Overlap::BufferOne && record.buffered.is_some() {
@@ -321,7 +324,7 @@ proptest! {
     fn jitter_is_bounded_and_the_same_again(nominal in any::<i32>(), jitter_ms in 1_u64..100_000) {
         let policies = SchedulePolicies { jitter_ms, ..SchedulePolicies::default() };
         let record = record("every 7m", policies);
-        let plan = Plan {
+        let plan = SchedulePlan {
             spec: &record.spec,
             schedule: Schedule::parse("every 7m", "UTC").expect("a schedule"),
             zone: TimeZone::UTC,
