@@ -63,6 +63,7 @@ async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
     };
 
     let is_same = there.as_ref() == Some(&record.content_hash);
+    // A file that was edited by hand is kept.
     if is_deleted(record) {
         return if is_same {
             tokio::fs::remove_file(&path).await

@@ -115,7 +115,7 @@ impl<W> Conversations<W> {
         self.lane(conversation).waiting.push_back(work);
     }
 
-    /// Returns what the next event of `conversation` needs.
+    /// Returns the requirement of the next event of `conversation`.
     pub(crate) fn next(&self, conversation: Conversation) -> Next {
         match self.lanes.get(&conversation) {
             Some(lane) if lane.waiting.is_empty() => Next::Nothing,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Lets the message `sequence` of `of` come; whether it is in memory.
+    /// Places the message `sequence` of `of`. Returns whether it is in memory.
     fn come(all: &mut Conversations<u64>, of: Conversation, sequence: u64) -> bool {
         match all.place(of, numbers(sequence), usize::MAX) {
             Placement::Memory => {

@@ -389,7 +389,7 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
     )))
 }
 
-/// Opens a file that was regular a moment ago, without blocking on whatever may have replaced it.
+/// Opens a file that was regular a moment ago, without blocking on a pipe or device that may have replaced it.
 fn open(file: &Path) -> std::io::Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true);
@@ -427,7 +427,7 @@ mod tests {
         scan(root).expect("readable").files.into_keys().collect()
     }
 
-    /// What is logged while it is in force.
+    /// Collects the log lines written while it is in force.
     #[derive(Clone, Default)]
     struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(ids(root.path()), ["a", "work/deep/b"]);
     }
 
-    /// As kubelet mounts configuration: each file is a link into a hidden directory.
+    /// Creates a directory as kubelet mounts configuration: each file is a link into a hidden directory.
     #[test]
     #[cfg(unix)]
     fn links_are_followed_to_files_of_the_directory_alone_and_pipes_hold_nobody_up() {

@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(session_of(&from("3"), &all), "main", "a setting");
     }
 
-    /// A conversation that somebody begins on the chat page is a thread of theirs.
+    /// A conversation begun on the chat page is a thread of its person.
     #[test]
     fn every_thread_of_a_visitor_is_a_session_of_its_own_and_the_owners_are_beside_main() {
         let on_page = |visitor: &str, thread: Option<&str>| {

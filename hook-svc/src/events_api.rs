@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A chain that is over, of the event `id`, with a delivery that was made.
+    /// Returns the complete chain of the event `id`, with a finished delivery.
     fn whole(id: &str, delivered: &str) -> Trace {
         let step = |stage, id: &str, took_ms| TraceStep {
             at_ms: UnixMillis(1),

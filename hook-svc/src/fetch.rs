@@ -137,6 +137,7 @@ impl FetchHost {
             .as_ref()
             .map_err(|error| CallError::new(NOT_AVAILABLE, format!("fetch() is not available: {error}")))?;
 
+        // A script may shorten the time limit, but not extend it.
         let longest = TIMEOUT.min(Duration::from_millis(call.hook.timeout_ms));
         let wanted = given.timeout.filter(|ms| ms.is_finite() && *ms > 0.0);
         let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());

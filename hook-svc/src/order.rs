@@ -39,7 +39,7 @@ pub struct Ticket {
 enum Open {
     /// All hooks but these: hooks that pass are not known one by one.
     AllBut(Vec<String>),
-    /// Only these hooks.
+    /// Only these hooks, by id.
     Only(Vec<String>),
 }
 
@@ -378,7 +378,7 @@ mod tests {
             })
             .collect();
 
-        // The last first: whoever is looked for stands behind all others.
+        // The last one leaves first, so that each search passes all others.
         let (first, others) = tickets.split_first().expect("some");
         for ticket in others.iter().rev() {
             assert!(!order.is_clear(*ticket, "slow"));

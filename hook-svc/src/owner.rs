@@ -334,6 +334,7 @@ impl Owner {
             return Ok(Some(Work::Event(Box::new(task))));
         };
 
+        // Only the first undone message of an ownership is noted, unless care is taken.
         if shift.noted && !shift.careful {
             return Ok(Some(Work::Event(Box::new(task))));
         }

@@ -210,6 +210,7 @@ impl Registry {
         }
 
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
+        // The roster must be found as soon as the workers evaluate events against its set.
         self.keep(Arc::new(roster));
 
         let mut taken = Taken::Whole;

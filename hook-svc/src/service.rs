@@ -195,6 +195,7 @@ impl Service for HookService {
             fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
         };
 
+        // The tasks that hand over events end before the workers do.
         background.shutdown().await;
         pool.stop().await;
 

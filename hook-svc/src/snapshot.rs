@@ -180,8 +180,8 @@ fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
 /// Copies the read model into the store, and removes older copies and those of other streams. Returns the sequence of
 /// the last event in the copy. No other replica may do this at the same time.
 ///
+/// # Errors
 /// Returns [`CopyModelError`] if a step fails; earlier copies are kept.
-/// [`CopyModelError`]; what was there before is there still.
 pub async fn upload(bus: &Bus, projection: &Projection) -> Result<u64, CopyModelError> {
     let path = projection.path();
     let bytes = std::fs::metadata(path).map_err(|source| file(path, source))?.len();

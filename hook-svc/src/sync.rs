@@ -139,7 +139,7 @@ pub(crate) mod tests {
 
     const ROOT: &str = "hooks";
 
-    /// An enabled record with some source.
+    /// Returns an enabled record with some source.
     pub(crate) fn record(id: &str) -> HookRecord {
         created(id, &file("v1"), ROOT, UnixMillis(1))
     }

@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers once, and hands out what it was asked.
+    /// Starts a server that responds once, and returns the request that it received.
     async fn answering(status: &'static str, body: String) -> (Remote, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/", listener.local_addr().expect("an address"));

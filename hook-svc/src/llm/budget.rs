@@ -191,6 +191,7 @@ impl Budget {
 
         let _one = account.writing.lock().await;
 
+        // Another call may have drawn a slice while this one waited.
         if account.purse().reserve(cost) && cost > 0 {
             return Ok(());
         }

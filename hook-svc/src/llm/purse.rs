@@ -155,7 +155,7 @@ impl Taken {
 mod tests {
     use super::*;
 
-    /// Reserves, drawing from `record` if need be; whether there was room.
+    /// Reserves, drawing from `record` if necessary. Returns whether there was room.
     fn reserve(purse: &mut Purse, record: &mut HookSpend, cost: u64, limit: u64) -> bool {
         if purse.reserve(cost) {
             return true;

@@ -46,6 +46,7 @@ impl Index {
     /// Never: if the substring automaton cannot be built, its rules are checked for every event.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Self {
+        // A predicate is the more selective the fewer rules share its patterns.
         let mut shares: HashMap<(&Field, &Pattern), usize> = HashMap::new();
         for predicate in rules.iter().flat_map(Rule::predicates) {
             for pattern in &predicate.patterns {

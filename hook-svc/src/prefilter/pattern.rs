@@ -1,6 +1,6 @@
 //! Patterns for values: text in which `*` matches any text. *Pure.*
 
-/// A parsed pattern.
+/// A parsed pattern: text in which `*` matches any text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// Text without `*`, which must be equal.
@@ -140,7 +140,7 @@ mod tests {
 
         #[test]
         fn a_pattern_means_what_a_regular_expression_would(pattern in "[ab*]{0,6}", value in "[ab]{0,6}") {
-            // Two rows of the classic table of glob matching.
+            // Two rows of the usual table of glob matching.
             let (p, v): (Vec<char>, Vec<char>) = (pattern.chars().collect(), value.chars().collect());
             let mut row = vec![false; v.len() + 1];
             row[0] = true;

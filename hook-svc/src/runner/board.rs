@@ -115,7 +115,7 @@ impl Board {
         !self.stopped
     }
 
-    /// Queues events whose worker died again, before all others.
+    /// Queues events again because their worker died, before all others.
     pub(super) fn requeue(&mut self, flights: Vec<Flight>, are_apart: bool) {
         let queue = if are_apart { &mut self.apart } else { &mut self.queue };
         if !self.stopped {
@@ -180,6 +180,7 @@ impl Board {
                 };
             };
 
+            // The event needs a newer set than the worker holds.
             if front.loaded().generation() > held.generation() {
                 return Next::Load(Arc::clone(front.loaded()));
             }
@@ -246,6 +247,7 @@ impl Board {
             }
 
             let open = flight.open();
+            // A hook that is no longer suspected is called beside others.
             if !open.iter().all(is_suspect) {
                 self.queue.push_back(flight);
                 continue;

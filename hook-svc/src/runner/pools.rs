@@ -353,6 +353,7 @@ impl Pools {
             waiting.extend(begun.hand(number, part, only, job, seats));
         }
 
+        // If `ready` returns false, the unsent parts are dropped, so the evaluation ends without `Done`.
         begun.evaluation.later.spawn(async move {
             if ready.await {
                 join_all(waiting.into_iter().map(Handed::over)).await;

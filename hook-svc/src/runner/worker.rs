@@ -139,6 +139,7 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
         };
 
         let has_worked = run.bury(&death);
+        // A process that did no work may fail at each start, so the wait grows.
         delay = if has_worked {
             Duration::ZERO
         } else {
