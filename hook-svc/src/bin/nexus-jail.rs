@@ -7,11 +7,11 @@
 //!
 //! Of the descriptors that its parent left open it keeps the three pipes and `keep=NUMBER`. `ro=PATH` may be read,
 //! `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE` sets a variable.
-//! `parent=PID` is the process that starts the jail, which dies with the thread that started it; `user=UID:GID` is the
-//! user that it becomes before anything else. `data_mb`, `file_mb`, `files`, `cpu_s` are limits. `errno=NUMBER` is the
+//! `parent=PID` is the process that starts the jail; the jail dies with the thread that started it. `user=UID:GID` is
+//! the user that it becomes first. `data_mb`, `file_mb`, `files`, `cpu_s` are limits. `errno=NUMBER` is the
 //! error of refused calls, by default EPERM; another number shows whether the filter or the kernel refused. `strict=1`
-//! refuses to run if the kernel lacks a mechanism; otherwise missing ones are reported on standard error as `missing:
-//! …`. Exit code 97 means refused.
+//! refuses to run if the kernel lacks a mechanism; otherwise standard error has a line `missing: …` for each. Exit code
+//! 97 means refused.
 //!
 //! Source: `docs/design/hooks.md` §6.5, sandbox; kernel `Documentation/userspace-api/landlock.rst`.
 
