@@ -1,27 +1,27 @@
-//! When a replica takes part: its hooks are loaded and its read model is near the streams' ends. *Pure.*
+//! Decides when a replica takes part: its hooks are loaded and its read model is near the streams' ends. *Pure.*
 //!
-//! Joining asks for more than staying does, so that a replica at the border does not come and go.
+//! Joining requires more than staying, so that a replica near the limit does not join and leave repeatedly.
 
 use std::time::Duration;
 
-/// A replica joins while its read model is behind by less.
+/// Lag of the read model below which a replica joins.
 const JOIN_BELOW: Duration = Duration::from_secs(1);
 
-/// A replica leaves when its read model is behind by more.
+/// Lag of the read model above which a replica leaves.
 const LEAVE_ABOVE: Duration = Duration::from_secs(10);
 
-/// What decides.
+/// State of a replica on which the decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
-    /// How far the read model is behind; none = not known.
+    /// Lag of the read model; `None` if unknown.
     pub lag: Option<Duration>,
-    /// The workers hold what registry and directory held when this replica came up.
+    /// Whether the workers hold the hooks that the registry and directory held when this replica came up.
     pub hooks_loaded: bool,
-    /// Workers that are up.
+    /// Number of workers that are up.
     pub workers: usize,
 }
 
-/// Whether a replica takes part that does (`joined`) or does not.
+/// Returns whether a replica takes part, given whether it does now (`joined`).
 #[must_use]
 pub fn takes_part(joined: bool, condition: Condition) -> bool {
     let bound = if joined { LEAVE_ABOVE } else { JOIN_BELOW };

@@ -1,7 +1,7 @@
 //! Files of the hooks that tools made, in `hooks.agent_dir`: copies for people to read, which follow the registry.
 //!
-//! Every replica writes those of its own folder, so that it does not matter which of them was asked to make or delete
-//! a hook, nor when it dies. A deleted hook's file goes only while it is as the registry knows it.
+//! Every replica writes the files of its own folder, so it does not matter which replica was asked to create or delete
+//! a hook, nor when it dies. The file of a deleted hook is removed only if its content is the one in the registry.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use shared::wire::topology::buckets::HOOKS;
 
 use crate::authored::is_deleted;
 
-/// How long until a file that could not be written is tried again.
+/// Pause before another attempt to write a file.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Writer of the files of agents' hooks; see the module.
 #[derive(Debug)]
 pub(crate) struct AgentFiles {
     dir: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct AgentFiles {
 }
 
 impl AgentFiles {
-    /// The files in `dir`.
+    /// Creates the writer of the files in `dir`.
     pub(crate) fn new(bus: &Bus, dir: PathBuf) -> Self {
         Self {
             dir,
@@ -35,7 +35,7 @@ impl AgentFiles {
         }
     }
 
-    /// Keeps the files as the registry is, for ever.
+    /// Keeps the files equal to the registry; never returns.
     pub(crate) async fn follow(&self) {
         let mut watch = self.hooks.watch_all();
         loop {
@@ -51,7 +51,7 @@ impl AgentFiles {
     }
 }
 
-/// Makes the file of `record` what the registry says; others' hooks have none here.
+/// Makes the file of `record` match the registry. Does nothing for hooks that no tool made.
 async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
     let Some(path) = file_of(dir, record) else {
         return Ok(());
@@ -63,6 +63,7 @@ async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
     };
 
     let is_same = there.as_ref() == Some(&record.content_hash);
+    // A file that was edited by hand is kept.
     if is_deleted(record) {
         return if is_same {
             tokio::fs::remove_file(&path).await
@@ -76,14 +77,14 @@ async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
     }
 
     tokio::fs::create_dir_all(dir).await?;
-    // Whole or not at all.
+    // The rename makes the file appear complete or not at all.
     let unfinished = path.with_extension("ts.new");
     tokio::fs::write(&unfinished, &record.source).await?;
 
     tokio::fs::rename(&unfinished, &path).await
 }
 
-/// Where the file of `record` lies; only hooks that tools made have one, and only names that they may choose.
+/// Returns the path of the file of `record`; `None` if no tool made the hook or its name is not plain.
 fn file_of(dir: &Path, record: &HookRecord) -> Option<PathBuf> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let has_file = match record.origin {

@@ -1,9 +1,9 @@
-//! Answers of hooks that asked the model or searched: stored before anything comes of them, in KV `hook_results`.
+//! Answers of hooks that called the model or search, stored in KV `hook_results` before their actions are performed.
 //!
-//! Asked again they might answer otherwise. So a fire is stored before its dispatch is published, and where `@fallback`
-//! hooks fire because such hooks passed, the passes are stored before; an event that comes again is decided on these.
-//! One entry an event: its owner alone writes it, and where a former owner did at the same time, the first answer of
-//! each hook counts. Source: `docs/design/hooks.md` §3.
+//! In another run such hooks might answer differently. So a fire is stored before its dispatch is published, and if
+//! `@fallback` hooks fire because such hooks passed, the passes are stored first; a redelivered event uses the stored
+//! answers. There is one entry per event: only its owner writes it, and if a former owner did at the same time, the
+//! first answer of each hook counts. Source: `docs/design/hooks.md` §3.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use shared::model::hook::{StoredAnswer, StoredAnswers};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 
-/// How long answers are kept: no event comes again later.
+/// Time for which answers are kept; no event is redelivered later.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// How often a compare-and-set is tried again after a conflict.
+/// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
 
-/// See the module; cheap to clone.
+/// Store of answers; cheap to clone. See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Answers {
     kv: Kv<StoredAnswers>,
 }
 
 impl Answers {
-    /// On `bus`.
+    /// Opens the store on `bus`.
     pub(crate) fn new(bus: &Bus) -> Self {
         Self {
             kv: bus.kv(HOOK_RESULTS),
         }
     }
 
-    /// What is stored of the occurrence `key`. What cannot be read counts as nothing.
+    /// Returns the stored answers of the occurrence `key`. An unreadable entry counts as empty.
     pub(crate) async fn of(&self, key: &EventId) -> Result<Vec<StoredAnswer>, CasError> {
         let (stored, _) = self.kv.find(&token(key.as_str())).await?;
         Ok(stored.map(|stored| stored.answers).unwrap_or_default())
     }
 
-    /// Stores `new` answers upon the occurrence `key`; answers all that count.
+    /// Stores `new` answers for the occurrence `key`. Returns all answers that count.
     pub(crate) async fn keep(&self, key: &EventId, new: &[StoredAnswer]) -> Result<Vec<StoredAnswer>, CasError> {
         let key = token(key.as_str());
         let mut tries = 0;
@@ -60,7 +60,7 @@ impl Answers {
     }
 }
 
-/// `former` and those of `new` whose hooks have no answer yet.
+/// Returns `former` and those of `new` whose hooks have no answer yet.
 fn with(former: &StoredAnswers, new: &[StoredAnswer]) -> StoredAnswers {
     let mut answers = former.answers.clone();
     for answer in new {

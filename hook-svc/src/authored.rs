@@ -1,8 +1,8 @@
-//! Hooks that are written by tools and pushes: what becomes of their registry entries. *Pure.*
+//! Hooks that are written by tools and pushes: changes of their registry entries. *Pure.*
 //!
-//! Source: seed 003 §9.4; `docs/design/hooks.md` §1.2. An entry that a directory made is that directory's: it may be
-//! switched, but not overwritten or deleted from elsewhere. A deleted entry keeps its source and its history, and its
-//! name is free again.
+//! Source: seed 003 §9.4; `docs/design/hooks.md` §1.2. An entry that came from a directory belongs to that directory:
+//! it may be enabled and disabled, but not overwritten or deleted from elsewhere. A deleted entry keeps its source and
+//! its history, and its name is free again.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
@@ -14,55 +14,55 @@ use shared::model::time::UnixMillis;
 use crate::header::{self, ParseHookError};
 use crate::roster::waits_for;
 
-/// Why an entry is disabled that was deleted.
+/// Reason for which a deleted entry is disabled.
 pub const DELETED: &str = "deleted";
 
-/// Why an entry is disabled where nobody said why.
+/// Reason for which an entry is disabled if none was given.
 const SWITCHED_OFF: &str = "switched off";
 
 /// Longest id of a pushed hook, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
-/// What a function's body may name besides `ctx`.
+/// Names from `ctx` that a function's body may use directly.
 const NAMES: [&str; 6] = ["event", "dbPath", "search", "llm", "now", "hook"];
 
-/// Why a hook is not written as asked.
+/// Reason why a hook cannot be written as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorHookError {
-    /// The name is none.
+    /// The name is invalid.
     #[error("name {0:?}: expected 1 to {MAX_NAME} of a-z, 0-9 and `-`")]
     Name(String),
-    /// The id is none.
+    /// The id is invalid.
     #[error("id {0:?}: expected parts of letters, digits, `.`, `_` and `-`, separated by `/`")]
     Id(String),
-    /// The source is no hook.
+    /// The source is no valid hook.
     #[error("{0}")]
     Source(#[from] ParseHookError),
-    /// There is another hook of this id.
+    /// Another hook has this id.
     #[error("hook {id} already exists ({origin})")]
     Taken {
-        /// Which.
+        /// Id of the hook.
         id: String,
-        /// Whose.
+        /// Origin of the existing hook.
         origin: String,
     },
-    /// There is no hook of this id.
+    /// No hook has this id.
     #[error("hook {0} does not exist")]
     Absent(String),
-    /// It is another's.
+    /// The hook belongs to another author.
     #[error("hook {id} belongs to {author}; only its author and operators can change it")]
     Foreign {
-        /// Which.
+        /// Id of the hook.
         id: String,
-        /// Whose.
+        /// Author of the hook.
         author: String,
     },
 }
 
-/// Whether `asked_by` may change `record`: operators every hook, anybody else their own.
+/// Checks whether `asked_by` may change `record`: operators may change every hook, others only their own.
 ///
 /// # Errors
-/// [`AuthorHookError::Foreign`].
+/// Returns [`AuthorHookError::Foreign`] if they may not.
 pub fn may_change(record: &HookRecord, asked_by: Option<&str>) -> Result<(), AuthorHookError> {
     match asked_by {
         None | Some(OPERATOR) => Ok(()),
@@ -74,10 +74,10 @@ pub fn may_change(record: &HookRecord, asked_by: Option<&str>) -> Result<(), Aut
     }
 }
 
-/// The file that `request` asks for.
+/// Returns the source of the file that `request` asks for.
 ///
 /// # Errors
-/// [`AuthorHookError`] where the name is none or no hook comes of the script.
+/// Returns [`AuthorHookError`] if the name is invalid or the script does not make a hook.
 pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if request.name.is_empty() || request.name.len() > MAX_NAME || !request.name.chars().all(is_name) {
@@ -90,7 +90,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
     };
     let mut block = format!("/**\n * @name {}\n", request.name);
 
-    // One line, and nothing that would end the comment or begin a tag.
+    // The description must be one line, without text that would end the comment.
     let description = request.description.replace("*/", "* /");
     let words: Vec<&str> = description.split_whitespace().collect();
     if !words.is_empty() {
@@ -99,7 +99,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
 
     block.push_str(&format!(" * @mode {mode}\n */\n"));
     let source = match header::parse(&request.name, &request.script) {
-        // A whole file; what it says of itself stands, where it says anything.
+        // The script is a whole file. Its own metadata is kept if it has any.
         Ok(metadata) if metadata.name == request.name && metadata.description.is_none() => block + &request.script,
         Ok(_) => request.script.clone(),
         Err(_) => block + &function(&request.script),
@@ -109,7 +109,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
     Ok(source)
 }
 
-/// A function with `body`. Its own block lets the body declare the same names again.
+/// Returns the source of a function with `body`, in a block of its own so that the body may declare the same names.
 fn function(body: &str) -> String {
     let mut source = "export default async function (ctx: HookContext): Promise<HookResult> {\n".to_owned();
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
@@ -128,10 +128,10 @@ fn function(body: &str) -> String {
     source
 }
 
-/// Whether `id` may name a pushed hook.
+/// Checks whether `id` may name a pushed hook.
 ///
 /// # Errors
-/// [`AuthorHookError::Id`] where it may not.
+/// Returns [`AuthorHookError::Id`] if it may not.
 pub fn check_id(id: &str) -> Result<(), AuthorHookError> {
     let is_part = |part: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -144,25 +144,25 @@ pub fn check_id(id: &str) -> Result<(), AuthorHookError> {
     }
 }
 
-/// A hook as somebody wrote it.
+/// A hook as an author wrote it.
 #[derive(Debug, Clone, Copy)]
 pub struct Written<'a> {
-    /// Its id.
+    /// Id of the hook.
     pub id: &'a str,
-    /// Its text.
+    /// TypeScript source of the hook.
     pub source: &'a str,
-    /// Who.
+    /// Author of the hook.
     pub created_by: &'a str,
-    /// By which way: a tool or a push.
+    /// Way by which the hook came: a tool or a push.
     pub origin: &'a HookOrigin,
-    /// In which turn, where an agent did and the broker says so.
+    /// Turn in which an agent made it, if the broker names one.
     pub made_in: Option<&'a MadeIn>,
 }
 
-/// The record that `written` makes of `current`; none where it is so already.
+/// Returns the record that `written` makes of `current`; `None` if the record already matches.
 ///
 /// # Errors
-/// [`AuthorHookError`] where it is no hook or the entry is somebody else's.
+/// Returns [`AuthorHookError`] if the source is no hook or the entry belongs to another author.
 pub fn written(
     written: Written<'_>,
     current: Option<&HookRecord>,
@@ -177,7 +177,7 @@ pub fn written(
             return Ok(None);
         }
 
-        // A tool makes new hooks alone; a push replaces what was pushed or made by a tool.
+        // A tool may only create hooks; a push may also replace hooks that were pushed or made by a tool.
         if *written.origin != HookOrigin::Pushed || !is_authored(record) {
             return Err(AuthorHookError::Taken {
                 id: written.id.to_owned(),
@@ -194,7 +194,7 @@ pub fn written(
         enabled: former.is_none_or(|record| record.enabled),
         origin: written.origin.clone(),
         created_by: written.created_by.to_owned(),
-        // An operator's hook is bounded by nobody's turn.
+        // An operator's hook is not limited by a turn.
         made_in: written
             .made_in
             .filter(|_| written.created_by != OPERATOR)
@@ -222,16 +222,16 @@ fn describe(origin: &HookOrigin) -> String {
     }
 }
 
-/// Whether the entry stands for its history only.
+/// Returns whether the entry is deleted and kept only for its history.
 #[must_use]
 pub fn is_deleted(record: &HookRecord) -> bool {
     !record.enabled && record.disabled_reason.as_deref() == Some(DELETED)
 }
 
-/// `record` deleted.
+/// Returns `record` as deleted.
 ///
 /// # Errors
-/// [`AuthorHookError::Taken`] where it is a directory's: the file is to be removed there.
+/// Returns [`AuthorHookError::Taken`] if it belongs to a directory: the file must be removed there.
 pub fn deleted(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
     if !is_authored(record) {
         return Err(AuthorHookError::Taken {
@@ -242,7 +242,7 @@ pub fn deleted(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
     Ok(disabled(record, Some(DELETED)))
 }
 
-/// `record` switched off.
+/// Returns `record` as disabled, with `reason`.
 #[must_use]
 pub fn disabled(record: &HookRecord, reason: Option<&str>) -> HookRecord {
     HookRecord {
@@ -252,7 +252,7 @@ pub fn disabled(record: &HookRecord, reason: Option<&str>) -> HookRecord {
     }
 }
 
-/// `record` switched on.
+/// Returns `record` as enabled.
 #[must_use]
 pub fn enabled(record: &HookRecord) -> HookRecord {
     HookRecord {
@@ -262,13 +262,15 @@ pub fn enabled(record: &HookRecord) -> HookRecord {
     }
 }
 
-/// Whether `next` makes a new hook where `current` is: there is none of its name, or only the history of one.
+/// Returns whether `next` creates a new hook in place of `current`: its name is unused, or has only the history of a
+/// deleted hook.
 #[must_use]
 pub fn begins_anew(current: Option<&HookRecord>, next: &HookRecord) -> bool {
     current.is_none_or(is_deleted) && !is_deleted(next)
 }
 
-/// The state of a hook that begins again: it may fire, once more where it fires once. None where it may already.
+/// Returns the state of a hook that is enabled again: it may fire, even if it is one-shot and has fired. Returns `None`
+/// if the state needs no change.
 #[must_use]
 pub fn restart(state: Option<&HookState>) -> Option<HookState> {
     let state = state?;
@@ -280,8 +282,8 @@ pub fn restart(state: Option<&HookState>) -> Option<HookState> {
     (next != *state).then_some(next)
 }
 
-/// The state of a hook that is made where another of its name was deleted: it may fire. It is written whether or not it
-/// differs, so that whoever still decides upon the former one's revision is too late.
+/// Returns the state of a hook that replaces a deleted one of the same name: it may fire. The caller writes it even if
+/// it is unchanged, so that a replica that still decides on the former revision gets a conflict.
 #[must_use]
 pub fn next_life(state: Option<&HookState>) -> HookState {
     let state = state.cloned().unwrap_or_default();
@@ -292,7 +294,7 @@ pub fn next_life(state: Option<&HookState>) -> HookState {
     }
 }
 
-/// The hook as lists show it.
+/// Returns the hook as lists show it.
 #[must_use]
 pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &ConfiguredChannels) -> HookView {
     let state = state.cloned().unwrap_or_default();

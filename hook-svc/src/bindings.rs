@@ -1,7 +1,7 @@
-//! Routing bindings and webhook mappings: one declarative file that acts as one hook and fires at most once an event.
+//! Routing bindings and webhook mappings: one declarative file that acts as one hook and fires at most once per event.
 //!
-//! The `table` is the file compiled into one index; this shell reads the file at start, and again when it changes. A
-//! changed file with a fault leaves the last good one in force.
+//! A `Table` is the file compiled into one index; this module reads the file at start, and again when it changes. If a
+//! changed file has an error, the last valid one stays in force.
 //!
 //! Source: seed 003 §4–5; `docs/design/hooks.md` §8.
 
@@ -19,40 +19,40 @@ use shared::process::config::{Fault, KeyFault};
 pub use self::file::LoadBindingsError;
 pub use self::table::Table;
 
-/// The id under which the file fires.
+/// Hook id under which the file fires.
 pub const HOOK_ID: &str = "bindings.yaml";
 
-/// How often it is looked whether the file has changed.
+/// Interval at which the file is checked for changes.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Largest file, in bytes.
+/// Largest size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// The file in force; cheap to clone.
+/// The bindings in force; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings {
-    /// None = there is no such file.
+    /// Path of the file; `None` if no file is configured.
     path: Option<PathBuf>,
-    /// Of the file that was read at first.
+    /// Stamp of the file that was read first.
     read: Stamp,
     table: Arc<RwLock<Arc<Table>>>,
 }
 
-/// What tells a changed file from the one that was read.
+/// Modification time and length in bytes, which tell a changed file from the one that was read.
 type Stamp = Option<(SystemTime, u64)>;
 
 impl Bindings {
-    /// Reads the file at `path`; the empty path stands for no bindings.
+    /// Reads the file at `path`; an empty path means no bindings.
     ///
     /// # Errors
-    /// [`LoadBindingsError`] with every fault of the file.
+    /// Returns [`LoadBindingsError`] with every fault of the file.
     pub fn load(path: &str) -> Result<Self, LoadBindingsError> {
         if path.is_empty() {
             return Ok(Self::default());
         }
 
         let path = PathBuf::from(path);
-        // Before it is read: what changes meanwhile is seen as a change.
+        // The stamp is taken before reading, so that a concurrent change is seen as a change.
         let seen = stamp(&path);
         let table = read(&path)?;
         tracing::info!(path = %path.display(), rules = table.len(), "bindings loaded");
@@ -64,13 +64,13 @@ impl Bindings {
         })
     }
 
-    /// The table in force.
+    /// Returns the table in force.
     #[must_use]
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the file again whenever it changes, for ever.
+    /// Reads the file again whenever it changes; never returns.
     pub async fn follow(self) {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
@@ -81,7 +81,7 @@ impl Bindings {
             pause(LOOK).await;
             let (file, before) = (path.clone(), seen);
 
-            // Ten thousand rules are read and compiled, perhaps over a network, and this thread renews leases.
+            // The file may have ten thousand rules and be on a network drive, and this thread renews leases.
             let Ok((found, read)) = tokio::task::spawn_blocking(move || changed(&file, before)).await else {
                 continue;
             };
@@ -99,7 +99,7 @@ impl Bindings {
     }
 }
 
-/// What is wrong with the file at `path`; nothing if that is empty.
+/// Returns the faults of the file at `path`; none if `path` is empty.
 #[must_use]
 pub fn faults(path: &str) -> Vec<Fault> {
     if path.is_empty() {
@@ -115,7 +115,7 @@ fn stamp(path: &std::path::Path) -> Stamp {
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-/// What `path` says now, where it is not as it was `before`.
+/// Returns the file's stamp, and its table if the stamp differs from `before`.
 fn changed(path: &std::path::Path, before: Stamp) -> (Stamp, Option<Result<Table, LoadBindingsError>>) {
     let found = stamp(path);
     (found, (found != before).then(|| read(path)))

@@ -1,9 +1,9 @@
-//! The hooks' breakers: one state for all replicas, in KV `breakers`, changed by compare-and-set alone.
+//! Circuit breakers of hooks: one state for all replicas, in KV `breakers`, changed only by compare-and-set.
 //!
-//! What a watch has told is the ground on which events skip hooks; every change is decided on the leader's value. So a
-//! hook that never fails costs neither a read nor a write, and an evaluation while all breakers are at rest looks at one
-//! counter. While a breaker is not closed, its hook's status in KV `hook_state` is `paused`: every replica that hears
-//! of a change sees to that, so that a replica that dies in between leaves nothing behind.
+//! Events skip hooks based on the watched state, but every change is decided on the leader's value. So a hook that
+//! never fails costs neither a read nor a write, and an evaluation while all breakers are at rest reads one counter.
+//! While a breaker is not closed, its hook's status in KV `hook_state` is `paused`: every replica that sees a change
+//! writes the status, so that a replica that dies in between leaves no wrong one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,10 +23,10 @@ use crate::once;
 use crate::registry::change_state;
 use crate::runner::{HookSet, HookSource};
 
-/// How long beyond a hook's time-out its probe is held before another may claim it, in milliseconds.
+/// Time in milliseconds beyond a hook's time-out for which its probe is held before another evaluation may claim it.
 const CLAIM_GRACE_MS: u64 = 5_000;
 
-/// All breakers as this replica sees them; cheap to clone.
+/// All breakers in the view of this replica; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Breakers {
     inner: Arc<Inner>,
@@ -38,11 +38,11 @@ struct Inner {
     states: Kv<HookState>,
     clock: SharedClock,
     policy: BreakerPolicy,
-    /// By KV key: breakers that are not at rest.
+    /// Breakers that are not at rest, by KV key.
     restless: Mutex<HashMap<String, Known>>,
-    /// How many.
+    /// Number of breakers in `restless`.
     count: AtomicUsize,
-    /// Says that one of them has opened, closed, or is probed.
+    /// Notifies that a breaker has opened, closed, or is probed.
     changed: watch::Sender<()>,
 }
 
@@ -50,21 +50,21 @@ struct Inner {
 struct Known {
     breaker: Breaker,
     revision: u64,
-    /// Errors outside of evaluations that no success has made up for.
+    /// Number of errors outside of evaluations that no success has offset.
     strays: u32,
-    /// Evaluations here that have not been told with a failure.
+    /// Number of evaluations on this replica that were not yet reported with a failure.
     untold: u32,
 }
 
-/// What is to be done about one hook before an event is shown to it.
+/// Change that a breaker needs before an event is shown to its hook.
 enum Want {
     Claim,
-    /// Its source has changed: the breaker of the former one is over.
+    /// The source has changed, so the breaker of the former one must be reset.
     Renew,
 }
 
 impl Breakers {
-    /// The breakers on `bus`, unknown until [`Breakers::follow`] has heard of them.
+    /// Creates the breakers on `bus`, unknown until [`Breakers::follow`] has read them.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, policy: BreakerPolicy) -> Self {
         let inner = Inner {
@@ -80,12 +80,12 @@ impl Breakers {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Follows the bucket for ever.
+    /// Follows the bucket; never returns.
     pub async fn follow(&self) {
         let mut watch = self.inner.kv.watch_all();
         loop {
             match watch.next().await {
-                // Hooks inside turns are the brokers'.
+                // Hooks inside turns belong to the brokers.
                 KvEvent::Put { value, .. } if value.hook_id.starts_with(TURN_PREFIX) => {}
                 KvEvent::Put { value, revision, .. } => {
                     self.inner.learn(&value, revision);
@@ -99,9 +99,8 @@ impl Breakers {
         }
     }
 
-    /// Which hooks of `set` are not shown an event that `me` evaluates, `called` being those it would be shown to
-    /// (`None` = all). Claims the probe of each whose cool-down is over; where that cannot be decided now, the hook is
-    /// skipped.
+    /// Returns the hooks of `set` that must not be shown an event that `me` evaluates; `called` are those it would be
+    /// shown to (`None` = all). Claims the probe of each whose cool-down is over; if that fails, the hook is skipped.
     pub async fn admit(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -131,20 +130,20 @@ impl Breakers {
         refused
     }
 
-    /// `hook` failed when `me` showed it an event. Stored, where it changes anything, before this returns.
+    /// Records that `hook` failed when `me` showed it an event. Any change is stored before this returns.
     pub async fn failed(&self, hook: &HookSource, me: &str) {
         self.count_failure(hook, me).await;
     }
 
-    /// `hook` threw outside of its evaluations, in a process of `me`: a failure, for which one success here does not
-    /// count. So a hook that answers each event well, and throws afterwards, fails each time.
+    /// Records that `hook` threw outside of its evaluations, in a process of `me`. Such a failure also cancels one
+    /// later success here, so that a hook that answers each event well, and throws afterwards, fails each time.
     pub async fn strayed(&self, hook: &HookSource, me: &str) {
         if self.count_failure(hook, me).await {
             self.inner.strayed(hook);
         }
     }
 
-    /// Counts a failure of `hook`; whether it is known to be counted.
+    /// Counts a failure of `hook`. Returns whether it was counted.
     async fn count_failure(&self, hook: &HookSource, me: &str) -> bool {
         let now = self.inner.clock.now();
         if self.inner.is_refusing(hook, me, now) {
@@ -184,7 +183,7 @@ impl Breakers {
         true
     }
 
-    /// The hooks of `set` at which `was_called` holds did not fail when `me` showed them an event.
+    /// Records that the hooks of `set` for which `was_called` is true did not fail when `me` showed them an event.
     pub async fn succeeded(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -210,13 +209,13 @@ impl Breakers {
         }
     }
 
-    /// Says, again and again, that a breaker has opened, closed, or is probed.
+    /// Returns a receiver that is notified when a breaker has opened, closed, or is probed.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.inner.changed.subscribe()
     }
 
-    /// The breaker of the hook `id`, where it is not at rest.
+    /// Returns the breaker of the hook `id`, if it is not at rest.
     #[must_use]
     pub fn of(&self, id: &str) -> Option<Breaker> {
         let known = self.inner.restless().get(&token(id)).map(|known| known.breaker.clone());
@@ -255,7 +254,7 @@ impl Inner {
         (refused, wants)
     }
 
-    /// Whether `hook`'s breaker is known to be open, so that one more failure of `me` says nothing.
+    /// Returns whether `hook`'s breaker is known to be open, so that another failure of `me` adds no information.
     fn is_refusing(&self, hook: &HookSource, me: &str, now: UnixMillis) -> bool {
         let restless = self.restless();
         let known = restless
@@ -264,14 +263,15 @@ impl Inner {
         known.is_some_and(|known| matches!(known.breaker.admit(me, now), Admission::Refuse { .. }))
     }
 
-    /// How many evaluations of `hook` have not been told; they are now.
+    /// Returns the number of evaluations of `hook` that were not yet reported, and resets it.
     fn take_untold(&self, hook: &HookSource) -> u32 {
         let mut restless = self.restless();
         let known = restless.get_mut(&token(&hook.id));
         known.map_or(0, |known| std::mem::take(&mut known.untold))
     }
 
-    /// Hooks whose breakers a success at `now` changes; it is counted for all that have failed of late.
+    /// Returns the hooks whose breakers a success at `now` changes, and counts the success for all that failed
+    /// recently.
     fn relieved(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool, now: UnixMillis) -> Vec<u32> {
         let mut restless = self.restless();
         let mut relieved = Vec::new();
@@ -298,7 +298,7 @@ impl Inner {
         relieved
     }
 
-    /// One of the next successes of `hook` does not count, unless its breaker has opened.
+    /// Cancels one later success of `hook`, unless its breaker has opened.
     fn strayed(&self, hook: &HookSource) {
         let mut restless = self.restless();
         let known = restless.get_mut(&token(&hook.id));
@@ -307,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// What stands of `hook`'s breaker once `next` has changed it, where it wants that.
+    /// Changes `hook`'s breaker by `next`, if that returns a change. Returns the resulting breaker.
     async fn change(
         &self,
         hook: &HookSource,
@@ -351,7 +351,7 @@ impl Inner {
         }
     }
 
-    /// The bucket is another: what it tells counts whatever its revision is.
+    /// Resets the known revisions, because the bucket was replaced: its values count with any revision.
     fn count_anew(&self) {
         for known in self.restless().values_mut() {
             known.revision = 0;
@@ -376,7 +376,7 @@ impl Inner {
         gauge!("nexus_hooks_degraded").set(degraded as f64);
     }
 
-    /// Sees to it that the hook's status says what its breaker is.
+    /// Updates the hook's status to match its breaker.
     async fn show(&self, breaker: &Breaker) {
         let status = match breaker.circuit {
             Circuit::Closed if breaker.is_degraded(self.clock.now()) => HookStatus::Degraded,

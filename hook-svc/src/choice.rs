@@ -1,4 +1,4 @@
-//! Which hooks see an event, and what their answers say about their health.
+//! Selects the hooks that see an event, and reports their health from their answers.
 
 use std::sync::{Arc, PoisonError};
 
@@ -13,29 +13,29 @@ use crate::invocation::{BREAKER_OPEN, invocation};
 use crate::roster::{Author, Traits};
 use crate::runner::{HookSet, HookSource, Spent};
 
-/// Which hooks of a set see an event.
+/// Selection of the hooks of a set that see an event.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
-    /// Those that do, by index, ascending; `None` = all.
+    /// Indices of the hooks called now, ascending; `None` means all.
     pub(crate) only: Option<Vec<u32>>,
-    /// Those that would, but for their breakers.
+    /// Indices of the hooks that their breakers refuse.
     refused: Vec<u32>,
-    /// Those that are called later, by index, ascending.
+    /// Indices of the hooks that are called later, ascending.
     pub(crate) deferred: Vec<u32>,
-    /// The bindings are looked at later: they count where no hook routes the event.
+    /// Whether the bindings are evaluated later: they count only if no hook routes the event.
     pub(crate) defers_bindings: bool,
 }
 
-/// What the answers to one event say about the hooks.
+/// Health signals from the answers to one event.
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
-    /// Hooks that said anything but that they pass.
+    /// Ids of the hooks that did anything but pass.
     pub(crate) told: Vec<String>,
-    /// Those of them that failed.
+    /// Ids of the hooks that failed.
     pub(crate) failed: Vec<String>,
-    /// Hooks that fired, where that is not counted yet.
+    /// Ids of the hooks that fired, unless the fire is already counted.
     pub(crate) fired: Vec<String>,
-    /// By index, 0 where a hook was not called; empty where that is not known.
+    /// Microseconds by index, 0 if a hook was not called; empty if unknown.
     pub(crate) latencies_us: Vec<u32>,
 }
 
@@ -44,8 +44,8 @@ impl Choice {
         self.only.as_ref().is_none_or(|only| only.binary_search(&index).is_ok())
     }
 
-    /// Hooks of `set` that might fire another time where they did not now: they are volatile, they `failed`, or their
-    /// breakers refused them.
+    /// Returns the ids of hooks of `set` that did not fire now but might another time: they are volatile, they
+    /// `failed`, or their breakers refused them.
     pub(crate) fn uncertain<'a>(&'a self, set: &'a HookSet, failed: &'a [String]) -> impl Iterator<Item = &'a str> {
         let might = |(index, hook): &(u32, &'a Arc<HookSource>)| {
             let is_volatile = || hook.is_volatile() || failed.contains(&hook.id);
@@ -57,13 +57,13 @@ impl Choice {
             .map(|(_, hook)| hook.id.as_str())
     }
 
-    /// Hooks of `set` that are called and read the read model.
+    /// Returns the indices of the called hooks of `set` that query the read model.
     pub(crate) fn readers(&self, set: &HookSet) -> Vec<u32> {
         let readers = set.readers().iter().copied();
         readers.filter(|index| self.is_called(*index)).collect()
     }
 
-    /// Has those of `set` that would be called and of whose ids `is_deferred` holds called later.
+    /// Defers the called hooks of `set` for whose ids `is_deferred` is true.
     pub(crate) fn defer(&mut self, set: &HookSet, is_deferred: impl Fn(&str) -> bool) {
         let called = |(index, _): &(u32, _)| self.is_called(*index);
         let hooks = (0_u32..).zip(set.hooks()).filter(called);
@@ -76,7 +76,7 @@ impl Choice {
         self.deferred.sort_unstable();
     }
 
-    /// The ids of those that are called later.
+    /// Returns the ids of the hooks that are called later.
     pub(crate) fn deferred_ids(&self, set: &HookSet) -> Vec<String> {
         let hooks = self
             .deferred
@@ -86,7 +86,7 @@ impl Choice {
         hooks.map(|hook| hook.id.clone()).chain(bindings).collect()
     }
 
-    /// What is recorded of hooks that are not called, or not yet.
+    /// Returns the records of hooks that are not called, or not yet.
     pub(crate) fn left_out(&self, set: &HookSet) -> Vec<HookInvocation> {
         let refused = self.refused.iter().map(|&index| {
             let reason = BREAKER_OPEN.to_owned();
@@ -100,13 +100,14 @@ impl Choice {
 }
 
 impl Evaluator {
-    /// Who of `set` sees `event`, upon which the hooks `decided` have answered before; `me` names this evaluation.
+    /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
+    /// this evaluation.
     pub(crate) async fn choose(&self, set: &HookSet, event: &Event, decided: &[String], me: &str) -> Choice {
         self.choose_of(set, set.seeing(event), decided, me).await
     }
 
-    /// Who of the hooks `only` of `set` is called, of which those `decided` have answered before; `me` names this
-    /// evaluation.
+    /// Selects the hooks among `only` of `set` that are called, without those of `decided`, which have answered before;
+    /// `me` names this evaluation.
     pub(crate) async fn choose_of(
         &self,
         set: &HookSet,
@@ -129,7 +130,7 @@ impl Evaluator {
         }
     }
 
-    /// What the bindings file wants done about `event`.
+    /// Returns the action that the bindings file requests for `event`, if any.
     pub(crate) fn bound(&self, event: &Event) -> Option<Wish> {
         let table = self.bindings.table();
         let begun = self.clock.monotonic();
@@ -152,7 +153,7 @@ impl Evaluator {
         })
     }
 
-    /// Tells the breakers, and counts fires and passes, once what every hook answered at `now` is stored.
+    /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.
     pub(crate) async fn settle(&self, choice: &Choice, set: &Arc<HookSet>, signs: &Signs, me: &str, now: UnixMillis) {
         for hook_id in &signs.fired {
             self.performer.registry.fired(hook_id, now);
@@ -177,7 +178,7 @@ impl Evaluator {
         }
     }
 
-    /// Passes that the next record is to tell about.
+    /// Returns the passes to report in the next record.
     pub(crate) fn passes_due(&self) -> Vec<HookPasses> {
         let now = self.clock.monotonic();
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +186,7 @@ impl Evaluator {
     }
 }
 
-/// Takes `left_out` from `only`.
+/// Removes `left_out` from `only`.
 fn leave_out(only: &mut Option<Vec<u32>>, set: &HookSet, left_out: &[u32]) {
     if left_out.is_empty() {
         return;

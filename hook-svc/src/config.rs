@@ -12,88 +12,89 @@ use crate::origin::Origin;
 use crate::routing::Deliveries;
 use crate::runner::Sandbox;
 
-/// Most events that one replica evaluates at once, where nothing is configured.
+/// Default for the most events that one replica evaluates at once.
 pub const DEFAULT_IN_FLIGHT: usize = 1_024;
 
-/// Most events of one partition that are evaluated at once, where nothing is configured.
+/// Default for the most events of one conversation that are evaluated at once.
 pub const DEFAULT_IN_FLIGHT_PER_CONVERSATION: usize = 64;
 
-/// Largest bound that may be configured for either, so that memory stays bounded.
+/// Largest value of either limit, so that memory stays bounded.
 pub const MAX_IN_FLIGHT: usize = 65_536;
 
 /// Most Bun workers that may be configured.
 pub const MAX_WORKERS: usize = 64;
 
-/// Milliseconds of synchronous work without progress after which a worker is killed, where nothing is configured.
+/// Default for the milliseconds of synchronous work without progress after which a worker is killed.
 pub const DEFAULT_HARD_BUDGET_MS: u64 = 250;
 
-/// The base address of the embedding endpoint, where nothing is configured.
+/// Default base address of the embedding endpoint.
 pub const DEFAULT_EMBEDDER_URL: &str = "https://api.openai.com/v1";
 
-/// What turns texts into vectors.
+/// Kind of embedder, which turns texts into vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EmbedderKind {
-    /// The local model of word vectors: no network, some microseconds a text.
+    /// Local model of word vectors: no network, some microseconds per text.
     #[default]
     Static,
-    /// The local model that reads a text as a whole: no network, some ten milliseconds a sentence, more than a hundred
+    /// Local model that reads a text as a whole: no network, some ten milliseconds per sentence, more than a hundred
     /// for a long text.
     Minilm,
-    /// Any OpenAI-compatible endpoint. Every event's text is sent there.
+    /// An OpenAI-compatible endpoint, to which every event's text is sent.
     Openai,
-    /// Nothing: words alone.
+    /// No embedder: search uses words alone.
     None,
 }
-/// US dollars a day for the model, of one hook and of all, where nothing is configured.
+/// Default for the US dollars that one hook may spend on the model per day.
 pub const DEFAULT_DAILY_USD_PER_HOOK: f64 = 1.0;
-/// See [`DEFAULT_DAILY_USD_PER_HOOK`].
+/// Default for the US dollars that all hooks may spend on the model per day.
 pub const DEFAULT_DAILY_USD: f64 = 10.0;
 
-/// What an operator says about hook evaluation.
+/// Configuration of hook evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HooksConfig {
-    /// The hooks directory; empty = this replica follows the registry alone.
+    /// Path of the hooks directory; if empty, this replica follows the registry alone.
     pub dir: String,
-    /// The directory's name in the registry: it disables only entries of this name. Replicas that mount the
-    /// same directory say the same name.
+    /// Name of the directory in the registry: it disables only entries of this name. Replicas that mount the same
+    /// directory must use the same name.
     pub root: String,
-    /// Where hooks that agents make are written as files; empty = they are in the registry alone.
+    /// Folder in which hooks that agents make are written as files; if empty, they are in the registry alone.
     pub agent_dir: String,
-    /// Where the read model lies; each replica takes a folder of its own in it. Empty = the system's
-    /// temporary folder.
+    /// Folder of the read model, in which each replica uses a folder of its own; if empty, the system's temporary
+    /// folder.
     pub data_dir: String,
-    /// Path of Bun; empty = `.tools/bin/bun` of the checkout, else `bun` on the PATH.
+    /// Path of Bun; if empty, `.tools/bin/bun` of the checkout, else `bun` on the `PATH`.
     pub bun: String,
-    /// Bun workers; 0 = one per core.
+    /// Number of Bun workers; 0 means one per core.
     pub workers: usize,
     /// Milliseconds of synchronous work without progress after which a worker is killed.
     pub hard_budget_ms: u64,
-    /// Whether hook-svc starts where hooks cannot be confined whole: `enforce` (it does not) or `degraded` (it does,
-    /// and says what is missing).
+    /// Whether hook-svc starts if hooks cannot be fully confined: `enforce` (it does not) or `degraded` (it does, and
+    /// reports what is missing).
     pub sandbox: Sandbox,
-    /// As whom hooks run where hook-svc is root: a name, or a user's and a group's number as `1000:1000`; empty =
-    /// `nobody`, or root where nobody cannot reach what they need.
+    /// User that hooks run as if hook-svc is root: a name, or a user id and a group id as `1000:1000`. If empty,
+    /// `nobody`, or root if `nobody` cannot reach the files that hooks need.
     pub user: String,
-    /// Which direct conversations share one session.
+    /// Selects the direct conversations that share one session.
     pub dm_scope: DmScope,
-    /// Whether the chat page is for whoever sits at this machine alone: while no address of the owner is configured, they
-    /// are taken for the owner, and have session `main`.
+    /// Whether the chat page is used only by the person at this machine: while no address of the owner is configured,
+    /// that person is treated as the owner, and gets session `main`.
     pub local_chat: bool,
-    /// Path of the routing bindings and webhook mappings; empty = none.
+    /// Path of the routing bindings and webhook mappings; empty means none.
     pub bindings: String,
     /// Most events of one conversation that are in memory, and evaluated, at once; further ones are read again later.
     pub in_flight_per_conversation: usize,
     /// Most events that this replica evaluates at once.
     pub in_flight: usize,
-    /// What `search()` understands meaning with.
+    /// Embedder that `search()` uses to compare meanings.
     pub embedder: EmbedderKind,
-    /// `static`, `minilm`: the model's folder, empty = the one that `deploy/fetch-tools` brings; `openai`: the model's name.
+    /// For `static` and `minilm`, the model's folder, by default the one that `deploy/fetch-tools` installs; for
+    /// `openai`, the model's name.
     pub embedder_model: String,
-    /// `openai`: the endpoint's base address.
+    /// Base address of the endpoint, for `openai`.
     pub embedder_url: String,
-    /// `openai`: the key for it, where one is needed.
+    /// Key for the endpoint, for `openai`, if it needs one.
     pub embedder_key: Option<Secret>,
     /// Time zone of `@schedule`s whose hooks name none.
     pub time_zone: String,
@@ -101,15 +102,15 @@ pub struct HooksConfig {
     pub llm_daily_usd_per_hook: f64,
     /// US dollars that all hooks together may spend on `llm()` in a day (UTC).
     pub llm_daily_usd: f64,
-    /// How far ahead of the host's clock hooks see the time, milliseconds: for rehearsals of what a time to come brings.
+    /// Milliseconds by which the time that hooks see is ahead of the host's clock, to rehearse a future time.
     pub clock_offset_ms: i64,
-    /// This replica's name among the members; empty = its instance id. Two replicas never share one.
+    /// Name of this replica among the members; if empty, its instance id. Two replicas must not share a name.
     pub members_name: String,
-    /// Servers that hooks may fetch from (`ctx.fetch()`), by hook id: what a hook asks for with `@allow net=…` and is
-    /// named here too. Operators' own hooks only.
+    /// Servers that hooks may fetch from (`ctx.fetch()`), by hook id: a server must be requested by the hook with
+    /// `@allow net=…` and be listed here. Applies only to operators' own hooks.
     pub grants: BTreeMap<String, Vec<String>>,
-    /// Conversations in which an agent's hook may answer beyond that of the event and that in which it was made, by hook
-    /// id: `{channel}:{peer}` or `{channel}:*`.
+    /// Conversations in which an agent's hook may answer, beyond those of the event and of the turn in which it was
+    /// made, by hook id: `{channel}:{peer}` or `{channel}:*`.
     pub deliveries: Deliveries,
 }
 
@@ -146,7 +147,7 @@ impl Default for HooksConfig {
 }
 
 impl HooksConfig {
-    /// What is wrong with the values, each as `key: what is expected`, keys within the section.
+    /// Returns the faults of the values, each as `key: expectation`, with keys relative to the section.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -157,7 +158,7 @@ impl HooksConfig {
         let (dir, agents) = (Path::new(&self.dir), Path::new(&self.agent_dir));
         let both = !self.dir.is_empty() && !self.agent_dir.is_empty();
 
-        // What an agent made would else be an operator's hook as soon as its entry is gone.
+        // A file that an agent made would otherwise become an operator's hook as soon as its entry is gone.
         if both && (agents.starts_with(dir) || dir.starts_with(agents)) {
             faults.push("agent_dir: a folder outside of `dir`, and not around it, is expected".to_owned());
         }
@@ -222,10 +223,10 @@ impl HooksConfig {
         faults
     }
 
-    /// What is wrong with the budgets where `llm` says which model is asked. A budget of nothing needs no price.
+    /// Returns the faults of the budgets if `llm` names a model. A budget of zero needs no price.
     #[must_use]
     pub fn faults_beside(&self, llm: &LlmConfig) -> Vec<String> {
-        // Nobody is asked, then.
+        // Without a usable model, no calls are made.
         let Ok(model) = llm.usable() else { return Vec::new() };
         let Err(error) = llm.prices.bounding(model) else {
             return Vec::new();

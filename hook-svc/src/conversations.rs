@@ -1,43 +1,43 @@
-//! How many events of each conversation of a partition are evaluated, wait in memory, or are kept as sequence numbers.
-//! *Pure.*
+//! Counts the events of each conversation of a partition that are evaluated, wait in memory, or are kept as sequence
+//! numbers. *Pure.*
 //!
-//! A conversation whose hooks are slow must delay no other one. So the events of a conversation wait for each other and
-//! for nobody else: some are evaluated, a bounded number waits in memory, and of all further ones only the sequence is
-//! kept; they are read again, in order, when there is room. The partition's reader never stops for them.
+//! A conversation whose hooks are slow must not delay another. So the events of a conversation wait only for each
+//! other: some are evaluated, a bounded number waits in memory, and of all further ones only the sequence is kept; they
+//! are read again, in order, when there is room. The partition's reader never stops for them.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::order::Conversation;
 
-/// Events of one conversation that are evaluated at once, whatever else this replica does.
+/// Number of events of one conversation that may always be evaluated at once, independent of the replica's load.
 pub(crate) const ALWAYS: usize = 8;
 
-/// A message that was handed out, by its numbers.
+/// Numbers of a message that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Numbers {
-    /// Its sequence in the stream.
+    /// Sequence of the message in the stream.
     pub sequence: u64,
-    /// How many messages of the partition were handed out in this holding when it was.
+    /// Count of messages of the partition handed out in this holding, including this one.
     pub handed: u64,
 }
 
-/// What becomes of a message that has just come.
+/// Placement of a message that has just arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// It is kept in memory.
+    /// The message is kept in memory.
     Memory,
-    /// It is kept as numbers.
+    /// Only its numbers are kept.
     Numbers,
 }
 
-/// What the next event of a conversation needs to be evaluated.
+/// Requirement for evaluating the next event of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// There is none, or the conversation has as many under way as it may.
+    /// No event waits, so there is no requirement.
     Nothing,
-    /// Nothing: the conversation has few under way.
+    /// The event may start freely, because the conversation has few under way.
     Free,
-    /// One of the places that all conversations share.
+    /// The event needs one of the places that all conversations share.
     Place,
 }
 
@@ -45,9 +45,9 @@ pub(crate) enum Next {
 struct Lane<W> {
     running: usize,
     waiting: VecDeque<W>,
-    /// Those kept as numbers, the oldest first.
+    /// Numbers of the messages not in memory, the oldest first.
     numbers: VecDeque<Numbers>,
-    /// The oldest of them is being read.
+    /// Whether the oldest of them is being read.
     reading: bool,
 }
 
@@ -90,9 +90,9 @@ impl<W> Conversations<W> {
         })
     }
 
-    /// Decides what becomes of the next message of `conversation`, which may have `allowed` in memory at this time. To be
-    /// called in the order of the stream; if the answer is [`Placement::Memory`], it must be given to [`Self::hold`] or
-    /// let go.
+    /// Decides the placement of the next message of `conversation`, which may have `allowed` in memory at this time.
+    /// Must be called in the order of the stream. If it returns [`Placement::Memory`], the message must be given to
+    /// [`Self::hold`] or dropped.
     pub(crate) fn place(&mut self, conversation: Conversation, numbers: Numbers, allowed: usize) -> Placement {
         let most = self.most.min(allowed);
         let lane = self.lane(conversation);
@@ -115,7 +115,7 @@ impl<W> Conversations<W> {
         self.lane(conversation).waiting.push_back(work);
     }
 
-    /// Returns what the next event of `conversation` needs.
+    /// Returns the requirement of the next event of `conversation`.
     pub(crate) fn next(&self, conversation: Conversation) -> Next {
         match self.lanes.get(&conversation) {
             Some(lane) if lane.waiting.is_empty() => Next::Nothing,
@@ -133,7 +133,7 @@ impl<W> Conversations<W> {
         Some(work)
     }
 
-    /// Notes that an event of `conversation` has ended.
+    /// Records that an event of `conversation` has ended.
     pub(crate) fn ended(&mut self, conversation: Conversation) {
         if let Some(lane) = self.lanes.get_mut(&conversation) {
             lane.running -= 1;
@@ -141,8 +141,8 @@ impl<W> Conversations<W> {
         self.forget_idle(conversation);
     }
 
-    /// Returns the message of `conversation` that is to be read again now, if there is room for it in memory, where it
-    /// may have `allowed`.
+    /// Returns the message of `conversation` to read again now, if there is one and it fits into memory with at most
+    /// `allowed` events.
     pub(crate) fn read_next(&mut self, conversation: Conversation, allowed: usize) -> Option<Numbers> {
         let lane = self.lanes.get_mut(&conversation)?;
         if lane.reading || lane.in_memory() >= self.most.min(allowed) {
@@ -154,8 +154,8 @@ impl<W> Conversations<W> {
         Some(numbers)
     }
 
-    /// Notes that the message that was to be read again has been read, or is gone. If it is there, it must be given to
-    /// [`Self::hold`] next.
+    /// Records that the message to read again was read, or is gone. If it exists, it must be given to [`Self::hold`]
+    /// next.
     pub(crate) fn was_read(&mut self, conversation: Conversation) {
         if let Some(lane) = self.lanes.get_mut(&conversation) {
             lane.reading = false;
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Lets the message `sequence` of `of` come; whether it is in memory.
+    /// Places the message `sequence` of `of`. Returns whether it is in memory.
     fn come(all: &mut Conversations<u64>, of: Conversation, sequence: u64) -> bool {
         match all.place(of, numbers(sequence), usize::MAX) {
             Placement::Memory => {

@@ -1,4 +1,4 @@
-//! How far the evaluation of one event has come: who has answered, who is to be performed, who waits as a fallback.
+//! Progress of one event's evaluation: the hooks that have answered, the actions to perform, the fallbacks that wait.
 
 use std::sync::Arc;
 
@@ -12,35 +12,35 @@ use crate::roster::Roster;
 use crate::runner::{Done, Evaluation, Outcome, Step, Verdict};
 use crate::task::Task;
 
-/// What the hooks did with an event.
+/// Outcomes of the hooks for an event.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// How many passed and are not among `hooks`.
+    /// Number of hooks that passed and are not in `hooks`.
     pub(crate) passed: u32,
-    /// What the others did.
+    /// Records of the other hooks.
     pub(crate) hooks: Vec<HookInvocation>,
 }
 
-/// How far the evaluation of one event has come.
+/// Progress of one event's evaluation.
 pub(crate) struct Course<'a> {
     roster: &'a Arc<Roster>,
     task: &'a Task,
-    /// What they did so far.
+    /// Outcomes of the hooks so far.
     pub(crate) outcomes: Outcomes,
-    /// Every hook has answered.
+    /// Whether every hook has answered.
     pub(crate) all_answered: bool,
-    /// Some hook's dispatch is stored.
+    /// Whether the dispatch of some hook is stored.
     routed: bool,
-    /// `@fallback` hooks that want to fire.
+    /// Actions of `@fallback` hooks that want to fire.
     waiting: Vec<Wish>,
-    /// Hooks whose wishes were taken up.
+    /// Ids of the hooks whose actions were started.
     underway: Vec<String>,
-    /// What the answers say about the hooks.
+    /// Health signals from the answers.
     pub(crate) signs: Signs,
 }
 
 impl<'a> Course<'a> {
-    /// Nothing has been answered yet. `routed`: some hook's dispatch is stored already.
+    /// Creates the progress of an evaluation without answers. `routed`: the dispatch of some hook is stored already.
     pub(crate) fn new(roster: &'a Arc<Roster>, task: &'a Task, routed: bool) -> Self {
         Self {
             roster,
@@ -54,17 +54,17 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// `wish` is performed, whoever else routes the event.
+    /// Records that `wish` is performed, even if another hook routes the event.
     pub(crate) fn underway(&mut self, wish: &Wish) {
         self.underway.push(wish.hook_id.clone());
     }
 
-    /// Whether the hook `id` has fired: its wish was taken up and did not fail.
+    /// Returns whether the hook `id` has fired: its action was started and did not fail.
     pub(crate) fn has_fired(&self, id: &str) -> bool {
         self.underway.iter().any(|taken| taken == id) && !self.signs.failed.iter().any(|failed| failed == id)
     }
 
-    /// Takes one step in; answers a wish to be performed now.
+    /// Applies one step. Returns an action to perform now, if there is one.
     pub(crate) fn take(&mut self, step: Step, evaluation: &Evaluation, performer: &Performer) -> Option<Wish> {
         match step {
             Step::Verdict(verdict) => self.verdict(*verdict, performer),
@@ -88,7 +88,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// The event is open for `slow` hooks and for those whose wishes are not performed.
+    /// Keeps the event open only for `slow` hooks and for those whose actions are not yet performed.
     fn narrow(&self, slow: Vec<String>) {
         let waiting = self.waiting.iter().map(|wish| wish.hook_id.clone());
         self.task
@@ -141,7 +141,7 @@ impl<'a> Course<'a> {
         self.wants(wish)
     }
 
-    /// Answers `wish` where it is to be performed now; a fallback's fire waits for what the others do.
+    /// Returns `wish` if it must be performed now; a fallback's fire waits until the other hooks have answered.
     pub(crate) fn wants(&mut self, wish: Wish) -> Option<Wish> {
         if wish.traits.fallback && wish.result.fire {
             self.waiting.push(wish);
@@ -161,7 +161,7 @@ impl<'a> Course<'a> {
             .push(invocation(hook_id, latency_us, failure(error, stack)));
     }
 
-    /// One wish was performed.
+    /// Records the result of a performed action.
     pub(crate) fn performed(&mut self, invocation: HookInvocation) {
         match invocation.outcome {
             HookOutcome::Passed if invocation.search_calls == 0 && invocation.llm_calls == 0 => {
@@ -186,7 +186,8 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// All others have answered and are performed: the fallbacks fire where nobody routed the event.
+    /// Returns the fallbacks to perform, once all other hooks have answered: they fire only if no hook routed the
+    /// event.
     pub(crate) fn fallbacks(&mut self) -> Vec<Wish> {
         let waiting = std::mem::take(&mut self.waiting);
         if !self.routed {

@@ -1,9 +1,9 @@
-//! Evaluations that are made later: those of authors who had no place for them when their event came.
+//! Evaluations that are made later, because their hooks' authors had no place when the event came.
 //!
-//! The event's record says so (`deferred`) before anything else counts on it, and the event stays open at its
-//! partition's floor: so whoever owns the partition finds it again. Once there is a place for an author, that author's
-//! hooks are called, and a further record says what they did, with all that the former one says of others. No author
-//! waits for another's place. A crash in between has the same evaluation made again, with the same ids. Source:
+//! The event's record says so (`deferred`) before any other state depends on it, and the event stays open at its
+//! partition's floor, so the owner of the partition finds it again. Once there is a place for an author, that author's
+//! hooks are called, and a further record holds their outcomes and all outcomes of the former one. No author waits for
+//! another's place. After a crash in between, the same evaluation is repeated with the same ids. Source:
 //! `docs/design/trust.md` §5.
 
 use std::sync::{Arc, PoisonError};
@@ -28,14 +28,14 @@ use crate::roster::Roster;
 use crate::runner::{HookSet, InForce, Seats};
 use crate::task::{Deferred, Pass, Task};
 
-/// After so many times its hooks' time-out an evaluation that has found no place is given up.
+/// Multiple of the hooks' time-out after which an evaluation without a place is given up.
 const MOST_TIMEOUTS: u32 = 3;
 
 impl Evaluator {
     /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
-    /// them. The others are called later: those of authors without a place; those that an earlier event of the
-    /// conversation waits for; and where there are any, `@fallback` hooks, and the bindings if they are one
-    /// (`binds_as_fallback`), which have to know what the others do.
+    /// them. Deferred are hooks of authors without a place, and hooks that an earlier event of the conversation waits
+    /// for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
+    /// (`binds_as_fallback`), because they depend on the other hooks' outcomes.
     pub(crate) async fn seat(
         &self,
         task: &Task,
@@ -74,7 +74,7 @@ impl Evaluator {
         seats
     }
 
-    /// How long the evaluation of `hooks` may wait for a place.
+    /// Returns the time for which the evaluation of `hooks` may wait for a place.
     pub(crate) fn patience_of(&self, hooks: &[String]) -> Duration {
         let in_force = self.pool.current();
         let set = in_force.set();
@@ -83,9 +83,9 @@ impl Evaluator {
         MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// Waits for a place for any author of `hooks`, however long that takes. Returns it and those of the hooks that are
-    /// called in it: the author's, and when no other author's are left, those of them that have to know what the others
-    /// did (`@fallback` hooks, the bindings). Where nobody is to be called any more, no place is needed.
+    /// Waits without limit for a place for any author of `hooks`. Returns it and the hooks to call in it: the author's,
+    /// and if no other author's are left, also those that depend on the other hooks' outcomes (`@fallback` hooks, the
+    /// bindings). If no hook is left to call, no place is needed.
     pub(crate) async fn place_for(&self, hooks: &[String]) -> (Seats, Vec<String>) {
         let in_force = self.pool.current();
         let set = in_force.set();
@@ -114,7 +114,7 @@ impl Evaluator {
         (seats, seated.collect())
     }
 
-    /// Makes the evaluations that `task`'s event owes and that are called now, or gives them up. The others it owes on.
+    /// Makes the due evaluations that `task`'s event owes, or gives them up. The others stay owed.
     pub(crate) async fn make(
         &self,
         task: &Task,
@@ -124,7 +124,7 @@ impl Evaluator {
         let started_at = self.clock.now();
         let former = match self.record_of(task).await? {
             Some(former) => former,
-            // Nobody knows what others did with it any more: they have, in any case.
+            // Without the record, the outcomes of the other hooks are unknown, but they have answered.
             None => self.lost_record(task, &deferred.hooks, started_at),
         };
 
@@ -167,14 +167,14 @@ impl Evaluator {
         self.complete(task, former, (outcomes.passed, outcomes.hooks), (&left, carrier))
             .await?;
 
-        // Later events need not wait for them until others have been called too.
+        // Other hooks may still be owed, but later events need not wait for these.
         owes.iter().for_each(|id| task.place.done(id));
         self.settle(&choice, &set, &signs, &me, started_at).await;
 
         Ok(owes_on(left, Owed::Made))
     }
 
-    /// Shows the event to `hooks` alone, and performs what they wish. `routed`: others have routed it.
+    /// Shows the event to `hooks` alone, and performs their actions. `routed`: another hook has routed it.
     async fn call(
         &self,
         task: &Task,
@@ -210,7 +210,8 @@ impl Evaluator {
             .await
     }
 
-    /// Stores the record `former` with what the deferred hooks did: so many passed. Those `left` are deferred on.
+    /// Stores the record `former` with the outcomes of the deferred hooks, of which `passed` passed. Those in `left`
+    /// stay deferred.
     async fn complete(
         &self,
         task: &Task,
@@ -230,12 +231,12 @@ impl Evaluator {
             passes: self.passes_due(),
         };
 
-        // There are fewer of them in each further record.
+        // The number of hooks left decreases with each record, so each record has its own id.
         let name = format!("inv:{}:{}:deferred:{}", task.key, task.sequence, left.len());
         self.store_as(&name, task, completed(former, made), carrier).await
     }
 
-    /// The whole message goes to the dead letters, because `hooks` were not called in time.
+    /// Publishes the whole message as a dead letter, because `hooks` were not called in time.
     async fn bury(&self, task: &Task, hooks: &[String]) -> Result<(), HandleEventError> {
         if hooks.is_empty() {
             return Ok(());
@@ -252,7 +253,7 @@ impl Evaluator {
             .bus
             .dead_letter(SERVICE, &task.incoming, &verdict, self.clock.now());
         match letter.await {
-            // The event itself stays in its stream for ever.
+            // The event itself stays in its stream.
             Err(error @ PublishError::TooLarge { .. }) => {
                 tracing::error!(event_id = %task.event.id, %error, "dead letter is too large to store");
                 Ok(())
@@ -261,7 +262,7 @@ impl Evaluator {
         }
     }
 
-    /// What stands in for a record that is gone.
+    /// Returns a substitute for a record that is gone.
     fn lost_record(&self, task: &Task, hooks: &[String], now: UnixMillis) -> EventInvocations {
         EventInvocations {
             event_id: task.event.id.clone(),
@@ -280,7 +281,7 @@ impl Evaluator {
     }
 }
 
-/// What has become of an event of whose deferred hooks these are `left`; the others came to this `end`.
+/// Returns the state of an event whose deferred hooks `left` remain; the others ended with `end`.
 fn owes_on(left: Vec<String>, end: Owed) -> Handled {
     if left.is_empty() {
         owed(end);
@@ -289,7 +290,7 @@ fn owes_on(left: Vec<String>, end: Owed) -> Handled {
     Handled::Deferred(left)
 }
 
-/// Where `hooks` stand in `set`, ascending; those that are gone are left out.
+/// Returns the indices of `hooks` in `set`, ascending; hooks that are gone are left out.
 fn indices(set: &HookSet, hooks: &[String]) -> Vec<u32> {
     let mut indices: Vec<u32> = hooks.iter().filter_map(|id| set.index(id)).collect();
     indices.sort_unstable();
@@ -312,9 +313,9 @@ fn has_fired(hook: &HookInvocation) -> bool {
     }
 }
 
-/// Which of the hooks `owes` are still to be called, and what is recorded of the others: they were deleted or switched
-/// off meanwhile, or another was made under the name after the event came (`former`). One that was changed is called as
-/// it is now.
+/// Returns which of the hooks `owes` must still be called, and the records of the others: they were deleted or disabled
+/// meanwhile, or another hook was created under the name after the event came (`former`). A hook that was changed is
+/// called in its current version.
 fn standing(
     owes: &[String],
     set: &HookSet,

@@ -1,4 +1,4 @@
-//! Answers what scripts ask: `ctx.search()` from the read model.
+//! Host that answers `ctx.search()` from the read model.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 
 use crate::runner::{Answered, Call, CallError, Host, Spent, not_available};
 
-/// Searches at once; more wait for their turn.
+/// Most searches that run at once; more wait for their turn.
 const SEARCHES_AT_ONCE: usize = 4;
 
-/// Longest that a search may take, its turn included.
+/// Longest time for a search, including the wait for its turn.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The host of one replica's workers.
+/// Search host of one replica's workers.
 #[derive(Debug)]
 pub struct Desk {
     projection: Projection,
@@ -24,7 +24,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Answers from `projection`.
+    /// Creates a host that searches `projection`.
     #[must_use]
     pub fn new(projection: Projection) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! The hooks directory: watched, read, and synced into the registry.
+//! Hooks directory: watches it, reads it, and syncs it into the registry.
 //!
-//! Only what changed *in the directory* since this replica last looked is written, each entry by compare-and-set
-//! with the content hash as the ground: replicas with the same directory write once, and a replica whose mount
-//! lags behind does not put back what another has just replaced.
+//! Only changes *in the directory* since this replica last looked are written, each entry by compare-and-set and only
+//! if the content hash differs: replicas with the same directory write once, and a replica whose mount lags behind does
+//! not restore a file that another has just replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -32,28 +32,28 @@ const MAX_FILES: usize = 20_000;
 /// Deepest sub-directory that is read, in levels.
 const MAX_LEVELS: usize = 16;
 
-/// How long the directory must be quiet before it is read.
+/// Time for which the directory must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// Longest wait for quiet, in periods of [`QUIET`].
 const MAX_QUIET_PERIODS: u32 = 5;
 
-/// How often the directory is read without being told: not every file system tells.
+/// Interval at which the directory is read without a notification: not every file system sends them.
 const RESCAN: Duration = Duration::from_secs(5);
 
-/// How often a compare-and-set is tried again after a conflict.
+/// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 10;
 
-/// A file as it lies there.
+/// A file in the directory, not parsed.
 #[derive(Debug)]
 struct RawFile {
-    /// Its content, cut where it is longer than any hook may be.
+    /// Content, cut if it is longer than any hook may be.
     bytes: Vec<u8>,
-    /// SHA-256 of them, in hex.
+    /// SHA-256 of the content, in hex.
     hash: String,
 }
 
-/// The files by hook id.
+/// Files of the directory, by hook id.
 type Files = BTreeMap<String, RawFile>;
 
 /// The hooks directory of this replica.
@@ -64,12 +64,12 @@ pub struct Directory {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
     clock: SharedClock,
-    /// What was said to be ignored.
+    /// Ignored paths that were logged, with the reason.
     ignored: Arc<Mutex<BTreeMap<PathBuf, &'static str>>>,
 }
 
 impl Directory {
-    /// The directory at `path`, known to the registry as `root`.
+    /// Creates the directory at `path`, known to the registry as `root`.
     #[must_use]
     pub fn new(path: PathBuf, root: String, bus: &Bus, clock: SharedClock) -> Self {
         Self {
@@ -82,8 +82,9 @@ impl Directory {
         }
     }
 
-    /// Syncs the directory into the registry, and again whenever it changes or the registry's `era` does, for ever.
-    /// `synced` says from where in `hooks` on the registry holds what the directory held when that era began.
+    /// Syncs the directory into the registry, and again whenever it or the registry's `era` changes; never returns.
+    /// `synced` receives the revision of `hooks` from which on the registry holds the directory's content as of the
+    /// beginning of that era.
     pub async fn follow(&self, synced: watch::Sender<Option<Reached>>, mut era: watch::Receiver<u64>) {
         let dirty = Arc::new(Notify::new());
         let _watcher = self.watch(&dirty);
@@ -109,7 +110,7 @@ impl Directory {
                 () = dirty.notified() => quiet(&dirty).await,
                 () = pause(RESCAN) => {}
                 Ok(()) = era.changed() => {
-                    // The registry was put back or made anew: what it holds of the directory is asked again.
+                    // The registry was restored or recreated: its entries of this directory must be read again.
                     counted = *era.borrow_and_update();
                     (before, revision) = self.remembered().await;
                 }
@@ -129,8 +130,8 @@ impl Directory {
             .ok()
     }
 
-    /// What the registry holds of this directory, so that files deleted while nobody watched are noticed; and the
-    /// newest revision of its entries.
+    /// Reads the registry's entries of this directory, so that files deleted while no replica watched are noticed.
+    /// Returns their hashes by hook id, and the newest revision of the entries.
     async fn remembered(&self) -> (BTreeMap<String, String>, u64) {
         loop {
             match self.hooks.entries().await {
@@ -149,7 +150,7 @@ impl Directory {
         }
     }
 
-    /// Says once of each path that it is ignored.
+    /// Logs each ignored path once.
     fn tell_ignored(&self, ignored: BTreeMap<PathBuf, &'static str>) {
         let mut known = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, why) in ignored.iter().filter(|(path, why)| known.get(*path) != Some(why)) {
@@ -158,8 +159,8 @@ impl Directory {
         *known = ignored;
     }
 
-    /// Reads the directory and writes what differs from `before`; answers what it held. `revision` becomes the newest
-    /// of the entries that hold it.
+    /// Reads the directory and writes the differences from `before`. Returns the hashes that the directory held, by
+    /// hook id. `revision` becomes the newest of the entries that hold them.
     async fn sync(
         &self,
         before: &BTreeMap<String, String>,
@@ -183,7 +184,7 @@ impl Directory {
                 Ok(holds) => *revision = holds.max(*revision),
                 Err(error) => {
                     tracing::warn!(hook_id = id, error = %chain(&error), "failed to sync a hook; retrying");
-                    // As before, so that the next look tries again.
+                    // The former hash is kept, so that the next scan tries again.
                     match before.get(&id) {
                         Some(hash) => now.insert(id, hash.clone()),
                         None => now.remove(&id),
@@ -195,7 +196,7 @@ impl Directory {
         Ok(now)
     }
 
-    /// Makes the entry of `id` what `file` says; answers the revision that holds it.
+    /// Makes the entry of `id` match `file`. Returns the revision that holds it.
     async fn write(&self, id: &str, file: Option<&HookFile>) -> Result<u64, CasError> {
         let key = token(id);
         let mut tries = 0;
@@ -214,7 +215,8 @@ impl Directory {
             };
 
             if current.is_some_and(authored::is_deleted) {
-                // Before the entry: what fired its one shot under this name was another hook.
+                // The state is written before the entry, because the hook that spent its one shot under this name was
+                // another.
                 change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
             }
 
@@ -251,7 +253,7 @@ fn report(record: &HookRecord) {
     }
 }
 
-/// Waits until nothing happened for a while, but not for ever.
+/// Waits until the directory was quiet for [`QUIET`], but at most [`MAX_QUIET_PERIODS`] periods.
 async fn quiet(dirty: &Notify) {
     for _ in 0..MAX_QUIET_PERIODS {
         tokio::select! {
@@ -261,10 +263,10 @@ async fn quiet(dirty: &Notify) {
     }
 }
 
-/// The hook files below `root`: id and path, by id.
+/// Returns the hook files below `root`: id and path, ordered by id.
 ///
 /// # Errors
-/// [`ScanDirectoryError`] where a directory cannot be read or holds too many.
+/// Returns [`ScanDirectoryError`] if a directory cannot be read or holds too many hook files.
 pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryError> {
     let ids = scan(root)?.files.into_keys();
     Ok(ids
@@ -275,15 +277,15 @@ pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryEr
         .collect())
 }
 
-/// What lies in a directory.
+/// Result of scanning a directory.
 #[derive(Debug, Default)]
 struct Scanned {
     files: Files,
-    /// What looks like a hook or a directory and is not read, and why.
+    /// Paths that look like a hook or a directory but are not read, with the reason.
     ignored: BTreeMap<PathBuf, &'static str>,
 }
 
-/// All hook files below `root`: regular files, and links to regular files below it, each file once.
+/// Finds all hook files below `root`: regular files, and links to regular files below it, each file once.
 fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
@@ -300,7 +302,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
                 continue;
             };
 
-            // Mounted configuration keeps its versions in hidden directories; the files outside link to them.
+            // Mounted configuration keeps its versions in hidden directories, to which the visible files link.
             if name.starts_with('.') || name == "node_modules" {
                 continue;
             }
@@ -336,7 +338,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
     Ok(scanned)
 }
 
-/// What is in `directory`, in order.
+/// Returns the paths in `directory`, sorted.
 fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)?;
     let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
@@ -344,7 +346,7 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The regular file below `whole` that `path` is or leads to; else why there is none.
+/// Returns the regular file below `whole` that `path` is or links to. Returns the reason if there is none.
 fn regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
     let file = path.canonicalize().map_err(|_| "a link that leads nowhere")?;
     if !file.starts_with(whole) {
@@ -357,7 +359,7 @@ fn regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// The hook at `path`, whose content is in `file`; none where it vanished meanwhile or its path is no hook id.
+/// Reads the hook at `path`, whose content is in `file`; `None` if it vanished meanwhile or its path is no hook id.
 fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile)>, ScanDirectoryError> {
     let below = path.strip_prefix(root).ok().and_then(Path::to_str);
     let Some(id) = below.and_then(|text| text.strip_suffix(".ts")) else {
@@ -387,7 +389,7 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
     )))
 }
 
-/// Opens a file that was regular a moment ago; what has taken its place since then holds nobody up.
+/// Opens a file that was regular a moment ago, without blocking on a pipe or device that may have replaced it.
 fn open(file: &Path) -> std::io::Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true);
@@ -425,7 +427,7 @@ mod tests {
         scan(root).expect("readable").files.into_keys().collect()
     }
 
-    /// What is logged while it is in force.
+    /// Collects the log lines written while it is in force.
     #[derive(Clone, Default)]
     struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -489,7 +491,7 @@ mod tests {
         assert_eq!(ids(root.path()), ["a", "work/deep/b"]);
     }
 
-    /// As kubelet mounts configuration: each file is a link into a hidden directory.
+    /// Creates a directory as kubelet mounts configuration: each file is a link into a hidden directory.
     #[test]
     #[cfg(unix)]
     fn links_are_followed_to_files_of_the_directory_alone_and_pipes_hold_nobody_up() {

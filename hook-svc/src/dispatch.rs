@@ -1,7 +1,7 @@
-//! From a fired hook to a Dispatch: every default of seed 001 §4. *Pure.*
+//! Builds a dispatch from a fired hook, with every default of seed 001 §4. *Pure.*
 //!
-//! A hook says as much as it likes; what it leaves open is read off the event and its sender. The same event,
-//! hook, result and evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.
+//! Values that the hook's result leaves open come from the event and its sender. The same event, hook, result and
+//! evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.
 
 use std::borrow::Cow;
 
@@ -16,13 +16,13 @@ use shared::wire::seal::change_hash;
 use crate::rights::{authors_session, permissions, prompt};
 use crate::routing::{Fire, Rules, derive_session};
 
-/// The persona of hooks that name none.
+/// Persona for hooks that name none.
 pub const DEFAULT_PERSONA: &str = "default";
 
-/// The content type of events that name none.
+/// Content type for events that name none.
 const DEFAULT_CONTENT_TYPE: &str = "text";
 
-/// The dispatch that `fire` asks for.
+/// Builds the dispatch that `fire` asks for.
 #[must_use]
 pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     let Fire { event, result, .. } = fire;
@@ -73,7 +73,8 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     }
 }
 
-/// What tells this fire from the hook's others upon the same id: a change of an item has the id of the item.
+/// Returns the cause that distinguishes this fire from the hook's others for the same id: a change of an item has the
+/// id of the item.
 fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
     match change_hash(fire.event) {
         Some(hash) => Cow::Owned(format!("{}@{hash}", fire.hook_id)),
@@ -81,7 +82,8 @@ fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
     }
 }
 
-/// The session that runs it: the one that the hook names, else its author's, else the one of the conversation.
+/// Returns the session that runs the dispatch: the one that the hook names, else its author's, else that of the
+/// conversation.
 fn target(fire: &Fire<'_>, routing: &Routing, rules: &Rules) -> SessionRef {
     let is_named = routing.persona.is_some() || routing.session.is_some();
     if let Some(authors) = authors_session(fire).filter(|_| !is_named) {
@@ -94,7 +96,7 @@ fn target(fire: &Fire<'_>, routing: &Routing, rules: &Rules) -> SessionRef {
     }
 }
 
-/// The hook's own target, or an answer to the event where it happened.
+/// Returns the hook's own delivery target, or by default a reply to the event in its conversation.
 fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> DeliveryContext {
     let mut target = result.delivery_context.clone().unwrap_or_else(|| DeliveryContext {
         channel: event.channel.clone(),
@@ -111,7 +113,7 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
     target
 }
 
-/// What the turn may do; tools that nobody names come from the level's preset.
+/// Returns the permissions of the turn; tools that the hook leaves open come from the level's preset.
 fn completed(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
     let mut set = permissions(fire, rules);
     let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
@@ -124,7 +126,7 @@ fn completed(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
     set
 }
 
-/// Rules without an allow list take the preset's; what the preset denies stays denied in them.
+/// Completes `tools` from `preset`: without an allow list they take the preset's, and its denials too.
 fn complete(tools: &mut ToolRules, preset: &ToolRules) {
     if tools.allow.is_some() {
         return;
@@ -137,7 +139,7 @@ fn complete(tools: &mut ToolRules, preset: &ToolRules) {
     }
 }
 
-/// The preset's key in `permission_levels`.
+/// Returns the preset's key in `permission_levels`.
 const fn level_name(level: Level) -> &'static str {
     match level {
         Level::Full => "full",
@@ -358,7 +360,7 @@ mod tests {
         assert_eq!(session_of(&from("3"), &all), "main", "a setting");
     }
 
-    /// A conversation that somebody begins on the chat page is a thread of theirs.
+    /// A conversation begun on the chat page is a thread of its person.
     #[test]
     fn every_thread_of_a_visitor_is_a_session_of_its_own_and_the_owners_are_beside_main() {
         let on_page = |visitor: &str, thread: Option<&str>| {

@@ -1,4 +1,4 @@
-//! Which embedder `search()` uses, by configuration; without one it goes by words alone.
+//! Selects the embedder that `search()` uses, by configuration; without one, search uses words alone.
 
 mod remote;
 
@@ -13,14 +13,14 @@ use shared::projection::search::keep;
 
 use crate::config::{EmbedderKind, HooksConfig};
 
-/// Where the tooling puts models, seen from the checkout's root.
+/// Path of the models below the checkout's root.
 const MODELS: &str = ".tools/models";
 
-/// The health page's part.
+/// Name of the part on the health page.
 const PART: &str = "search";
 
-/// Embeds for ever what the read model takes in; ends at once where nothing is to embed with. Searching by words goes
-/// on either way, so a model that is missing is told of and makes nobody unready.
+/// Embeds the texts that the read model takes in; returns only if there is no embedder. Search by words works in either
+/// case, so a missing model is reported but does not make the replica unready.
 pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
     let embedder = tokio::task::spawn_blocking(move || embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
@@ -55,7 +55,8 @@ fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
     }
 }
 
-/// The configured folder, else that of `model` among the checkout's tools, above the executable or the working directory.
+/// Returns the configured folder, else that of `model` among the checkout's tools, above the executable or the working
+/// directory.
 fn folder(configured: &str, model: &str) -> PathBuf {
     if !configured.is_empty() {
         return PathBuf::from(configured);

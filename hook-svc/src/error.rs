@@ -1,62 +1,62 @@
-//! What goes wrong in this crate, where callers match.
+//! Error types of this crate that callers match.
 
 use shared::bus::{CasError, PublishError, ReadStreamError};
 
-/// `identities.yaml` or `personas.yaml` is not as it should be.
+/// Error for a faulty `identities.yaml` or `personas.yaml`.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", faults.join("; "))]
 pub struct LoadIdentitiesError {
-    /// Each names file, key and expectation.
+    /// Faults, each with file, key and expectation.
     pub faults: Vec<String>,
 }
 
-/// The hooks directory could not be read; what is in the registry stays as it is.
+/// Error for a hooks directory that could not be read; the registry stays unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanDirectoryError {
     /// A directory or file cannot be read.
     #[error("failed to read {path}")]
     Read {
-        /// Which.
+        /// Path of the directory or file.
         path: std::path::PathBuf,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: std::io::Error,
     },
-    /// More files than are taken.
+    /// The directory holds more hook files than are allowed.
     #[error("{path} holds more than {limit} hook files")]
     TooMany {
-        /// The directory.
+        /// Path of the directory.
         path: std::path::PathBuf,
-        /// The bound.
+        /// Most hook files that are allowed.
         limit: usize,
     },
 }
 
-/// An event could not be brought to its end now; nothing of it is acked, and it comes again.
+/// Error for an event that could not be completed now; it is not acked, and is redelivered.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleEventError {
-    /// What hooks answered could not be stored or read.
+    /// Answers of hooks could not be stored or read.
     #[error("failed to store hook results")]
     Answers(#[source] CasError),
-    /// The stream that holds done-markers could not be read.
+    /// The stream that holds the done-markers could not be read.
     #[error("failed to find out if the event is done")]
     Marker(#[from] ReadStreamError),
-    /// A message of it was refused.
+    /// A message of the event could not be published.
     #[error("failed to publish the dispatches of an event")]
     Publish(#[from] PublishError),
-    /// A hook's last fire could not be decided.
+    /// The last fire of a hook could not be decided.
     #[error("failed to decide the fire of one-shot hook {hook_id}")]
     LastFire {
-        /// Which hook.
+        /// Id of the hook.
         hook_id: String,
-        /// Why.
+        /// Cause of the failure.
         #[source]
         source: CasError,
     },
-    /// It could not be noted that the event is about to be tried.
+    /// The attempt to evaluate the event could not be recorded.
     #[error("failed to record the attempt")]
     Attempt(#[source] CasError),
-    /// Its worker's keeper was lost before every hook had answered.
+    /// The worker's supervisor was lost before every hook had answered.
     #[error("no worker has the event any more")]
     Lost,
     /// The workers were stopped before every hook had answered.
@@ -65,7 +65,7 @@ pub enum HandleEventError {
 }
 
 impl HandleEventError {
-    /// Whether this replica is coming to its end: the event is left to the next owner.
+    /// Returns whether this replica is stopping, so that the event is left to the next owner.
     #[must_use]
     pub const fn is_stop(&self) -> bool {
         match self {
@@ -79,7 +79,7 @@ impl HandleEventError {
         }
     }
 
-    /// Whether the bus did not answer, which says nothing about the event.
+    /// Returns whether the bus was unavailable, which says nothing about the event.
     #[must_use]
     pub const fn is_absence(&self) -> bool {
         match self {
@@ -100,14 +100,14 @@ impl HandleEventError {
         }
     }
 
-    /// The error and its causes in one line.
+    /// Returns the error and its causes in one line.
     #[must_use]
     pub fn chain(&self) -> String {
         chain(self)
     }
 }
 
-/// `error` and its causes in one line.
+/// Returns `error` and its causes in one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

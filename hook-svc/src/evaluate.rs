@@ -1,8 +1,9 @@
-//! One event's way: done already? known already? — evaluate — publish each fire as soon as it is known — decide
-//! the fallbacks — store the record — ack.
+//! Evaluation of one event, step by step: check whether it is done or a duplicate, evaluate, publish each fire as soon
+//! as it is known, decide the fallbacks, store the record, ack.
 //!
-//! The record is the event's done-marker and is stored before the ack. Whoever is given the event again reads the
-//! marker first, unless the read model knows that there is none (`inherited`); what a crash left half done is done again with the same ids, which changes nothing.
+//! The record is the event's done-marker and is stored before the ack. The owner of a redelivered event reads the
+//! marker first, unless the read model shows that there is none (`inherited`). Steps that a crash interrupted are
+//! repeated with the same ids, which changes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,7 @@ use crate::roster::{Author, Roster, Traits};
 use crate::runner::{Evaluation, HookSet, InForce, Job, Pools, Seats, Spent, Step};
 use crate::task::{Pass, Task};
 
-/// Evaluates events; shared by all partitions of this replica.
+/// Evaluator of events, shared by all partitions of this replica.
 #[derive(Debug)]
 pub(crate) struct Evaluator {
     pub(crate) performer: Performer,
@@ -46,11 +47,11 @@ pub(crate) struct Evaluator {
     pub(crate) projection: Projection,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
-    /// How many events were settled unevaluated because their records may be gone.
+    /// Number of events that were settled without evaluation because their records may be gone.
     pub(crate) beyond_records: AtomicU64,
 }
 
-/// An event that every hook has answered, before that is stored.
+/// An event that every hook has answered, before its record is stored.
 pub(crate) struct Answered {
     pub(crate) outcomes: Outcomes,
     pub(crate) choice: Choice,
@@ -58,28 +59,28 @@ pub(crate) struct Answered {
     pub(crate) signs: Signs,
 }
 
-/// What has become of an event.
+/// State of an event after handling.
 #[derive(Debug)]
 pub(crate) enum Handled {
-    /// It may be acked.
+    /// The event is done and may be acked.
     Done,
-    /// Its record is stored, and these hooks are called later: it is not settled before.
+    /// Its record is stored, but these hooks are called later; it is not settled before.
     Deferred(Vec<String>),
 }
 
-/// What is stored of an event.
+/// Stored state of an event.
 #[derive(Debug)]
 pub(crate) enum Marker {
-    /// Nothing.
+    /// No record of the event is stored.
     None,
     /// Every hook has answered.
     Done,
-    /// These hooks are called later.
+    /// These hooks are still to be called.
     Owes(Vec<String>),
 }
 
 impl Evaluator {
-    /// Brings `task`'s event to its end, but for hooks that have no place. `again`: a former try failed half-way.
+    /// Completes `task`'s event, except for hooks without a place. `again`: an earlier attempt failed half-way.
     pub(crate) async fn handle(
         &self,
         task: &Task,
@@ -101,7 +102,7 @@ impl Evaluator {
                 return Ok(Handled::Done);
             }
             Marker::Owes(hooks) => {
-                // In the order of the conversation, as when it is decided for the first time.
+                // Decides in the order of the conversation, as in the first attempt.
                 task.place.turn().await;
                 task.place.decide(hooks.clone());
                 task.place.narrow([]);
@@ -139,7 +140,7 @@ impl Evaluator {
         };
 
         self.store(task, record(evaluated), carrier).await?;
-        // Afterwards, so that an event that is tried several times counts once.
+        // Settles after storing, so that an event that is tried several times counts once.
         self.settle(&choice, &set, &signs, &me, started_at).await;
         meters.evaluated.increment(1);
 
@@ -152,7 +153,7 @@ impl Evaluator {
         Ok(Handled::Deferred(deferred))
     }
 
-    /// How long the slowest hook that sees `event` may take.
+    /// Returns the longest time-out among the hooks that see `event`.
     pub(crate) fn longest_timeout(&self, event: &Event) -> Duration {
         let in_force = self.pool.current();
         let set = in_force.set();
@@ -165,7 +166,7 @@ impl Evaluator {
         Duration::from_millis(longest.unwrap_or(0))
     }
 
-    /// What is stored of an event that comes again. What a try of our own has stored, the leader alone knows.
+    /// Returns the stored state of a redelivered event. After an earlier attempt here, it is read from the leader.
     async fn marker(&self, task: &Task, again: bool) -> Result<Marker, HandleEventError> {
         match task.inherited {
             None => Ok(Marker::None),
@@ -175,7 +176,7 @@ impl Evaluator {
         }
     }
 
-    /// What a former owner, who left `inherited`, has stored of the event.
+    /// Returns the state that a former owner, who left `inherited`, has stored for the event.
     pub(crate) async fn marker_of(&self, task: &Task, inherited: Inherited) -> Result<Marker, HandleEventError> {
         if inherited.has_no_record(task, &self.projection).await {
             return Ok(Marker::None);
@@ -195,8 +196,9 @@ impl Evaluator {
         })
     }
 
-    /// The last record of the event, as the leader says. An event that is sent again after `EVENTS` was put back has another
-    /// sequence and the record that it had; one that an operator published again has the record of that message alone.
+    /// Returns the last record of the event, read from the leader. An event that is sent again after `EVENTS` was
+    /// restored has another sequence and its old record; one that an operator republished counts only the record of
+    /// that message.
     pub(crate) async fn record_of(&self, task: &Task) -> Result<Option<EventInvocations>, HandleEventError> {
         let subject = subject::invocation(task.partition, &task.key);
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
@@ -213,9 +215,9 @@ impl Evaluator {
         }
     }
 
-    /// Whether the event is so old that nobody can tell whether it was evaluated; that is counted and said in the log.
-    /// It is not shown again: a partition that begins anew would pay and answer for everything that was ever done.
-    /// By the server's clock, which also says when records go.
+    /// Returns whether the event is so old that its record may have expired, so that it is unknown whether it was
+    /// evaluated. Such events are counted and logged but not evaluated: a partition that starts over would otherwise
+    /// repeat the costs and replies of its whole history. Uses the server's clock, by which records expire.
     async fn is_beyond_records(&self, task: &Task) -> Result<bool, HandleEventError> {
         let stored_at = task.incoming.published_at;
         let now = self.clock.now();
@@ -244,8 +246,8 @@ impl Evaluator {
         Ok(true)
     }
 
-    /// Whether the id first occurred elsewhere: beyond the server's duplicate window the read model knows.
-    /// An operator who publishes a dead letter again means it to be evaluated.
+    /// Returns whether the id first occurred at another sequence: the read model also knows ids beyond the server's
+    /// duplicate window. A dead letter that an operator republishes is meant to be evaluated.
     fn is_late_duplicate(&self, task: &Task) -> bool {
         if task.is_redriven() {
             return false;
@@ -265,7 +267,7 @@ impl Evaluator {
         }
     }
 
-    /// Shows the event to every hook that has a place and performs what they wish; `me` names this evaluation.
+    /// Shows the event to every hook that has a place and performs their actions; `me` names this evaluation.
     async fn evaluate(
         &self,
         task: &Task,
@@ -300,7 +302,7 @@ impl Evaluator {
             .await
     }
 
-    /// Takes the answers of `evaluation` as they come, and performs them and `wishes`.
+    /// Processes the answers of `evaluation` as they come, and performs their actions and `wishes`.
     pub(crate) async fn bring_to_end(
         &self,
         task: &Task,
@@ -326,7 +328,7 @@ impl Evaluator {
                 }
                 Some(performed) = performing.next(), if !performing.is_empty() => match performed {
                     Ok(invocation) => course.performed(invocation),
-                    // What others have decided already is brought to its end before the event is tried again.
+                    // Actions of the other hooks are completed before the event is tried again.
                     Err(error) => failed = failed.or(Some(error)),
                 },
                 else => break,
@@ -359,8 +361,8 @@ impl Evaluator {
         })
     }
 
-    /// Hands the event to those who see it. A script that asks the read model must find the very event that it is
-    /// shown, and everything before it; the others do not wait for that.
+    /// Hands the event to the hooks that see it. A script that queries the read model must find the event itself and
+    /// everything before it; the other hooks do not wait for that.
     pub(crate) async fn show(
         &self,
         task: &Task,
@@ -391,7 +393,7 @@ impl Evaluator {
         }
     }
 
-    /// Why an evaluation ended before every hook had answered.
+    /// Returns the reason why an evaluation ended before every hook had answered.
     fn lost(&self) -> HandleEventError {
         if self.pool.is_stopped() || self.projection.is_closed() {
             HandleEventError::Stopped
@@ -400,9 +402,9 @@ impl Evaluator {
         }
     }
 
-    /// What an earlier delivery or try of this event decided: fires of one-shot hooks that it won, and answers of hooks
-    /// that might answer otherwise now. The fires, and the ids of all hooks that have answered. `roster` is that of the
-    /// set about to be called, so that a hook is either in the one or in the other.
+    /// Returns the decisions of an earlier delivery or attempt: fires of one-shot hooks that this event won, and
+    /// answers of hooks that might answer differently now. They are the fires to perform, and the ids of all hooks that
+    /// have answered. `roster` must be that of the set about to be called, so that a hook is in exactly one of them.
     pub(crate) async fn decided_before(
         &self,
         task: &Task,
@@ -444,7 +446,7 @@ impl Evaluator {
         Ok((wishes, decided))
     }
 
-    /// Stores that hooks passed, failed or were not called that might fire another time, before others fire because
+    /// Stores that hooks which might fire another time passed, failed or were not called, before fallbacks fire because
     /// of it.
     async fn keep_passes(
         &self,
@@ -469,7 +471,7 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Stores the done-marker; without what makes it large where it is too large.
+    /// Stores the done-marker. If it is too large, it is stored without details.
     async fn store(&self, task: &Task, record: EventInvocations, carrier: &Carrier) -> Result<(), HandleEventError> {
         let name = format!("inv:{}", task.key);
         self.store_as(&name, task, record, carrier).await
@@ -502,7 +504,7 @@ impl Evaluator {
     }
 }
 
-/// The fire of `task`'s event where that is a persona's heartbeat.
+/// Returns the fire of `task`'s event if it is a persona's heartbeat.
 fn heartbeat(task: &Task) -> Option<Wish> {
     let result = crate::heartbeat::fire(&task.event).filter(|_| task.is_shown())?;
     Some(Wish {

@@ -1,4 +1,4 @@
-//! `nexus.svc.events.{find,history,threads,trace,search}`: questions to the read model, answered by any replica.
+//! `nexus.svc.events.{find,history,threads,trace,search}`: queries of the read model, answered by any replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use shared::wire::topology::streams;
 
 use crate::given_up::Letters;
 
-/// The code of an answer that could not be given.
+/// Error code of a query that could not be answered.
 const UNAVAILABLE: usize = 503;
 
-/// Most replies in the queues that are looked through for cards: with more of them, a chain in which humans were asked is
-/// not called complete.
+/// Most queued replies that are searched for approval cards; if there are more, a chain with approvals is never
+/// reported as complete.
 const MAX_QUEUED: usize = 2_000;
 
-/// Messages read at once.
+/// Number of messages read at a time.
 const PAGE: usize = 256;
 
-/// How long the read model may take to know of the newest receipt.
+/// Time limit for the read model to apply the newest receipt.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
-/// The service over `projection`; `bus` is where dead letters are read.
+/// Returns the service over `projection`; dead letters are read on `bus`.
 #[must_use]
 pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (letters, queues) = (Arc::new(Letters::new(bus.clone())), bus.clone());
@@ -61,8 +61,8 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
         })
 }
 
-/// What an event led to. Only a chain that waits for something is compared with the dead letters and with what is held, and only one in which
-/// humans were asked against the queues: of a card that waits there is no other record.
+/// Traces the consequences of an event. Only an incomplete chain is compared with dead letters and held messages, and
+/// only one with approvals against the queues, because a waiting card has no other record.
 async fn traced(
     projection: &Projection,
     letters: &Letters,
@@ -89,7 +89,7 @@ async fn traced(
     Ok(trace)
 }
 
-/// A reply in a queue.
+/// A reply that waits in a queue.
 struct Queued {
     id: String,
     event: String,
@@ -97,7 +97,8 @@ struct Queued {
     at: UnixMillis,
 }
 
-/// The replies that are not delivered, once `projection` knows of all others what became of them; none = nobody can tell.
+/// Returns the replies that are not delivered, once `projection` has applied the receipts of all others; `None` if that
+/// is unknown.
 async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
     let mut found = Vec::new();
     for stream in [streams::DELIVERIES, streams::PARKED] {
@@ -123,14 +124,14 @@ async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
         }
     }
 
-    // What left the queues has a receipt by now.
+    // Every reply that has left the queues has a receipt by now.
     let last = bus.stream_state(streams::RECEIPTS).await.ok()?.last;
     let reached = tokio::time::timeout(CATCH_UP, projection.reached(Source::Receipts, last)).await;
 
     matches!(reached, Ok(Ok(()))).then_some(found)
 }
 
-/// Tells of `reply` where it belongs to the chain and nothing else tells of it: it is under way.
+/// Adds `reply` to the trace as under way, if it belongs to the chain and has no delivery step.
 fn wait_for(trace: &mut Trace, reply: &Queued) {
     if trace
         .steps
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A chain that is over, of the event `id`, with a delivery that was made.
+    /// Returns the complete chain of the event `id`, with a finished delivery.
     fn whole(id: &str, delivered: &str) -> Trace {
         let step = |stage, id: &str, took_ms| TraceStep {
             at_ms: UnixMillis(1),

@@ -1,9 +1,10 @@
 //! `ctx.fetch()`: HTTP for hooks, made by the host, so that a hook never holds a socket.
 //!
-//! Three have to agree: the hook asks (`@allow net=…`), the operator grants (`hooks.grants`), and the hook is an operator's
-//! own: what an agent made, the agent may change. A granted name leads to the internet only — whoever keeps that name's
-//! zone could else lead a hook to this network — and to the very addresses that were looked at. Redirects are not followed:
-//! the script sees where they lead, and may ask for that.
+//! A fetch needs three conditions: the hook asks for the server (`@allow net=…`), the operator grants it
+//! (`hooks.grants`), and the hook is an operator's own, since an agent may change the hooks that it made. A granted
+//! name may resolve only to the internet (otherwise the owner of its DNS zone could direct a hook into this network),
+//! and the connection uses the addresses that were checked. Redirects are not followed: the script sees their target,
+//! and may request it.
 //!
 //! Source: `docs/design/hooks.md` §2.1.
 
@@ -25,19 +26,19 @@ use tokio::sync::Semaphore;
 use crate::origin::{Origin, ParseOriginError, is_public};
 use crate::runner::{Answered, Call, CallError, HookSource, Host, NOT_AVAILABLE, Spent};
 
-/// Longest that a fetch may take, its turn included.
+/// Longest time for a fetch, including the wait for its turn.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Fetches at once; more wait for their turn.
+/// Most fetches that run at once; more wait for their turn.
 const AT_ONCE: usize = 16;
 
-/// Of them, those of one hook: one whose server is slow leaves turns to the others.
+/// Most fetches of one hook that run at once, so that a slow server leaves turns to other hooks.
 const AT_ONCE_EACH: usize = 4;
 
 /// Largest body that is sent or read, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Most headers of a question.
+/// Most headers of a request.
 const MAX_HEADERS: usize = 64;
 
 /// Methods that scripts may use.
@@ -50,7 +51,7 @@ const METHODS: [Method; 6] = [
     Method::DELETE,
 ];
 
-/// Headers that are the client's own business.
+/// Headers that only the client may set.
 const NOT_THEIRS: [&str; 8] = [
     "connection",
     "content-length",
@@ -62,7 +63,7 @@ const NOT_THEIRS: [&str; 8] = [
     "upgrade",
 ];
 
-/// What scripts give.
+/// Arguments that scripts pass.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
@@ -77,17 +78,17 @@ struct Arguments {
     timeout: Option<f64>,
 }
 
-/// What one hook may ask for.
+/// Servers granted to one hook.
 #[derive(Debug)]
 struct Grant {
     servers: Vec<Origin>,
     turns: Semaphore,
 }
 
-/// A host that answers `fetch`, and leaves everything else to another.
+/// Host that answers `fetch`, and passes all other calls to another host.
 #[derive(Debug)]
 pub struct FetchHost {
-    /// By hook id.
+    /// Grants by hook id.
     grants: BTreeMap<String, Grant>,
     client: Result<Client, String>,
     turns: Semaphore,
@@ -95,10 +96,10 @@ pub struct FetchHost {
 }
 
 impl FetchHost {
-    /// Fetches what `grants` (`hooks.grants`, servers by hook id) allow.
+    /// Creates a host that fetches from the servers in `grants` (`hooks.grants`, servers by hook id).
     ///
     /// # Errors
-    /// [`ParseOriginError`] of a grant that names no server.
+    /// Returns [`ParseOriginError`] if a grant names no valid server.
     pub fn new(grants: &BTreeMap<String, Vec<String>>, rest: Arc<dyn Host>) -> Result<Self, ParseOriginError> {
         let parse = |(id, servers): (&String, &Vec<String>)| {
             let servers: Result<Vec<Origin>, _> = servers.iter().map(|server| Origin::parse(server)).collect();
@@ -136,6 +137,7 @@ impl FetchHost {
             .as_ref()
             .map_err(|error| CallError::new(NOT_AVAILABLE, format!("fetch() is not available: {error}")))?;
 
+        // A script may shorten the time limit, but not extend it.
         let longest = TIMEOUT.min(Duration::from_millis(call.hook.timeout_ms));
         let wanted = given.timeout.filter(|ms| ms.is_finite() && *ms > 0.0);
         let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());
@@ -157,7 +159,7 @@ impl FetchHost {
         tokio::time::timeout(timeout, answer).await.map_err(late)?
     }
 
-    /// By which grant `hook` may ask for `url`.
+    /// Returns the grant by which `hook` may request `url`.
     fn admit(&self, hook: &HookSource, url: &Url) -> Result<&Grant, CallError> {
         let wanted = origin(url).ok_or_else(|| {
             bad_arguments("an address that begins with https:// or http://, without a name and a password, is expected")
@@ -192,7 +194,7 @@ impl Host for FetchHost {
     }
 }
 
-/// Whose server `url` is at; none where it names none that can be asked for.
+/// Returns the origin of `url`; `None` if it has none or contains credentials.
 fn origin(url: &Url) -> Option<Origin> {
     let is_https = match url.scheme() {
         "https" => true,
@@ -240,7 +242,7 @@ fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::Reque
     Ok(if body.is_empty() { request } else { request.body(body) })
 }
 
-/// What the script is given: status, headers by name in small letters, the body as text.
+/// Reads the response for the script: status, headers by lower-case name, the body as text.
 async fn read(mut response: Response) -> Result<Value, CallError> {
     let status = response.status().as_u16();
     let mut headers: Map<String, Value> = Map::new();
@@ -248,7 +250,7 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
         match headers.get_mut(name.as_str()) {
             Some(Value::String(known)) => {
-                // As a list with commas, which means the same.
+                // Repeated headers are joined with commas, which means the same.
                 let _ = write!(known, ", {value}");
             }
             Some(_) | None => {
@@ -285,12 +287,12 @@ fn unreachable(error: &reqwest::Error) -> CallError {
     CallError::new(code, format!("fetch(): {}", crate::error::chain(error)))
 }
 
-/// A name has addresses in this network only.
+/// Error for a name that has only addresses in this network.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} has no public address")]
 struct NoPublicAddress(String);
 
-/// Looks names up, and forgets what is not on the internet. An address that stands in the grant itself is not looked up.
+/// Resolver that keeps only public addresses. An IP address in the grant itself is not resolved.
 #[derive(Debug)]
 struct OnlyPublic;
 

@@ -1,7 +1,7 @@
-//! One fired hook's way: its turn in the conversation, its last fire if it is one, the dispatch, the claim.
+//! Steps of one fired hook: its turn in the conversation, its last fire if it is one, the dispatch, the claim.
 //!
-//! Each step may be repeated from the beginning after a crash at any line: the last fire is decided once and
-//! answers the same afterwards, the dispatch has the same message id, a claim that is held already is held.
+//! Every step may be repeated after a crash at any line: the last fire is decided once and returns the same result
+//! afterwards, the dispatch has the same message id, and a claim that is already held stays held.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,51 +29,51 @@ use crate::routing::{Fire, Rules};
 use crate::runner::Spent;
 use crate::task::Task;
 
-/// What a hook wants done.
+/// Action that a hook requests.
 #[derive(Debug)]
 pub(crate) struct Wish {
-    /// Which hook.
+    /// Id of the hook.
     pub(crate) hook_id: String,
-    /// Its evaluation time, microseconds.
+    /// Evaluation time in microseconds.
     pub(crate) latency_us: u64,
-    /// What is known of it.
+    /// Traits of the hook from the roster.
     pub(crate) traits: Traits,
-    /// What it answered: a fire, or to be disabled without one.
+    /// Result of the hook: a fire, or a request to be disabled without one.
     pub(crate) result: Box<HookResult>,
-    /// The fire was decided by an earlier delivery of this event.
+    /// Whether an earlier delivery of this event decided the fire.
     pub(crate) decided: bool,
-    /// Asked again, the hook might answer otherwise.
+    /// Whether the hook might answer differently in another run.
     pub(crate) volatile: bool,
-    /// What the hook's calls to the host have used.
+    /// Usage of the hook's calls to the host.
     pub(crate) spent: Spent,
 }
 
-/// What becomes of a fire.
+/// Decision about a fire.
 enum Decided {
     /// This result is dispatched.
     Counts(Box<HookResult>),
-    /// Nothing comes of it, for this reason.
+    /// The fire is suppressed, for this reason.
     Nothing(&'static str),
 }
 
-/// What performing wishes needs.
+/// Performs the actions of hooks.
 #[derive(Debug)]
 pub(crate) struct Performer {
     pub(crate) bus: Bus,
     pub(crate) registry: Registry,
     pub(crate) answers: Answers,
-    /// As the files say now.
+    /// Current rules from the configuration files.
     pub(crate) rules: watch::Receiver<Arc<Rules>>,
     pub(crate) meters: Meters,
-    /// Hooks that were warned of because they open the owner's session to others.
+    /// Ids of the hooks that were warned about because they open the owner's session to others.
     pub(crate) warned: Mutex<BTreeSet<String>>,
 }
 
-/// Hooks that are warned of at most.
+/// Most hooks that are warned about.
 const MAX_WARNED: usize = 1_024;
 
 impl Performer {
-    /// Performs `wish` on behalf of `task`'s event, evaluated at `now`; answers what became of it.
+    /// Performs `wish` for `task`'s event, evaluated at `now`. Returns the record of the outcome.
     pub(crate) async fn perform(
         &self,
         task: &Task,
@@ -119,7 +119,8 @@ impl Performer {
             });
         }
 
-        // Before anything is decided: an answer that makes no dispatch spends no shot and is not kept.
+        // The dispatch is built before the decision: a result without a valid dispatch spends no shot and is not
+        // stored.
         let mut made = self.letter(task, wish, &wish.result, now);
         let mut result = wish.result.clone();
         if made.is_ok() {
@@ -136,7 +137,7 @@ impl Performer {
             }
         }
 
-        // A last fire is counted with the decision that it is the last.
+        // A last fire is counted together with the decision that it is the last.
         let is_last = wish.traits.one_shot || wish.result.disable_hook;
         if made.is_ok() && wish.traits.reads_counters && !is_last {
             let counted = self.registry.count_fire(&wish.hook_id, &task.key, now).await;
@@ -157,7 +158,7 @@ impl Performer {
         }
     }
 
-    /// Which result of the hook counts, stored before anything comes of it where another run might say otherwise.
+    /// Decides which result of the hook counts. If another run might differ, the result is stored before it is used.
     async fn decide(&self, task: &Task, wish: &Wish, now: UnixMillis) -> Result<Decided, HandleEventError> {
         if wish.decided {
             return Ok(Decided::Counts(wish.result.clone()));
@@ -182,7 +183,7 @@ impl Performer {
         Ok(Decided::Counts(wish.result.clone()))
     }
 
-    /// The dispatch that `result` makes, and the message that stores it; or why nobody could take it, or store it.
+    /// Builds the dispatch of `result` and the message that stores it. Returns the reason if it is refused or invalid.
     fn letter(
         &self,
         task: &Task,
@@ -200,7 +201,7 @@ impl Performer {
         })
     }
 
-    /// The dispatch of `fire`, and the message that stores it; or why nobody could take it, or store it.
+    /// Builds the dispatch of `fire` and the message that stores it. Returns the reason if it is refused or invalid.
     pub(crate) fn letter_of(&self, fire: Fire<'_>) -> Result<(Dispatch, Outgoing), String> {
         let rules = Arc::clone(&self.rules.borrow());
         if let Some(refused) = refusal(&fire, &rules) {
@@ -226,7 +227,7 @@ impl Performer {
         Ok((dispatch, out))
     }
 
-    /// Warns of an operator's hook that puts strangers into the owner's session, once a process.
+    /// Warns about an operator's hook that routes strangers into the owner's session, once per process and hook.
     fn warn_of_main(&self, hook_id: &str) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() < MAX_WARNED && warned.insert(hook_id.to_owned()) {
@@ -237,7 +238,7 @@ impl Performer {
         }
     }
 
-    /// The answer that counts of a hook that might answer otherwise another time; none where it passed then.
+    /// Returns the stored answer of a volatile hook, which counts; `None` if the hook passed then.
     async fn first_answer(&self, key: &EventId, wish: &Wish) -> Result<Option<Box<HookResult>>, HandleEventError> {
         let fired = StoredAnswer::Fired {
             hook_id: wish.hook_id.clone(),
@@ -256,8 +257,8 @@ impl Performer {
         })
     }
 
-    /// Stores `dispatch`, then its session's claim. The inner error is the hook's own: its answer makes no
-    /// dispatch that anybody could take.
+    /// Stores `dispatch`, then its session's claim. The inner error is the hook's own: its result makes a dispatch that
+    /// is too large.
     async fn publish(
         &self,
         dispatch: &Dispatch,

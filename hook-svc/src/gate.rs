@@ -1,4 +1,4 @@
-//! Waiting for one's turn: [`Order`] shared by the events of one partition.
+//! Waits for an event's turn, with one [`Order`] shared by the events of one partition.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::order::{Conversation, Order, Ticket};
 
-/// The order of one partition.
+/// Gate that keeps the order of one partition.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     inner: Arc<Inner>,
@@ -26,7 +26,7 @@ impl Inner {
 }
 
 impl Gate {
-    /// The place of the partition's next event. To be called in the order of the stream.
+    /// Returns the place of the partition's next event. Must be called in the order of the stream.
     #[must_use]
     pub fn enter(&self, event: &Event) -> Place {
         let ticket = self.inner.order().enter(Conversation::of(event));
@@ -37,7 +37,7 @@ impl Gate {
     }
 }
 
-/// An event's place in its conversation; dropping it lets the later ones go.
+/// An event's place in its conversation; dropping it lets the later events proceed.
 #[derive(Debug)]
 pub struct Place {
     inner: Arc<Inner>,
@@ -50,24 +50,24 @@ impl Place {
         self.until(|order| order.is_clear(self.ticket, hook)).await;
     }
 
-    /// Whether no earlier event of the conversation is open for `hook`.
+    /// Returns whether no earlier event of the conversation is open for `hook`.
     #[must_use]
     pub fn is_clear(&self, hook: &str) -> bool {
         self.inner.order().is_clear(self.ticket, hook)
     }
 
-    /// Waits until it is decided of every earlier event of the conversation which hooks are called later.
+    /// Waits until every earlier event of the conversation has decided which hooks are called later.
     pub async fn turn(&self) {
         self.until(|order| order.is_turn(self.ticket)).await;
     }
 
-    /// The hooks that are called later upon earlier events of the conversation.
+    /// Returns the hooks that are called later for earlier events of the conversation.
     #[must_use]
     pub fn owed(&self) -> Vec<String> {
         self.inner.order().owed(self.ticket)
     }
 
-    /// The hooks `owed` are called later, all others now.
+    /// Decides that the hooks `owed` are called later, and all others now.
     pub fn decide(&self, owed: Vec<String>) {
         self.inner.order().decide(self.ticket, owed);
         self.inner.changed.notify_waiters();
@@ -85,13 +85,13 @@ impl Place {
         }
     }
 
-    /// The event is done with `hook`.
+    /// Records that the event is done with `hook`.
     pub fn done(&self, hook: &str) {
         self.inner.order().done(self.ticket, hook);
         self.inner.changed.notify_waiters();
     }
 
-    /// From now on the event is open for these hooks alone.
+    /// Keeps the event open only for `hooks` from now on.
     pub fn narrow(&self, hooks: impl IntoIterator<Item = String>) {
         self.inner.order().narrow(self.ticket, hooks);
         self.inner.changed.notify_waiters();

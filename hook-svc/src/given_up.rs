@@ -1,4 +1,4 @@
-//! Dead letters and held messages, read when a trace waits for something that may have been given up or be held.
+//! Dead letters and held messages, read when a trace waits for a step that may be dead or held.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use shared::wire::held::HeldUntil;
 use shared::wire::topology::streams::DLQ;
 use tokio::sync::Mutex;
 
-/// The newest dead letters, read on from where the last look ended.
+/// Reader of the newest dead letters, which continues after the last one read.
 #[derive(Debug)]
 pub struct Letters {
     bus: Bus,
@@ -23,7 +23,7 @@ struct Read {
 }
 
 impl Letters {
-    /// Those on `bus`; nothing is read yet.
+    /// Creates a reader on `bus` that has read none yet.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
         Self {
@@ -32,8 +32,8 @@ impl Letters {
         }
     }
 
-    /// What was given up until now, and what is held under `keys`. Where `DLQ` cannot be read, what is known; where KV `held`
-    /// cannot, all of it may be held.
+    /// Returns the dead letters until now, and the messages held under `keys`. If `DLQ` cannot be read, returns those
+    /// already known; if KV `held` cannot be read, all keys may be held.
     pub async fn given_up(&self, keys: &[String]) -> GivenUp {
         let mut given_up = self.letters().await;
         match self.held(keys).await {

@@ -1,8 +1,8 @@
-//! What a hook file says of itself: the JSDoc block and whether it parses at all. *Pure.*
+//! Parses the header of a hook file: its JSDoc block, and whether the file parses at all. *Pure.*
 //!
-//! Source: `docs/design/hooks.md` §1; seed 003 §9.3. The block is the file's first `/** … */` that has a tag known
-//! here, else its first one. Tags that mean nothing here are kept; a known one that is malformed is an error that names
-//! its line, never a silent default.
+//! Source: `docs/design/hooks.md` §1; seed 003 §9.3. The block is the file's first `/** … */` with a tag known here,
+//! else its first one. Unknown tags are kept; a malformed known tag is an error that names its line, never a silent
+//! default.
 
 use oxc_allocator::Allocator;
 use oxc_parser::{Parser, ParserReturn};
@@ -15,32 +15,33 @@ use shared::schedule::{admission, zone_named};
 use crate::origin::{MAX_ORIGINS, Origin};
 use crate::prefilter::{ParseRuleError, Rule};
 
-/// Longest time-out, in milliseconds.
+/// Longest time-out of a hook, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 300_000;
 
-/// Longest source, in bytes.
+/// Longest source of a hook, in bytes.
 pub const MAX_SOURCE_BYTES: usize = 128 * 1024;
 
-/// Longest name, in characters.
+/// Longest name of a hook, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
 /// Most schedules of one hook.
 pub const MAX_SCHEDULES: usize = 16;
 
-/// Most channels that one hook needs.
+/// Most channels that one hook may need.
 const MAX_NEEDED_CHANNELS: usize = 8;
 
-/// Zone in which a schedule is looked at whose hook names none: when it fires depends on the zone, how often does not.
+/// Zone in which a schedule is checked if its hook names none: the firing times depend on the zone, their frequency
+/// does not.
 const ANY_ZONE: &str = "UTC";
 
-/// From when on firings are looked at for their distance. A schedule may be over: the file stays a hook.
+/// Time from which the distance of firings is checked. A schedule may be over: the file stays a hook.
 const SINCE: UnixMillis = UnixMillis(0);
 
-/// Stack of the thread that parses: enough for [`MAX_SOURCE_BYTES`] of nothing but opening brackets, for which the
-/// parser recurses once each. Reserved, not used, by any sensible file.
+/// Stack of the parsing thread in bytes: enough for [`MAX_SOURCE_BYTES`] of only opening brackets, for each of which
+/// the parser recurses. Reserved, but not used, for any normal file.
 const PARSER_STACK_BYTES: usize = 1024 * 1024 * 1024;
 
-/// Tags with a meaning here.
+/// Tags that have a meaning here.
 const KNOWN: [&str; 11] = [
     "name",
     "description",
@@ -55,63 +56,63 @@ const KNOWN: [&str; 11] = [
     "needs-channel",
 ];
 
-/// Why a file is no hook.
+/// Error for a file that is no valid hook.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct ParseHookError {
-    /// Where, counted from 1.
+    /// Line of the fault, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Fault that was found.
     pub fault: HookFault,
 }
 
-/// What is wrong with a hook file.
+/// Fault of a hook file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookFault {
-    /// Longer than allowed.
+    /// The file is longer than allowed.
     #[error("the file has {0} bytes; at most {MAX_SOURCE_BYTES} are allowed")]
     TooLong(usize),
-    /// Not TypeScript.
+    /// The file is not valid TypeScript.
     #[error("{0}")]
     Syntax(String),
-    /// Nothing to call.
+    /// The file has no default export to call.
     #[error("the file has no default export")]
     NoDefaultExport,
-    /// A known tag with a value that it cannot have.
+    /// A known tag has an invalid value.
     #[error("@{tag} {value:?}: expected {expected}")]
     Malformed {
-        /// The tag.
+        /// Name of the tag.
         tag: String,
-        /// Its value as written.
+        /// Value of the tag, as written.
         value: String,
-        /// What it may be.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// A schedule that is not taken, or a zone that is not known.
+    /// A schedule is not accepted, or a zone is unknown.
     #[error("@{tag} {value:?}: {why}")]
     Time {
-        /// The tag.
+        /// Name of the tag.
         tag: String,
-        /// Its value as written.
+        /// Value of the tag, as written.
         value: String,
-        /// What is wrong with it.
+        /// Reason for the rejection, for people.
         why: String,
     },
-    /// More schedules than one hook may have.
+    /// The hook has more schedules than allowed.
     #[error("more than {MAX_SCHEDULES} @schedule tags")]
     Schedules,
-    /// A tag that may stand once stands again.
+    /// A tag that may occur once is repeated.
     #[error("duplicate tag @{0}")]
     Twice(String),
-    /// The parser could not be run.
+    /// The parser thread could not be run.
     #[error("failed to run the parser")]
     Parser,
 }
 
-/// Reads the metadata of hook `id` out of its `source`.
+/// Parses the metadata of hook `id` from its `source`.
 ///
 /// # Errors
-/// [`ParseHookError`] where it is not TypeScript, exports nothing to call, or a known tag is malformed.
+/// Returns [`ParseHookError`] if the source is not TypeScript, has no default export, or has a malformed known tag.
 pub fn parse(id: &str, source: &str) -> Result<HookMetadata, ParseHookError> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(ParseHookError {
@@ -127,7 +128,7 @@ pub fn parse(id: &str, source: &str) -> Result<HookMetadata, ParseHookError> {
     metadata(id, tags.map_or(&[], Vec::as_slice))
 }
 
-/// One tag of a block.
+/// One tag of a JSDoc block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag {
     line: usize,
@@ -135,7 +136,7 @@ struct Tag {
     value: String,
 }
 
-// The parser recurses as deep as brackets nest and has no bound of its own.
+// The parser recurses as deep as brackets nest and has no limit of its own.
 fn on_deep_stack<T: Send>(parse: impl FnOnce() -> Result<T, ParseHookError> + Send) -> Result<T, ParseHookError> {
     let failed = || ParseHookError {
         line: 1,
@@ -181,7 +182,7 @@ fn check_syntax(source: &str, parsed: &ParserReturn<'_>) -> Result<(), ParseHook
         .iter()
         .chain(&record.indirect_export_entries);
 
-    // `export { hook as default }` is a binding of that name.
+    // `export { hook as default }` is only among the exported bindings.
     if exports.any(|entry| entry.export_name.is_default()) || record.exported_bindings.contains_key("default") {
         return Ok(());
     }
@@ -209,7 +210,7 @@ fn tags(body: &str, first_line: usize) -> Vec<Tag> {
                 value: value.trim().to_owned(),
             });
 
-            // Text goes on over lines; a value such as a mode does not.
+            // Text may continue on further lines; a value such as a mode may not.
             continues = name == "description" || name == "match" || !KNOWN.contains(&name);
         } else if line.is_empty() {
             continues = false;
@@ -242,7 +243,7 @@ fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
     Ok(metadata)
 }
 
-/// Refuses zones that are not known and schedules that nobody can want, in whatever order the tags stand.
+/// Rejects unknown zones and schedules that are not accepted, for any order of the tags.
 fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookError> {
     let zone = metadata.timezone.as_deref();
     let mut schedules = 0;
@@ -275,7 +276,7 @@ fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookErr
     Ok(())
 }
 
-// `Err` says what was expected.
+// Applies one tag; the error is the description of valid values.
 fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
     let value = tag.value.as_str();
     match tag.name.as_str() {
@@ -307,7 +308,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
     Ok(())
 }
 
-// The seed's own template writes `@mode persistent   // or 'one-shot'`.
+// The template of the seed writes `@mode persistent   // or 'one-shot'`.
 fn word(value: &str) -> &str {
     value.split_once("//").map_or(value, |(word, _)| word).trim()
 }

@@ -1,4 +1,4 @@
-//! A heartbeat's event → a fire for its persona's session, without a script. *Pure.* Source:
+//! Turns a heartbeat's event into a fire for its persona's session, without a script. *Pure.* Source:
 //! `docs/design/schedules.md` §2.6.
 
 use shared::model::dispatch::DeliveryContext;
@@ -9,14 +9,14 @@ use shared::model::origin::Origin;
 use shared::model::permission::{Level, PermissionSet};
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 
-/// The id under which heartbeats fire.
+/// Hook id under which heartbeats fire.
 pub(crate) const HOOK_ID: &str = "@heartbeat";
 
-/// The scheduler's own channel: adapters take nothing for it.
+/// Channel of the scheduler, for which adapters accept no events.
 const CHANNEL: &str = "timer";
 
-/// What `event` asks for, where it is a heartbeat: a turn of its persona, in the session that its configuration names.
-/// The operator wrote the prompt, so the turn has the operator's permissions.
+/// Returns the fire for `event` if it is a heartbeat: a turn of its persona, in the session that its configuration
+/// names. The operator wrote the prompt, so the turn has the operator's permissions.
 #[must_use]
 pub(crate) fn fire(event: &Event) -> Option<HookResult> {
     if event.origin != Origin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {

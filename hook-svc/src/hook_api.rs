@@ -21,38 +21,38 @@ use crate::registry::Registry;
 use crate::roster::source_of;
 use crate::runner::Counters;
 
-/// The request is wrong.
+/// Error code of an invalid request.
 const WRONG: usize = 400;
-/// There is no such thing.
+/// Error code of a hook or event that does not exist.
 const ABSENT: usize = 404;
-/// It is somebody else's, or switched off.
+/// Error code of a hook that belongs to another author, or is disabled.
 const CONFLICT: usize = 409;
-/// It cannot be answered now.
+/// Error code of a request that cannot be answered now.
 const UNAVAILABLE: usize = 503;
 
-/// How long it may take until the read model has what is stored.
+/// Time limit for the read model to apply the stored events.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// The id that a hook under test reads as its own.
+/// Id that a hook under test reads as its own.
 const TEST_ID: &str = "test";
 
-/// Code and text of a refusal.
+/// Code and text of a rejected request.
 type Refusal = (usize, String);
 
-/// What the service needs.
+/// Dependencies of the service.
 #[derive(Debug, Clone)]
 pub struct HookApi {
-    /// The registry, to be changed.
+    /// Commands that change the registry.
     pub keeper: Keeper,
-    /// The registry, for hooks that want to be disabled.
+    /// Registry, used for hooks that ask to be disabled.
     pub registry: Registry,
-    /// Where hooks are tried.
+    /// Runner for hooks under test.
     pub lab: Lab,
-    /// Stored events.
+    /// Bus, to read stored events.
     pub bus: Bus,
-    /// Where events lie in their stream.
+    /// Read model, to find the sequences of events.
     pub projection: Projection,
-    /// What time it is.
+    /// Clock for the evaluation time.
     pub clock: SharedClock,
 }
 
@@ -66,7 +66,7 @@ macro_rules! endpoint {
     }};
 }
 
-/// The service.
+/// Returns the `hook` service.
 #[must_use]
 pub fn spec(api: HookApi) -> ServiceSpec {
     let spec = ServiceSpec::new("hook", "Hooks: make, find, switch, try");
@@ -100,7 +100,7 @@ impl HookApi {
             .map_err(|error| refusal(&error))?;
         let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
 
-        // One that asked for it is switched off by its state.
+        // A hook that asked to be disabled is disabled in its state, not in its record.
         if !record.enabled || record.source.is_empty() || state.status == HookStatus::Disabled {
             return Err((
                 CONFLICT,
@@ -144,7 +144,7 @@ impl HookApi {
         })
     }
 
-    /// A hook that asked to be disabled is, as it would be after any event.
+    /// Disables a hook that asked for it, as after any event.
     async fn retire(&self, record: &HookRecord, run: &HookRun) {
         if run.result.as_ref().is_some_and(|result| result.disable_hook)
             && let Err(error) = self.registry.retire(&record.id, record.created_at).await
@@ -157,7 +157,7 @@ impl HookApi {
         }
     }
 
-    /// The event that is given, or the one stored under the id that is given.
+    /// Returns the given event, or the stored event with the given id.
     async fn event(&self, given: serde_json::Value) -> Result<Event, Refusal> {
         let serde_json::Value::String(id) = given else {
             let event: Event = serde_json::from_value(given).map_err(|error| (WRONG, format!("event: {error}")))?;
@@ -170,7 +170,7 @@ impl HookApi {
         let sequence = match self.first_sequence(&id)? {
             Some(sequence) => sequence,
             None => {
-                // It may be newer than what the read model has reached.
+                // The event may be newer than the read model.
                 self.catch_up().await?;
                 self.first_sequence(&id)?.ok_or_else(absent)?
             }
@@ -191,7 +191,7 @@ impl HookApi {
         sequence.map_err(|error| (UNAVAILABLE, chain(&error)))
     }
 
-    /// Returns once the read model has every event that is stored now, or [`CATCH_UP`] is over.
+    /// Waits until the read model has applied every event that is stored now. Fails after [`CATCH_UP`].
     async fn catch_up(&self) -> Result<(), Refusal> {
         let state = self.bus.stream_state(EVENTS).await;
         let last = state.map_err(|error| (UNAVAILABLE, chain(&error)))?.last;

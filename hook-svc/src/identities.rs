@@ -1,4 +1,4 @@
-//! `identities.yaml` and the permission presets of `personas.yaml`: what dispatches are built by, and who is who in the
+//! `identities.yaml` and the permission presets of `personas.yaml`: the rules for dispatches, and the persons in the
 //! read model, follow the files.
 //!
 //! Source: `docs/design/operations.md` §1; `docs/design/hooks.md` §4.
@@ -21,20 +21,20 @@ use tokio::sync::watch;
 use crate::error::LoadIdentitiesError;
 use crate::routing::Rules;
 
-/// The levels that a preset may stand for.
+/// Levels that may have a preset.
 const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];
 
-/// What hook-svc reads of `personas.yaml`; the personas themselves are broker-svc's.
+/// Part of `personas.yaml` that hook-svc reads; the personas themselves belong to broker-svc.
 #[derive(Debug, Default, Deserialize)]
 struct PersonasFile {
     #[serde(default)]
     permission_levels: BTreeMap<String, ToolRules>,
 }
 
-/// Reads both files; an empty path stands for the defaults.
+/// Reads both files; an empty path means the defaults.
 ///
 /// # Errors
-/// All faults of both files at once, each naming file, key and expectation.
+/// Returns all faults of both files at once, each naming file, key and expectation.
 pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionPresets), LoadIdentitiesError> {
     match (
         followed::load(identities, parse),
@@ -50,18 +50,18 @@ pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionP
     }
 }
 
-/// Where the files are; empty = none.
+/// Paths of the files; empty means none.
 #[derive(Debug, Clone)]
 pub struct Files {
-    /// `identities.yaml`.
+    /// Path of `identities.yaml`.
     pub identities: String,
-    /// `personas.yaml`.
+    /// Path of `personas.yaml`.
     pub personas: String,
 }
 
-/// Puts what the files say in force whenever they change, until `stop`: into `rules`, for dispatches built from then on,
-/// and the identities into the read model as well. A file that cannot be read or is faulty is told of once, and what was
-/// known of it stands.
+/// Applies changes of the files until `stop`: updates `rules`, for dispatches built from then on, and writes the
+/// identities to the read model. An unreadable or faulty file is logged once, and its last valid content stays in
+/// force.
 pub async fn follow(
     files: Files,
     people: People,
@@ -86,7 +86,7 @@ pub async fn follow(
     }
 }
 
-/// Writes who is who to the read model whenever it is no more what is `linked`.
+/// Writes the identities to the read model whenever they differ from `linked`.
 async fn link(
     mut linked: Identities,
     mut changed: watch::Receiver<Arc<Rules>>,
@@ -112,14 +112,14 @@ async fn link(
     }
 }
 
-/// The configured levels; those not named keep their default.
+/// Parses the configured levels; those not named keep their default.
 fn parse_presets(text: &str) -> Result<PermissionPresets, Vec<String>> {
     let read = read_yaml(text, level_faults);
     let read = read.map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>())?;
     Ok(PermissionPresets::from(read.unwrap_or_default().permission_levels))
 }
 
-/// What is wrong with the text of a `personas.yaml`, as far as it is read here.
+/// Returns the faults of the text of a `personas.yaml`, as far as hook-svc reads it.
 pub(crate) fn preset_faults(text: &str) -> Vec<KeyFault> {
     read_yaml(text, level_faults).err().unwrap_or_default()
 }

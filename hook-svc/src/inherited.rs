@@ -1,9 +1,10 @@
-//! What former owners of a partition may have left of an event that comes again.
+//! State that former owners of a partition may have left for a redelivered event.
 //!
-//! After a take-over up to a thousand events of a partition may be done, and most of a long backlog are not. What a former
-//! owner stored before the partition was taken lies below where the leader says that its records end. So the read model,
-//! once it has come there, tells of most events that they have no record; of the others, and where it cannot tell, the
-//! leader is asked one by one. What a stopped owner still stores afterwards has the same ids as what is stored here.
+//! After a take-over up to a thousand events of a partition may be done, and most of a long backlog are not. A former
+//! owner's records from before the take-over are at or below the end that the leader reports for the partition's
+//! records. So the read model, once it has reached that end, shows for most events that they have no record; for the
+//! others, and if it cannot tell, the leader is asked one by one. Records that a stopped owner still stores afterwards
+//! have the same ids as those stored here.
 
 use std::time::Duration;
 
@@ -19,38 +20,39 @@ use shared::wire::topology::streams::INVOCATIONS;
 
 use crate::task::Task;
 
-/// How long the read model may take to come to the end of the records; until it has, the leader is asked about each event.
+/// Time limit for the read model to reach the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How much sooner than its record an event counts as too old, milliseconds: one day.
+/// Time in milliseconds by which an event counts as too old before its record does: one day.
 const MARGIN_MS: i64 = 24 * 3_600_000;
 
-/// Whether the record of an event that was stored at `stored_at` may be gone by age at `now`, both by the server's clock.
+/// Returns whether the record of an event stored at `stored_at` may have expired at `now`, both by the server's clock.
 pub(crate) fn outlives_records(stored_at: UnixMillis, now: UnixMillis) -> bool {
     let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
     now.since(stored_at) > kept - MARGIN_MS
 }
 
-/// The highest event sequence that a record up to and with `last` may be of.
+/// Returns the highest event sequence that a record up to and including `last` may belong to.
 fn named(last: &Stored) -> Option<u64> {
     let own = last.decode::<EventInvocations>().ok()?.event_seq;
     let through = last.headers.get(THROUGH).and_then(|through| through.parse().ok());
     Some(own.max(through.unwrap_or(0)))
 }
 
-/// As of when the partition was taken.
+/// State of the partition's records when it was taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
-    /// Where the partition's records end, 0 = there are none; none = nobody could tell.
+    /// Sequence of the partition's last record, 0 if there are none; `None` if unknown.
     records: Option<u64>,
-    /// The highest event sequence that one of these records may be of; none = nobody could tell.
+    /// Highest event sequence that one of these records may belong to; `None` if unknown.
     named: Option<u64>,
-    /// Whether answers of any hook may be kept.
+    /// Whether answers of any hook may be stored.
     has_answers: bool,
 }
 
 impl Inherited {
-    /// What is left by whoever held `partition`, which is held here now. What cannot be told may be there.
+    /// Reads the state that former owners of `partition`, which is held here now, have left. Unknown items are assumed
+    /// to exist.
     pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
         let own = subject::invocations_of(partition);
         let (records, named) = match bus.last_on_subject(INVOCATIONS, &own).await {
@@ -79,25 +81,25 @@ impl Inherited {
         }
     }
 
-    /// The highest event sequence that a record of the partition may be of, as of when it was taken; none = nobody could
-    /// tell. Records come out of order, so the last one says how far its owner was.
+    /// Returns the highest event sequence that a record of the partition may belong to, as of the take-over; `None` if
+    /// unknown. Records are stored out of order, so the last one names how far its owner was.
     pub(crate) const fn named(self) -> Option<u64> {
         self.named
     }
 
-    /// Whether answers of hooks may be kept of an event.
+    /// Returns whether answers of hooks may be stored for an event.
     pub(crate) const fn has_answers(self) -> bool {
         self.has_answers
     }
 
-    /// Whether `task`'s event certainly had no record then.
+    /// Returns whether `task`'s event certainly had no record at the take-over.
     pub(crate) async fn has_no_record(self, task: &Task, projection: &Projection) -> bool {
         match self.records {
             None => false,
             Some(0) => true,
             Some(records) => {
                 let told = projection.has_no_record(&task.event.id, records).await;
-                // Where the file cannot be read, the leader tells.
+                // If the file cannot be read, the leader is asked.
                 told.unwrap_or(false)
             }
         }

@@ -1,7 +1,7 @@
-//! The record of what every hook did with one event. *Pure.*
+//! Record of the outcomes of every hook for one event. *Pure.*
 //!
-//! It is the event's done-marker, so it must always be storable: texts of scripts are cut, and where the whole
-//! is still too large for one message, [`slim`] leaves what decides (outcomes and dispatch ids).
+//! The record is the event's done-marker, so it must always be storable: texts of scripts are cut, and if it is still
+//! too large for one message, [`slim`] keeps only the essential parts (outcomes and dispatch ids).
 
 use shared::model::event::EventId;
 use shared::model::hook::HookResult;
@@ -10,61 +10,61 @@ use shared::model::time::UnixMillis;
 
 use crate::runner::Spent;
 
-/// Why nothing came of a fire: the event is too deep in its causal chain.
+/// Reason for a suppressed fire: the event is too deep in its causal chain.
 pub const TOO_MANY_HOPS: &str = "too_many_hops";
 
-/// Why nothing came of a fire: another event won the one-shot hook.
+/// Reason for a suppressed fire: another event won the one-shot hook.
 pub const ONE_SHOT_ALREADY_FIRED: &str = "one_shot_already_fired";
 
-/// Why nothing came of a fire: the hook was switched off meanwhile.
+/// Reason for a suppressed fire: the hook was disabled meanwhile.
 pub const HOOK_DISABLED: &str = "hook_disabled";
 
-/// Why nothing came of a fire: the hook was deleted meanwhile, and another may have been made of its name.
+/// Reason for a suppressed fire: the hook was deleted meanwhile, and another may have its name.
 pub const HOOK_REPLACED: &str = "hook_replaced";
 
-/// Why a hook was not called: its breaker is open.
+/// Reason for a skipped hook: its breaker is open.
 pub const BREAKER_OPEN: &str = "breaker_open";
 
-/// Why a hook was not called: its author had no place for it in time.
+/// Reason for a skipped hook: its author had no place for it in time.
 pub const DEFERRED_TOO_LONG: &str = "deferred_too_long";
 
-/// Why nothing came of a fire: the hook had passed before, and others fired because of it.
+/// Reason for a suppressed fire: the hook had passed before, and others fired because of it.
 pub const DECIDED_BEFORE: &str = "decided_before";
 
-/// Why nothing came of a `@fallback` hook's fire.
+/// Reason for a suppressed fire of a `@fallback` hook: another hook routed the event.
 pub const ROUTED_BY_ANOTHER: &str = "routed_by_another";
 
-/// Longest error of a script that is kept, in bytes.
+/// Longest error text of a script in a record, in bytes.
 const MAX_ERROR_BYTES: usize = 2_048;
 
-/// Longest stack of a script that is kept, in bytes.
+/// Longest stack of a script in a record, in bytes.
 const MAX_STACK_BYTES: usize = 8_192;
 
-/// Longest error that [`slim`] leaves, in bytes.
+/// Longest error text that [`slim`] keeps, in bytes.
 const SLIM_ERROR_BYTES: usize = 64;
 
-/// What is known of one event's evaluation.
+/// Result of one event's evaluation.
 #[derive(Debug, Clone)]
 pub struct Evaluated {
-    /// The event.
+    /// Id of the event.
     pub event_id: EventId,
-    /// Its sequence in `EVENTS`.
+    /// Sequence of the event in `EVENTS`.
     pub event_seq: u64,
-    /// This replica.
+    /// Instance id of this replica.
     pub evaluated_by: String,
-    /// When evaluation began.
+    /// Time when the evaluation began.
     pub started_at: UnixMillis,
-    /// When the last hook was done.
+    /// Time when the last hook was done.
     pub finished_at: UnixMillis,
-    /// How many hooks passed.
+    /// Number of hooks that passed.
     pub passed: u32,
-    /// What the others did.
+    /// Records of the other hooks.
     pub hooks: Vec<HookInvocation>,
-    /// Passes not told yet, by hook.
+    /// Passes that were not reported yet, by hook.
     pub passes: Vec<HookPasses>,
 }
 
-/// One hook's part.
+/// Creates the record of one hook, without usage.
 #[must_use]
 pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookInvocation {
     HookInvocation {
@@ -79,7 +79,7 @@ pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookI
     }
 }
 
-/// `invocation` with what its hook's calls to the host have used.
+/// Returns `invocation` with the usage of its hook's calls to the host.
 #[must_use]
 pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
     let tokens = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -93,7 +93,7 @@ pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
     }
 }
 
-/// A hook's failure, its texts cut.
+/// Returns the outcome of a failed hook, with its texts cut.
 #[must_use]
 pub fn failure(error: &str, stack: Option<&str>) -> HookOutcome {
     HookOutcome::Failed {
@@ -102,7 +102,7 @@ pub fn failure(error: &str, stack: Option<&str>) -> HookOutcome {
     }
 }
 
-/// The record, hooks by id.
+/// Creates the record, with the hooks ordered by id.
 #[must_use]
 pub fn record(evaluated: Evaluated) -> EventInvocations {
     let Evaluated {
@@ -130,7 +130,7 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
     }
 }
 
-/// `record` without what makes it large: results (their dispatches hold them), stacks, long errors.
+/// Returns `record` without its large parts: results (their dispatches hold them), stacks, long errors.
 #[must_use]
 pub fn slim(mut record: EventInvocations) -> EventInvocations {
     record.is_slim = true;
@@ -159,13 +159,13 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
     record
 }
 
-/// The longest prefix of `text` of at most `bytes` bytes that ends between characters.
+/// Returns the longest prefix of `text` of at most `bytes` bytes that ends between characters.
 fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// The record `former`, of which the deferred evaluations are made: `hooks` is what they did, and `passed` of them did
-/// nothing. `made` says who made them and when, and whether some are deferred on.
+/// Completes the record `former` with the deferred evaluations: `made` holds their outcomes, including hooks that stay
+/// deferred, and names their evaluator and time.
 #[must_use]
 pub fn completed(former: EventInvocations, made: Evaluated) -> EventInvocations {
     let others = former.hooks.into_iter().filter(|hook| !hook.outcome.is_deferred());

@@ -1,4 +1,4 @@
-//! What `nexus-jail` does, on Linux.
+//! Implementation of `nexus-jail` on Linux.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
@@ -20,15 +20,16 @@ mod calls;
 /// Exit code of a jail that does not run its program.
 const REFUSED: u8 = 97;
 
-/// What the rules are written for: files, truncation, device control, TCP, signals and abstract sockets.
+/// Landlock version that the rules are written for: files, truncation, device control, TCP, signals and abstract
+/// sockets.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
-/// The first descriptor behind the pipes that every program has.
+/// First descriptor after the three pipes that every program has.
 const FIRST_DESCRIPTOR: i32 = 3;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Runs the jail that `arguments` ask for; returns only where that fails.
+/// Runs the program in the jail that `arguments` describe; returns only if that fails.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let Some(end) = arguments.iter().position(|argument| argument == "--") else {
         return refuse("`--` and a program are expected");
@@ -84,8 +85,9 @@ fn values<'a>(options: &'a [(&'a str, &'a str)], key: &'a str) -> impl Iterator<
         .map(|(_, value)| *value)
 }
 
-/// Runs this jail again as `user`, a user's and a group's number, without further groups; returns only where that fails,
-/// and why. Before all else: what follows forbids it, and the kernel forgets who the parent is when the user changes.
+/// Runs this jail again as `user`, a user id and a group id, without further groups. Returns only if that fails, with
+/// the reason. This must come first: the later steps forbid it, and the kernel clears the parent-death signal when the
+/// user changes.
 fn become_user(user: &str, arguments: &[String]) -> String {
     let numbers = user.split_once(':');
     let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
@@ -109,15 +111,15 @@ fn become_user(user: &str, arguments: &[String]) -> String {
     format!("user={user}: {}", command.exec())
 }
 
-/// Has the kernel end this process, whatever it becomes, with the thread that started it: a hook that loops does not see
-/// that nobody reads its answers any more.
+/// Makes the kernel end this process, and any program that it executes, with the thread that started it: a hook that
+/// loops does not notice that its answers are no longer read.
 fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
     let Some(wanted) = values(options, "parent").next() else {
         return Ok(());
     };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| format!("parent={wanted}: {error}"))?;
 
-    // It may have died before it could be told of.
+    // The parent may have died before the signal was set.
     let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
     if parent.as_deref() == Some(wanted) {
         Ok(())
@@ -126,8 +128,8 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// Has the program inherit its three pipes and the descriptors that are named, and no other: nothing below judges what is
-/// open already, whoever opened it and left it open for this process's parent.
+/// Lets the program inherit its three pipes and the named descriptors, and no other: the later rules do not apply to
+/// descriptors that are already open.
 fn keep_descriptors(options: &[(&str, &str)]) -> Result<(), String> {
     let number = |value: &str| value.parse().map_err(|_| format!("keep={value}: a number is expected"));
     let kept: Result<Vec<i32>, String> = values(options, "keep").map(number).collect();
@@ -190,7 +192,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// A path that is not there can be left out: nobody can read it.
+/// Adds a rule for `path`. A path that does not exist is skipped, since it cannot be opened.
 fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(rules);
@@ -226,19 +228,20 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
 
     let errno = |code: i32| SeccompAction::Errno(code.unsigned_abs());
 
-    // "No such call" makes the C library and Bun fall back to calls that are judged here.
-    // The second filter has to be put in place under the first one, and then forbids that too.
+    // With "no such call" the C library and Bun fall back to calls that are checked here. The second filter must be
+    // installed under the first one, and then forbids that call too.
     let known = calls::allowed().into_iter().chain([libc::SYS_seccomp]);
     let known = known.map(|call| (call, Vec::new())).collect();
     let unknown = filter(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
     let deny = filter(denied().map_err(text)?, SeccompAction::Allow, errno(refusal))?;
 
-    // Of two refusals the kernel takes that of the filter which came last.
+    // If two filters refuse a call, the kernel uses the refusal of the one installed last.
     seccompiler::apply_filter(&unknown).map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&deny).map_err(|error| error.to_string())
 }
 
-/// What fails as if forbidden: calls that reach out, and of those that are allowed what their arguments would do beyond.
+/// Returns the calls that fail as forbidden: calls that reach outside the process, and allowed calls with dangerous
+/// arguments.
 fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     let mut denied: BTreeMap<i64, Vec<SeccompRule>> =
         calls::forbidden().into_iter().map(|call| (call, Vec::new())).collect();
@@ -247,7 +250,7 @@ fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError
             .and_then(|condition| SeccompRule::new(vec![condition]))
     };
 
-    // Threads may be made, processes may not; signals go to this process's own threads only.
+    // Threads may be created, processes may not; signals may go to this process's own threads only.
     let no_thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD.unsigned_abs().into());
     denied.insert(libc::SYS_clone, vec![rule(0, SeccompCmpArgLen::Qword, no_thread, 0)?]);
     let own = u64::from(std::process::id());
@@ -256,7 +259,7 @@ fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError
         vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?],
     );
 
-    // Limits may be read, not set.
+    // Limits may be read but not set.
     denied.insert(
         libc::SYS_prlimit64,
         vec![rule(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?],

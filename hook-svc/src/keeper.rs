@@ -1,7 +1,8 @@
-//! What tools and pushes do to the registry: create, push, list, get, disable, enable, delete.
+//! Changes of the registry by tools and pushes: create, push, list, get, disable, enable, delete.
 //!
-//! Everything is a compare-and-set of one entry, and asking twice is as asking once; the decisions are in
-//! [`crate::authored`]. Every replica serves them, and every replica's watch of the registry takes them up.
+//! Every change is a compare-and-set of one entry, and repeating a request has no further effect; the decisions are in
+//! [`crate::authored`]. Every replica serves the requests, and every replica's watch of the registry applies the
+//! changes.
 
 use shared::bus::{Bus, CasError, Kv, ReadStreamError};
 use shared::clock::SharedClock;
@@ -18,13 +19,13 @@ use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 use crate::authored::{self, AuthorHookError, Written};
 use crate::registry::change_state;
 
-/// How often a compare-and-set is tried again after a conflict.
+/// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
 
-/// Why a hook is not kept as asked.
+/// Reason why a request about a hook failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepHookError {
-    /// The request is wrong.
+    /// The request is invalid.
     #[error(transparent)]
     Author(#[from] AuthorHookError),
     /// The registry cannot be read.
@@ -33,12 +34,12 @@ pub enum KeepHookError {
     /// The registry cannot be written.
     #[error("failed to write the hook registry")]
     Write(#[from] CasError),
-    /// The read model cannot be asked.
+    /// The read model cannot be queried.
     #[error("failed to read invocations")]
     Query(#[from] QueryProjectionError),
 }
 
-/// See the module; cheap to clone.
+/// Commands on the registry; cheap to clone. See the module.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     hooks: Kv<HookRecord>,
@@ -49,7 +50,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// On the registry of `bus`.
+    /// Opens the registry on `bus`.
     #[must_use]
     pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock) -> Self {
         Self {
@@ -61,10 +62,10 @@ impl Keeper {
         }
     }
 
-    /// Makes a hook.
+    /// Creates a hook.
     ///
     /// # Errors
-    /// [`KeepHookError`]; nothing is made then.
+    /// Returns [`KeepHookError`] if the request is invalid or the registry is unavailable; no hook is created then.
     pub async fn create(&self, request: CreateHook) -> Result<HookView, KeepHookError> {
         let source = authored::file_of(&request)?;
         let hook = Written {
@@ -77,10 +78,10 @@ impl Keeper {
         self.write(hook).await
     }
 
-    /// Takes a hook file.
+    /// Stores a pushed hook file.
     ///
     /// # Errors
-    /// [`KeepHookError`]; what was there stays.
+    /// Returns [`KeepHookError`] if the request is invalid or the registry is unavailable; the former entry stays.
     pub async fn push(&self, request: PushHook) -> Result<HookView, KeepHookError> {
         authored::check_id(&request.id)?;
         let hook = Written {
@@ -102,10 +103,10 @@ impl Keeper {
         self.view(record).await
     }
 
-    /// All hooks.
+    /// Returns all hooks that match `request`, ordered by id.
     ///
     /// # Errors
-    /// [`KeepHookError`] where the registry cannot be read.
+    /// Returns [`KeepHookError`] if the registry cannot be read.
     pub async fn list(&self, request: ListHooks) -> Result<HookList, KeepHookError> {
         let states = self.states.entries().await?;
         let channels = self.configured().await?;
@@ -127,10 +128,10 @@ impl Keeper {
         Ok(HookList { hooks })
     }
 
-    /// One hook with its last invocations, a deleted one too.
+    /// Returns one hook with its last invocations, even if it is deleted.
     ///
     /// # Errors
-    /// [`KeepHookError`] where it does not exist or cannot be read.
+    /// Returns [`KeepHookError`] if the hook does not exist or cannot be read.
     pub async fn get(&self, request: GetHook) -> Result<HookDetails, KeepHookError> {
         let record = self.record(&request.name).await?;
         let limit = request.invocations.unwrap_or(DEFAULT_INVOCATIONS).min(MAX_INVOCATIONS);
@@ -141,29 +142,30 @@ impl Keeper {
         })
     }
 
-    /// The registry's entry of `id`.
+    /// Returns the registry's entry of `id`.
     ///
     /// # Errors
-    /// [`KeepHookError`] where there is none or it cannot be read.
+    /// Returns [`KeepHookError`] if there is none or it cannot be read.
     pub async fn record(&self, id: &str) -> Result<HookRecord, KeepHookError> {
         let entry = self.hooks.get(&token(id)).await?;
         let entry = entry.ok_or_else(|| AuthorHookError::Absent(id.to_owned()))?;
         Ok(entry.value)
     }
 
-    /// What happened to `id` at run time.
+    /// Returns the run-time state of `id`.
     ///
     /// # Errors
-    /// [`KeepHookError::Read`].
+    /// Returns [`KeepHookError::Read`] if the state cannot be read.
     pub async fn state(&self, id: &str) -> Result<HookState, KeepHookError> {
         let entry = self.states.get(&token(id)).await?;
         Ok(entry.map(|entry| entry.value).unwrap_or_default())
     }
 
-    /// Switches a hook off, wherever it comes from; one that was deleted stays so.
+    /// Disables a hook of any origin; a deleted one stays deleted.
     ///
     /// # Errors
-    /// [`KeepHookError`] where it does not exist, whoever asks may not change it, or the registry cannot be written.
+    /// Returns [`KeepHookError`] if the hook does not exist, the requester may not change it, or the registry cannot be
+    /// written.
     pub async fn disable(&self, request: DisableHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {
@@ -174,7 +176,7 @@ impl Keeper {
         self.view(record).await
     }
 
-    /// Switches a hook on, a deleted one too; one that fired its one shot may fire once more.
+    /// Enables a hook, even a deleted one; a one-shot hook that has fired may fire once more.
     ///
     /// # Errors
     /// As [`Keeper::disable`].
@@ -189,10 +191,10 @@ impl Keeper {
         self.view(record).await
     }
 
-    /// Deletes a hook that was made or pushed; its file goes, its history stays.
+    /// Deletes a hook that was created or pushed; its file is removed, its history stays.
     ///
     /// # Errors
-    /// As [`Keeper::disable`], and where the hook is a directory's.
+    /// As [`Keeper::disable`], and also if the hook belongs to a directory.
     pub async fn delete(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {
@@ -213,7 +215,7 @@ impl Keeper {
         ))
     }
 
-    /// What replies can be delivered to.
+    /// Returns the channels to which replies can be delivered.
     async fn configured(&self) -> Result<ConfiguredChannels, KeepHookError> {
         Ok(self.channels.find(DELIVERED).await?.0.unwrap_or_default())
     }
@@ -230,7 +232,8 @@ impl Keeper {
         .await
     }
 
-    /// Compare-and-set of the entry of `id` until it succeeds or `next` wants nothing changed; answers what stands.
+    /// Changes the entry of `id` by compare-and-set until it succeeds or `next` returns no change. Returns the
+    /// resulting record.
     async fn change(
         &self,
         id: &str,
@@ -247,8 +250,9 @@ impl Keeper {
 
             let current = entry.as_ref().map(|entry| &entry.value);
             if authored::begins_anew(current, &record) {
-                // Before the entry, so that no crash leaves a hook that never runs: a former one of this name may have
-                // fired its one shot. Nothing runs under the name yet, but replicas that have not heard of its end.
+                // The state is written before the entry, so that no crash leaves a hook that never runs: a former one
+                // of this name may have fired its one shot. Nothing runs under the name yet, except on replicas that
+                // have not seen its end.
                 if current.is_some() {
                     change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
                 } else {

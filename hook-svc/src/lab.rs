@@ -1,8 +1,8 @@
-//! One hook upon one event, apart from the evaluation of all: `run` and `test`.
+//! Evaluates one hook for one event, apart from the evaluation of all: `run` and `test`.
 //!
-//! Workers of their own, one for each author: what is tried here can hold up nobody's events, and one author's script
-//! never shares a process with another's. What a turn asks has workers besides, and room of its own, so that no trial
-//! holds up a turn. Nothing is dispatched or recorded.
+//! Each author has workers of their own here: a trial cannot delay other authors' events, and one author's script never
+//! shares a process with another's. Requests of turns have separate workers and room, so that no trial delays a turn.
+//! Nothing is dispatched or recorded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -25,46 +25,46 @@ use crate::runner::{
     StartPoolError, Step, Verdict,
 };
 
-/// Most authors' workers that are kept, for turns and for trials each; beyond that those go that were not used longest.
+/// Most authors whose workers are kept, for turns and for trials each; beyond that the least recently used are stopped.
 const MAX_FOR_TURNS: usize = 8;
 const MAX_FOR_TRIALS: usize = 4;
 
-/// Whose hooks a bench's own workers run, whoever wrote them: it has one author alone.
+/// Author under which a bench's own workers run hooks, since it has one author alone.
 const OWN: &str = "operator";
 
-/// Channel of the events that turns ask with.
+/// Channel of the events that turns send.
 const TURN: &str = "turn";
 
-/// Most hooks that a worker here holds; beyond that it begins anew.
+/// Most hooks that a worker here holds; beyond that its set is cleared.
 const MAX_HOOKS: usize = 64;
 
-/// Why a hook could not be tried.
+/// Reason why a hook could not be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum TryHookError {
-    /// No worker.
+    /// The workers could not be started.
     #[error("no worker available")]
     Start(#[from] StartPoolError),
-    /// The hook cannot be handed over.
+    /// The hook could not be loaded.
     #[error("failed to pass the hook to its worker")]
     Load(#[from] LoadHooksError),
-    /// The service is going down.
+    /// The service is stopping.
     #[error("the worker was stopped")]
     Stopped,
 }
 
-/// A hook to be tried.
+/// A hook to evaluate.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// The hook.
+    /// Source of the hook.
     pub hook: HookSource,
-    /// Whose it is.
+    /// Author of the hook.
     pub author: String,
-    /// What it reads as `ctx.hook`'s counters.
+    /// Counters that the hook reads in `ctx.hook`.
     pub counters: Counters,
 }
 
 impl Trial {
-    /// A hook that is not registered: the file `source`, whose header says `metadata`.
+    /// Creates a trial of a hook that is not registered: the file `source`, whose header is `metadata`.
     #[must_use]
     pub fn unregistered(id: &str, source: &str, metadata: &HookMetadata, now: UnixMillis) -> Self {
         Self {
@@ -77,43 +77,43 @@ impl Trial {
                 created_at: now,
                 created_by: OWN.to_owned(),
                 sees: sees(metadata),
-                // Nobody has granted anything to what is only tried.
+                // A hook that is only tried has no grants.
                 net: Vec::new(),
             },
-            // No registered author's name holds a control character.
+            // No registered author's name contains a control character.
             author: "\u{1}test".to_owned(),
             counters: Counters::default(),
         }
     }
 }
 
-/// The workers of one author.
+/// Workers of one author.
 #[derive(Debug)]
 struct Bench {
     pool: Pools,
     hooks: Mutex<BTreeMap<String, HookSource>>,
 }
 
-/// A bench that is being started, or is there.
+/// A bench that is being started, or is running.
 type Place = Arc<OnceCell<Arc<Bench>>>;
 
 /// Benches by author.
 #[derive(Debug, Default)]
 struct Shelf {
     places: HashMap<String, (Place, u64)>,
-    /// Counts up with every use.
+    /// Number of uses, counted to find the least recently used.
     uses: u64,
 }
 
 impl Shelf {
-    /// The place of `author`; of more than `most` authors the one goes that was not used longest.
+    /// Returns the place of `author`; if there are `most` others, the least recently used one is removed.
     fn place(&mut self, author: &str, most: usize) -> Place {
         self.uses += 1;
 
         if !self.places.contains_key(author) && self.places.len() >= most {
             let oldest = self.places.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(author, _)| author.clone()) {
-                // Evaluations under way keep it until they have ended: the last clone of the pool ends its workers.
+                // Evaluations under way keep the bench until they end: the last clone of the pool stops its workers.
                 self.places.remove(&oldest);
             }
         }
@@ -125,14 +125,14 @@ impl Shelf {
     }
 }
 
-/// What turns ask, and trials: neither takes the other's room.
+/// Benches for turns and for trials: neither uses the other's room.
 #[derive(Debug, Default)]
 struct Shelves {
     turns: Shelf,
     trials: Shelf,
 }
 
-/// See the module; cheap to clone.
+/// Runner of single hooks; cheap to clone. See the module.
 #[derive(Debug, Clone)]
 pub struct Lab {
     config: PoolConfig,
@@ -141,7 +141,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Without workers yet: an author's come with its first hook. `config` as of the pool that evaluates all.
+    /// Creates a lab without workers: an author's start with their first hook. `config` is that of the pool for all
+    /// events.
     #[must_use]
     pub fn new(config: PoolConfig, clock: SharedClock) -> Self {
         Self {
@@ -151,16 +152,16 @@ impl Lab {
         }
     }
 
-    /// Runs `trial` upon `event` as if it were `now`.
+    /// Runs `trial` for `event` with the evaluation time `now`.
     ///
     /// # Errors
-    /// [`TryHookError`] where there is no worker for it; what the script does wrong is part of the answer.
+    /// Returns [`TryHookError`] if there is no worker for it; errors of the script are part of the result.
     pub async fn run(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
         let bench = self.bench(&trial.author, event.channel == TURN).await?;
         outcome(bench.evaluate(trial, event, now).await?).await
     }
 
-    /// Ends all workers.
+    /// Stops all workers.
     pub async fn stop(&self) {
         let shelves = std::mem::take(&mut *self.shelves());
         let places = shelves
@@ -190,7 +191,7 @@ impl Lab {
             }
         };
 
-        // Whoever else asks for this author's meanwhile waits for it; nobody else does.
+        // Only requests for the same author wait while this bench starts.
         let bench = place.get_or_try_init(|| self.start(author, of_turns)).await?;
         Ok(Arc::clone(bench))
     }
@@ -198,7 +199,7 @@ impl Lab {
     async fn start(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
         let config = PoolConfig {
             workers: if of_turns { self.config.workers } else { 1 },
-            // Operators' hooks stand in the way of every turn; the rest comes up when it is asked for.
+            // Operators' hooks run for every turn, so their workers stay up; others start on demand.
             lazy: !(of_turns && author == OWN),
             ..self.config.clone()
         };
@@ -213,12 +214,12 @@ impl Lab {
 impl Bench {
     async fn evaluate(&self, mut trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
         if trial.hook.created_by != OWN {
-            // It may use what is granted to operators' own hooks as little here as where it is registered.
+            // The hook must not use grants of operators' own hooks, here or where it is registered.
             trial.hook.net.clear();
             OWN.clone_into(&mut trial.hook.created_by);
         }
 
-        // Held until the event is handed over, so that it meets the set with its hook.
+        // The lock is held until the event is handed over, so that the set in force has its hook.
         let mut hooks = self.hooks.lock().await;
         let id = trial.hook.id.clone();
         if hooks.get(&id) != Some(&trial.hook) {
@@ -240,7 +241,7 @@ impl Bench {
     }
 }
 
-/// The pool that an operator's configuration asks for; scripts see `db_path`, and ask `host`.
+/// Returns the pool configuration for the operator's configuration; scripts see `db_path`, and call `host`.
 #[must_use]
 pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) -> PoolConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -257,7 +258,7 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
     }
 }
 
-/// One hook upon many events: history that is replayed. Cheap to clone.
+/// One hook evaluated for many events of a replayed history. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Replay {
     pool: Pools,
@@ -265,10 +266,10 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Workers that hold `trial`'s hook alone.
+    /// Starts workers that hold only `trial`'s hook.
     ///
     /// # Errors
-    /// [`TryHookError`] where there are none.
+    /// Returns [`TryHookError`] if they cannot be started.
     pub async fn start(config: PoolConfig, clock: SharedClock, trial: Trial) -> Result<Self, TryHookError> {
         let pool = Pools::start(config, clock).await?;
         let hook_id = trial.hook.id.as_str().into();
@@ -276,10 +277,11 @@ impl Replay {
         Ok(Self { pool, hook_id })
     }
 
-    /// Runs the hook upon `event` as if it were `now`, where its header lets it see it; many at once.
+    /// Runs the hook for `event` with the evaluation time `now`, if its header lets it see the event. Many runs may be
+    /// concurrent.
     ///
     /// # Errors
-    /// [`TryHookError::Stopped`].
+    /// Returns [`TryHookError::Stopped`] if the workers were stopped.
     pub async fn run(&self, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
         let in_force = self.pool.current();
         let only = in_force.set().seeing(event);
@@ -295,19 +297,19 @@ impl Replay {
         outcome(self.pool.evaluate(&in_force, &job, &Seats::default())).await
     }
 
-    /// Whether the hook's header lets it see `event`.
+    /// Returns whether the hook's header lets it see `event`.
     #[must_use]
     pub fn sees(&self, event: &Event) -> bool {
         let only = self.pool.current().set().seeing(event);
         only.is_none_or(|hooks| !hooks.is_empty())
     }
 
-    /// Events handed over afterwards read these as the hook's counters.
+    /// Sets the counters that the hook reads for events handed over afterwards.
     pub fn count(&self, counters: Counters) {
         self.pool.count(&self.hook_id, counters);
     }
 
-    /// Ends the workers.
+    /// Stops the workers.
     pub async fn stop(&self) {
         self.pool.stop().await;
     }
@@ -323,7 +325,7 @@ fn job(event: &Event, now: UnixMillis) -> Job {
     }
 }
 
-/// What the one hook of `evaluation` did.
+/// Returns the result of the one hook of `evaluation`.
 async fn outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
     let mut told = None;
     while let Some(step) = evaluation.next().await {

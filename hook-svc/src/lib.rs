@@ -1,9 +1,9 @@
 //! hook-svc: evaluates every event against every hook, and makes a dispatch of every fire.
 //!
-//! The way of an event: [`service`] → `owner` (its partition's messages, in order) → `evaluate` (done already? known
-//! already? all hooks in parallel) → `fire` (order, last fire, [`dispatch`], claim) → [`invocation`] (the record, which
-//! is the done-marker) → ack. Hooks come from the [`directory`] into the [`registry`], whose watch makes the
-//! [`roster`] that the [`runner`]'s workers hold.
+//! An event passes through [`service`] → `owner` (its partition's messages, in order) → `evaluate` (checks for a former
+//! evaluation or a duplicate, then all hooks in parallel) → `fire` (order, last fire, [`dispatch`], claim) →
+//! [`invocation`] (the record, which is the done-marker) → ack. Hooks come from the [`directory`] into the
+//! [`registry`], whose watch makes the [`roster`] that the [`runner`]'s workers hold.
 
 pub mod admission;
 mod agent_files;

@@ -1,8 +1,8 @@
-//! `ctx.llm()`: the one model that all hooks ask, what it costs them, and what they may spend.
+//! `ctx.llm()`: the one model that all hooks call, its cost, and the budgets for it.
 //!
-//! One model, no choice (seed 003 §8.6). Identical questions within one event are asked once, whichever hooks ask; the
-//! first pays. What a hook has spent today is in KV, one count for all replicas: a call begins only once its price is
-//! reserved there.
+//! There is one model, without a choice (seed 003 §8.6). Identical prompts within one event are sent once, even from
+//! different hooks; the first hook pays. The spending of a hook per day is in KV, one count for all replicas: a call
+//! begins only once its price is reserved there.
 
 mod budget;
 mod memo;
@@ -26,10 +26,10 @@ use crate::runner::{Answered, Call, CallError, Host, NOT_AVAILABLE, Spent};
 /// Longest prompt and system prompt together, in bytes.
 const MAX_PROMPT_BYTES: usize = 256 * 1024;
 
-/// Most tokens of an answer, where the script names no number; it may name no larger one.
+/// Most tokens of an answer, used if the script names no number; the script may not name a larger one.
 const MAX_TOKENS: u32 = 4_096;
 
-/// What scripts give.
+/// Arguments that scripts pass.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
@@ -42,10 +42,10 @@ struct Arguments {
     max_tokens: Option<f64>,
 }
 
-/// A host that answers `llm`, and leaves everything else to another.
+/// Host that answers `llm`, and passes all other calls to another host.
 #[derive(Debug)]
 pub struct LlmHost {
-    /// None: why nobody can be asked.
+    /// Model to call, or the reason why there is none.
     model: Result<SharedModel, String>,
     budget: Budget,
     memo: Memo,
@@ -53,7 +53,7 @@ pub struct LlmHost {
 }
 
 impl LlmHost {
-    /// Asks `model`; where there is none, the reason is told to scripts as `not_available`.
+    /// Creates a host that calls `model`; if there is none, scripts get the reason as `not_available`.
     #[must_use]
     pub fn new(model: Result<SharedModel, String>, budget: Budget, rest: Arc<dyn Host>) -> Self {
         Self {
@@ -86,7 +86,8 @@ impl LlmHost {
                 let reserved = self.budget.reserve(&call.hook.id, size).await?;
                 let answer = match model.answer(ask, &mut |_| {}).await {
                     Ok(answer) => answer,
-                    // For all that wait: each would wait as long for the same. A budget is each hook's own.
+                    // The error is shared by all calls that wait: each would wait as long for the same one. A budget
+                    // belongs to each hook.
                     Err(error) => {
                         reserved.release().await;
                         return Ok(Err(told(&error)));
@@ -96,7 +97,7 @@ impl LlmHost {
                 let spent = spent(&answer);
                 reserved.settle(call, spent).await;
 
-                // Set once: whoever initialises the cell.
+                // Only the call that initialises the cell sets this.
                 let _ = paid.set(spent);
                 Ok(Ok(answer.content))
             })
@@ -116,27 +117,27 @@ impl Host for LlmHost {
     }
 }
 
-/// The model that `config` describes, or why there is none.
+/// Opens the model that `config` describes.
 ///
 /// # Errors
-/// What is missing in the configuration.
+/// Returns a description of what the configuration lacks.
 pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, String> {
     shared::llm::open(config.clone(), clock, shutdown).map_err(|fault| fault.to_string())
 }
 
-/// The list price of the model that `config` describes, by which budgets are kept.
+/// Returns the list price of the model that `config` describes, which budgets use.
 ///
 /// # Errors
-/// What is missing in the configuration.
+/// Returns a description of what the configuration lacks.
 pub fn price(config: &LlmConfig) -> Result<Price, String> {
     let model = config.usable().map_err(|fault| fault.to_string())?;
     config.prices.bounding(model).map_err(|error| error.to_string())
 }
 
-/// Returns the question that a script asks, and its size for the budget.
+/// Returns the request that a script makes, and its size for the budget.
 fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
     let bad = |text: String| CallError::new("bad_arguments", format!("llm(): {text}"));
-    // A script's `undefined` is absent; `null` is as good.
+    // A script's `undefined` is absent; `null` counts as absent too.
     let given: Arguments = serde_json::from_value(call.args.clone()).map_err(|error| bad(error.to_string()))?;
     let bytes = given.prompt.len() + given.system.as_ref().map_or(0, String::len);
     if given.prompt.is_empty() || bytes > MAX_PROMPT_BYTES {
@@ -185,7 +186,7 @@ fn spent(answer: &Answer) -> Spent {
     }
 }
 
-/// What a script is told.
+/// Returns the error that a script sees.
 fn told(error: &AskModelError) -> CallError {
     let code = match error {
         AskModelError::Unauthorised { .. } => "unauthorised",

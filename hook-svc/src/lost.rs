@@ -1,12 +1,12 @@
-//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
+//! Recovery of dispatches that their stream has lost: `DISPATCHES` restored to an older state, emptied or recreated.
 //!
-//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
-//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
-//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
-//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
-//! and when the stream is not the one that was there. One replica at a time does that. Every few seconds it is noted (KV
-//! `positions`) up to when it need be looked back, and which message was the stream's last: where that message is there, only
-//! what came behind it is looked for.
+//! The records name which hook fired for which event with which result, so a lost dispatch can be built again, with its
+//! own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger itself was restored,
+//! that is unknown, and the dispatch is held. A dispatch that cannot be rebuilt becomes a dead letter with its event.
+//! The stream is compared whenever it may be another one: when this process starts, when a connection is restored, and
+//! when the stream differs from the former one. One replica at a time does that. Every few seconds it notes (KV
+//! `positions`) how far a comparison must look back, and the stream's last message: if that message is still there,
+//! only later messages are compared.
 
 mod fired;
 
@@ -41,24 +41,24 @@ use crate::roster::{Author, Traits};
 use crate::routing::Fire;
 use fired::{Fired, answered, count_read, first_start, leave_out_stored, next_fires};
 
-/// How often it is noted since when something waits.
+/// Interval at which the time of the oldest waiting dispatch is noted.
 const EVERY: Duration = Duration::from_secs(2);
-/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
+/// Milliseconds by which the noted time is earlier: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// The task that one replica at a time does.
+/// Name of the task that one replica at a time does.
 const TASK: &str = "lost-dispatches";
 
-/// `DISPATCHES`, compared with what should be in it.
+/// Comparison of `DISPATCHES` with the records and the ledger.
 pub(crate) struct LostDispatches {
     owner: Arc<Owner>,
     noted: Kv<Waiting>,
     witness: Witness,
     lease: TaskLease,
-    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
+    /// Whether the witness was asked, and may have reported a doubt: it is kept up to date until that is settled.
     is_asked: bool,
 }
 
-/// Which stream was looked through, and how far it had come.
+/// Identity of the stream at a look, and its extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-/// The stream cannot be compared.
+/// Error that prevents a comparison of the stream.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
     #[error(transparent)]
@@ -93,7 +93,7 @@ enum LookError {
 }
 
 impl LostDispatches {
-    /// That of `owner`'s bus.
+    /// Creates the recovery on `owner`'s bus.
     pub(crate) fn new(owner: Arc<Owner>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
@@ -109,12 +109,12 @@ impl LostDispatches {
         &self.owner.evaluator
     }
 
-    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
+    /// Watches the stream until `stop`, beginning when the hooks are known (`may_join`).
     pub(crate) async fn keep(mut self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
-            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
+            // A dispatch depends on the rights of its hook, so none is built while the hooks are unknown.
             let knows = tokio::select! {
                 knows = may_join.wait_for(|may| *may) => knows.is_ok(),
                 () = stop.requested() => false,
@@ -138,18 +138,18 @@ impl LostDispatches {
         self.lease.give_back().await;
     }
 
-    /// Looks at the stream if that is this replica's to do, and through it if it may have lost something. Returns how it was
-    /// found; none = another replica looks after it.
+    /// Checks the stream if this replica has the task, and compares it if it may have lost messages. Returns the state
+    /// of the stream; `None` if another replica has the task.
     async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
         if !self.lease.hold().await? {
             return Ok(None);
         }
 
         let bus = self.evaluator().performer.bus.clone();
-        // One that ends meanwhile is another one for whoever looks next.
+        // The number is read first: a connection that ends meanwhile counts as another one at the next look.
         let connection = bus.connection_number();
 
-        // Before the look: what comes later is noted by the next one.
+        // The time is read before the look: later messages are covered by the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
         let seen = Seen {
@@ -165,7 +165,7 @@ impl LostDispatches {
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
             let mut since = self.since(waited_since, now).await?;
-            // Up to its last message that was seen, nothing is lost.
+            // No message up to the last one that was seen is lost.
             if let Some(former) = former.as_ref().and_then(|noted| noted.seen.as_ref())
                 && bus.is_as_seen(streams::DISPATCHES, &info, former).await?
             {
@@ -194,7 +194,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
+    /// Returns the time since which dispatches may not be consumed: the sweeper has found everything before it handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -225,8 +225,8 @@ impl LostDispatches {
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
 
-    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
-    /// backup has every dispatch of its records.
+    /// Returns the time since which dispatches may have been lost. Expired records show nothing about older ones, and a
+    /// restored backup has every dispatch of its records.
     async fn since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
@@ -236,10 +236,10 @@ impl LostDispatches {
         Ok(former.unwrap_or(oldest).max(oldest))
     }
 
-    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
-    /// the ledger. What is kept in memory is a part of the records, and what is lost.
+    /// Handles the dispatches that were made since `since` and are neither in their stream, whose end is `last`, nor in
+    /// the ledger. Only a part of the records, and the lost dispatches, are kept in memory.
     async fn find(&mut self, since: UnixMillis, last: u64) -> Result<(), LookError> {
-        // In this order: a dispatch is stored before its record, and consumed after both.
+        // The order matters: a dispatch is stored before its record, and consumed after both.
         let mut records = Pages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
         let mut lost = BTreeMap::new();
         loop {
@@ -248,13 +248,13 @@ impl LostDispatches {
             leave_out_stored(&self.evaluator().performer.bus, &mut fired, Some(until)).await?;
             lost.append(&mut fired);
 
-            // Reading takes its time, and another replica would begin as well.
+            // Reading takes time; without renewal another replica would take the task too.
             self.lease.hold().await?;
         }
 
         count_read(records.read());
 
-        // One that was published again stands behind its record.
+        // A dispatch that was published again is after its record in time.
         leave_out_stored(&self.evaluator().performer.bus, &mut lost, None).await?;
         let Some(first) = first_start(&lost) else {
             return Ok(());
@@ -276,7 +276,7 @@ impl LostDispatches {
 
         count_read(ledger.read());
 
-        // Ids begin with the event's time: as their events came.
+        // Ids begin with the event's time, so this is the order of the events.
         for (id, fired) in &lost {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
@@ -294,7 +294,7 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
+    /// Publishes the dispatch `id` again, or holds it if the ledger is in doubt about that time.
     async fn see_to(
         &self,
         id: Ulid,
@@ -316,7 +316,7 @@ impl LostDispatches {
             return Ok(());
         }
 
-        // The server may still remember the id of the copy that is gone. Another copy costs a look.
+        // The server may still remember the message id of the lost copy, so each copy has an id of its own.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &Carrier::default()).await?;
@@ -324,7 +324,8 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
+    /// Builds the dispatch `id` as it was built first. Otherwise returns the message to give up instead, and the
+    /// reason.
     async fn made_again(
         &self,
         id: Ulid,
@@ -364,7 +365,7 @@ impl LostDispatches {
         }
     }
 
-    /// What is known of the hook now; of one that is gone, that it has the least rights.
+    /// Returns the current traits of the hook; a hook that is gone has the least rights.
     fn traits(&self, event: &Event, hook_id: &str) -> Traits {
         match hook_id {
             crate::heartbeat::HOOK_ID => Traits {
@@ -398,7 +399,8 @@ impl LostDispatches {
         }
     }
 
-    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
+    /// Publishes `message`, the event or the rest of it, as a dead letter: if that is republished, it is evaluated
+    /// again.
     async fn give_up(&self, id: Ulid, fired: &Fired, message: &Stored, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),

@@ -1,4 +1,4 @@
-//! The process of hook-svc.
+//! Process of hook-svc.
 
 #[global_allocator]
 static ALLOCATOR: shared::process::Allocator = shared::process::Allocator;

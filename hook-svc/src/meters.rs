@@ -1,35 +1,35 @@
-//! What is counted, as handles that cost nothing to look up.
+//! Metrics of the service, as handles that need no look-up.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-/// The service's counters, made once.
+/// Handles of the service's metrics, created once.
 #[derive(Clone)]
 pub(crate) struct Meters {
-    /// Events brought to their end by evaluation.
+    /// Number of events completed by evaluation.
     pub(crate) evaluated: Counter,
-    /// Events that a former owner had done already.
+    /// Number of events that a former owner had already completed.
     pub(crate) already_done: Counter,
-    /// Events whose id was evaluated long ago.
+    /// Number of events whose id was evaluated long ago.
     pub(crate) late_duplicates: Counter,
-    /// Events settled unevaluated: so old that their record may be gone.
+    /// Number of events settled without evaluation, because they are so old that their record may have expired.
     pub(crate) beyond_records: Counter,
-    /// Events settled but for hooks whose authors had no place for them.
+    /// Number of events whose record is stored but some of whose hooks had no place.
     pub(crate) deferred: Counter,
-    /// Events given up.
+    /// Number of events that became dead letters.
     pub(crate) dead: Counter,
-    /// Events that come again.
+    /// Number of repeated attempts to evaluate an event.
     pub(crate) again: Counter,
-    /// Dispatches stored.
+    /// Number of dispatches stored.
     pub(crate) dispatches: Counter,
-    /// Fires of which nothing came.
+    /// Number of suppressed fires.
     pub(crate) suppressed: Counter,
-    /// Hooks that failed.
+    /// Number of failures of hooks.
     pub(crate) failures: Counter,
-    /// Events under way.
+    /// Number of events being evaluated.
     pub(crate) in_flight: Gauge,
-    /// Seconds from the first hook's start to the record's ack.
+    /// Seconds from the start of an evaluation to the ack of its record.
     pub(crate) seconds: Histogram,
-    /// Seconds that events had waited in the stream when they were taken up.
+    /// Seconds that events had waited in the stream when their evaluation began.
     pub(crate) lag: Histogram,
 }
 
@@ -54,14 +54,14 @@ impl Meters {
     }
 }
 
-/// What has become of deferred evaluations of one event.
+/// End of the deferred evaluations of one event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Owed {
-    /// They were made.
+    /// The evaluations were made.
     Made,
-    /// A record said what they did already.
+    /// A record already had their outcomes.
     DoneBefore,
-    /// They waited too long.
+    /// The evaluations waited too long.
     GivenUp,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn owed(end: Owed) {
     counter!("nexus_hook_deferred_total", "end" => end).increment(1);
 }
 
-/// An event that has deferred evaluations, while this lives.
+/// Counts an event with deferred evaluations while this value lives.
 #[derive(Debug)]
 pub(crate) struct Waiting(());
 

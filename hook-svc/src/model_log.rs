@@ -1,6 +1,6 @@
-//! The read model's write-ahead log, watched: where somebody reads at every moment, SQLite never begins the log anew, and it
-//! would grow until the disk is full. It is cut off then: who reads from there on needs no log, and nobody who read before
-//! does so for more than two seconds.
+//! Limits the size of the read model's write-ahead log: if there is a reader at every moment, SQLite never restarts the
+//! log, and it would grow until the disk is full. The log is then truncated: new readers need no log, and no earlier
+//! reader lasts longer than two seconds.
 //!
 //! Source: `docs/design/hooks.md` §5.2.
 
@@ -11,14 +11,14 @@ use shared::projection::Projection;
 
 use crate::error::chain;
 
-/// How often the log is looked at.
+/// Interval at which the size of the log is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Beyond so many bytes it is cut off: without readers it is begun anew at 32 MiB and one transaction, which are 64 MiB
-/// where much is taken in.
+/// Size in bytes above which the log is truncated: without readers it restarts at 32 MiB plus one transaction, which is
+/// 64 MiB under heavy writing.
 const TOO_LARGE: u64 = 96 * 1024 * 1024;
 
-/// Watches the log, for ever.
+/// Watches the log; never returns.
 pub(crate) async fn watch(projection: Projection) {
     let size = metrics::gauge!("nexus_projection_wal_bytes");
     let mut again_beyond = TOO_LARGE;
@@ -26,13 +26,14 @@ pub(crate) async fn watch(projection: Projection) {
         let bytes = projection.log_bytes();
         size.set(bytes as f64);
 
-        // A copy holds the log open itself; it is short again soon after.
+        // A copy of the read model holds the log open itself, and ends soon.
         if bytes > again_beyond && !projection.is_copied() {
             again_beyond = match projection.shorten_log().await {
                 Ok(()) => TOO_LARGE,
                 Err(error) => {
                     tracing::warn!(error = chain(&error), bytes, "failed to truncate the read model's log");
-                    // The writer has stood still for it: the next try is as far away as the log is large.
+                    // The writer was blocked by the attempt: the larger the log, the longer the wait until the next
+                    // one.
                     bytes.saturating_mul(2)
                 }
             };

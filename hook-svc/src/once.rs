@@ -1,8 +1,8 @@
-//! The one fire of a one-shot hook, and of a hook that disables itself: who wins. *Pure.*
+//! Last fire of a one-shot hook, and of a hook that disables itself: decides which event wins. *Pure.*
 //!
 //! The decision is a value of KV `hook_state`; it counts once its compare-and-set succeeded, which is before the
-//! dispatch is published. The value holds the winning event and its result, so that the winner, delivered again,
-//! publishes the very same dispatch, and everybody else learns that they came too late.
+//! dispatch is published. The value holds the winning event and its result, so that the winner, if redelivered,
+//! publishes the same dispatch, and every other event loses.
 
 use shared::model::event::EventId;
 use shared::model::hook::{FiredOnce, HookResult, HookState, HookStatus};
@@ -10,30 +10,30 @@ use shared::model::time::UnixMillis;
 
 use crate::invocation::{HOOK_DISABLED, ONE_SHOT_ALREADY_FIRED};
 
-/// How many of the last occurrences that were counted are remembered: more than of one hook are tried again at once.
+/// Most counted occurrences that are remembered: more than are tried again at once for one hook.
 const MAX_COUNTED: usize = 64;
 
 /// A fire that is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredFire {
-    /// Which hook.
+    /// Id of the hook.
     pub hook_id: String,
-    /// What it answered.
+    /// Result of the hook.
     pub result: HookResult,
 }
 
-/// What becomes of a hook's wish to fire for the last time.
+/// Decision about a hook's last fire.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// This event wins as soon as this state is stored.
+    /// The event wins once this state is stored.
     Win(Box<HookState>),
-    /// This event won before; this is what counts.
+    /// The event won before with this result, which counts.
     Won(Box<HookResult>),
-    /// Nothing comes of it, for this reason.
+    /// The fire is suppressed, for this reason.
     Lost(&'static str),
 }
 
-/// Decides the fire upon the occurrence `key` and the hook's `state`; `result` is what the hook answered now.
+/// Decides the last fire for the occurrence `key`, given the hook's `state`; `result` is the hook's current result.
 #[must_use]
 pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, now: UnixMillis) -> Verdict {
     let state = state.cloned().unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, 
     }
 }
 
-/// The state of a hook that wants to be disabled without having fired; none where it is already.
+/// Returns the state of a hook that asks to be disabled without having fired; `None` if it already is.
 #[must_use]
 pub fn retired(state: Option<&HookState>) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
@@ -65,8 +65,8 @@ pub fn retired(state: Option<&HookState>) -> Option<HookState> {
     })
 }
 
-/// The state of a hook whose breaker says `status`; none where it says so already, or the hook is switched off for
-/// another reason.
+/// Returns the state of a hook whose breaker implies `status`; `None` if it already has that status, or is disabled or
+/// errored.
 #[must_use]
 pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
@@ -78,18 +78,18 @@ pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState>
     }
 }
 
-/// What happened to a hook since it was last written down.
+/// Run-time events of a hook since its state was last written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Fires.
+    /// Number of fires.
     pub fires: u64,
-    /// The last of them.
+    /// Time of the last fire.
     pub last_triggered: Option<UnixMillis>,
-    /// The last error.
+    /// Text of the last error.
     pub last_error: Option<String>,
 }
 
-/// `state` with `tally` added.
+/// Returns `state` with `tally` added.
 #[must_use]
 pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
     let state = state.cloned().unwrap_or_default();
@@ -103,7 +103,7 @@ pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
     }
 }
 
-/// The state of a hook that fired upon the occurrence `key` at `now`; none where that is counted already.
+/// Returns the state of a hook that fired for the occurrence `key` at `now`; `None` if that fire is already counted.
 #[must_use]
 pub fn counted(state: Option<&HookState>, key: &EventId, now: UnixMillis) -> Option<HookState> {
     let mut state = state.cloned().unwrap_or_default();

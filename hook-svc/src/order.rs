@@ -1,24 +1,24 @@
-//! The order of publishing within one partition: event k+1's dispatch of a hook goes out only after event k of
-//! the same conversation is done with that hook. *Pure.*
+//! Order of publishing within one partition: event k+1's dispatch of a hook is published only after event k of the same
+//! conversation is done with that hook. *Pure.*
 //!
-//! Events are evaluated in parallel, so their answers arrive in any order. What must keep event order is each
-//! (hook, conversation): a slow hook holds back its own later dispatches and nobody else's. An entry is made for
-//! every event in the order of the stream; it is *open* for a hook until the hook passed, failed, or its dispatch
-//! is stored. Done is transitive by construction: a dispatch waits for *every* earlier entry of its conversation.
+//! Events are evaluated in parallel, so their answers arrive in any order. Each (hook, conversation) must keep event
+//! order: a slow hook holds back only its own later dispatches. An entry is made for every event in the order of the
+//! stream; it is *open* for a hook until the hook passed, failed, or its dispatch is stored. Done is transitive by
+//! construction: a dispatch waits for *every* earlier entry of its conversation.
 //!
-//! Conversations are told apart by a hash. Two that collide wait for each other needlessly; order never suffers.
+//! Conversations are identified by a hash. Two that collide wait for each other needlessly, but stay in order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use shared::model::event::Event;
 
-/// A conversation, by hash.
+/// A conversation, identified by a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Conversation(u64);
 
 impl Conversation {
-    /// The conversation of `event`.
+    /// Returns the conversation of `event`.
     #[must_use]
     pub fn of(event: &Event) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -27,19 +27,19 @@ impl Conversation {
     }
 }
 
-/// Where an event stands in its conversation.
+/// Position of an event in its conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     conversation: Conversation,
     number: u64,
 }
 
-/// For which hooks an event is not done.
+/// Hooks for which an event is not done.
 #[derive(Debug)]
 enum Open {
-    /// All but these: the silent ones are not known.
+    /// All hooks but these: hooks that pass are not known one by one.
     AllBut(Vec<String>),
-    /// These alone.
+    /// Only these hooks, by id.
     Only(Vec<String>),
 }
 
@@ -55,7 +55,7 @@ impl Open {
 #[derive(Debug)]
 struct Entry {
     open: Open,
-    /// Hooks that are called later: the event stays open for them.
+    /// Hooks that are called later, for which the event stays open.
     owed: Vec<String>,
 }
 
@@ -83,44 +83,44 @@ impl ByHook {
         }
     }
 
-    /// Whether `hook` has a number below `number`.
+    /// Returns whether `hook` has a number below `number`.
     pub(crate) fn has_before(&self, hook: &str, number: u64) -> bool {
         self.0.get(hook).is_some_and(|numbers| is_before(numbers, number))
     }
 
-    /// How many numbers `hook` has.
+    /// Returns the count of `hook`'s numbers.
     pub(crate) fn count(&self, hook: &str) -> usize {
         self.0.get(hook).map_or(0, BTreeSet::len)
     }
 
-    /// Each hook's lowest number.
+    /// Returns each hook's lowest number.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self.0.iter();
         all.filter_map(|(hook, numbers)| Some((hook.as_str(), *numbers.first()?)))
     }
 }
 
-/// Whether the first of `numbers` comes before `number`.
+/// Returns whether the first of `numbers` comes before `number`.
 fn is_before(numbers: &BTreeSet<u64>, number: u64) -> bool {
     numbers.first().is_some_and(|first| *first < number)
 }
 
-/// The events of one conversation that are not done. What is asked of those before an event is found by hook, however
-/// many they are: an author's hooks may be called later upon a thousand of them.
+/// Events of one conversation that are not done. Queries about earlier events use indices by hook, because there may be
+/// many: an author's hooks may be called later for a thousand of them.
 #[derive(Debug, Default)]
 struct Line {
     entries: HashMap<u64, Entry>,
-    /// Those of which it is not decided which hooks are called now, and which later.
+    /// Numbers of events for which it is not decided which hooks are called now or later.
     undecided: BTreeSet<u64>,
-    /// Those that are open for all hooks but some. They are being evaluated, and few.
+    /// Numbers of events that are open for all hooks but some: those being evaluated, which are few.
     wide: BTreeSet<u64>,
-    /// Those that are open for certain hooks alone, by these.
+    /// Numbers of events that are open for certain hooks alone, by hook.
     narrow: ByHook,
-    /// By the hooks that are called later and for which they are open.
+    /// Numbers of events that are open for a hook that is called later, by hook.
     owed: ByHook,
 }
 
-/// The events of one partition that are not done, by conversation, in the order of the stream.
+/// Events of one partition that are not done, by conversation, in the order of the stream.
 #[derive(Debug, Default)]
 pub struct Order {
     conversations: HashMap<Conversation, Line>,
@@ -128,7 +128,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// The next event of `conversation`, open for every hook. To be called in the order of the stream.
+    /// Enters the next event of `conversation`, open for every hook. Must be called in the order of the stream.
     pub fn enter(&mut self, conversation: Conversation) -> Ticket {
         self.entered += 1;
         let number = self.entered;
@@ -145,14 +145,14 @@ impl Order {
         Ticket { conversation, number }
     }
 
-    /// Whether it is decided of every earlier event of the conversation which hooks are called later.
+    /// Returns whether every earlier event of the conversation has decided which hooks are called later.
     #[must_use]
     pub fn is_turn(&self, ticket: Ticket) -> bool {
         let line = self.conversations.get(&ticket.conversation);
         !line.is_some_and(|line| is_before(&line.undecided, ticket.number))
     }
 
-    /// The hooks `owed` are called later, all others now.
+    /// Decides that the hooks `owed` are called later, and all others now.
     pub fn decide(&mut self, ticket: Ticket, owed: Vec<String>) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
@@ -174,7 +174,7 @@ impl Order {
         }
     }
 
-    /// The hooks for which an earlier event of the conversation is open and called later.
+    /// Returns the hooks that are called later for an earlier, open event of the conversation.
     #[must_use]
     pub fn owed(&self, ticket: Ticket) -> Vec<String> {
         let Some(line) = self.conversations.get(&ticket.conversation) else {
@@ -186,8 +186,8 @@ impl Order {
         owed
     }
 
-    /// From now on the event is open for these hooks alone (those it is already done with excepted), and for those that
-    /// are called later.
+    /// Keeps the event open only for `hooks` (except those it is already done with), and for the hooks that are called
+    /// later.
     pub fn narrow(&mut self, ticket: Ticket, hooks: impl IntoIterator<Item = String>) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
@@ -212,7 +212,7 @@ impl Order {
         entry.open = Open::Only(open);
     }
 
-    /// The event is done with `hook`.
+    /// Records that the event is done with `hook`.
     pub fn done(&mut self, ticket: Ticket, hook: &str) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
@@ -231,7 +231,7 @@ impl Order {
         line.owed.remove(hook, number);
     }
 
-    /// The event is done with every hook.
+    /// Records that the event is done with every hook.
     pub fn leave(&mut self, ticket: Ticket) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
@@ -256,7 +256,8 @@ impl Order {
         }
     }
 
-    /// Whether the event's dispatch of `hook` may go out: no earlier event of the conversation is open for it.
+    /// Returns whether the event's dispatch of `hook` may be published: no earlier event of the conversation is open
+    /// for it.
     #[must_use]
     pub fn is_clear(&self, ticket: Ticket, hook: &str) -> bool {
         let Some(line) = self.conversations.get(&ticket.conversation) else {
@@ -266,7 +267,7 @@ impl Order {
         !line.narrow.has_before(hook, ticket.number) && !line.wide.range(..ticket.number).any(is_open)
     }
 
-    /// Whether no event is under way.
+    /// Returns whether no event is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.conversations.is_empty()
@@ -377,7 +378,7 @@ mod tests {
             })
             .collect();
 
-        // The last first: whoever is looked for stands behind all others.
+        // The last one leaves first, so that each search passes all others.
         let (first, others) = tickets.split_first().expect("some");
         for ticket in others.iter().rev() {
             assert!(!order.is_clear(*ticket, "slow"));

@@ -1,4 +1,4 @@
-//! Where a hook may fetch from: scheme, host and port, as `@allow net=…` and `hooks.grants` name them. *Pure.*
+//! Origins that a hook may fetch from: scheme, host and port, as `@allow net=…` and `hooks.grants` name them. *Pure.*
 
 use std::net::IpAddr;
 
@@ -11,27 +11,27 @@ const MAX_HOST_CHARS: usize = 253;
 const HTTPS_PORT: u16 = 443;
 const HTTP_PORT: u16 = 80;
 
-/// One server: `api.example.com`, `api.example.com:8443`, `http://10.0.0.7:8080`. Without a scheme it is `https`.
+/// One server: `api.example.com`, `api.example.com:8443`, `http://10.0.0.7:8080`. The default scheme is `https`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
-    /// Whether what is said is encrypted.
+    /// Whether the connection is encrypted.
     pub is_https: bool,
-    /// The name, or the IPv4 address, in small letters.
+    /// Name or IPv4 address of the host, in lower case.
     pub host: String,
-    /// The port.
+    /// Port number of the server.
     pub port: u16,
 }
 
-/// A text that names no server.
+/// Error for a text that names no server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a server: expected `host`, `host:port` or `http://host:port`, without a path or a pattern")]
 pub struct ParseOriginError(String);
 
 impl Origin {
-    /// Reads one.
+    /// Parses one origin.
     ///
     /// # Errors
-    /// [`ParseOriginError`].
+    /// Returns [`ParseOriginError`] if `text` is no origin.
     pub fn parse(text: &str) -> Result<Self, ParseOriginError> {
         let fault = || ParseOriginError(text.to_owned());
         let (is_https, rest) = match text.strip_prefix("http://") {
@@ -54,10 +54,10 @@ impl Origin {
         Ok(Self { is_https, host, port })
     }
 
-    /// Reads a list with commas.
+    /// Parses a comma-separated list of origins.
     ///
     /// # Errors
-    /// [`ParseOriginError`] of the first that is none.
+    /// Returns [`ParseOriginError`] for the first part that is no origin.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, ParseOriginError> {
         text.split(',').map(|one| Self::parse(one.trim())).collect()
     }
@@ -80,8 +80,8 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Whether `address` is somewhere on the internet: not this host, its network, or one that providers keep for themselves.
-/// A name that somebody else's server resolves to one of these is not followed there.
+/// Returns whether `address` is on the internet: not this host, its network, or reserved. A name that a foreign DNS
+/// server resolves to a non-public address is not followed there.
 #[must_use]
 pub const fn is_public(address: IpAddr) -> bool {
     match address {
@@ -106,7 +106,7 @@ pub const fn is_public(address: IpAddr) -> bool {
                 return is_public(IpAddr::V4(inner));
             }
 
-            // Global unicast, without what is for documents, tunnels of IPv4 and translation.
+            // Global unicast, except ranges for documentation, tunnels of IPv4 and translation.
             let [first, second, ..] = address.segments();
             first & 0xe000 == 0x2000
                 && !(first == 0x2001 && (second < 0x0200 || second == 0x0db8))

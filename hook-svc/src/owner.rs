@@ -1,15 +1,16 @@
-//! One partition's owner: takes its messages in order, keeps several under way, settles each when its record is stored.
+//! Owner of one partition: takes its messages in order, keeps several under way, settles each when its record is
+//! stored.
 //!
-//! The events of a conversation wait for each other and for no other conversation (`conversations`): a hook that is slow
-//! upon one conversation delays that one alone. An event whose scripts wait, or that waits for an earlier one of its
-//! conversation, gives back what all events share; its author's places bound how many there are (`runner`), and what
-//! finds no place is called later (`owed`).
+//! The events of a conversation wait only for each other (`conversations`): a hook that is slow for one conversation
+//! delays that one alone. An event whose scripts wait, or that waits for an earlier one of its conversation, gives back
+//! the resources that all events share; its author's places limit their number (`runner`), and hooks without a place
+//! are called later (`owed`).
 //!
-//! What stops a partition from being blocked: a message that cannot be read goes to the dead letters at once; one
-//! that keeps failing, after some tries in place (so that its conversation's order holds and all others go on);
-//! one that keeps killing its owner, after some unclean take-overs. To find the killer among the messages under
-//! way, the first undone one of every ownership is noted; where it was noted before, the messages that may have
-//! been under way then are handled one by one, each noted before it is tried.
+//! Three rules keep a partition from being blocked. A message that cannot be read becomes a dead letter at once. One
+//! that keeps failing does so after some tries in place (so that its conversation's order holds and all others go on).
+//! One that keeps killing its owner does so after some unclean take-overs. To find the killer among the messages under
+//! way, the first undone one of every ownership is noted; if it was noted before, the messages that may have been under
+//! way then are handled one by one, each noted before it is tried.
 
 mod owed;
 mod shift;
@@ -43,36 +44,36 @@ use crate::task::{Lent, Pass, Task, key_of};
 /// Name of this service in dead letters.
 pub(crate) const SERVICE: &str = "hook-svc";
 
-/// Unclean take-overs after which a message is given up.
+/// Number of unclean take-overs after which a message is given up.
 const MAX_UNCLEAN: u32 = 3;
 
-/// Wait before the second try in place; it doubles.
+/// Wait before the second try in place; each further wait is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Longest wait between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
-/// Events that this replica keeps in memory, whatever partition they are of.
+/// Most events that this replica keeps in memory, over all partitions.
 const MAX_IN_MEMORY: usize = 4_096;
 
-/// How long the owner tries to note that it ended in good order.
+/// Time limit for recording that the owner ended cleanly.
 const NOTE: Duration = Duration::from_secs(1);
 
-/// Handles whole partitions; shared by all of them.
+/// Owner of all partitions of this replica.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) evaluator: Evaluator,
-    /// Bounds the events that this replica evaluates at once.
+    /// Limits the events that this replica evaluates at once.
     in_flight: Arc<Semaphore>,
-    /// The places of conversations that have many events under way: half of all, so that others find one free.
+    /// Places of conversations that have many events under way: half of all, so that others find a free one.
     shared_places: Arc<Semaphore>,
-    /// Bounds the events that this replica keeps in memory.
+    /// Limits the events that this replica keeps in memory.
     in_memory: Arc<Semaphore>,
-    /// Memory of those of them that wait for an earlier one of their conversation, whose script waits.
+    /// Memory of events that wait for an earlier one of their conversation whose script waits.
     held_back: Arc<Semaphore>,
     /// Most events of one conversation in memory.
     per_conversation: usize,
-    /// How long messages under way may take to end once the partition is given back.
+    /// Time limit for messages under way once the partition is given back.
     drain: Duration,
 }
 
@@ -96,10 +97,10 @@ impl Owner {
         let mut shift = Shift::of(&owned, self.per_conversation);
         let mut running = FuturesUnordered::new();
 
-        // Dropped at the end, wherever they stand: the next owner makes them again.
+        // Dropped at the end in any state: the next owner makes them again.
         let mut owing = FuturesUnordered::new();
         loop {
-            // One by one where care is taken: whoever is under way when the owner dies is known.
+            // In careful mode messages run one by one, so that the one under way when the owner dies is known.
             let is_full = shift.careful && !running.is_empty();
             let came = tokio::select! {
                 biased;
@@ -127,7 +128,7 @@ impl Owner {
                 owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.again()));
             }
 
-            // Until one of those that had found no room goes on: what begins brings the loop here again for the next.
+            // Wakes conversations until one of them starts a job; when it ends, the loop wakes the next.
             while let Some(woken) = shift.owed.wake() {
                 let of_woken = self.jobs(&mut shift, &owned, Some(woken));
                 let goes_on = !of_woken.is_empty();
@@ -157,14 +158,14 @@ impl Owner {
         }
     }
 
-    /// The next message, once there is memory for it.
+    /// Returns the next message, once there is memory for it.
     async fn next(&self, owned: &mut Owned) -> Option<(Incoming, OwnedSemaphorePermit)> {
-        // Never closed.
+        // The semaphore is never closed.
         let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok()?;
         Some((owned.next().await?, memory))
     }
 
-    /// Takes a message that has just come. Returns the conversation in which something may begin now.
+    /// Takes a message that has just arrived. Returns the conversation in which an event may begin now.
     async fn take(
         &self,
         shift: &mut Shift,
@@ -205,7 +206,7 @@ impl Owner {
         }
     }
 
-    /// Puts an event among those of its conversation that wait, unless it was done before.
+    /// Adds an event to those of its conversation that wait, unless it was done before.
     async fn hold(
         &self,
         shift: &mut Shift,
@@ -229,7 +230,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Notes what has come of a job. Returns the conversation in which something may begin now.
+    /// Records the end of a job. Returns the conversation in which an event may begin now.
     async fn after(
         &self,
         shift: &mut Shift,
@@ -252,7 +253,7 @@ impl Owner {
 
         match read_again {
             None => tracing::debug!(partition = shift.partition, "event no longer in its stream"),
-            // It could be read before: its conversation was known.
+            // The message was readable before, so its conversation was known.
             Some(reread) => {
                 let (incoming, memory) = *reread;
                 match read(&incoming, self.evaluator.performer.bus.trust()) {
@@ -265,7 +266,8 @@ impl Owner {
         Ok(Some(conversation))
     }
 
-    /// Returns what begins now: messages of no conversation, and those of `conversation` for which there is room.
+    /// Returns the jobs that begin now: messages of no conversation, and those of `conversation` for which there is
+    /// room.
     fn jobs(&self, shift: &mut Shift, owned: &Owned, conversation: Option<Conversation>) -> Vec<Job> {
         let apart = std::mem::take(&mut shift.apart).into_iter();
         let mut jobs: Vec<Job> = apart.map(|held| Job::Perform(Box::new(held), None)).collect();
@@ -298,7 +300,7 @@ impl Owner {
         jobs
     }
 
-    /// Decides how a message is to be handled; none if it was done before.
+    /// Decides how to handle a message; returns `None` if it was done before.
     async fn admit(
         &self,
         shift: &mut Shift,
@@ -332,13 +334,14 @@ impl Owner {
             return Ok(Some(Work::Event(Box::new(task))));
         };
 
+        // Only the first undone message of an ownership is noted, unless care is taken.
         if shift.noted && !shift.careful {
             return Ok(Some(Work::Event(Box::new(task))));
         }
 
         match self.evaluator.marker_of(&task, inherited).await? {
             Marker::None => task.marker_read = true,
-            // What it owes is called again, and may have ended its owner as well as any other.
+            // Its owed evaluations are made again, and may crash the owner like any other.
             Marker::Owes(_) => {}
             Marker::Done => {
                 self.evaluator.performer.meters.already_done.increment(1);
@@ -366,7 +369,8 @@ impl Owner {
         Ok(Some(Work::Event(Box::new(task))))
     }
 
-    /// What a former owner may have left of `incoming`; none where it cannot have handled it.
+    /// Returns the state that a former owner may have left for `incoming`; `None` if it cannot have handled the
+    /// message.
     async fn inherited(&self, shift: &mut Shift, incoming: &Incoming) -> Option<Inherited> {
         if incoming.sequence > shift.replay_through {
             return None;
@@ -377,7 +381,7 @@ impl Owner {
             None => {
                 let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
                 let asked = Inherited::of_former_owners(bus, projection, shift.partition).await;
-                // What is recorded from now on tells a successor as much as what was recorded before.
+                // Records from now on show a successor as much as the former ones did.
                 shift.through.fetch_max(asked.named().unwrap_or(0), Ordering::Relaxed);
                 *shift.inherited.insert(asked)
             }
@@ -386,7 +390,7 @@ impl Owner {
         shift.may_be_done(incoming, inherited.named()).then_some(inherited)
     }
 
-    /// Does one job.
+    /// Performs one job.
     async fn perform(&self, job: Job) -> Ended {
         match job {
             Job::Perform(held, place) => {
@@ -403,7 +407,7 @@ impl Owner {
                 Ended::Performed(conversation, owed.map(Box::new))
             }
             Job::Read(conversation, numbers, again) => {
-                // Never closed.
+                // The semaphore is never closed.
                 let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok();
                 let incoming = self.read_again(numbers, &again).await;
                 Ended::Read(conversation, incoming.zip(memory).map(Box::new))
@@ -411,7 +415,7 @@ impl Owner {
         }
     }
 
-    /// Reads a message again of which only the numbers were kept; none if it is gone.
+    /// Reads a message again of which only the numbers were kept; returns `None` if it is gone.
     async fn read_again(&self, numbers: Numbers, again: &Again) -> Option<Incoming> {
         let mut wait = FIRST_PAUSE;
         loop {
@@ -427,9 +431,9 @@ impl Owner {
         }
     }
 
-    /// Brings an event to its end, on one of the places that conversations share or without. Returns what it owes.
+    /// Evaluates an event to its end, with or without one of the shared places. Returns the evaluations that it owes.
     async fn event(&self, task: Task, place: Option<OwnedSemaphorePermit>) -> Option<OwedEvent> {
-        // Closed only after every partition has ended.
+        // The semaphore is closed only after every partition has ended.
         let slot = Arc::clone(&self.in_flight).acquire_owned().await.ok()?;
         task.lent.begin(slot, place);
 
@@ -454,7 +458,7 @@ impl Owner {
         deferred.map(|hooks| OwedEvent::of(task, hooks, self.evaluator.clock.monotonic()))
     }
 
-    /// Tries `task` until it comes to an end. Returns the hooks that are called later.
+    /// Tries `task` until it ends. Returns the hooks that are called later.
     async fn try_until_done(&self, task: &Task, carrier: &Carrier) -> Option<Vec<String>> {
         let mut patience = Patience::default();
         let mut again = false;
@@ -499,7 +503,7 @@ impl Owner {
         }
     }
 
-    /// The whole message goes to the dead letters, then it is done with.
+    /// Publishes the whole message as a dead letter, then terminates it.
     async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
         self.evaluator.performer.meters.dead.increment(1);
         let event_id = incoming.headers.event_id();
@@ -510,7 +514,7 @@ impl Owner {
             let letter = bus.dead_letter(SERVICE, incoming, verdict, self.evaluator.clock.now());
             match letter.await {
                 Ok(()) => break,
-                // The event itself stays in its stream for ever; holding up all others would help nobody.
+                // The event itself stays in its stream; blocking all others would not help.
                 Err(error @ PublishError::TooLarge { .. }) => {
                     tracing::error!(
                         event_id, sequence = incoming.sequence, %error, "dead letter is too large to store"

@@ -1,5 +1,5 @@
-//! How often hooks passed, until it is told: a pass alone costs two additions, and a record tells about those of the
-//! last second. *Pure.*
+//! Counts passes until they are reported: a pass alone costs two additions, and a record reports those of the last
+//! second. *Pure.*
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use shared::model::invocation::{HookPasses, MAX_TOLD_LATENCIES};
 
 use crate::runner::HookSet;
 
-/// How often passes are told.
+/// Interval at which passes are reported.
 const TELL: Duration = Duration::from_secs(1);
 
-/// Passes of the hooks of one set that were not told yet.
+/// Passes of the hooks of one set that were not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Passes {
     set: Arc<HookSet>,
-    /// By index into the set.
+    /// Counts by index into the set.
     hooks: Vec<Untold>,
     told: Option<Instant>,
 }
@@ -23,15 +23,15 @@ pub(crate) struct Passes {
 #[derive(Debug, Clone, Copy, Default)]
 struct Untold {
     count: u32,
-    /// A ring: the latest stands at `count - 1`, taken modulo its length.
+    /// Ring buffer: the latest is at `count - 1` modulo its length.
     latencies_us: [u32; MAX_TOLD_LATENCIES],
 }
 
 impl Passes {
-    /// Hook `index` of `set` passed.
+    /// Counts a pass of hook `index` of `set`.
     pub(crate) fn passed(&mut self, set: &Arc<HookSet>, index: usize, latency_us: u32) {
         if !Arc::ptr_eq(&self.set, set) {
-            // What is left of the former set is a second's worth at most, and is dropped with it.
+            // The rest of the former set is at most a second's worth, and is dropped with it.
             self.set = Arc::clone(set);
             self.hooks.clear();
             self.hooks.resize(set.hooks().len(), Untold::default());
@@ -43,7 +43,7 @@ impl Passes {
         }
     }
 
-    /// What is to be told `now`; empty where something was told less than a second ago.
+    /// Returns the passes to report at `now`; empty if some were reported less than a second ago.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<HookPasses> {
         if self.told.is_some_and(|told| now.saturating_duration_since(told) < TELL) {
             return Vec::new();

@@ -1,7 +1,7 @@
-//! How long an event is tried again in place before it is given up. *Pure.*
+//! Limits how long an event is tried again in place before it is given up. *Pure.*
 //!
-//! Meanwhile the later events of its conversation wait for it, for as long at most as the slowest hook that sees it may
-//! take (where none sees it, tries alone count); that the bus is away is nobody's failure and does not count.
+//! Meanwhile the later events of its conversation wait for it, at most as long as the slowest hook that sees it may
+//! take (if none sees it, only tries count). Time when the bus is unavailable does not count.
 //!
 //! Source: `docs/design/hooks.md` §3.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Tries in place after which an event is given up.
 const MAX_TRIES: u32 = 5;
 
-/// See the module.
+/// Retries of one event; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     tries: u32,
@@ -18,8 +18,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// A try failed at `now` although the bus answers; whether it was the last. `longest`: what the hooks that see the
-    /// event may take; zero = none sees it.
+    /// Records a try that failed at `now` although the bus was available. Returns whether it was the last. `longest`:
+    /// the longest time-out of the hooks that see the event; zero if none does.
     pub(crate) fn ends(&mut self, now: Instant, longest: Duration) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.tries += 1;
@@ -27,12 +27,12 @@ impl Patience {
         self.tries >= MAX_TRIES || (self.tries > 1 && is_spent)
     }
 
-    /// The bus did not answer: time begins anew.
+    /// Resets the time, because the bus was unavailable.
     pub(crate) const fn bus_was_away(&mut self) {
         self.failing_since = None;
     }
 
-    /// How often it failed.
+    /// Returns the number of failed tries.
     pub(crate) const fn tries(&self) -> u32 {
         self.tries
     }

@@ -1,10 +1,10 @@
-//! Which declarative rules an event meets, decided before any script runs: `@match` of hook files and routing bindings.
+//! Declarative rules that an event meets, decided before any script runs: `@match` of hook files and routing bindings.
 //! *Pure.*
 //!
-//! A [`Rule`] is a conjunction of predicates, each a field and the patterns one of whose values it must have. An
-//! [`Index`] files every rule under its most selective predicate (an exact value, a beginning, or a substring of the
-//! text), so that an event looks at the few rules that can be meant and verifies those alone: ten thousand rules cost
-//! microseconds an event.
+//! A [`Rule`] is a conjunction of predicates, each a field and patterns of which one must match one of its values. An
+//! [`Index`] files every rule under its most selective predicate (an exact value, a prefix, or a substring of the
+//! text), so that only the few candidate rules are verified for an event: ten thousand rules cost microseconds per
+//! event.
 //!
 //! Source: `docs/design/hooks.md` §8; `docs/contribute/nats-facts.md` "Bun" (native matching).
 

@@ -1,10 +1,10 @@
-//! The hook registry as this replica sees it: KV `hooks` and `hook_state`, watched, made into the current roster.
+//! View of the hook registry on this replica: KV `hooks` and `hook_state` are watched and made into the current roster.
 //!
-//! A change is in force within a second: the watch tells it, changes that arrive together are taken together, the
-//! workers load the new set, and events handed over afterwards are evaluated against it. Those in flight keep the
-//! set they began with, so nothing is lost or seen twice.
+//! A change is in force within a second: the watch reports it, changes that arrive together are applied together, the
+//! workers load the new set, and events handed over afterwards are evaluated against it. Events in flight keep the set
+//! they began with, so nothing is lost or seen twice.
 //!
-//! KV decides only by compare-and-set; what a watch told may be old and is never the ground of a decision.
+//! Every decision is a compare-and-set in KV; a watched value may be old and is never the basis of a decision.
 
 mod view;
 
@@ -33,31 +33,31 @@ use crate::timers;
 pub use view::Reached;
 use view::{Change, View, forward, synced_again};
 
-/// How long after a change further ones are awaited, so that a whole directory is loaded at once.
+/// Wait after a change for further ones, so that a whole directory is loaded at once.
 const COALESCE: Duration = Duration::from_millis(25);
 
-/// Changes that wait to be taken in; the watch waits beyond that.
+/// Most changes that wait to be applied; beyond that the watch waits.
 const CHANGES: usize = 4_096;
 
-/// Rosters kept for events that began with them.
+/// Number of rosters kept for events that began with them.
 const KEPT_ROSTERS: usize = 16;
 
-/// How often a compare-and-set is tried again after a conflict.
+/// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
 
-/// How long until a set that the workers did not take is offered again.
+/// Pause before a set that the workers did not load is offered again.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
-/// What became of a hook's wish to fire for the last time.
+/// Outcome of a hook's last fire.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LastFire {
-    /// The event won; this result counts.
+    /// The event won, and this result counts.
     Won(Box<HookResult>),
-    /// Nothing comes of it, for this reason.
+    /// The fire is suppressed, for this reason.
     Lost(&'static str),
 }
 
-/// The registry as this replica sees it; cheap to clone.
+/// View of the registry on this replica; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
@@ -69,31 +69,31 @@ struct Inner {
     states: Kv<HookState>,
     bus: Bus,
     pool: Pools,
-    /// Newest last; never empty.
+    /// Rosters, the newest last; never empty.
     rosters: Mutex<VecDeque<Arc<Roster>>>,
     tallies: Mutex<HashMap<String, Tally>>,
     listed: watch::Sender<Listed>,
     /// Time zone of schedules that name none.
     zone: String,
-    /// The schedules of all hooks; none until the registry is known.
+    /// Schedules of all hooks; `None` until the registry is known.
     schedules: watch::Sender<Option<Vec<ScheduleSpec>>>,
 }
 
-/// Every hook of the registry and what became of it.
+/// Every hook of the registry with its run-time state.
 pub type Listed = Arc<Vec<(HookRecord, HookState)>>;
 
-/// Whether the workers have taken a set of hooks.
+/// Result of handing a set of hooks to the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taken {
     Not,
-    /// Those of some authors are not run.
+    /// The hooks of some authors are not run.
     Partly,
     Whole,
 }
 
 impl Registry {
-    /// The registry on `bus`, empty until [`Registry::follow`] has heard of it; `pool` evaluates its hooks, whose
-    /// schedules are in `zone` where they name none.
+    /// Creates the view on `bus`, empty until [`Registry::follow`] has read it. `pool` evaluates its hooks; `zone` is
+    /// the time zone of schedules that name none.
     #[must_use]
     pub fn new(bus: &Bus, pool: Pools, zone: &str) -> Self {
         let inner = Inner {
@@ -111,9 +111,9 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Follows both buckets for ever; `loaded` says up to where in `hooks` the workers have taken them, and `era` how often
-    /// that bucket turned out to be another one. Of another one nothing is in force before the hooks directory, if there
-    /// is one, is `synced` into it: until then the former hooks are.
+    /// Follows both buckets; never returns. `loaded` receives the revision of `hooks` that the workers have loaded, and
+    /// `era` the number of times that the bucket was replaced. After a replacement the former hooks stay in force until
+    /// the hooks directory, if there is one, is `synced` into the new bucket.
     pub async fn follow(
         &self,
         loaded: watch::Sender<Option<Reached>>,
@@ -159,7 +159,8 @@ impl Registry {
         }
     }
 
-    /// Keeps KV `schedules` equal to what the hooks say, for ever. Every replica does, with the same outcome.
+    /// Keeps KV `schedules` equal to the hooks' schedules; never returns. Every replica does this, with the same
+    /// outcome.
     pub async fn keep_schedules(&self, clock: SharedClock) {
         let book = ScheduleBook::new(&self.inner.bus);
         let mut told = self.inner.schedules.subscribe();
@@ -198,8 +199,8 @@ impl Registry {
         });
     }
 
-    /// Puts the roster of `view` in force, also where nothing has changed if it is to be tried `again`; answers whether
-    /// the workers took its hooks.
+    /// Puts the roster of `view` in force, even if it is unchanged when `again` is true. Returns whether the workers
+    /// loaded its hooks.
     async fn load(&self, view: &View, again: bool) -> Taken {
         let former = self.current();
         let mut roster = Roster::of(&view.records, &view.states, &view.channels);
@@ -209,6 +210,7 @@ impl Registry {
         }
 
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
+        // The roster must be found as soon as the workers evaluate events against its set.
         self.keep(Arc::new(roster));
 
         let mut taken = Taken::Whole;
@@ -228,7 +230,7 @@ impl Registry {
         }
 
         if changed {
-            // What was told before the set was in force reached nobody.
+            // Counters sent before the set was in force reached no worker.
             for (key, state) in &view.states {
                 view.count(key, state, &self.inner.pool);
             }
@@ -246,7 +248,7 @@ impl Registry {
         taken
     }
 
-    /// All hooks as the watches have told, whether or not they see events.
+    /// Returns a receiver of all hooks in the watched state, including those that see no events.
     #[must_use]
     pub fn listed(&self) -> watch::Receiver<Listed> {
         self.inner.listed.subscribe()
@@ -260,14 +262,14 @@ impl Registry {
         }
     }
 
-    /// The newest roster.
+    /// Returns the newest roster.
     #[must_use]
     pub fn current(&self) -> Arc<Roster> {
         let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
         rosters.back().map(Arc::clone).unwrap_or_default()
     }
 
-    /// The roster whose set is `set`; the newest where it is no longer kept.
+    /// Returns the roster whose set is `set`; the newest if that is no longer kept.
     #[must_use]
     pub fn roster_of(&self, set: &Arc<HookSet>) -> Arc<Roster> {
         let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,11 +277,11 @@ impl Registry {
         known.or(rosters.back()).map(Arc::clone).unwrap_or_default()
     }
 
-    /// Decides the last fire of the hook of this id that was made then, upon the occurrence `key`: stored, and the hook
-    /// disabled, before this returns.
+    /// Decides the last fire of the hook `hook_id` created at `made_at`, for the occurrence `key`. The decision is
+    /// stored, and the hook disabled, before this returns.
     ///
     /// # Errors
-    /// [`CasError`] where the bucket cannot be asked, or others keep winning the race.
+    /// Returns [`CasError`] if the bucket is unavailable, or after too many conflicts.
     pub async fn last_fire(
         &self,
         (hook_id, made_at): (&str, UnixMillis),
@@ -314,7 +316,7 @@ impl Registry {
         Ok(decided)
     }
 
-    /// Disables the hook `hook_id` that was made then, which asked for it without firing.
+    /// Disables the hook `hook_id` created at `made_at`, which asked for it without firing.
     ///
     /// # Errors
     /// As [`Registry::last_fire`].
@@ -327,12 +329,12 @@ impl Registry {
         retired.await.map(drop)
     }
 
-    /// Counts a fire of `hook_id`, which reads its counters, upon the occurrence `key`: stored once, and told to the
-    /// workers, before this returns. What cannot be stored is noted as of any other hook: a counter is not worth an
-    /// event.
+    /// Counts a fire of `hook_id`, which reads its counters, for the occurrence `key`. The count is stored once, and
+    /// sent to the workers, before this returns. After a failed write the fire is noted as for any other hook: a
+    /// counter is not worth an event.
     ///
     /// # Errors
-    /// [`CasError::Read`] where the bus does not answer: nothing is noted then, for the event is tried again.
+    /// Returns [`CasError::Read`] if the bus is unavailable: nothing is noted then, because the event is tried again.
     pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) -> Result<(), CasError> {
         let mut counters = None;
         let count = |state: Option<&HookState>| {
@@ -370,7 +372,7 @@ impl Registry {
         self.tally(hook_id, |tally| tally.last_error = Some(error.to_owned()));
     }
 
-    /// Writes down what was noted since the last time. What cannot be written is kept for the next.
+    /// Writes the counters noted since the last time. A counter that cannot be written is kept for the next time.
     pub async fn flush(&self) {
         let tallies = std::mem::take(&mut *self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner));
         for (hook_id, tally) in tallies {
@@ -402,7 +404,7 @@ impl Registry {
     }
 }
 
-/// Says which hooks begin or cease to wait for a channel, once each; `told` is what was said before.
+/// Logs the hooks that begin or stop waiting for a channel, once each; `told` holds those logged before.
 fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
     let enabled = view.records.values().filter(|record| record.enabled);
     let waiting: BTreeMap<String, String> = enabled
@@ -423,7 +425,7 @@ fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
     *told = waiting;
 }
 
-/// Compare-and-set of a hook's state, until it succeeds or `next` wants nothing changed.
+/// Changes a hook's state by compare-and-set until it succeeds or `next` returns no change.
 pub(crate) async fn change_state(
     states: &Kv<HookState>,
     hook_id: &str,
@@ -432,7 +434,7 @@ pub(crate) async fn change_state(
     change_meant(states, None, hook_id, next).await.map(drop)
 }
 
-/// The one hook that is meant, of all that there were of its name.
+/// Identifies one hook among all that have had its name.
 #[derive(Clone, Copy)]
 struct Meant<'a> {
     hooks: &'a Kv<HookRecord>,
@@ -440,14 +442,15 @@ struct Meant<'a> {
 }
 
 impl Meant<'_> {
-    /// Whether the registry holds it still, as the leader says; what is no entry of the registry has no name to lose.
+    /// Returns whether the registry still holds the hook, read from the leader; true for a hook that has no entry
+    /// there.
     async fn is_there(self, key: &str) -> Result<bool, CasError> {
         let (entry, _) = self.hooks.find(key).await?;
         Ok(entry.is_none_or(|record| record.created_at == self.made_at && !is_deleted(&record)))
     }
 }
 
-/// As [`change_state`]; false where nothing was changed because the hook that is `meant` is not there any more.
+/// As [`change_state`]. Returns false if nothing was changed because the hook `meant` no longer exists.
 async fn change_meant(
     states: &Kv<HookState>,
     meant: Option<Meant<'_>>,
@@ -462,8 +465,8 @@ async fn change_meant(
             return Ok(true);
         };
 
-        // After the state was read: whoever makes another hook of this name writes the state first, and what is written
-        // below on the older revision is refused.
+        // This check comes after the state was read: a replica that creates another hook of this name writes the state
+        // first, so the write below, on the older revision, is refused.
         if let Some(meant) = meant
             && !meant.is_there(&key).await?
         {

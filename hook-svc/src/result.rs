@@ -1,8 +1,8 @@
-//! What a script answered, judged: JSON in either spelling becomes a [`HookResult`]. *Pure.*
+//! Validation of a script's result: JSON in either spelling becomes a [`HookResult`]. *Pure.*
 //!
-//! Source: `docs/design/hooks.md` §2; seed 001 §2 (the unified spelling); seed 003 §8.3 (the older one). Nothing
-//! unknown or contradictory is passed over: a typed error names the field. Where a hook does not fire, only `fire` and
-//! `disableHook` are looked at.
+//! Source: `docs/design/hooks.md` §2; seed 001 §2 (the unified spelling); seed 003 §8.3 (the older one). Unknown or
+//! contradictory fields are never ignored: a typed error names the field. If a hook does not fire, only `fire` and
+//! `disableHook` are read.
 
 mod spelling;
 
@@ -19,59 +19,59 @@ use self::spelling::Fields;
 /// Longest result, in bytes of JSON.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;
 
-/// Longest persona, session key, thread or peer, in bytes: what a subject may carry with room to spare.
+/// Longest persona, session key, thread or peer, in bytes; it fits into a subject with room to spare.
 pub const MAX_KEY_BYTES: usize = 512;
 
-/// Why an answer is no hook result.
+/// Reason why a value is no hook result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResultError {
-    /// Longer than allowed.
+    /// The result is longer than allowed.
     #[error("the result has {0} bytes; at most {MAX_RESULT_BYTES} are allowed")]
     TooLong(usize),
-    /// Not JSON.
+    /// The result is not JSON.
     #[error("the result is not JSON: {0}")]
     NotJson(String),
-    /// Something else than an object.
+    /// A value is not an object.
     #[error("{at} is {found}, expected an object")]
     NotAnObject {
-        /// Where.
+        /// Name of the value.
         at: &'static str,
-        /// What it is.
+        /// Type that was found.
         found: &'static str,
     },
-    /// A field that no result has.
+    /// A field is unknown.
     #[error("unknown field `{0}`")]
     UnknownField(String),
-    /// A field whose value does not fit.
+    /// The value of a field is invalid.
     #[error("`{field}`: {problem}")]
     Malformed {
-        /// Which.
+        /// Name of the field.
         field: String,
-        /// Why.
+        /// Description of the problem.
         problem: String,
     },
-    /// A field given in both spellings, with different values.
+    /// A field is given in both spellings, with different values.
     #[error("`{one}` and `{other}` name the same field with different values")]
     Contradiction {
-        /// One spelling.
+        /// Name in one spelling.
         one: String,
-        /// The other.
+        /// Name in the other spelling.
         other: String,
     },
-    /// A key that cannot name a session, persona, peer or thread.
+    /// A key cannot name a session, persona, peer or thread.
     #[error("`{field}` {problem}")]
     BadKey {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// Why.
+        /// Description of the problem.
         problem: &'static str,
     },
 }
 
-/// Judges what a script answered.
+/// Validates the result of a script.
 ///
 /// # Errors
-/// [`InvalidResultError`] names the field that does not fit.
+/// Returns [`InvalidResultError`], which names the invalid field.
 pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
     if json.len() > MAX_RESULT_BYTES {
         return Err(InvalidResultError::TooLong(json.len()));
@@ -113,7 +113,7 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
     })
 }
 
-/// The older spelling's `routing.mode`.
+/// Values of the older spelling's `routing.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RoutingMode {

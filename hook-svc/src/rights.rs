@@ -1,8 +1,9 @@
-//! What a hook may do, by whose word it is. *Pure.*
+//! Rights of a hook, by its author. *Pure.*
 //!
-//! An operator's hook has its permissions as written. A hook that an agent made is bounded by the turn in which it was
-//! made, and, unless the owner alone spoke there, by the sender of the event; it answers only where the event happened
-//! or where it was made, and brings no system prompt of its own. Source: `docs/design/trust.md` §1; seed 001 §4.
+//! An operator's hook has its permissions as written. A hook that an agent made is limited by the turn in which it was
+//! made, and, unless the owner alone wrote there, by the sender of the event. It answers only in the conversation of
+//! the event or the one in which it was made, and adds no system prompt of its own. Source: `docs/design/trust.md` §1;
+//! seed 001 §4.
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, Event};
@@ -15,12 +16,12 @@ use shared::model::session::{MAIN, SessionRef};
 use crate::roster::Author;
 use crate::routing::{Deliveries, Fire, Rules, derive_session, is_owners};
 
-/// Whether one of our own services said it: a timer, an agent, the delivery of a part.
+/// Returns whether the event comes from one of our own services: a timer, an agent, the delivery of a part.
 fn is_of_system(event: &Event) -> bool {
     event.origin == Origin::System
 }
 
-/// What the turn of `fire` may do, before presets complete it.
+/// Returns the permissions of the turn of `fire`, before presets complete them.
 #[must_use]
 pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
     let sender = rules.identities.default_permissions(fire.event);
@@ -33,7 +34,7 @@ pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
     let least = PermissionSet::default();
     let had = made_in.map_or(&least, |made_in| &made_in.permissions);
 
-    // Nobody writes a timer's event, or an agent's: the author speaks there.
+    // A timer's or an agent's event has no sender: the hook's author counts as the sender.
     let sender = if is_of_system(fire.event) { had } else { &sender };
     let mut sets = vec![own.unwrap_or(sender), had];
     if !made_in.is_some_and(|made_in| made_in.is_owners) {
@@ -43,8 +44,8 @@ pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
     merged(&sets, &rules.presets)
 }
 
-/// Why `fire` makes no dispatch: its hook, which an agent made, wants to answer where it may not, or to speak in a
-/// session of others, the owner's among them. None if it may.
+/// Returns the reason why `fire` must not make a dispatch: its hook, which an agent made, wants to answer in a
+/// conversation, or write in a session of others (the owner's included), that it may not use. Returns `None` if it may.
 #[must_use]
 pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
     let Author::Agent { name, made_in } = fire.traits.author.as_ref() else {
@@ -82,7 +83,7 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
     })
 }
 
-/// Whether `fire` is of an operator's hook that puts somebody who is not the owner into the owner's session.
+/// Returns whether `fire` is of an operator's hook that routes a person other than the owner into the owner's session.
 #[must_use]
 pub fn opens_main(fire: &Fire<'_>, rules: &Rules) -> bool {
     *fire.traits.author == Author::Operator
@@ -91,7 +92,8 @@ pub fn opens_main(fire: &Fire<'_>, rules: &Rules) -> bool {
         && !is_owners(fire.event, &rules.identities)
 }
 
-/// The session of an agent's hook upon a timer or an agent's message, where the hook names none: that of its author.
+/// Returns the session of an agent's hook for an event of a timer or an agent, if the hook names none: that of its
+/// author.
 #[must_use]
 pub fn authors_session<'a>(fire: &'a Fire<'_>) -> Option<&'a SessionRef> {
     let Author::Agent { name: _, made_in } = fire.traits.author.as_ref() else {
@@ -101,7 +103,8 @@ pub fn authors_session<'a>(fire: &'a Fire<'_>) -> Option<&'a SessionRef> {
     Some(session)
 }
 
-/// What `fire` adds to the system prompt: an operator's hook its words, another's as a note that says whose it is.
+/// Returns the text that `fire` adds to the system prompt: an operator's hook its own, another's as a note that names
+/// its author.
 #[must_use]
 pub fn prompt(fire: &Fire<'_>, text: Option<String>) -> Option<String> {
     let text = text?;
@@ -109,7 +112,7 @@ pub fn prompt(fire: &Fire<'_>, text: Option<String>) -> Option<String> {
         Author::Operator => Some(text),
         Author::Agent { name, made_in: _ } => {
             let (hook, name) = (fire.hook_id, name.escape_debug());
-            // Quoted line by line, so that nothing in it looks like a section of the prompt.
+            // Each line is quoted, so that nothing in it looks like a section of the prompt.
             let quoted: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
             let quoted = quoted.join("\n");
 
@@ -120,12 +123,12 @@ pub fn prompt(fire: &Fire<'_>, text: Option<String>) -> Option<String> {
     }
 }
 
-/// The session of a conversation that an agent's hook names, if it is neither the event's nor the one in which the hook
-/// was made: it would read what others said there. Names of other kinds are free, and whether `main` may be named is
-/// another question.
+/// Returns the session of a conversation that an agent's hook names, if it is neither the event's nor the one in which
+/// the hook was made: the hook would read the messages of others there. Other session names are free, and `main` is
+/// checked separately.
 fn foreign_session<'a>(fire: &'a Fire<'_>, made_in: Option<&MadeIn>, rules: &Rules) -> Option<&'a str> {
     let routing = fire.result.routing.as_ref()?;
-    // Keys of conversations have a channel before the first colon.
+    // A conversation's key has a channel before the first colon.
     let named = routing.session.as_deref()?;
     if is_main(named) || !named.contains(':') {
         return None;
@@ -156,7 +159,7 @@ fn happened(event: &Event) -> DeliveryContext {
     }
 }
 
-/// Whether both are one conversation; its threads belong to it.
+/// Returns whether both are the same conversation; its threads belong to it.
 fn is_same(one: &DeliveryContext, other: &DeliveryContext) -> bool {
     let place = |at: &DeliveryContext| {
         let account = at.account_id.clone().unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());

@@ -1,4 +1,4 @@
-//! Which hooks see events: the registry's records and their run-time states, made into one set. *Pure.*
+//! Roster of the hooks that see events, made from the registry's records and their run-time states. *Pure.*
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,39 +15,40 @@ use crate::once::StoredFire;
 use crate::prefilter::Rule;
 use crate::runner::{HookSet, HookSource, Sees, reads_counters};
 
-/// Whose word a hook is.
+/// Author of a hook, on whose authority it acts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Author {
-    /// An operator's.
+    /// An operator wrote the hook.
     Operator,
-    /// An agent's, or that of somebody else who is no operator.
+    /// An agent, or another person who is no operator, wrote the hook.
     Agent {
-        /// Who, as `created_by` says.
+        /// Name of the author, from `created_by`.
         name: String,
-        /// The turn in which they made it; none where nobody knows: then the hook has the least rights.
+        /// Turn in which the hook was made; if it is unknown, the hook has the least rights.
         made_in: Option<Box<MadeIn>>,
     },
 }
 
-/// What the runner need not know of a hook.
+/// Traits of a hook that the runner does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traits {
-    /// `@priority`.
+    /// Priority of its dispatches, from `@priority`.
     pub priority: i32,
-    /// `@fallback`.
+    /// Whether it is a `@fallback` hook.
     pub fallback: bool,
-    /// `@mode one-shot`.
+    /// Whether it fires once only (`@mode one-shot`).
     pub one_shot: bool,
-    /// Who wrote it: what it may do follows from that.
+    /// Author of the hook, which determines its rights.
     pub author: Arc<Author>,
-    /// Its source speaks of how often or when it fired: each of its fires is counted before its dispatch is stored.
+    /// Whether its source mentions how often or when it fired: each of its fires is then counted before its dispatch is
+    /// stored.
     pub reads_counters: bool,
-    /// When it was made: what tells it from another of its name.
+    /// Time of creation, which tells it from another hook of its name.
     pub made_at: UnixMillis,
 }
 
 impl Default for Traits {
-    /// Of a hook that the registry does not know any more.
+    /// Returns the traits of a hook that the registry no longer has.
     fn default() -> Self {
         Self {
             priority: 50,
@@ -63,21 +64,21 @@ impl Default for Traits {
     }
 }
 
-/// The registry at one instant. Keys are hook ids as KV keys.
+/// The registry at one instant.
 #[derive(Debug, Default)]
 pub struct Roster {
-    /// The hooks that see events.
+    /// Hooks that see events.
     pub set: Arc<HookSet>,
     traits: HashMap<String, Traits>,
     stored: HashMap<EventId, Vec<StoredFire>>,
 }
 
 impl Roster {
-    /// The roster of `records` and `states`: enabled records with a good source that are not disabled and wait for no
-    /// channel that is not among `channels`. Paused hooks are
-    /// among them: their breaker decides, event by event, whether they are called.
+    /// Creates the roster of `records` and `states` (by KV key). Its set has the enabled records with a valid source
+    /// that are not disabled and whose channels are all in `channels`. Paused hooks are included: their breaker decides
+    /// for each event whether they are called.
     ///
-    /// A hook with `@schedule` and no `@match` sees its own timer's events only.
+    /// A hook with `@schedule` and no `@match` sees only events of its own timer.
     #[must_use]
     pub fn of(
         records: &BTreeMap<String, HookRecord>,
@@ -118,28 +119,28 @@ impl Roster {
         }
     }
 
-    /// What is known of the hook `id`.
+    /// Returns the traits of the hook `id`.
     #[must_use]
     pub fn traits(&self, id: &str) -> Traits {
         self.traits.get(id).cloned().unwrap_or_default()
     }
 
-    /// The fires of one-shot hooks that the occurrence `key` won and that must be published again where it comes again.
-    /// Such hooks are disabled and not in the set.
+    /// Returns the fires of one-shot hooks that the occurrence `key` won, which must be published again if it is
+    /// redelivered. Such hooks are disabled and not in the set.
     #[must_use]
     pub fn stored_fires(&self, key: &EventId) -> &[StoredFire] {
         self.stored.get(key).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The channel that `record` needs and that is not there.
+/// Returns a channel that `record` needs and that is not configured, if any.
 #[must_use]
 pub fn waits_for<'a>(record: &'a HookRecord, channels: &ConfiguredChannels) -> Option<&'a str> {
     channels.missing(&record.metadata.needs_channels)
 }
 
-/// What the runner needs of `record`. The record's hash is of the file as last seen, which may be a broken one that does
-/// not run.
+/// Returns the source of `record` for the runner. The record's own hash is of the file as last seen, which may be an
+/// invalid one that does not run.
 #[must_use]
 pub fn source_of(record: &HookRecord) -> HookSource {
     HookSource {
@@ -155,7 +156,7 @@ pub fn source_of(record: &HookRecord) -> HookSource {
     }
 }
 
-/// Which events a hook of `metadata` is shown.
+/// Returns which events a hook with `metadata` sees.
 #[must_use]
 pub fn sees(metadata: &HookMetadata) -> Sees {
     let Some(text) = &metadata.match_rule else {
@@ -165,7 +166,7 @@ pub fn sees(metadata: &HookMetadata) -> Sees {
             Sees::OwnTimer
         };
     };
-    // The rule was read when the file was; one that cannot be read any more says nothing about other events.
+    // The rule was parsed with the file; a rule that is no longer valid must not match other events.
     Rule::parse(text).map_or(Sees::OwnTimer, Sees::Matching)
 }
 

@@ -1,6 +1,6 @@
-//! What a fire is, whom its event is of, and in which session it belongs where the hook names none. *Pure.*
+//! Definition of a fire, the owner of its event, and the session it belongs to if the hook names none. *Pure.*
 //!
-//! Rights and dispatches both read it. Source: seed 001 §4; `docs/design/trust.md` §1.
+//! Used for both rights and dispatches. Source: seed 001 §4; `docs/design/trust.md` §1.
 
 use std::collections::BTreeMap;
 
@@ -14,55 +14,56 @@ use shared::model::time::UnixMillis;
 
 use crate::roster::Traits;
 
-/// The channel of the command line.
+/// Channel of the command line.
 const CLI: &str = "cli";
-/// The channel of timers.
+/// Channel of timer events.
 const TIMER_CHANNEL: &str = "timer";
 
 /// Conversations beyond its own in which an agent's hook may answer, by hook id: `{channel}:{peer}` or `{channel}:*`.
 pub type Deliveries = BTreeMap<String, Vec<String>>;
 
-/// What is configured about building dispatches; it follows its files.
+/// Configuration for building dispatches; it follows its files.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules {
-    /// Who is who (`identities.yaml`).
+    /// Persons, groups and the owner (`identities.yaml`).
     pub identities: Identities,
-    /// Tools by level (`permission_levels` in `personas.yaml`).
+    /// Tool rules by level (`permission_levels` in `personas.yaml`).
     pub presets: PermissionPresets,
-    /// Which direct conversations share one session.
+    /// Selects the direct conversations that share one session.
     pub dm_scope: DmScope,
-    /// Whether the chat page is for whoever sits at this machine: then it is the owner's while nobody is known as them.
+    /// Whether the chat page is used only at this machine: it then belongs to the owner while no address of the owner
+    /// is known.
     pub is_chat_local: bool,
-    /// Where agents' hooks may answer beyond their own conversations.
+    /// Conversations in which agents' hooks may answer beyond their own.
     pub deliveries: Deliveries,
 }
 
-/// One fire: which hook, upon which event, and what it answered.
+/// One fire: the hook, its event, and its result.
 #[derive(Debug, Clone, Copy)]
 pub struct Fire<'a> {
-    /// The event.
+    /// Event for which the hook fired.
     pub event: &'a Event,
-    /// Its sequence in `EVENTS`.
+    /// Sequence of the event in `EVENTS`.
     pub event_seq: u64,
-    /// The hook's id.
+    /// Id of the hook.
     pub hook_id: &'a str,
-    /// What is known of the hook.
+    /// Traits of the hook.
     pub traits: &'a Traits,
-    /// What it answered.
+    /// Result of the hook.
     pub result: &'a HookResult,
-    /// Evaluation time.
+    /// Time of the evaluation.
     pub evaluated_at: UnixMillis,
 }
 
-/// Whether the owner wrote `event`, in a direct conversation.
+/// Returns whether the owner wrote `event`, in a direct conversation.
 #[must_use]
 pub fn is_owners(event: &Event, identities: &Identities) -> bool {
     identities.default_permissions(event).level == Level::Full
 }
 
-/// What `dm_scope = "auto"` means for `event`: the owner's conversations, and what timers say, are `main`; everybody else
-/// has a session of their own per channel. As long as no address of the owner is known, whoever sits at this machine is
-/// taken for them: the command line, and the chat page where that is for this machine alone.
+/// Resolves `dm_scope = "auto"` for `event`: the owner's conversations and timer events use `main`; every other person
+/// has a session of their own per channel. While no address of the owner is known, the person at this machine is
+/// treated as the owner: on the command line, and on the chat page if it is for this machine alone.
 fn scope_of(event: &Event, rules: &Rules) -> DmScope {
     match rules.dm_scope {
         DmScope::Auto => {}
@@ -86,7 +87,7 @@ fn scope_of(event: &Event, rules: &Rules) -> DmScope {
     }
 }
 
-/// The session of `event` where the hook names none: by conversation, and by the hook's thread if it names one.
+/// Returns the session of `event` if the hook names none: by conversation, and by the hook's thread if it names one.
 #[must_use]
 pub fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String {
     let peer = rules.identities.canonical_peer(event);
@@ -102,14 +103,14 @@ pub fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String
     }
 }
 
-/// What tests of rights and of dispatches share.
+/// Samples shared by the tests of rights and of dispatches.
 #[cfg(test)]
 pub(crate) mod samples {
     use shared::model::identity::Person;
 
     use super::*;
 
-    /// Casey (1) owns it, mom (2) is known, anybody else is a stranger.
+    /// Returns rules with Casey (1) as the owner and mom (2) as a known person; every other sender is a stranger.
     pub(crate) fn rules() -> Rules {
         let person = |id: &str, address: &str| Person {
             id: id.to_owned(),

@@ -1,9 +1,9 @@
-//! What evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
+//! Evaluates events against hook scripts: the port, and its one adapter, Bun worker processes.
 //!
-//! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and answers an [`Evaluation`]: verdicts
-//! arrive one by one, fired ones as soon as they are known (hooks that answer at once first, waiting ones later),
-//! then [`Step::Done`] with how many merely passed. A hook that throws, never resolves, loops or kills its worker
-//! costs only itself; an event is never lost or stuck because of a dead worker.
+//! `Pools::evaluate(pools.current(), job)` hands one event to a worker that holds all hooks and returns an
+//! [`Evaluation`]. Verdicts arrive one by one as soon as they are known (hooks that answer at once first, waiting ones
+//! later), then [`Step::Done`] with the number of hooks that passed. A hook that throws, never resolves, loops or kills
+//! its worker costs only itself; an event is never lost or stuck because of a dead worker.
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
@@ -52,75 +52,77 @@ pub use self::sandbox::{CheckSandboxError, Sandbox};
 pub use self::seats::{MAX_UNDER_WAY, Seats};
 pub(crate) use self::user::fault as user_fault;
 
-/// How a pool runs.
+/// Settings of a pool of workers.
 #[derive(Debug, Clone)]
 pub struct PoolConfig {
-    /// The Bun binary (`hooks.bun`); `None` = `.tools/bin/bun` above the executable or the working directory,
-    /// then `PATH`. At least version 1.4.
+    /// Path of the Bun binary (`hooks.bun`), at least version 1.4. If `None`, `.tools/bin/bun` above the executable or
+    /// the working directory is used, then the one on the `PATH`.
     pub bun: Option<PathBuf>,
-    /// Worker processes (`hooks.workers`), at least 1; one per core is a good number.
+    /// Number of worker processes (`hooks.workers`), at least 1; one per core is a good number.
     pub workers: usize,
     /// Milliseconds of synchronous work without progress after which a worker is killed (`hooks.hard_budget_ms`).
     pub hard_budget_ms: u64,
-    /// Path of the read model that scripts see as `ctx.dbPath`.
+    /// Path of the read model, which scripts see as `ctx.dbPath`.
     pub db_path: Arc<str>,
-    /// How the workers are confined (`hooks.sandbox`).
+    /// How strictly the workers are confined (`hooks.sandbox`).
     pub sandbox: Sandbox,
-    /// As whom they run where this process is root (`hooks.user`): a name, or a user's and a group's number as `1:1`;
-    /// empty = `nobody`, or this process's where nobody cannot reach what they need.
+    /// User that the workers run as if this process is root (`hooks.user`): a name, or a user id and a group id as
+    /// `1:1`. If empty, `nobody`, or this process's own user if `nobody` cannot reach the files that workers need.
     pub user: String,
-    /// Start workers only when there is something to do, and end them when there is not.
+    /// Whether workers start only when an event is queued, and end when they are idle.
     pub lazy: bool,
-    /// Where hook sources are unpacked for the workers; `None` = a fresh directory below the system's temporary one.
+    /// Directory below which hook sources are unpacked for the workers; if `None`, a fresh directory below the system's
+    /// temporary one.
     pub dir: Option<PathBuf>,
-    /// Answers `ctx.search()` and `ctx.llm()`.
+    /// Host that answers `ctx.search()`, `ctx.llm()` and `ctx.fetch()`.
     pub host: Arc<dyn Host>,
 }
 
-/// One hook as the workers need it.
+/// One hook in the form that the workers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookSource {
-    /// The hook's id: path below the hooks directory without `.ts`.
+    /// Id of the hook: its path below the hooks directory without `.ts`.
     pub id: String,
-    /// `@name`.
+    /// Name of the hook, from `@name`.
     pub name: String,
-    /// The TypeScript source.
+    /// TypeScript source of the hook.
     pub source: String,
-    /// SHA-256 of `source`, in hex: tells a changed file from an unchanged one.
+    /// SHA-256 of `source`, in hex; tells a changed file from an unchanged one.
     pub content_hash: String,
-    /// `@timeout`, milliseconds.
+    /// Time-out of one evaluation in milliseconds, from `@timeout`.
     pub timeout_ms: u64,
-    /// When first seen; scripts read it as `ctx.hook.created_at`.
+    /// Time when the hook was first seen; scripts read it as `ctx.hook.created_at`.
     pub created_at: UnixMillis,
-    /// Its author: hooks of two authors never share a process.
+    /// Author of the hook; hooks of two authors never share a process.
     pub created_by: String,
-    /// Which events it sees.
+    /// Events that the hook sees.
     pub sees: Sees,
-    /// `@allow net=…`: from where it asks to fetch, as `https://host:port`.
+    /// Origins that the hook asks to fetch from, as `https://host:port` (`@allow net=…`).
     pub net: Vec<String>,
 }
 
-/// Which events a hook sees.
+/// Selects the events that a hook sees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Sees {
-    /// All but changes of what it saw before.
+    /// All events except changes of items that the hook saw before.
     #[default]
     Everything,
-    /// Those that meet its `@match`; and where it has a `@schedule`, those of its own timer.
+    /// Events that meet its `@match`; if the hook has a `@schedule`, also those of its own timer.
     Matching(Rule),
-    /// Those of its own timer: it has a `@schedule` and no `@match`.
+    /// Events of its own timer only: the hook has a `@schedule` and no `@match`.
     OwnTimer,
 }
 
 impl HookSource {
-    /// Whether the source speaks of a call to the host; a worker gives the means to ask to such hooks alone.
+    /// Returns whether the source mentions a call to the host; a worker gives only such hooks the means to make one.
     #[must_use]
     pub fn calls_host(&self) -> bool {
         ["search", "llm", "fetch"].iter().any(|call| self.source.contains(call))
     }
 
-    /// Whether the source speaks of anything that another run might find otherwise: the model, the read model, the
-    /// time, chance, or its own fires. What such a hook fired is stored before anything comes of it.
+    /// Returns whether the source mentions anything that another run might see differently: the model, the read model,
+    /// the time, randomness, or the hook's own fires. The result of such a hook is stored before its actions are
+    /// performed.
     #[must_use]
     pub fn is_volatile(&self) -> bool {
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
@@ -130,23 +132,24 @@ impl HookSource {
             || self.source.split(|c| !is_part(c)).any(|word| VOLATILE.contains(&word))
     }
 
-    /// Whether the source speaks of what may go on after the hook has answered.
+    /// Returns whether the source mentions anything that may continue after the hook has answered.
     #[must_use]
     pub fn lingers(&self) -> bool {
         LINGERING.iter().any(|word| self.source.contains(word))
     }
 
-    /// Whether the source speaks of the read model, which must then have taken in an event before the hook sees it.
+    /// Returns whether the source mentions the read model, which must then have applied an event before the hook sees
+    /// it.
     #[must_use]
     pub fn reads_model(&self) -> bool {
         self.source.contains("dbPath") || self.source.contains("search")
     }
 }
 
-/// Words of promises, and of what runs when a script has returned.
+/// Words in a source that mean promises, or code that runs after a script has returned.
 const LINGERING: [&str; 6] = ["await", "then", "Promise", "import(", "Microtask", "nextTick"];
 
-/// Words of the time and of chance.
+/// Words in a source that mean the time or randomness.
 const VOLATILE: [&str; 8] = [
     "now",
     "Date",
@@ -158,26 +161,26 @@ const VOLATILE: [&str; 8] = [
     "crypto",
 ];
 
-/// Whether `source` speaks of how often or when its hook fired.
+/// Returns whether `source` mentions how often or when its hook fired.
 #[must_use]
 pub fn reads_counters(source: &str) -> bool {
     source.contains("trigger_count") || source.contains("last_triggered")
 }
 
-/// All hooks that see an event, in the order in which they are called.
+/// All hooks of a pool, in the order in which they are called.
 #[derive(Debug, Default)]
 pub struct HookSet {
     hooks: Vec<Arc<HookSource>>,
     by_id: HashMap<String, u32>,
-    /// Those that read the read model, ascending.
+    /// Indices of the hooks that query the read model, ascending.
     readers: Vec<u32>,
-    /// The longest `@timeout`, milliseconds.
+    /// Longest `@timeout` of the hooks, in milliseconds.
     longest_timeout_ms: u64,
     filter: OnceLock<Filter>,
 }
 
 impl HookSet {
-    /// A set of hooks with ids of their own.
+    /// Creates a set of hooks whose ids are distinct.
     fn of(hooks: Vec<Arc<HookSource>>) -> Self {
         let by_id = (0_u32..).zip(&hooks).map(|(index, hook)| (hook.id.clone(), index));
         Self {
@@ -189,7 +192,7 @@ impl HookSet {
         }
     }
 
-    /// A set of `hooks`; of two with one id the later stands.
+    /// Creates a set of `hooks`; if two have the same id, the later one replaces the earlier.
     #[must_use]
     pub fn new(hooks: impl IntoIterator<Item = HookSource>) -> Self {
         let mut set = Self::default();
@@ -210,31 +213,31 @@ impl HookSet {
         set
     }
 
-    /// The longest `@timeout` of its hooks.
+    /// Returns the longest `@timeout` of the hooks.
     #[must_use]
     pub const fn longest_timeout(&self) -> Duration {
         Duration::from_millis(self.longest_timeout_ms)
     }
 
-    /// The hooks that read the read model, by index, ascending.
+    /// Returns the indices of the hooks that query the read model, ascending.
     #[must_use]
     pub fn readers(&self) -> &[u32] {
         &self.readers
     }
 
-    /// The hooks, by index.
+    /// Returns the hooks, by index.
     #[must_use]
     pub fn hooks(&self) -> &[Arc<HookSource>] {
         &self.hooks
     }
 
-    /// Which hooks see `event`, by index, ascending; `None` = all.
+    /// Returns the indices of the hooks that see `event`, ascending; `None` means all.
     #[must_use]
     pub fn seeing(&self, event: &Event) -> Option<Vec<u32>> {
         self.filter.get_or_init(|| Filter::of(&self.hooks)).seeing(self, event)
     }
 
-    /// The index of the hook `id`.
+    /// Returns the index of the hook `id`.
     #[must_use]
     pub fn index(&self, id: &str) -> Option<u32> {
         self.by_id.get(id).copied()
@@ -250,12 +253,12 @@ fn readers(hooks: &[Arc<HookSource>]) -> Vec<u32> {
     readers.map(|(index, _)| index).collect()
 }
 
-/// What scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
+/// Counters that scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// How often it fired.
+    /// Number of times the hook fired.
     pub trigger_count: u64,
-    /// When last.
+    /// Time of the last fire, if any.
     pub last_triggered: Option<UnixMillis>,
 }
 
@@ -268,92 +271,94 @@ impl From<&HookState> for Counters {
     }
 }
 
-/// One event to be evaluated.
+/// One event to evaluate.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What tells this occurrence from all others, in logs and to the host: one call is answered once upon it.
+    /// Id that tells this occurrence from all others, in logs and to the host; the host answers each call once per
+    /// event id.
     pub event_id: EventId,
-    /// The event as JSON by its wire names (`serde_json::to_vec(&event)`); the worker adds the ledger's column names.
+    /// Event as JSON by its wire names (`serde_json::to_vec(&event)`); the worker adds the ledger's column names.
     pub event_json: Bytes,
-    /// Its place in `EVENTS`, which a read model that answers its scripts has taken in; 0 = none is asked for.
+    /// Sequence number of the event in `EVENTS`; a read model that answers the scripts must have applied it. 0 requires
+    /// none.
     pub sequence: u64,
-    /// The evaluation time, `ctx.now`.
+    /// Evaluation time, `ctx.now` in scripts.
     pub now: UnixMillis,
-    /// Indices of the hooks that see it, ascending; `None` = all.
+    /// Indices of the hooks that see the event, ascending; `None` means all.
     pub only: Option<Vec<u32>>,
 }
 
-/// What one hook did.
+/// Result of one hook for one event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Which hook.
+    /// Hook that produced the result.
     pub hook: Arc<HookSource>,
-    /// Evaluation time, microseconds.
+    /// Evaluation time in microseconds.
     pub latency_us: u64,
-    /// What it did.
+    /// Outcome of the evaluation.
     pub outcome: Outcome,
-    /// What its calls to the host have used.
+    /// Usage of the hook's calls to the host.
     pub spent: Spent,
 }
 
-/// What a hook did, where it is more than passing silently.
+/// Outcome of a hook that did more than pass silently.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It fired.
+    /// The hook fired with this result.
     Fired(Box<HookResult>),
-    /// It did not fire and asks to be disabled (`disableHook: true` with `fire: false`).
+    /// The hook did not fire and asks to be disabled (`disableHook: true` with `fire: false`).
     DisableSelf,
-    /// It passed, after calls to the host that are to be billed; other hooks that pass are only counted.
+    /// The hook passed, after calls to the host that must be billed; other hooks that pass are only counted.
     Passed,
-    /// It threw, timed out, answered rubbish, did not load or killed its worker.
+    /// The hook threw, timed out, returned an invalid result, did not load or killed its worker.
     Failed {
-        /// What is wrong, in one line.
+        /// Description of the error, in one line.
         error: String,
-        /// Where, if the script said.
+        /// Stack trace, if the script gave one.
         stack: Option<String>,
     },
 }
 
-/// An error outside of evaluations: of a promise that nobody awaited, or of a timer.
+/// Error outside of evaluations: of a promise that was not awaited, or of a timer.
 #[derive(Debug, Clone)]
 pub struct Stray {
-    /// Whose.
+    /// Hook that caused the error.
     pub hook: Arc<HookSource>,
-    /// What is wrong, in one line.
+    /// Description of the error, in one line.
     pub error: String,
 }
 
 /// One step of an [`Evaluation`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// One hook fired, failed, or wants to be disabled.
+    /// A hook fired, failed, asks to be disabled, or passed after billed calls.
     Verdict(Box<Verdict>),
-    /// Sent at most once, after the hooks that answer at once: indices into the set of those still at work. All
-    /// others have answered (the silent ones passed), so that the order of one conversation need not wait for a
-    /// slow hook with the quick ones. Not sent where [`Step::Done`] follows immediately.
+    /// Indices into the set of the hooks that are still running. Sent at most once, after the hooks that answer at
+    /// once; all other hooks have answered (the silent ones passed). The order of one conversation thus waits for slow
+    /// hooks only. Not sent if [`Step::Done`] follows immediately.
     Waiting(Vec<u32>),
-    /// Every hook has answered; nothing follows.
+    /// Every hook has answered; no step follows.
     Done(Done),
 }
 
-/// The end of an evaluation.
+/// End of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Done {
-    /// Hooks that answered `fire: false` and nothing else.
+    /// Number of hooks that returned `fire: false` and nothing else.
     pub passed: u32,
-    /// Evaluation time by index into [`Evaluation::set`], microseconds, 0 for skipped hooks; empty where the event
-    /// lost a worker on its way.
+    /// Evaluation time by index into [`Evaluation::set`], in microseconds, 0 for skipped hooks; empty if the event lost
+    /// a worker on its way.
     pub latencies_us: Vec<u32>,
 }
 
-/// The answers to one [`Job`], as they become known.
+/// Answers to one [`Job`], as they become known.
 #[derive(Debug)]
 pub struct Evaluation {
     set: Arc<HookSet>,
     steps: mpsc::Receiver<(usize, Step)>,
-    /// Where it is evaluated in several parts.
+    /// State of the join if the event is evaluated in several parts.
     joined: Option<Joined>,
-    /// Hands over the parts that have to wait; dropped with the evaluation.
+    /// Tasks that hand over the parts that must wait; dropped with the evaluation.
     later: JoinSet<()>,
 }
 
@@ -367,14 +372,14 @@ impl Evaluation {
         }
     }
 
-    /// One that ends before any hook has answered.
+    /// Creates an evaluation that ends before any hook has answered.
     #[must_use]
     pub fn lost(set: &Arc<HookSet>) -> Self {
         Self::of(Arc::clone(set), mpsc::channel(1).1, None)
     }
 
-    /// The next step; `None` after [`Step::Done`], and where the pool was stopped before the event was done
-    /// (then the event is to be evaluated again elsewhere).
+    /// Returns the next step. Returns `None` after [`Step::Done`], and if the pool was stopped before the event was
+    /// done (then the event must be evaluated again elsewhere).
     pub async fn next(&mut self) -> Option<Step> {
         loop {
             let (part, step) = self.steps.recv().await?;
@@ -387,7 +392,7 @@ impl Evaluation {
         }
     }
 
-    /// The hooks against which the event is evaluated: those in force when it was handed over.
+    /// Returns the hooks against which the event is evaluated: those in force when it was handed over.
     #[must_use]
     pub fn set(&self) -> &Arc<HookSet> {
         &self.set

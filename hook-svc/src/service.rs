@@ -1,4 +1,4 @@
-//! The wiring: files and registry → workers; streams → read model; partitions → owner.
+//! Wiring of the service: files and registry → workers; streams → read model; partitions → owner.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -44,25 +44,25 @@ use crate::routing::Rules;
 use crate::runner::{Host, Pools, user_fault};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
-/// How often it is decided whether this replica takes part.
+/// Interval at which the replica decides whether it takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
 
-/// How often hooks' counters are written down.
+/// Interval at which hooks' counters are written.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Least and longest time between two writings of the read model's table of hooks.
+/// Shortest and longest time between two writes of the read model's table of hooks.
 const LIST_PAUSE: Duration = Duration::from_secs(1);
 const LIST_AGAIN: Duration = Duration::from_secs(30);
 
-/// How long the last counters may take to be written.
+/// Time limit for writing the last counters.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// Share of the drain time-out for events under way; the rest is for giving partitions back and for the counters.
 const DRAIN_SHARE: f64 = 0.8;
-/// Messages that a partition asks the server for at once.
+/// Number of messages that a partition requests from the server at a time.
 const READ_BATCH: usize = 64;
 
-/// Evaluation of events against hooks.
+/// Service that evaluates events against hooks.
 #[derive(Debug)]
 pub struct HookService;
 
@@ -107,7 +107,7 @@ impl Service for HookService {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
 
-        // The directory may have gone since the configuration was checked.
+        // The directory may have been removed since the configuration was checked.
         if let Some(problem) = check_dir(&config.dir) {
             bail!("hooks.dir: `{}` {problem}", config.dir);
         }
@@ -195,6 +195,7 @@ impl Service for HookService {
             fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
         };
 
+        // The tasks that hand over events end before the workers do.
         background.shutdown().await;
         pool.stop().await;
 
@@ -221,8 +222,8 @@ impl Service for HookService {
     }
 }
 
-/// Why `dir` cannot be the hooks directory; an empty one is none. Files that are not where they should be would else be hooks
-/// that somebody has taken away.
+/// Returns the reason why `dir` cannot be the hooks directory; an empty path is valid. With a missing directory, its
+/// hooks would otherwise count as deleted.
 fn check_dir(dir: &str) -> Option<String> {
     let path = Path::new(dir);
     if dir.is_empty() {
@@ -236,13 +237,13 @@ fn check_dir(dir: &str) -> Option<String> {
     listed.err().map(|error| format!("cannot be read: {error}"))
 }
 
-/// Why `bun` cannot be the Bun that is configured; an empty one is looked for.
+/// Returns the reason why `bun` cannot be the configured Bun; an empty path is valid and means a search.
 fn check_bun(bun: &str) -> Option<String> {
     let is_there = bun.is_empty() || Path::new(bun).is_file();
     (!is_there).then(|| "is no file; expected the program Bun, or nothing to look for it".to_owned())
 }
 
-/// What a setting means that lets everybody share the owner's session.
+/// Returns a warning for a setting with which all persons share the owner's session.
 fn warning_of(scope: DmScope) -> Option<String> {
     match scope {
         DmScope::Main => Some(
@@ -254,16 +255,17 @@ fn warning_of(scope: DmScope) -> Option<String> {
     }
 }
 
-/// What says that this replica's hooks are loaded.
+/// State that shows whether this replica's hooks are loaded.
 struct Hooks {
-    /// From where on the registry holds the directory, none where it is not synced yet; no channel without a directory.
+    /// Position from which on the registry holds the directory, `None` before the first sync; no receiver without a
+    /// directory.
     synced: Option<watch::Receiver<Option<Reached>>>,
-    /// Up to where the workers hold the registry; none where they do not yet.
+    /// Position up to which the workers hold the registry; `None` before the first load.
     loaded: watch::Receiver<Option<Reached>>,
 }
 
-/// Starts what keeps the read model's people and vectors up to date, its log short and a copy of it at hand, and `rules`
-/// as their files are.
+/// Starts the tasks that keep the read model's persons and vectors up to date, its log short and a copy of it stored,
+/// and `rules` equal to their files.
 fn tend(
     shell: &Shell<HooksConfig>,
     projection: &Projection,
@@ -295,7 +297,7 @@ fn tend(
     ));
 }
 
-/// The hooks' breakers, followed, which count what hooks throw outside of their evaluations as well.
+/// Starts the hooks' breakers, which also count errors that hooks throw outside of their evaluations.
 fn breakers(shell: &Shell<HooksConfig>, registry: &Registry, pool: &Pools, background: &mut JoinSet<()>) -> Breakers {
     let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
     let following = breakers.clone();
@@ -305,8 +307,7 @@ fn breakers(shell: &Shell<HooksConfig>, registry: &Registry, pool: &Pools, backg
     breakers
 }
 
-/// Keeps the read model's table of hooks as the registry is; a file that was made anew gets it again within
-/// [`LIST_AGAIN`].
+/// Keeps the read model's table of hooks equal to the registry; a recreated file gets it within [`LIST_AGAIN`].
 async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, projection: Projection) {
     let mut circuits = breakers.changes();
     loop {
@@ -325,7 +326,7 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
         }
 
         pause(LIST_PAUSE).await;
-        // Time runs out, or the registry goes: either way the table is looked at again.
+        // The table is written again after a time-out or after any change.
         let changed = async {
             tokio::select! {
                 _ = listed.changed() => {}
@@ -337,7 +338,7 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
     }
 }
 
-/// Starts what keeps hooks up to date.
+/// Starts the tasks that keep hooks up to date.
 fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinSet<()>) -> Hooks {
     let (loaded_sender, loaded) = watch::channel(None);
     let (era_sender, era) = watch::channel(0);
@@ -371,7 +372,7 @@ impl Hooks {
         }
     }
 
-    /// Decides again and again whether this replica takes part, and says so to `joined` and the health page.
+    /// Decides repeatedly whether this replica takes part, and reports it to `joined` and the health page.
     fn admission(
         self,
         shell: &Shell<HooksConfig>,
@@ -450,7 +451,7 @@ fn owner(
     projection: &Projection,
 ) -> Arc<Owner> {
     let bus: Bus = shell.bus.clone();
-    // Only what hooks see: leases and breakers are agreed with others.
+    // The offset clock is only for hooks: leases and breakers are shared with other replicas.
     let clock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
     let performer = Performer {
         warned: Mutex::default(),
@@ -479,7 +480,7 @@ fn owner(
     Arc::new(Owner::new(evaluator, in_flight, per_conversation, drain))
 }
 
-/// The services that this replica answers.
+/// Starts the request services of this replica.
 async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<ServiceHandle>> {
     let mut handles = Vec::new();
     for spec in specs {
@@ -488,7 +489,7 @@ async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<Service
     Ok(handles)
 }
 
-/// Answers what scripts ask.
+/// Creates the host that answers the calls of scripts.
 fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<Arc<dyn Host>> {
     let clock = || Arc::clone(&shell.clock);
     let limits = Limits {
@@ -528,7 +529,8 @@ fn member_name(config: &HooksConfig, instance: &str) -> String {
     }
 }
 
-/// The read model's file: a folder of its own for each replica, since the file belongs to one process.
+/// Returns the path of the read model's file: each replica has a folder of its own, since the file belongs to one
+/// process.
 fn projection_path(config: &HooksConfig, name: &str) -> PathBuf {
     let folder = if config.data_dir.is_empty() {
         std::env::temp_dir().join("nexus-hook-svc")

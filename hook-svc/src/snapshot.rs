@@ -1,8 +1,8 @@
-//! Copies of the read model in the object store: a replica without a file begins with the newest one and reads only what
-//! came since, instead of everything.
+//! Copies of the read model in the object store: a replica without a file starts from the newest one and reads only
+//! later messages.
 //!
-//! What the store holds says whether a copy is due; whoever wins a compare-and-set makes it, and nobody needs it to be
-//! made. A copy that is damaged or of other streams costs what there would be without it: the file is made anew.
+//! The content of the store shows whether a copy is due. The replica that wins a compare-and-set makes it, and no
+//! replica depends on it. A copy that is damaged or of other streams costs the same as no copy: the file is rebuilt.
 //! Source: `docs/design/hooks.md` §5.
 
 use std::path::{Path, PathBuf};
@@ -19,71 +19,73 @@ use shared::wire::topology::streams::EVENTS;
 
 use crate::error::chain;
 
-/// How often it is looked whether a copy is due.
+/// Interval at which a replica checks whether a copy is due.
 const LOOK_EVERY: Duration = Duration::from_mins(10);
 
-/// A copy is due when so many events came since the last one: they are read in some seconds.
+/// Number of events since the last copy for another one to be due: they are read in some seconds.
 const MIN_EVENTS: u64 = 50_000;
 
-/// And this share of all, so that copies do not cost more the more there is.
+/// Divisor of the copied events: at least this part of them must be new, so that copies do not become more costly as
+/// the total grows.
 const SHARE: u64 = 10;
 
-/// How old the newest copy may become where anything came since, ms: the store forgets what is 14 days old.
+/// Longest age of the newest copy in milliseconds if any event is newer: the store deletes objects after 14 days.
 const MAX_AGE_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// How long a copy may take to be made.
+/// Time limit for making a copy.
 const MAKE: Duration = Duration::from_mins(20);
 
-/// How long after somebody set out to make a copy nobody else does, ms: longer than that may take.
+/// Time in milliseconds after a replica began a copy in which no other replica does; longer than making one may take.
 const AGAIN_MS: i64 = 30 * 60 * 1_000;
 
-/// Copies that are kept.
+/// Number of copies to keep.
 const KEPT: usize = 2;
 
-/// How long the first look at the store may take: a replica that finds no server makes its file anew.
+/// Time limit for the first request to the store: a replica that finds no server rebuilds its file.
 const ASK: Duration = Duration::from_secs(10);
 
-/// How long a copy may take to come.
+/// Time limit for fetching a copy.
 const FETCH: Duration = Duration::from_mins(10);
 
-/// Key of KV `attempts` under which it stands when somebody set out to make a copy.
+/// Key of KV `attempts` that records when a replica began a copy.
 const KEY: &str = "copy.hook";
 
-/// A copy is not made or not fetched.
+/// Error for a copy that could not be made or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyModelError {
-    /// The store.
+    /// An operation of the object store failed.
     #[error("object store operation failed")]
     Store(#[from] StoreObjectError),
-    /// The file.
+    /// The read model could not be copied.
     #[error("failed to copy the read model")]
     Copy(#[from] QueryProjectionError),
-    /// Who makes the next one is not known.
+    /// It is unknown whether a copy is due.
     #[error("failed to find out if a snapshot is due")]
     Ask(#[from] ReadStreamError),
-    /// The same.
+    /// It is unknown which replica makes the copy.
     #[error("failed to find out which replica makes the snapshot")]
     Claim(#[from] CasError),
-    /// A file beside the read model.
+    /// An operation on a file beside the read model failed.
     #[error("{path}", path = path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// The file is larger than the store takes: replicas without one read everything.
+    /// The file is larger than the store allows: replicas without a file must read everything.
     #[error("the snapshot has {bytes} bytes; at most {MAX_SNAPSHOT_BYTES} can be stored")]
     TooLarge {
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
     },
-    /// It took too long.
+    /// The operation timed out after this time.
     #[error("timed out after {0:?}")]
     Late(Duration),
 }
 
-/// Puts the newest copy at `path` where no file is there. Without a copy there is none afterwards, which is well.
+/// Fetches the newest copy to `path` if no file exists there. Without a copy the file stays absent, and is rebuilt
+/// later.
 pub async fn bootstrap(bus: &Bus, path: &Path) {
     if path.exists() {
         return;
@@ -110,7 +112,7 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
         std::fs::create_dir_all(folder).map_err(|source| file(folder, source))?;
     }
 
-    // Whole or not at all under its name; what a killed process left is written over.
+    // The file appears under its name complete or not at all; the rest of a killed process is overwritten.
     let unfinished = beside(path, "fetching");
     let fetched = tokio::time::timeout(FETCH, store.get(&newest.name, &unfinished)).await;
     fetched.map_err(|_| CopyModelError::Late(FETCH))??;
@@ -125,38 +127,39 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
     Ok(Some(newest.name))
 }
 
-/// What SQLite keeps beside a file: where the file was deleted and these were not, it would take them for the copy's.
+/// Suffixes of the files that SQLite keeps beside a database: if only the database was deleted, it would apply them to
+/// the copy.
 const LOGS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// A copy that this program can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Copy {
     name: String,
-    /// Up to which event it goes.
+    /// Sequence of the last event that it holds.
     sequence: u64,
     stored_at: UnixMillis,
 }
 
-/// What the store holds.
+/// Content of the store.
 #[derive(Debug)]
 struct Known {
-    /// Copies of the streams that are there, the oldest first.
+    /// Copies of the present streams, the oldest first.
     copies: Vec<Copy>,
-    /// Copies that go further than the stream does: the streams were made anew since.
+    /// Copies that are ahead of the stream, because the streams were recreated since.
     foreign: Vec<Copy>,
-    /// Up to where the stream goes.
+    /// Sequence of the last event in the stream.
     end: u64,
 }
 
 async fn known(bus: &Bus) -> Result<Known, CopyModelError> {
     let stored = ours(bus.objects(SNAPSHOTS).list().await?);
-    // Asked for after them: what is further was never in this stream.
+    // The end is read after the list: a copy ahead of it was never of this stream.
     let end = bus.stream_state(EVENTS).await?.last;
     let (copies, foreign) = stored.into_iter().partition(|copy| copy.sequence <= end);
     Ok(Known { copies, foreign, end })
 }
 
-/// The copies that this program can read, the oldest first.
+/// Returns the copies that this program can read, the oldest first.
 fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
     let folder = snapshot::folder();
     let copy = |object: StoredObject| {
@@ -174,11 +177,11 @@ fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
     ours
 }
 
-/// Copies the read model into the store, and removes older copies and those of other streams; answers up to which event
-/// the copy goes. Nobody else may do so at that time.
+/// Copies the read model into the store, and removes older copies and those of other streams. Returns the sequence of
+/// the last event in the copy. No other replica may do this at the same time.
 ///
 /// # Errors
-/// [`CopyModelError`]; what was there before is there still.
+/// Returns [`CopyModelError`] if a step fails; earlier copies are kept.
 pub async fn upload(bus: &Bus, projection: &Projection) -> Result<u64, CopyModelError> {
     let path = projection.path();
     let bytes = std::fs::metadata(path).map_err(|source| file(path, source))?.len();
@@ -200,7 +203,7 @@ async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, C
     let events = projection.copy_to(copy.to_path_buf()).await?;
     let store = bus.objects(SNAPSHOTS);
 
-    // Else what failed tries left would keep every further one from having room.
+    // Without this, the rest of failed attempts would leave no room for further ones.
     let swept = store.sweep().await?;
     if swept > 0 {
         tracing::info!(swept, "removed pieces of unfinished snapshots");
@@ -219,7 +222,7 @@ async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, C
     Ok(events)
 }
 
-/// Makes copies whenever one is due, for ever.
+/// Makes copies whenever one is due; never returns.
 pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
     loop {
         pause(LOOK_EVERY).await;
@@ -231,12 +234,12 @@ pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
     }
 }
 
-/// Makes a copy where one is due and nobody else has set out to.
+/// Makes a copy if one is due and no other replica has begun one. Returns the sequence of its last event.
 async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Result<Option<u64>, CopyModelError> {
     let position = projection.position(Source::Events);
     let Known { copies, end, .. } = known(bus).await?;
 
-    // A file that goes further than the stream is of other streams: it is about to be made anew.
+    // A file that is ahead of the stream is of other streams, and is about to be rebuilt.
     if position > end || !is_due(copies.last(), position, now) {
         return Ok(None);
     }
@@ -254,7 +257,7 @@ async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Res
     }
 }
 
-/// Whether enough came since the `newest` copy for another one that goes to `position`.
+/// Returns whether enough events came since the `newest` copy for another one up to `position`.
 fn is_due(newest: Option<&Copy>, position: u64, now: UnixMillis) -> bool {
     let sequence = newest.map_or(0, |copy| copy.sequence);
     let since = position.saturating_sub(sequence);

@@ -1,6 +1,6 @@
-//! What hooks throw outside of their evaluations — in a timer, or by a promise that nobody awaits — is an error of theirs:
-//! the last one that the registry tells of, and a failure for the breaker. The record of an event has none of it: that
-//! event was answered.
+//! Counts errors that hooks throw outside of their evaluations, in a timer or in a promise that was not awaited. Such
+//! an error is shown as the hook's last error in the registry, and is a failure for the breaker. It is not in the
+//! record of an event, because that event was answered.
 
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -10,8 +10,8 @@ use crate::meters::Meters;
 use crate::registry::Registry;
 use crate::runner::Stray;
 
-/// Counts `strays` of processes of `instance`, for ever. Those that come faster than they can be counted are left out:
-/// by then the hook's breaker is open.
+/// Counts `strays` of processes of `instance`; returns when the sender is gone. Errors that arrive faster than they can
+/// be counted are dropped: by then the hook's breaker is open.
 pub(crate) async fn count(mut strays: Receiver<Stray>, registry: Registry, breakers: Breakers, instance: String) {
     let (meters, me) = (Meters::new(), format!("{instance}/stray"));
     loop {

@@ -1,7 +1,7 @@
-//! What a file of the hooks directory does to its registry entry. *Pure.*
+//! Effect of a file of the hooks directory on its registry entry. *Pure.*
 //!
-//! Source: seed 003 §9.2; `docs/design/hooks.md` §1.2. Ten replicas with the same directory come to the same record,
-//! and the first one's compare-and-set makes the others' plans void: the hash is there already.
+//! Source: seed 003 §9.2; `docs/design/hooks.md` §1.2. Ten replicas with the same directory compute the same record,
+//! and once the first one's compare-and-set succeeds, the others have nothing to write: the hash is already there.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use shared::model::time::UnixMillis;
 
 use crate::authored::is_deleted;
 
-/// Why an entry is disabled whose file is gone.
+/// Reason for which an entry is disabled after its file was deleted.
 pub const FILE_DELETED: &str = "file deleted";
 
-/// A file as it was read.
+/// A hook file that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookFile {
-    /// Its text.
+    /// Text of the file.
     pub source: String,
-    /// SHA-256 of it, in hex.
+    /// SHA-256 of the file, in hex.
     pub hash: String,
-    /// What its JSDoc says, or why it does not parse.
+    /// Metadata from its JSDoc, or the reason why it does not parse.
     pub parsed: Result<HookMetadata, String>,
 }
 
-/// The ids that `now` holds otherwise than `before` (id → content hash).
+/// Returns the ids whose entries differ between `before` and `now` (id → content hash).
 #[must_use]
 pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
     let touched = now
@@ -36,8 +36,8 @@ pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>
     touched.chain(gone).cloned().collect()
 }
 
-/// The directory as the registry remembers it (id → content hash): what a replica compares with that has just
-/// started, so that files deleted while nobody watched are noticed.
+/// Returns the directory's content as the registry has it (id → content hash). A replica that has just started compares
+/// this with the directory, so that files deleted while no replica watched are noticed.
 #[must_use]
 pub fn remembered<'a>(records: impl Iterator<Item = &'a HookRecord>, root: &str) -> BTreeMap<String, String> {
     records
@@ -46,7 +46,7 @@ pub fn remembered<'a>(records: impl Iterator<Item = &'a HookRecord>, root: &str)
         .collect()
 }
 
-/// The record that entry `id` should become; none where it is right as it is, or belongs to somebody else.
+/// Returns the new record for the entry `id`; `None` if it needs no change, or belongs to another origin.
 #[must_use]
 pub fn synced(
     id: &str,
@@ -58,7 +58,7 @@ pub fn synced(
     match (file, current) {
         (None, None) => None,
         (Some(file), None) => Some(created(id, file, root, now)),
-        // What was made elsewhere and deleted leaves its name to the file.
+        // A deleted hook of another origin frees its name for the file.
         (Some(file), Some(record)) if !is_of(record, root) && is_deleted(record) => Some(created(id, file, root, now)),
         (_, Some(record)) if !is_of(record, root) => None,
         (None, Some(record)) => record.enabled.then(|| HookRecord {
@@ -70,7 +70,7 @@ pub fn synced(
     }
 }
 
-/// Whether `record` belongs to the directory named `root`.
+/// Returns whether `record` belongs to the directory named `root`.
 #[must_use]
 pub fn is_of(record: &HookRecord, root: &str) -> bool {
     match &record.origin {
@@ -139,7 +139,7 @@ pub(crate) mod tests {
 
     const ROOT: &str = "hooks";
 
-    /// An enabled record with some source.
+    /// Returns an enabled record with some source.
     pub(crate) fn record(id: &str) -> HookRecord {
         created(id, &file("v1"), ROOT, UnixMillis(1))
     }

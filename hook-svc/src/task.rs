@@ -13,73 +13,73 @@ use crate::gate::Place;
 use crate::inherited::Inherited;
 use crate::runner::Seats;
 
-/// An event as its partition's owner hands it over.
+/// An event that its partition's owner hands over for evaluation.
 #[derive(Debug)]
 pub(crate) struct Task {
-    /// The event.
+    /// The event to evaluate.
     pub(crate) event: Event,
-    /// What tells this occurrence from all others, in records, stored answers and last fires ([`key_of`]).
+    /// Id that tells this occurrence from all others, in records, stored answers and last fires ([`key_of`]).
     pub(crate) key: EventId,
-    /// Its sequence in `EVENTS`.
+    /// Sequence of the event in `EVENTS`.
     pub(crate) sequence: u64,
-    /// Its partition.
+    /// Partition of the event.
     pub(crate) partition: u16,
-    /// Where somebody may have handled it before: what was left then.
+    /// State that a former owner left, if one may have handled the event.
     pub(crate) inherited: Option<Inherited>,
-    /// Its done-marker was looked for already, and is not there.
+    /// Whether its done-marker was already looked up, and is absent.
     pub(crate) marker_read: bool,
-    /// The highest sequence that its partition's owner has in hand, now and while the event is under way.
+    /// Highest sequence that its partition's owner has taken, updated while the event is under way.
     pub(crate) through: Arc<AtomicU64>,
-    /// Its place in its conversation.
+    /// Place of the event in its conversation.
     pub(crate) place: Place,
-    /// The message it came in.
+    /// Message that carried the event.
     pub(crate) incoming: Incoming,
-    /// Whether its hooks are called for the first time, or those that were deferred.
+    /// Whether its hooks are called for the first time, or only those that were deferred.
     pub(crate) pass: Pass,
-    /// What it holds of what all events share.
+    /// Resources that it holds of those all events share.
     pub(crate) lent: Lent,
-    /// Hooks that are called later, once that is decided: a further try keeps to it.
+    /// Hooks that are called later, once that is decided; further tries use the same ones.
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
 }
 
-/// The event's id, and for a change of an item known before one of its own, so that it does not stand for the first
-/// occurrence or for another change. It names what the event says: a stream that was put back gives sequences out again.
+/// Returns the event's id, or for a change of a known item an id of its own, so that the change is not taken for the
+/// first occurrence or for another change. The id depends on the content: a restored stream reuses sequences.
 pub(crate) fn key_of(event: &Event) -> EventId {
     let own = change_hash(event).and_then(|hash| EventId::parse(format!("change:{hash}")).ok());
     own.unwrap_or_else(|| event.id.clone())
 }
 
-/// Which of an event's hooks are called.
+/// Selects which of an event's hooks are called.
 #[derive(Debug)]
 pub(crate) enum Pass {
-    /// Those that have a place.
+    /// The hooks that have a place.
     First,
-    /// Those that had none then.
+    /// The hooks that had no place in the first pass.
     Deferred(Deferred),
 }
 
 /// Hooks that had no place when their event came.
 #[derive(Debug)]
 pub(crate) struct Deferred {
-    /// Their ids.
+    /// Ids of the hooks.
     pub(crate) hooks: Vec<String>,
-    /// Those of them that are called now: one author's, for whom there is a place. An author waits for no other one.
+    /// Ids of the hooks that are called now: those of one author with a place. An author does not wait for another.
     pub(crate) called: Vec<String>,
-    /// The place.
+    /// Place for their evaluation.
     pub(crate) seats: Mutex<Seats>,
-    /// All of them are called now, and have waited too long.
+    /// Whether all of them have waited too long and must be given up.
     pub(crate) is_too_late: bool,
 }
 
 impl Deferred {
-    /// Takes the place that was found; a further try finds its own.
+    /// Takes the place that was found; a further try finds one itself.
     pub(crate) fn take_seats(&self) -> Seats {
         std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What an event holds of what all events of this replica share. An event that waits for what others do gives it back:
-/// those that wait for scripts are bounded by their authors' places.
+/// Resources of this replica that an event holds. An event that waits for others gives them back: events that wait for
+/// scripts are limited by their authors' places.
 #[derive(Debug)]
 pub(crate) struct Lent {
     held: Mutex<Holding>,
@@ -89,7 +89,7 @@ pub(crate) struct Lent {
 
 #[derive(Debug, Default)]
 struct Holding {
-    /// A place among those that are evaluated.
+    /// Permit to be evaluated.
     slot: Option<OwnedSemaphorePermit>,
     /// One of the places that conversations share.
     place: Option<OwnedSemaphorePermit>,
@@ -97,7 +97,7 @@ struct Holding {
 }
 
 impl Lent {
-    /// Returns what holds `memory`, if any.
+    /// Creates a holder of `memory`, if any.
     pub(crate) fn new(memory: Option<OwnedSemaphorePermit>, held_back: &Arc<Semaphore>) -> Self {
         let held = Holding {
             memory,
@@ -113,24 +113,24 @@ impl Lent {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds these until they are given back.
+    /// Holds `slot` and `place` until they are given back.
     pub(crate) fn begin(&self, slot: OwnedSemaphorePermit, place: Option<OwnedSemaphorePermit>) {
         let mut held = self.held();
         held.slot = Some(slot);
         held.place = place;
     }
 
-    /// Takes what it holds of memory.
+    /// Takes the memory permit that it holds.
     pub(crate) fn take_memory(&self) -> Option<OwnedSemaphorePermit> {
         self.held().memory.take()
     }
 
-    /// Gives all back: a script waits.
+    /// Gives everything back, because a script waits.
     pub(crate) fn waits_for_script(&self) {
         *self.held() = Holding::default();
     }
 
-    /// Gives back what it needs to be evaluated: it waits for an earlier event of its conversation.
+    /// Gives back the permits for evaluation, because the event waits for an earlier one of its conversation.
     pub(crate) fn waits_for_its_turn(&self) {
         let mut held = self.held();
         (held.slot, held.place) = (None, None);
@@ -143,7 +143,8 @@ impl Lent {
 }
 
 impl Task {
-    /// Whether hooks see the event: what merely changed at its source is shown to those alone that ask for it.
+    /// Returns whether hooks see the event by default: mere changes at the source are shown only to hooks that ask for
+    /// them.
     pub(crate) const fn is_shown(&self) -> bool {
         match self.event.direction {
             Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
@@ -151,7 +152,7 @@ impl Task {
         }
     }
 
-    /// Whether an operator has published it again out of the dead letters.
+    /// Returns whether an operator has republished it from the dead letters.
     pub(crate) fn is_redriven(&self) -> bool {
         let id = self.incoming.headers.get(MSG_ID);
         id.is_some_and(|id| id.starts_with(REDRIVE))

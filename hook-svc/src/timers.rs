@@ -1,8 +1,8 @@
-//! `@schedule`: hooks' entries in KV `schedules`. *Pure.*
+//! Schedules of hooks (`@schedule`) as entries in KV `schedules`. *Pure.*
 //!
-//! Every replica says the same of the same registry, so that all may say it. A hook that is switched off, or waits for
-//! a channel, has no schedules; what `@schedule` says wrong keeps only that schedule from being, and is logged. Source:
-//! `docs/design/hooks.md` §1; `docs/design/schedules.md` §2.
+//! Every replica computes the same entries from the same registry, so every replica may write them. A hook that is
+//! disabled, or waits for a channel, has no schedules; an invalid `@schedule` is logged and left out, without effect on
+//! others. Source: `docs/design/hooks.md` §1; `docs/design/schedules.md` §2.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use shared::schedule::admission;
 use crate::header::MAX_SCHEDULES;
 use crate::roster::waits_for;
 
-/// How the ids of hooks' schedules begin.
+/// Prefix of the ids of hooks' schedules.
 pub const PREFIX: &str = "hook:";
 
-/// The schedules of all hooks that run, and what is wrong with others: hook id and why. Times without a zone of their
-/// own are in `zone`.
+/// Returns the schedules of all hooks that run, and the errors of invalid ones (hook id and reason). Times without a
+/// zone of their own are in `zone`.
 #[must_use]
 pub fn specs(
     records: &BTreeMap<String, HookRecord>,
@@ -43,7 +43,7 @@ pub fn specs(
 
         for (number, schedule) in record.metadata.schedules.iter().take(MAX_SCHEDULES).enumerate() {
             let zone = record.metadata.timezone.as_deref().unwrap_or(zone);
-            // The file was judged when it was read; an entry may be older than what is refused now.
+            // The file was checked when it was read, but an entry may be older than the present rules.
             if let Err(error) = admission::check(schedule, zone, UnixMillis(0)) {
                 wrong.push((record.id.clone(), error.to_string()));
                 continue;

@@ -152,7 +152,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         assert_eq!(view(record, Some(&state(status)), &none).status, shown);
     }
 
-    // A channel that is not there keeps it from running where nothing else does.
+    // A missing channel keeps the hook from running if nothing else does.
     let needs = |record: &HookRecord| {
         let mut needing = record.clone();
         needing.metadata.needs_channels = vec!["sms:home".to_owned()];

@@ -1,16 +1,17 @@
-//! `nexus-jail [key=value…] -- PROGRAM [ARG…]`: becomes PROGRAM, confined.
+//! `nexus-jail [key=value…] -- PROGRAM [ARG…]`: executes PROGRAM, confined.
 //!
-//! A process of its own, so that nothing runs between `fork` and `exec` of a threaded parent. What is confined: the files
-//! that may be read, and the one that may be written (Landlock); TCP and signals beyond the process (Landlock); system
-//! calls (seccomp: no sockets, no processes, no tracing, no mounts); memory, files and their size (resource limits); the
-//! environment. All of it holds for every process that descends from it, and cannot be taken back.
+//! The jail is a process of its own, so that nothing runs between `fork` and `exec` of a threaded parent. It confines:
+//! the files that may be read, and the one that may be written (Landlock); TCP and signals beyond the process
+//! (Landlock); system calls (seccomp: no sockets, no processes, no tracing, no mounts); memory, files and their size
+//! (resource limits); the environment. All of it holds for every descendant, and cannot be undone.
 //!
-//! Of what its parent left open it has the three pipes alone, and `keep=NUMBER`; `ro=PATH` may be read, `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE`;
-//! `parent=PID` is the process that starts it; it dies with the thread of it that did; `user=UID:GID` is what it becomes
-//! before anything else. `data_mb`, `file_mb`, `files`,
-//! `cpu_s` are limits; `errno=NUMBER` is what refused calls answer, EPERM where it is not said: with another one it shows
-//! who refused, the filter or what lies behind it; `strict=1` refuses to run where the kernel lacks a mechanism,
-//! else what is missing is said on standard error as `missing: …`. Exit code 97 = refused.
+//! Of the descriptors that its parent left open it keeps the three pipes and `keep=NUMBER`. `ro=PATH` may be read,
+//! `rx=PATH` also executed, `wf=PATH` is an existing file that may be written; `env=KEY:VALUE` sets a variable.
+//! `parent=PID` is the process that starts the jail; the jail dies with the thread that started it. `user=UID:GID` is
+//! the user that it becomes first. `data_mb`, `file_mb`, `files`, `cpu_s` are limits. `errno=NUMBER` is the
+//! error of refused calls, by default EPERM; another number shows whether the filter or the kernel refused. `strict=1`
+//! refuses to run if the kernel lacks a mechanism; otherwise standard error has a line `missing: …` for each. Exit code
+//! 97 means refused.
 //!
 //! Source: `docs/design/hooks.md` §6.5, sandbox; kernel `Documentation/userspace-api/landlock.rst`.
 

@@ -1,4 +1,4 @@
-//! What the file may say. *Pure.*
+//! Format of the bindings file. *Pure.*
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,29 +9,29 @@ use shared::model::event::PeerKind;
 use shared::model::session::QueueMode;
 use shared::process::config::KeyFault;
 
-/// The bindings file is not as it should be.
+/// Error for an invalid bindings file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}", path.display(), faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct LoadBindingsError {
-    /// Which file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Each names the entry, or the line, and what is expected.
+    /// Faults, each with the entry or the line and the expectation.
     pub faults: Vec<KeyFault>,
 }
 
-/// The whole file.
+/// Content of the whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
     /// Priority of the dispatches.
     pub(super) priority: Option<i32>,
-    /// Fires only where no other hook routed the event.
+    /// Whether it fires only if no other hook routed the event.
     pub(super) fallback: bool,
     pub(super) mappings: Vec<Mapping>,
     pub(super) bindings: Vec<Binding>,
 }
 
-/// `match` → persona.
+/// One binding: `match` → persona.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Binding {
@@ -44,7 +44,7 @@ pub(super) struct Binding {
     pub(super) matches: Match,
 }
 
-/// All fields that are given must match.
+/// Condition of a binding: all given fields must match.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Match {
@@ -61,7 +61,7 @@ pub(super) struct Match {
     pub(super) team: Option<OneOrMore>,
 }
 
-/// A conversation.
+/// Condition on a conversation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PeerMatch {
@@ -69,28 +69,28 @@ pub(super) struct PeerMatch {
     pub(super) id: OneOrMore,
 }
 
-/// A webhook → persona, session and text.
+/// One webhook mapping: webhook → persona, session and text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Mapping {
-    /// The webhook source's name.
+    /// Name of the webhook source.
     pub(super) source: Option<OneOrMore>,
-    /// The path it is called at; its last part is the source's name.
+    /// Path at which it is called; its last part is the name of the source.
     pub(super) path: Option<String>,
-    /// Fields of the event's metadata (`event_type`, `payload.data.id`) and what they must be.
+    /// Required values by field of the event's metadata (`event_type`, `payload.data.id`).
     #[serde(default, rename = "match")]
     pub(super) matches: BTreeMap<String, Value>,
     #[serde(alias = "agentId", alias = "agent_id")]
     pub(super) persona: Option<String>,
-    /// A template.
+    /// Template of the session.
     pub(super) session: Option<String>,
     #[serde(alias = "queueMode")]
     pub(super) queue_mode: Option<QueueMode>,
-    /// A template: what the agent is told.
+    /// Template of the text for the agent.
     pub(super) text: Option<String>,
 }
 
-/// A value, or alternatives; `*` in them stands for anything.
+/// One value, or alternatives; `*` in them matches any text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum OneOrMore {
@@ -98,7 +98,7 @@ pub(super) enum OneOrMore {
     More(Vec<Plain>),
 }
 
-/// Ids are often written as numbers.
+/// An id, which is often written as a number.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Plain {

@@ -1,8 +1,8 @@
-//! The file, compiled: every binding and mapping a rule of one index, and whose turn it is where several are met. *Pure.*
+//! Compiled bindings file: every binding and mapping is a rule of one index, with an order of precedence. *Pure.*
 //!
-//! Mappings come before bindings, first listed first. Among bindings the most specific tier wins (peer, parent peer,
-//! guild with roles, guild, team, account, channel, default), and within a tier the first listed. A binding of a peer
-//! also stands for the conversations that hang under it, as one of the parent's tier.
+//! Mappings come before bindings, in the order of the file. Among bindings the most specific tier wins (peer, parent
+//! peer, guild with roles, guild, team, account, channel, default), and within a tier the first listed. A binding of a
+//! peer also matches the conversations below it, in the parent's tier.
 
 use std::collections::HashSet;
 
@@ -20,13 +20,13 @@ use crate::prefilter::{Field, Index, Pattern, Predicate, Rule};
 /// Most bindings and mappings together.
 const MAX_ENTRIES: usize = 100_000;
 
-/// Most faults that are told at once.
+/// Most faults that are reported at once.
 const MAX_FAULTS: usize = 20;
 
-/// Adapters and channels on which nobody writes: what the services and agents tell themselves.
+/// Adapters and channels without human senders: events of the services and agents themselves.
 const MACHINES: [&str; 6] = ["timer", "schedule", "intent", "agent", "hook", "out"];
 
-/// How specific an entry is, the most specific first.
+/// Specificity of an entry, the most specific first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tier {
     Mapping,
@@ -40,7 +40,7 @@ enum Tier {
     Default,
 }
 
-/// Where an event goes that meets a rule.
+/// Destination of an event that meets a rule.
 #[derive(Debug, Clone, PartialEq)]
 struct Target {
     tier: Tier,
@@ -50,11 +50,11 @@ struct Target {
     text: Option<Template>,
 }
 
-/// A bindings file, ready to be asked.
+/// A compiled bindings file.
 #[derive(Debug, Default)]
 pub struct Table {
     index: Index,
-    /// By rule.
+    /// Destinations of matching events, by rule.
     targets: Vec<Target>,
     entries: usize,
     priority: i32,
@@ -62,10 +62,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// Compiles `text`.
+    /// Compiles the text of a bindings file.
     ///
     /// # Errors
-    /// What is wrong with it, each naming the entry or the line.
+    /// Returns the faults of the text, each naming the entry or the line.
     pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
         let mut rules = Rules::default();
         let file = read_yaml(text, |file: &File| rules.add(file))?;
@@ -80,32 +80,32 @@ impl Table {
         })
     }
 
-    /// How many bindings and mappings there are.
+    /// Returns the number of bindings and mappings.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bindings and mappings.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Priority of the dispatches.
+    /// Returns the priority of the dispatches.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// Whether it fires only where no other hook routed the event.
+    /// Returns whether it fires only if no other hook routed the event.
     #[must_use]
     pub const fn is_fallback(&self) -> bool {
         self.fallback
     }
 
-    /// Where `event` goes; none where nothing is said about it. Only what came to us is routed: what we sent, and
-    /// changes of what was routed before, would go to the agent that caused them.
+    /// Returns the fire for `event`; `None` if no entry matches. Only incoming events are routed: sent ones, and
+    /// changes of events routed before, would go to the agent that caused them.
     #[must_use]
     pub fn decide(&self, event: &Event) -> Option<HookResult> {
         match event.direction {
@@ -116,7 +116,7 @@ impl Table {
         let of_people = is_of_people(event);
         let met = self.index.matching(event).into_iter();
 
-        // A binding that names nothing means whoever writes to us, not every tick of a timer.
+        // A binding without conditions is for messages of people, not for every timer event.
         let met = met.filter(|&rule| of_people || self.targets[rule as usize].tier != Tier::Default);
         let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
 
@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-/// The rules of a file, each with its target.
+/// Rules of a file, each with its target.
 #[derive(Debug, Default)]
 struct Rules {
     rules: Vec<Rule>,
@@ -133,7 +133,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// Takes in every entry of `file`; returns what is wrong with them.
+    /// Adds every entry of `file`. Returns the faults of the entries.
     fn add(&mut self, file: &File) -> Vec<KeyFault> {
         let mut faults = Vec::new();
         let entries = file.bindings.len() + file.mappings.len();
@@ -163,7 +163,7 @@ impl Rules {
         faults
     }
 
-    /// Of two equal rules in one tier the first listed wins always: the second need not be asked.
+    /// Adds a rule, unless its tier has an equal one, because the first listed always wins.
     fn file_under(&mut self, rule: Rule, target: Target) {
         if self.seen.insert((target.tier as u8, rule.clone())) {
             self.rules.push(rule);
@@ -172,7 +172,7 @@ impl Rules {
     }
 }
 
-/// `fault`, which begins with its key within the entry at `place`.
+/// Returns `fault`, which begins with its key within the entry, as a fault at `place`.
 fn in_entry(place: &str, fault: &str) -> KeyFault {
     match fault.split_once(": ") {
         Some((key, problem)) => KeyFault::new(format!("{place}.{key}"), problem),
@@ -180,7 +180,7 @@ fn in_entry(place: &str, fault: &str) -> KeyFault {
     }
 }
 
-/// Whether `event` is a message that came from outside, rather than a timer's tick, an agent's doing or a thing made.
+/// Returns whether `event` is a message from outside, not an event of a timer or an agent, or an item that was created.
 fn is_of_people(event: &Event) -> bool {
     let names = [event.source_adapter.as_str(), event.channel.as_str()];
     event.direction == Direction::Received

@@ -1,14 +1,14 @@
-//! Text with `{{path}}` in it, filled from an event. *Pure.*
+//! Template text with `{{path}}`, filled from an event. *Pure.*
 
 use serde_json::Value;
 use shared::model::event::Event;
 
 use crate::prefilter::{inner, scalar};
 
-/// Longest text that a template gives, in bytes.
+/// Longest text that a template yields, in bytes.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// A text taken apart.
+/// A parsed template text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
     parts: Vec<Part>,
@@ -21,7 +21,7 @@ enum Part {
 }
 
 impl Template {
-    /// Reads `text`; `Err` says what is wrong with it.
+    /// Parses `text`; the error describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -39,7 +39,7 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// The text for `event`; what is not there is left out, what is no plain value stands as JSON.
+    /// Returns the text for `event`; missing values are left out, and objects and lists are inserted as JSON.
     pub(super) fn fill(&self, event: &Event) -> String {
         let mut text = String::new();
         for part in &self.parts {
@@ -53,7 +53,7 @@ impl Template {
     }
 }
 
-/// A field of the event by its name, else one of its metadata.
+/// Returns a field of the event by its name, else one of its metadata.
 fn value(event: &Event, path: &[String]) -> String {
     let mut parts = path.iter();
     let Some(first) = parts.next() else {

@@ -1,4 +1,4 @@
-//! Precedence as a table, mappings, and what is wrong with a file.
+//! Precedence as a table, mappings, and faults of a file.
 
 use serde_json::json;
 use shared::model::event::{EventId, Peer, PeerKind};
@@ -6,7 +6,7 @@ use shared::model::time::UnixMillis;
 
 use super::*;
 
-/// One binding of every tier, the least specific first, so that the order of the file helps nobody.
+/// One binding of every tier, the least specific first, so that the order of the file does not decide.
 const LADDER: &str = r#"
 bindings:
   - persona: default
@@ -89,7 +89,7 @@ fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
             event.peer.id = "room".to_owned();
             event.peer.kind = PeerKind::Group;
         }),
-        // Roles alone, in another guild, are nobody's.
+        // Roles alone, in another guild, match no binding.
         ("channel", |event| {
             event.peer.guild_id = Some("g2".to_owned());
             event.from.roles = vec!["admin".to_owned()];
@@ -117,7 +117,7 @@ fn a_binding_without_a_match_takes_messages_of_people_only() {
         (None, |event| event.source_adapter = "agent".to_owned()),
         (None, |event| event.source_adapter = "hook".to_owned()),
         (None, |event| event.direction = Direction::Created),
-        // One that names them takes them.
+        // A binding that names them matches them.
         (Some("clock"), |event| {
             event.channel = "timer".to_owned();
             event.account_id = Some("ticks".to_owned());
@@ -271,7 +271,7 @@ fn every_fault_is_named_with_its_entry_or_line() {
     );
 }
 
-/// Ten thousand bindings, wide bound: `nexus bench hooks` measures (`docs/performance.md`).
+/// Ten thousand bindings with a generous bound: `nexus bench hooks` measures (`docs/performance.md`).
 #[test]
 fn ten_thousand_bindings_cost_little_an_event() {
     use shared::clock::{Clock as _, SystemClock};

@@ -1,4 +1,4 @@
-//! Any OpenAI-compatible `/v1/embeddings` endpoint.
+//! Embedder that uses an OpenAI-compatible `/v1/embeddings` endpoint.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use shared::embed::{EmbedTextsError, Embedder, cut};
 use shared::process::Secret;
 
-/// Longest that one answer may take.
+/// Time limit for one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Texts in one question at most; servers refuse more than some thousands of tokens at once.
+/// Most texts in one request; servers refuse more than some thousands of tokens at once.
 const MAX_TEXTS: usize = 64;
 
-/// Largest answer that is read, in bytes: 64 vectors of 4,096 numbers, written out.
+/// Largest response that is read, in bytes: 64 vectors of 4,096 numbers, as text.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
-/// The endpoint and the model asked for.
+/// Client for the endpoint, with the requested model.
 #[derive(Debug)]
 pub(super) struct Remote {
     client: reqwest::Client,
@@ -43,7 +43,7 @@ struct Row {
 }
 
 impl Remote {
-    /// For `model` at the base address `url` (`…/v1`).
+    /// Creates the client for `model` at the base address `url` (`…/v1`).
     pub(super) fn new(url: &str, model: &str, key: Option<&Secret>) -> Result<Self, String> {
         let client = reqwest::Client::builder().timeout(TIMEOUT).build();
         Ok(Self {
@@ -85,7 +85,7 @@ impl Remote {
     }
 }
 
-/// One vector of length 1 per text, in the order of the question.
+/// Parses a response into one vector of length 1 per text, in the order of the request.
 fn read(body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
     let answer: Answer = serde_json::from_slice(body).map_err(|error| EmbedTextsError::Answer(error.to_string()))?;
     let mut vectors = vec![Vec::new(); count];
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers once, and hands out what it was asked.
+    /// Starts a server that responds once, and returns the request that it received.
     async fn answering(status: &'static str, body: String) -> (Remote, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/", listener.local_addr().expect("an address"));

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::runner::NoHost;
 
-/// A server that gives each connection the next of `answers`; the port, and what it was asked.
+/// Starts a server that gives each connection the next of `answers`. Returns its port, and the requests it received.
 async fn server(answers: Vec<String>) -> (u16, tokio::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -23,7 +23,7 @@ async fn server(answers: Vec<String>) -> (u16, tokio::sync::mpsc::Receiver<Strin
                 .await
                 .expect("somebody listens");
 
-            // Who hears enough hangs up.
+            // A client that has read enough closes the connection.
             let _ = stream.write_all(answer.as_bytes()).await;
         }
     });
@@ -38,7 +38,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// A hook of `author` that asks for `net`.
+/// Returns a hook of `author` that asks for `net`.
 fn hook(author: &str, net: &[&str]) -> HookSource {
     HookSource {
         id: "h".to_owned(),
@@ -53,7 +53,7 @@ fn hook(author: &str, net: &[&str]) -> HookSource {
     }
 }
 
-/// What `hook`, to which `granted` is granted, is answered.
+/// Returns the result of a fetch by `hook`, to which `granted` is granted.
 async fn ask(granted: &[&str], hook: HookSource, args: Value) -> Result<Value, CallError> {
     let granted = granted.iter().map(|&server| server.to_owned()).collect();
     let grants = BTreeMap::from([("h".to_owned(), granted)]);
@@ -99,7 +99,7 @@ async fn what_is_asked_for_and_granted_is_fetched() {
 
 #[tokio::test]
 async fn all_three_have_to_agree() {
-    // Nobody listens there: what is let through is told apart by its error.
+    // No server listens there: an admitted request differs by its error.
     let there = "http://127.0.0.1:1";
     let url = json!({"url": "http://127.0.0.1:1/"});
     let operators = || hook(OPERATOR, &[there]);
@@ -159,7 +159,7 @@ async fn what_is_too_large_too_late_or_no_text_is_an_error() {
 
     assert_eq!(refused(&[&origin], asks(), json!({"url": origin})).await, "too_large");
 
-    // It takes no further connection: this one is never answered.
+    // The server accepts no further connection, so this request gets no response.
     let silent = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let origin = format!("http://127.0.0.1:{}", silent.local_addr().expect("an address").port());
     let asks = hook(OPERATOR, &[&origin]);

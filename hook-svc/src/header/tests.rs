@@ -146,7 +146,7 @@ fn schedules_that_cannot_be_are_refused_with_their_line() {
         Err("line 18: more than 16 @schedule tags".to_owned())
     );
 
-    // The zone counts wherever it stands, and a schedule may be over.
+    // The zone counts at any position, and a schedule may be over.
     let over =
         "/**\n * @schedule rrule DTSTART:20200101T000000 RRULE:FREQ=DAILY;COUNT=3\n * @timezone Europe/Berlin\n */";
     assert!(check(over).is_ok());

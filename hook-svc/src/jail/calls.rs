@@ -1,14 +1,14 @@
-//! The system calls that a hook's process may make. *Pure.*
+//! System calls that a hook's process may make. *Pure.*
 //!
-//! What Bun needs for what hooks may do: recorded with `strace` from the tests of the runner and of the service
-//! (`docs/hooks-isolation.md`, "Working on it"; Bun 1.4.5, x86-64), and what the C library does in its place on another
-//! kernel. Whatever is not here does not exist for a hook: "no such call". What is known to reach out fails as forbidden,
-//! so that a script reads the right error.
+//! The list holds the calls that Bun needs for hooks, recorded with `strace` from the tests of the runner and of the
+//! service (`docs/hooks-isolation.md`, "Working on it"; Bun 1.4.5, x86-64), and those that the C library makes instead
+//! on another kernel. Any other call does not exist for a hook: "no such call". Calls that are known to reach outside
+//! fail as forbidden, so that a script reads the right error.
 
 use libc::c_long;
 
-/// Calls that may be made for some of their commands only: the call, which argument names the command, the commands.
-/// Names for threads and memory; no locks of files: nobody has a database of its own but in memory.
+/// Calls of which only some commands are allowed: the call, the index of the argument that names the command, the
+/// commands. They include names for threads and memory, but no file locks: hooks have no database except in memory.
 pub(super) const COMMANDS: &[(c_long, u8, &[u32])] = &[
     (libc::SYS_prctl, 0, &[PR_SET_NAME, PR_GET_NAME, PR_SET_VMA]),
     (
@@ -23,7 +23,8 @@ pub(super) const COMMANDS: &[(c_long, u8, &[u32])] = &[
     ),
 ];
 
-// The kernel's numbers (`linux/prctl.h`, `asm-generic/fcntl.h`, `asm-generic/ioctls.h`), one for both architectures.
+// Numbers of the kernel (`linux/prctl.h`, `asm-generic/fcntl.h`, `asm-generic/ioctls.h`), the same for both
+// architectures.
 const PR_SET_NAME: u32 = 15;
 const PR_GET_NAME: u32 = 16;
 const PR_SET_VMA: u32 = 0x5356_4d41;
@@ -40,7 +41,7 @@ const FIONREAD: u32 = 0x541b;
 const FIONBIO: u32 = 0x5421;
 const FIOCLEX: u32 = 0x5451;
 
-/// What may be called, some of it with some arguments only ([`COMMANDS`]).
+/// Returns the allowed calls; some of them only with certain arguments ([`COMMANDS`]).
 pub(super) fn allowed() -> Vec<c_long> {
     let mut calls = ALLOWED.to_vec();
     calls.extend(OF_THIS_ARCHITECTURE);
@@ -48,7 +49,7 @@ pub(super) fn allowed() -> Vec<c_long> {
 }
 
 const ALLOWED: &[c_long] = &[
-    // To begin, to end, and threads.
+    // Start, exit, and threads.
     libc::SYS_execve,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -71,7 +72,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mincore,
     libc::SYS_msync,
-    // Signals of its own.
+    // Signals of the process itself.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -85,7 +86,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_times,
-    // Files, as Landlock lets it.
+    // Files, as far as Landlock allows.
     libc::SYS_openat,
     libc::SYS_close,
     libc::SYS_close_range,
@@ -130,7 +131,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_pipe2,
     libc::SYS_ppoll,
     libc::SYS_pselect6,
-    // Who and where it is.
+    // Identity of the process and its system.
     libc::SYS_getpid,
     libc::SYS_getppid,
     libc::SYS_gettid,
@@ -151,7 +152,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Older spellings, which this architecture has kept.
+/// Older variants of these calls, which this architecture has kept.
 #[cfg(target_arch = "x86_64")]
 const OF_THIS_ARCHITECTURE: &[c_long] = &[
     libc::SYS_arch_prctl,
@@ -175,7 +176,8 @@ const OF_THIS_ARCHITECTURE: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OF_THIS_ARCHITECTURE: &[c_long] = &[];
 
-/// What reaches out of the process, changes files, or makes memory that is counted to nobody.
+/// Returns the calls that reach outside of the process, change files, or create memory that is not charged to a
+/// process.
 pub(super) fn forbidden() -> Vec<c_long> {
     let mut calls = FORBIDDEN.to_vec();
     calls.extend(FORBIDDEN_OF_THIS_ARCHITECTURE);

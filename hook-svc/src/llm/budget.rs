@@ -1,8 +1,8 @@
-//! What hooks may spend on the model in a day (UTC), each and all together, counted in KV `hook_spend`.
+//! Daily budgets (UTC) of hooks for the model, per hook and in total, counted in KV `hook_spend`.
 //!
 //! A call reserves the price of its prompt and of its longest usual answer before it begins, and settles when it ends;
-//! [`super::purse`] says how replicas share a budget. A budget is exceeded by at most the calls under way, each by the
-//! difference between its price and what was reserved for it.
+//! [`super::purse`] describes how replicas share a budget. A budget is exceeded by at most the calls under way, each by
+//! the difference between its price and its reservation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,36 +21,36 @@ use crate::runner::{Call, CallError, Spent};
 
 /// Milliseconds in a day.
 const DAY_MS: i64 = 86_400_000;
-/// How long a day's counts are kept.
+/// Time for which a day's counts are kept.
 const KEPT: Duration = Duration::from_secs(40 * 86_400);
-/// How often a compare-and-set is tried again after a conflict.
+/// Most retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
-/// Key of what all hooks together spend; no hook's token is empty.
+/// Key of the total of all hooks; no hook's token is empty.
 const ALL: &str = "all";
-/// Bytes of a prompt that are reserved as one token.
+/// Number of prompt bytes that are reserved as one token.
 const TOKEN_BYTES: u64 = 4;
-/// Tokens that are reserved for an answer if the script names no number.
+/// Number of tokens that are reserved for an answer if the script names none.
 const ANSWER_TOKENS: u64 = 512;
 
-/// US dollars a day.
+/// Daily budgets in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Of one hook.
+    /// Budget of one hook.
     pub hook_usd: f64,
-    /// Of all hooks.
+    /// Budget of all hooks together.
     pub all_usd: f64,
 }
 
-/// How large a question is, and its answer may be.
+/// Size of a prompt and of its longest answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
-    /// The prompt and the system prompt.
+    /// Bytes of the prompt and the system prompt.
     pub prompt_bytes: usize,
-    /// The most tokens of the answer, if the script names a number.
+    /// Most tokens of the answer, if the script names a number.
     pub max_tokens: Option<u32>,
 }
 
-/// See the module; cheap to clone.
+/// Daily budgets of this replica's hooks; cheap to clone. See the module.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Parts>);
 
@@ -58,22 +58,22 @@ pub struct Budget(Arc<Parts>);
 struct Parts {
     spends: Kv<HookSpend>,
     limits: Limits,
-    /// The list price of the model, or why there is none: then nothing fits into the budget.
+    /// List price of the model, or the reason why there is none: then no call fits into the budget.
     price: Result<Price, String>,
     clock: SharedClock,
-    /// By the key of the common record.
+    /// Accounts by the key of their common record.
     accounts: Mutex<HashMap<String, Arc<Account>>>,
 }
 
-/// This replica's part of one record.
+/// This replica's part of one common record.
 #[derive(Debug)]
 struct Account {
     key: String,
     limit: u64,
-    /// Whose budget it is, for errors.
+    /// Owner of the budget, for errors.
     whose: &'static str,
     purse: Mutex<Purse>,
-    /// One write of the record at a time.
+    /// Allows one write of the record at a time.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -83,20 +83,20 @@ impl Account {
     }
 }
 
-/// What is reserved for one call. A call that is given up before it ends may have been paid for: what was reserved
-/// then counts as spent.
+/// Amount reserved for one call. A call that is given up before it ends may have been paid for, so its reservation
+/// counts as spent.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped counts as spent"]
 pub(super) struct Reservation {
     budget: Budget,
     accounts: Vec<Arc<Account>>,
     micro_usd: u64,
-    /// Whoever asked for it has it: the call may have begun.
+    /// Whether the caller has received the reservation, so that the call may have begun.
     in_hand: bool,
 }
 
 impl Budget {
-    /// Returns the budget that all replicas on `bus` share, for a model of `price`, or says why there is none.
+    /// Creates the budget that all replicas on `bus` share, for a model with `price`, or the reason why it has none.
     #[must_use]
     pub fn new(bus: &Bus, limits: Limits, price: Result<Price, String>, clock: SharedClock) -> Self {
         Self(Arc::new(Parts {
@@ -108,14 +108,14 @@ impl Budget {
         }))
     }
 
-    /// Reserves what `question` may cost the hook `hook_id`.
+    /// Reserves the highest price that `question` may cost the hook `hook_id`.
     ///
     /// # Errors
-    /// `no_price` if nobody can tell what a question costs; `over_budget` if the hook, or all hooks together, have no room for it today; `budget_unknown` if the record
-    /// cannot be read or written.
+    /// `no_price` if the price of a call is unknown; `over_budget` if the hook, or all hooks together, have no room for
+    /// it today; `budget_unknown` if the record cannot be read or written.
     pub(super) async fn reserve(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
         let (budget, hook_id) = (self.clone(), hook_id.to_owned());
-        // Comes to its end though nobody waits for it any more: what the record says is held must be in the purse.
+        // The task ends even if the caller is gone: an amount held in the record must be in the purse.
         let reserving = tokio::spawn(async move { budget.reserve_of_all(&hook_id, question).await });
         let Ok(reserved) = reserving.await else {
             let text = "the budget of today cannot be asked: the service ends".to_owned();
@@ -183,7 +183,7 @@ impl Budget {
         Arc::clone(account)
     }
 
-    /// Reserves `cost` in `account`, out of a new slice if need be.
+    /// Reserves `cost` in `account`, from a new slice if necessary.
     async fn take(&self, account: &Account, cost: u64) -> Result<(), CallError> {
         if account.purse().reserve(cost) && cost > 0 {
             return Ok(());
@@ -191,6 +191,7 @@ impl Budget {
 
         let _one = account.writing.lock().await;
 
+        // Another call may have drawn a slice while this one waited.
         if account.purse().reserve(cost) && cost > 0 {
             return Ok(());
         }
@@ -203,7 +204,7 @@ impl Budget {
                 Ok(Ok(draft)) => {
                     let mut purse = account.purse();
                     purse.wrote(&draft);
-                    // Smaller calls may have taken their part of the slice meanwhile; then it is drawn once more.
+                    // Smaller calls may have used part of the slice meanwhile; then another one is drawn.
                     if purse.reserve(cost) {
                         return Ok(());
                     }
@@ -220,7 +221,7 @@ impl Budget {
         Err(CallError::new("budget_unknown", text))
     }
 
-    /// Writes the record of `account` as `draft` says, by compare-and-set.
+    /// Writes the record of `account` by `draft`, with compare-and-set.
     async fn write<E>(
         &self,
         account: &Account,
@@ -259,7 +260,7 @@ impl Budget {
         }
     }
 
-    /// Writes what the calls of `account` took and gives back what none needs, if no call is under way.
+    /// Writes the usage of the calls of `account` and gives the rest back, if no call is under way.
     async fn give_back(&self, account: &Arc<Account>) {
         let _one = account.writing.lock().await;
 
@@ -277,13 +278,13 @@ impl Budget {
             Ok(Ok(draft)) => {
                 account.purse().wrote(&draft);
                 let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-                // Nobody else has it in hand: it is made anew when it is needed, so that days end.
+                // No other call uses the account. It is created again when needed, so that past days are dropped.
                 if account.purse().is_empty() && Arc::strong_count(account) <= 2 {
                     accounts.remove(&account.key);
                 }
             }
             Ok(Err(never)) => match never {},
-            // The purse keeps it, and the next call writes it.
+            // The purse keeps the amount, and the next call writes it.
             Err(error) => {
                 tracing::warn!(
                     key = account.key,
@@ -296,7 +297,7 @@ impl Budget {
 }
 
 impl Reservation {
-    /// Ends the call `call`, which took `spent`.
+    /// Ends the call `call`, which used `spent`.
     pub(super) async fn settle(self, call: &Call, spent: Spent) {
         let taken = taken(spent);
         if taken.micro_usd > self.micro_usd {
@@ -313,14 +314,14 @@ impl Reservation {
     async fn end(mut self, taken: Taken) {
         let accounts = self.settle_all(taken);
         let budget = self.budget.clone();
-        // Comes to its end though nobody waits for it any more: what the record says is spent must leave the purse.
+        // The task ends even if the caller is gone: an amount spent in the record must leave the purse.
         let giving_back = tokio::spawn(async move { budget.give_all_back(accounts).await });
         if giving_back.await.is_err() {
             tracing::debug!("cost of model calls not recorded: the service is stopping");
         }
     }
 
-    /// Ends the call in all accounts at once, so that whoever gives up waiting leaves nothing reserved.
+    /// Ends the call in all accounts at once, so that a cancelled caller leaves nothing reserved.
     fn settle_all(&mut self, taken: Taken) -> Vec<Arc<Account>> {
         let accounts = std::mem::take(&mut self.accounts);
         for account in &accounts {
@@ -340,7 +341,7 @@ impl Drop for Reservation {
         let taken = if self.in_hand { lost } else { Taken::default() };
         let accounts = self.settle_all(taken);
 
-        // Where the service ends, the record goes on saying that it is held.
+        // If the service is stopping, the record keeps the amount as held.
         if let (false, Ok(runtime)) = (accounts.is_empty(), tokio::runtime::Handle::try_current()) {
             let budget = self.budget.clone();
             runtime.spawn(async move { budget.give_all_back(accounts).await });

@@ -1,5 +1,5 @@
-//! Answers to identical questions within one event. Where there is none, whoever asked meanwhile shares why; who asks
-//! afterwards asks anew.
+//! Answers to identical prompts within one event. Calls that wait for the same answer share its error; a later call
+//! tries again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,14 @@ use tokio::sync::OnceCell;
 
 use crate::runner::CallError;
 
-/// Answers kept; the oldest go first. Events are evaluated within seconds, so that their answers are among the newest.
+/// Most answers kept; the oldest are dropped first. Events are evaluated within seconds, so their answers are among the
+/// newest.
 const KEPT: usize = 4_096;
 
 type Key = [u8; 32];
 type Cell = Arc<OnceCell<Result<String, CallError>>>;
 
-/// See the module.
+/// Cache of answers; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Memo(Mutex<Kept>);
 
@@ -28,7 +29,7 @@ struct Kept {
 }
 
 impl Memo {
-    /// The place for the answer to `question` upon `event`.
+    /// Returns the cell for the answer to `question` for `event`; a cell with an error is replaced by an empty one.
     pub(super) fn cell(&self, event: &EventId, question: &Value) -> Cell {
         let mut hasher = Sha256::new();
         hasher.update(event.as_str().as_bytes());

@@ -1,58 +1,58 @@
-//! One replica's part of a day's budget. *Pure.*
+//! Part of a day's budget that one replica holds. *Pure.*
 //!
-//! Money is reserved before a call and settled after it. A replica reserves out of a slice that it drew from the common
-//! budget, so calls of one replica do not wait for each other's writes. What is drawn is held in the common record and
-//! counts as spent for all other replicas. A replica that dies keeps its slice until the day ends: the budget is rather
-//! used up too early than exceeded.
+//! Money is reserved before a call and settled after it. A replica reserves from a slice that it drew from the common
+//! budget, so calls of one replica do not wait for each other's writes. The drawn amount is held in the common record
+//! and counts as spent for all other replicas. A replica that dies keeps its slice until the day ends: the budget may
+//! be used up too early, but is not exceeded.
 
 use shared::model::hook::HookSpend;
 
-/// Into how many slices a budget is divided.
+/// Number of slices into which a budget is divided.
 const SLICES: u64 = 64;
 
-/// What calls took, in total.
+/// Total usage of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Taken {
-    /// Calls that reached the model.
+    /// Number of calls that reached the model.
     pub calls: u64,
-    /// Tokens in.
+    /// Number of tokens sent.
     pub tokens_in: u64,
-    /// Tokens out.
+    /// Number of tokens received.
     pub tokens_out: u64,
-    /// Their price, millionths of a US dollar.
+    /// Price of the calls, in millionths of a US dollar.
     pub micro_usd: u64,
 }
 
-/// All amounts are millionths of a US dollar.
+/// Slice of a budget; all amounts are in millionths of a US dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Purse {
-    /// What this replica holds of the common budget.
+    /// Amount that this replica holds of the common budget.
     slice: u64,
-    /// What the calls under way may cost.
+    /// Highest total price of the calls under way.
     reserved: u64,
-    /// What ended calls took that the common record does not say yet.
+    /// Usage of ended calls that the common record does not have yet.
     unwritten: Taken,
 }
 
-/// The common record as it is to be written, and what this changes for the purse once it is.
+/// The common record to write, and the changes to the purse once it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Draft {
-    /// The record.
+    /// Record to be written.
     pub after: HookSpend,
     written: Taken,
     returned: u64,
     granted: u64,
 }
 
-/// The budget has no room for a call.
+/// Error for a budget without room for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OverBudget {
-    /// What is spent or held already.
+    /// Amount that is already spent or held.
     pub used: u64,
 }
 
 impl Purse {
-    /// Reserves `cost` out of the slice. Returns whether the slice has room for it.
+    /// Reserves `cost` from the slice. Returns whether the slice has room for it.
     pub(super) fn reserve(&mut self, cost: u64) -> bool {
         let used = self.reserved.saturating_add(self.unwritten.micro_usd);
         let fits = used.saturating_add(cost) <= self.slice;
@@ -62,7 +62,7 @@ impl Purse {
         fits
     }
 
-    /// Ends a call for which `reserved` was reserved, and which took `taken`.
+    /// Ends a call for which `reserved` was reserved, and which used `taken`.
     pub(super) fn settle(&mut self, reserved: u64, taken: Taken) {
         self.reserved = self.reserved.saturating_sub(reserved);
         self.unwritten = self.unwritten.plus(taken);
@@ -73,7 +73,7 @@ impl Purse {
         self.reserved == 0
     }
 
-    /// Returns whether there is nothing that the common record would have to be told.
+    /// Returns whether there is nothing to write to the common record.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -81,7 +81,7 @@ impl Purse {
     /// Drafts the common record from which a call of `cost` can be reserved.
     ///
     /// # Errors
-    /// [`OverBudget`] if `limit` has no room for the call.
+    /// Returns [`OverBudget`] if `limit` has no room for the call.
     pub(super) fn draw(&self, before: HookSpend, cost: u64, limit: u64) -> Result<Draft, OverBudget> {
         let mut draft = self.write(before, self.unwritten.micro_usd.min(self.slice));
         let kept = self.slice - draft.returned;
@@ -89,7 +89,7 @@ impl Purse {
         let used = draft.after.micro_usd.saturating_add(draft.after.held_micro_usd);
         let left = limit.saturating_sub(used);
 
-        // At a price of 0 nothing is needed, and a budget that is used up still ends the calls.
+        // At a price of 0 no amount is needed, but a budget that is used up still ends the calls.
         if needed > left || left == 0 {
             return Err(OverBudget { used });
         }
@@ -100,7 +100,7 @@ impl Purse {
         Ok(draft)
     }
 
-    /// Drafts the common record with all that was taken and without what no call needs.
+    /// Drafts the common record with all usage and without the amount that no call needs.
     pub(super) fn give_back(&self, before: HookSpend) -> Draft {
         self.write(before, self.slice.saturating_sub(self.reserved))
     }
@@ -112,7 +112,7 @@ impl Purse {
             tokens_in: before.tokens_in + written.tokens_in,
             tokens_out: before.tokens_out + written.tokens_out,
             micro_usd: before.micro_usd.saturating_add(written.micro_usd),
-            // A record that somebody deleted holds nothing.
+            // A record that was deleted holds nothing.
             held_micro_usd: before.held_micro_usd.saturating_sub(returned),
         };
 
@@ -124,7 +124,7 @@ impl Purse {
         }
     }
 
-    /// Takes over what `draft` says, now that it is written.
+    /// Applies `draft`, now that it is written.
     pub(super) fn wrote(&mut self, draft: &Draft) {
         self.slice = self.slice.saturating_sub(draft.returned) + draft.granted;
         self.unwritten = self.unwritten.minus(draft.written);
@@ -155,7 +155,7 @@ impl Taken {
 mod tests {
     use super::*;
 
-    /// Reserves, drawing from `record` if need be; whether there was room.
+    /// Reserves, drawing from `record` if necessary. Returns whether there was room.
     fn reserve(purse: &mut Purse, record: &mut HookSpend, cost: u64, limit: u64) -> bool {
         if purse.reserve(cost) {
             return true;

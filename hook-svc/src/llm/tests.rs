@@ -1,4 +1,4 @@
-//! Against a server that speaks the real wire format.
+//! Tests against a server that uses the real wire format.
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -18,13 +18,13 @@ use shared::wire::topology::buckets::HOOK_SPEND;
 use super::*;
 use crate::runner::{HookSource, NoHost};
 
-/// A host whose model is `server`, and its NATS server.
+/// Returns a host whose model is `server`, and its NATS server.
 async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
     let (nats, bus) = shared::testing::world().await;
     (replica(&server.base_url("openai"), limits, &bus), nats)
 }
 
-/// One of the hosts on `bus`, whose model is at `base_url`.
+/// Returns one of the hosts on `bus`, whose model is at `base_url`.
 fn replica(base_url: &str, limits: Limits, bus: &Bus) -> LlmHost {
     host_of(&dear_model(base_url), limits, bus)
 }
@@ -40,7 +40,7 @@ fn dear_model(base_url: &str) -> LlmConfig {
             max_attempts: 2,
             ..Schedule::default()
         },
-        // A dollar a token, so that sums are seen.
+        // One dollar per token, so that sums are visible.
         prices: Prices(
             [(
                 "m".to_owned(),
@@ -57,14 +57,14 @@ fn dear_model(base_url: &str) -> LlmConfig {
 }
 
 fn host_of(llm: &LlmConfig, limits: Limits, bus: &Bus) -> LlmHost {
-    // Of the budget alone: a day ends only where a test ends it.
+    // The clock of the budget alone: a day ends only when a test ends it.
     let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
     let budget = Budget::new(bus, limits, price(llm), day);
     let model = model(llm, Arc::new(SystemClock), Shutdown::default());
     LlmHost::new(model, budget, Arc::new(NoHost))
 }
 
-/// A stream that ends in the middle.
+/// Returns a stream that ends in the middle.
 fn broken_off() -> Scripted {
     Scripted::Say {
         speech: Speech {
@@ -102,7 +102,7 @@ fn call(hook: &str, event: &str, args: Value) -> Call {
     }
 }
 
-/// A question that costs as much as is reserved for it: 120 tokens, a dollar each.
+/// Arguments of a call that costs as much as is reserved for it: 120 tokens, one dollar each.
 fn dear_question() -> Value {
     json!({"prompt": "x", "max_tokens": 119})
 }

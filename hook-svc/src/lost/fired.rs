@@ -1,4 +1,4 @@
-//! The fires that records name, and which of their dispatches are in their stream.
+//! Fires that records name, compared with the dispatches in their stream.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,19 @@ use ulid::Ulid;
 
 use super::MARGIN_MS;
 
-/// Pages of records that are compared at once.
+/// Number of pages of records that are compared at a time.
 const PAGES: usize = 10;
 
 /// A fire that a record names.
 pub(super) struct Fired {
-    /// The record's sequence in `INVOCATIONS`.
+    /// Sequence of the record in `INVOCATIONS`.
     pub(super) record: u64,
     pub(super) hook_id: String,
     pub(super) started_at: UnixMillis,
 }
 
-/// Takes those out of `fired` that are in their stream, looking at what was stored `until` then; none = at all of it.
+/// Removes from `fired` the dispatches that are in their stream, looking at messages stored up to `until`; `None` means
+/// all.
 pub(super) async fn leave_out_stored(
     bus: &Bus,
     fired: &mut BTreeMap<Ulid, Fired>,
@@ -49,7 +50,8 @@ pub(super) async fn leave_out_stored(
     Ok(())
 }
 
-/// The fires of the next records, by their dispatches, and when the last of the records was stored; none = there are no more.
+/// Returns the fires of the next records, by their dispatches, and the time when the last of the records was stored;
+/// `None` if there are no more.
 pub(super) async fn next_fires(
     records: &mut Pages,
 ) -> Result<(BTreeMap<Ulid, Fired>, Option<UnixMillis>), ReadStreamError> {
@@ -64,7 +66,7 @@ pub(super) async fn next_fires(
     Ok((fired, until))
 }
 
-/// Before the first of `fired` was made; none = there are none.
+/// Returns a time before the first of `fired` was made; `None` if it is empty.
 pub(super) fn first_start(fired: &BTreeMap<Ulid, Fired>) -> Option<UnixMillis> {
     let first = fired.values().map(|fired| fired.started_at).min();
     first.map(|first| first.plus(-MARGIN_MS))
@@ -74,7 +76,7 @@ pub(super) fn count_read(messages: u64) {
     metrics::counter!("nexus_hook_lost_dispatches_read_total").increment(messages);
 }
 
-/// The fires that the record in `stored` names, by their dispatches.
+/// Returns the fires that the record in `stored` names, by their dispatches.
 fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
     let Ok(record) = stored.decode::<EventInvocations>() else {
         return Vec::new();
@@ -99,7 +101,7 @@ fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
     record.hooks.into_iter().filter_map(fire).collect()
 }
 
-/// What the hook answered of whose fire the dispatch `id` was made.
+/// Returns the result of the hook from whose fire the dispatch `id` was made.
 pub(super) fn answered(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
         HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),

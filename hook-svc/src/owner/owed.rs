@@ -1,6 +1,6 @@
-//! The events of a partition whose deferred evaluations are to be made: in order within a conversation, a few at once of
-//! each hook, so that those who wait for one author keep nobody from another's. Of an event in here its numbers and its
-//! place in its conversation are kept; it is read again when there is a place for its hooks.
+//! Events of a partition with deferred evaluations: in order within a conversation, a few at once of each hook, so that
+//! waiting for one author delays no other author. Only the numbers of such an event and its place in its conversation
+//! are kept; it is read again when there is a place for its hooks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -26,13 +26,13 @@ pub(super) struct OwedEvent {
     numbers: Numbers,
     place: Place,
     hooks: Vec<String>,
-    /// When it was found to owe them, in this holding: the time without an owner does not count.
+    /// Time when it was found to owe them, in this holding: time without an owner does not count.
     since: Instant,
     _waiting: Waiting,
 }
 
 impl OwedEvent {
-    /// Returns what `task` leaves, of whose event `hooks` are called later.
+    /// Creates the entry for `task`'s event, of which `hooks` are called later.
     pub(super) fn of(task: Task, hooks: Vec<String>, now: Instant) -> Self {
         Self {
             conversation: Conversation::of(&task.event),
@@ -48,20 +48,20 @@ impl OwedEvent {
     }
 }
 
-/// Most events of one conversation that owe evaluations, those in memory that may come to owe some included. Further ones
-/// of the conversation are kept as numbers until there is room.
+/// Most events of one conversation that owe evaluations, including those in memory that may come to owe some. Further
+/// ones of the conversation are kept as numbers until there is room.
 const MAX_OWED_PER_CONVERSATION: usize = 1_024;
 
-/// Most events of a partition that owe evaluations, but for those in memory. From half of them on a conversation has
-/// [`ALWAYS`]; beyond, further events are kept as numbers.
+/// Most events of a partition that owe evaluations, except for those in memory. From half of them on a conversation has
+/// room for [`ALWAYS`]; beyond, further events are kept as numbers.
 const MAX_OWED: usize = 8_192;
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Those that are under way: their hooks, by sequence.
+    /// Hooks of the events under way, by sequence.
     running: HashMap<u64, Vec<String>>,
     running_of: ByHook,
-    /// By sequence.
+    /// Events that wait, by sequence.
     waiting: HashMap<u64, OwedEvent>,
     waiting_of: ByHook,
 }
@@ -104,28 +104,29 @@ impl Lane {
     }
 }
 
-/// What has come of an event for one author whose hooks it owed.
+/// Result of an event's evaluations for one author whose hooks it owed.
 #[derive(Debug)]
 pub(super) struct Made {
     conversation: Conversation,
     sequence: u64,
-    /// What it owes on.
+    /// Entry with the evaluations that it still owes, if any.
     rest: Option<OwedEvent>,
 }
 
-/// See the module.
+/// Events with deferred evaluations, by conversation; see the module.
 #[derive(Debug, Default)]
 pub(super) struct OwedEvents {
     lanes: HashMap<Conversation, Lane>,
     total: usize,
-    /// Conversations that owe nothing and found no room, in the order in which they go on, and the same as a set.
+    /// Conversations that owe nothing and found no room, in the order in which they continue, and the same as a set.
     stopped: VecDeque<Conversation>,
     is_stopped: HashSet<Conversation>,
 }
 
 impl OwedEvents {
-    /// Returns how many events of `conversation` may be in memory: each may come to owe evaluations. Where there is no
-    /// room, the conversation is to be looked at again when one of its events has ended, or when [`Self::wake`] says so.
+    /// Returns the number of events of `conversation` that may be in memory, since each may come to owe evaluations. If
+    /// there is no room, the conversation must be checked again when one of its events has ended, or when
+    /// [`Self::wake`] returns it.
     pub(super) fn room(&mut self, conversation: Conversation) -> usize {
         let lane = self.lanes.get(&conversation);
         let owing = lane.map_or(0, Lane::len);
@@ -145,7 +146,8 @@ impl OwedEvents {
         room
     }
 
-    /// Takes a conversation that found no room, once there is some. One at a time: its next event may take what there is.
+    /// Takes a conversation that found no room, once there is some. Returns one at a time, since its next event may use
+    /// the room.
     pub(super) fn wake(&mut self) -> Option<Conversation> {
         if self.total >= MAX_OWED {
             return None;
@@ -161,13 +163,13 @@ impl OwedEvents {
         self.total += 1;
     }
 
-    /// Takes the next event of `conversation`, if one may begin: a few at once of each hook that it owes, and always one
-    /// that came before all of them, because they wait for it.
+    /// Takes the next event of `conversation`, if one may begin: a few at once of each owed hook, and always one that
+    /// came before all of them, because they wait for it.
     pub(super) fn next(&mut self, conversation: Conversation) -> Option<OwedEvent> {
         self.lanes.get_mut(&conversation)?.next()
     }
 
-    /// Notes what was `made`, and keeps what the event owes on. Returns its conversation.
+    /// Records the result `made`, and keeps the evaluations that the event still owes. Returns its conversation.
     pub(super) fn made(&mut self, made: Made) -> Conversation {
         let conversation = made.conversation;
         if let Some(lane) = self.lanes.get_mut(&conversation) {
@@ -186,7 +188,8 @@ impl OwedEvents {
 }
 
 impl Owner {
-    /// How many events `conversation` may have in memory: fewer while many wait for others of theirs, or owe evaluations.
+    /// Returns the number of events that `conversation` may have in memory: fewer while many events wait for others or
+    /// owe evaluations.
     pub(super) fn allowed(&self, shift: &mut Shift, conversation: Conversation) -> usize {
         let free = self.held_back.available_permits();
         let allowed = if free * 2 > MAX_IN_MEMORY {
@@ -222,7 +225,7 @@ impl Owner {
             None => None,
         };
 
-        // One author's time is none that another has waited.
+        // The evaluation time of one author is not part of another's wait.
         let rest = rest.map(|rest| OwedEvent {
             since: since + rest.since.saturating_duration_since(begun),
             ..rest
@@ -235,7 +238,8 @@ impl Owner {
         }
     }
 
-    /// Reads the event of `owed` again, whose hooks are called where a place was `found`, or given up; none if it is gone.
+    /// Reads the event of `owed` again. Its hooks are called if a place was `found`, else given up. Returns `None` if
+    /// the event is gone.
     async fn task_of(
         &self,
         owed: OwedEvent,

@@ -1,4 +1,4 @@
-//! One ownership of one partition: its messages in memory, and what it waits for.
+//! One ownership of one partition: its messages in memory, and the events that wait.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,36 +18,36 @@ use crate::inherited::Inherited;
 use crate::order::Conversation;
 use crate::task::Task;
 
-/// A message in memory.
+/// A message that is kept in memory.
 pub(super) struct Held {
     pub(super) work: Work,
-    /// Its conversation; none if it is of none.
+    /// Conversation of the message; `None` if it has none.
     pub(super) conversation: Option<Conversation>,
 }
 
-/// What a partition waits for.
+/// A task of a partition.
 pub(super) enum Job {
-    /// A message is brought to its end, on one of the shared places or without.
+    /// Handle a message to its end, with or without one of the shared places.
     Perform(Box<Held>, Option<OwnedSemaphorePermit>),
-    /// A message of this conversation is read again.
+    /// Read a message of this conversation again.
     Read(Conversation, Numbers, Box<Again>),
 }
 
-/// A message that was read again, and its place in memory.
+/// A message that was read again, and its memory permit.
 pub(super) type Reread = (Incoming, OwnedSemaphorePermit);
 
-/// What has come of a job.
+/// Result of a job.
 pub(super) enum Ended {
-    /// A message has come to its end, but for what its event owes.
+    /// A message was handled, except for the evaluations that its event owes.
     Performed(Option<Conversation>, Option<Box<OwedEvent>>),
-    /// The message; none if it is gone.
+    /// A message was read again; `None` if it is gone.
     Read(Conversation, Option<Box<Reread>>),
 }
 
-/// A message to be brought to its end.
+/// Work on one message.
 pub(super) enum Work {
     Event(Box<Task>),
-    /// To be given up, with its place in memory.
+    /// A message to give up, with its memory permit.
     Dead(Box<(Incoming, Verdict, OwnedSemaphorePermit)>),
 }
 
@@ -55,27 +55,27 @@ pub(super) enum Work {
 pub(super) struct Shift {
     pub(super) partition: u16,
     pub(super) replay_through: u64,
-    /// Up to where former owners have handed messages out; none = nobody can tell.
+    /// Sequence up to which former owners have handed messages out; `None` if unknown.
     handed_through: Option<u64>,
-    /// The highest sequence in hand, for the records.
+    /// Highest sequence taken so far, for the records.
     pub(super) through: Arc<AtomicU64>,
-    /// The number of the first message that was taken behind everything that former owners are known to have had in hand.
+    /// Number of the first message beyond everything that former owners are known to have taken.
     past_known_from: Option<u64>,
-    /// What former owners have left; none until it is asked for.
+    /// State that former owners have left; `None` until it is read.
     pub(super) inherited: Option<Inherited>,
     pub(super) gate: Gate,
     pub(super) conversations: Conversations<Held>,
-    /// Messages of no conversation that are to begin.
+    /// Messages of no conversation that are about to begin.
     pub(super) apart: Vec<Held>,
-    /// Events whose deferred evaluations are to be made.
+    /// Events whose deferred evaluations must be made.
     pub(super) owed: OwedEvents,
-    /// The first undone message was noted.
+    /// Whether the first undone message was noted.
     pub(super) noted: bool,
-    /// It was noted before: handle one by one what may have been under way then.
+    /// Whether it was noted before, so that messages that may have been under way then are handled one by one.
     pub(super) careful: bool,
 }
 
-/// Reads the event in `incoming` as `trust` admits it, or says why it must be given up.
+/// Reads the event in `incoming` as `trust` admits it. Returns the reason for the dead letter if that fails.
 pub(super) fn read(incoming: &Incoming, trust: &Trust) -> Result<Event, Verdict> {
     incoming.event(trust).map_err(|error| {
         metrics::counter!("nexus_hook_refused_total", "reason" => error.reason()).increment(1);
@@ -84,7 +84,7 @@ pub(super) fn read(incoming: &Incoming, trust: &Trust) -> Result<Event, Verdict>
 }
 
 impl Held {
-    /// A message that is given up, whatever conversation it may be of.
+    /// Creates an entry for a message that is given up, regardless of its conversation.
     pub(super) fn dead(incoming: Incoming, verdict: Verdict, memory: OwnedSemaphorePermit) -> Self {
         Self {
             work: Work::Dead(Box::new((incoming, verdict, memory))),
@@ -111,10 +111,10 @@ impl Shift {
         }
     }
 
-    /// Whether a former owner may have handled the message, which was stored before the partition was taken: it comes up to
-    /// `named`, the highest event that a record may be of, or up to where messages are stored to have been handed out, or
-    /// among the [`MAX_PAST_FLOOR`] messages behind both that may have been in hand. A message that is read again
-    /// counts as of when it was handed out.
+    /// Returns whether a former owner may have handled the message, which was stored before the partition was taken.
+    /// That is the case up to `named` (the highest event that a record may belong to), up to the stored position of
+    /// messages handed out, and for the next [`MAX_PAST_FLOOR`] messages, which may have been under way. A message that
+    /// is read again counts by the time when it was first handed out.
     pub(super) fn may_be_done(&mut self, incoming: &Incoming, named: Option<u64>) -> bool {
         const UNDER_WAY: u64 = MAX_PAST_FLOOR.unsigned_abs() + 1;
         let Some(named) = named else { return true };

@@ -1,4 +1,4 @@
-//! What rules may ask about an event. *Pure.*
+//! Values of an event that rules can test. *Pure.*
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -9,42 +9,42 @@ use shared::model::event::Event;
 /// A field of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
-    /// `channel`.
+    /// `channel`: the name of the channel.
     Channel,
-    /// `account`: the account's name, `default` where the event has none.
+    /// `account`: the name of the account, `default` if the event has none.
     Account,
-    /// `source`: the adapter, and for webhooks their source's name.
+    /// `source`: the adapter, and for webhooks also the name of their source.
     Source,
-    /// `direction`.
+    /// `direction`: the direction of the event.
     Direction,
-    /// `from`: the sender's id.
+    /// `from`: the id of the sender.
     From,
     /// `role`: any of the sender's roles.
     Role,
-    /// `kind`: `dm`, `group`, `channel`.
+    /// `kind`: `dm`, `group` or `channel`.
     Kind,
-    /// `peer`: the conversation's id.
+    /// `peer`: the id of the conversation.
     Peer,
-    /// `parent`: the conversation above it.
+    /// `parent`: the id of the conversation above it.
     Parent,
-    /// `guild`.
+    /// `guild`: the id of the guild.
     Guild,
-    /// `team`.
+    /// `team`: the id of the team.
     Team,
-    /// `thread`.
+    /// `thread`: the id of the thread.
     Thread,
     /// `type`: any of the content types.
     Type,
-    /// `tag`: any of the tags.
+    /// `tag`: any of the event's tags.
     Tag,
-    /// `content`: the text, without regard to ASCII case.
+    /// `content`: the text, compared without regard to ASCII case.
     Content,
-    /// `metadata.a.b`: a text, number or truth value in the metadata.
+    /// `metadata.a.b`: a text, number or boolean in the metadata.
     Metadata(Vec<String>),
 }
 
 impl Field {
-    /// The field called `name`.
+    /// Returns the field called `name`, if there is one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(path) = name.strip_prefix("metadata.") {
@@ -76,7 +76,7 @@ impl Field {
     }
 }
 
-/// An event as rules see it.
+/// View of an event for rules.
 #[derive(Debug)]
 pub(super) struct Facts<'e> {
     event: &'e Event,
@@ -91,12 +91,12 @@ impl<'e> Facts<'e> {
         }
     }
 
-    /// The text in lower case (ASCII).
+    /// Returns the text in lower case (ASCII).
     pub(super) fn content(&self) -> &str {
         self.content.get_or_init(|| self.event.content.to_ascii_lowercase())
     }
 
-    /// Calls `ask` with the values of `field` until it answers true; whether it did.
+    /// Calls `ask` with the values of `field` until it returns true. Returns whether it did.
     pub(super) fn any(&self, field: &Field, mut ask: impl FnMut(&str) -> bool) -> bool {
         let event = self.event;
         match field {
@@ -127,7 +127,7 @@ impl<'e> Facts<'e> {
     }
 }
 
-/// The member or item of `value` that `part` names.
+/// Returns the member or item of `value` that `part` names.
 pub(crate) fn inner<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
     match value {
         Value::Object(object) => object.get(part),
@@ -136,7 +136,7 @@ pub(crate) fn inner<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
     }
 }
 
-/// A plain value as text.
+/// Returns a plain value as text; `None` for null, lists and objects.
 pub(crate) fn scalar(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),

@@ -1,4 +1,4 @@
-//! Many rules, and which of them an event meets. *Pure.*
+//! Index of many rules, which finds those that an event meets. *Pure.*
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,24 +9,24 @@ use super::facts::{Facts, Field};
 use super::pattern::Pattern;
 use super::rule::{Predicate, Rule};
 
-/// What a rule costs that must be looked at for every event, and one that is found by a substring, in rules found by
-/// a value that all of them share.
+/// Cost of a rule that must be checked for every event, and the cost factor of one that is found by a substring,
+/// relative to rules found by a value that all of them share.
 const SCAN_WEIGHT: usize = usize::MAX;
 const SUBSTRING_WEIGHT: usize = 8;
 
-/// Shortest substring that is worth a search.
+/// Shortest substring that is searched for, in bytes.
 const MIN_SUBSTRING_BYTES: usize = 3;
 
-/// Rules by their most selective predicate. Rules are numbered in the order in which they were given.
+/// Rules by their most selective predicate, numbered in the order in which they were given.
 #[derive(Debug, Default)]
 pub struct Index {
     rules: Vec<Rule>,
     tables: Vec<(Field, Table)>,
-    /// Finds substrings of the text; none where no rule is filed under one.
+    /// Automaton for substrings of the text; `None` if no rule is filed under one.
     text: Option<AhoCorasick>,
-    /// By substring: rules.
+    /// Numbers of the rules, by substring.
     by_text: Vec<Vec<u32>>,
-    /// Rules that nothing selective says anything about.
+    /// Numbers of the rules without a selective predicate.
     scanned: Vec<u32>,
 }
 
@@ -35,17 +35,18 @@ pub struct Index {
 struct Table {
     exact: HashMap<String, Vec<u32>>,
     prefixes: HashMap<String, Vec<u32>>,
-    /// Lengths of the prefixes, in bytes, ascending.
+    /// Lengths of the prefixes in bytes, ascending.
     lengths: Vec<usize>,
 }
 
 impl Index {
-    /// An index of `rules`.
+    /// Creates an index of `rules`.
     ///
     /// # Panics
-    /// Never: a substring automaton of so few bytes can always be built.
+    /// Never: if the substring automaton cannot be built, its rules are checked for every event.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Self {
+        // A predicate is the more selective the fewer rules share its patterns.
         let mut shares: HashMap<(&Field, &Pattern), usize> = HashMap::new();
         for predicate in rules.iter().flat_map(Rule::predicates) {
             for pattern in &predicate.patterns {
@@ -93,25 +94,25 @@ impl Index {
         }
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rules.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The rule `number`.
+    /// Returns the rule `number`, if it exists.
     #[must_use]
     pub fn rule(&self, number: u32) -> Option<&Rule> {
         self.rules.get(number as usize)
     }
 
-    /// The rules that `event` meets, ascending.
+    /// Returns the numbers of the rules that `event` meets, ascending.
     #[must_use]
     pub fn matching(&self, event: &Event) -> Vec<u32> {
         if self.rules.is_empty() {
@@ -152,7 +153,7 @@ impl Table {
                     self.prefixes.entry(text.clone())
                 }
                 Pattern::Exact(text) => self.exact.entry(text.clone()),
-                // Not selected for a table.
+                // Such patterns are never filed in a table.
                 Pattern::Contains(_) | Pattern::Glob { .. } => continue,
             };
 
@@ -166,7 +167,7 @@ impl Table {
         }
 
         for &length in &self.lengths {
-            // Inside a character no prefix ends.
+            // A prefix never ends inside a character.
             match value.get(..length) {
                 Some(start) => found.extend(self.prefixes.get(start).into_iter().flatten()),
                 None if length > value.len() => break,
@@ -176,7 +177,7 @@ impl Table {
     }
 }
 
-/// How many rules a look at this predicate is expected to bring up.
+/// Returns the number of rules that a look-up of this predicate is expected to yield.
 fn weight(predicate: &Predicate, shares: &HashMap<(&Field, &Pattern), usize>) -> usize {
     let is_text = predicate.field == Field::Content;
     let one = |pattern: &Pattern| {
@@ -185,7 +186,7 @@ fn weight(predicate: &Predicate, shares: &HashMap<(&Field, &Pattern), usize>) ->
             _ if is_text && pattern.literal().len() >= MIN_SUBSTRING_BYTES => shared.saturating_mul(SUBSTRING_WEIGHT),
             _ if is_text => SCAN_WEIGHT,
             Pattern::Exact(_) => shared,
-            // Short beginnings mean more values than long ones.
+            // Short prefixes match more values than long ones.
             Pattern::Prefix(text) if !text.is_empty() => shared.saturating_add(64 / text.len()),
             Pattern::Prefix(_) | Pattern::Contains(_) | Pattern::Glob { .. } => SCAN_WEIGHT,
         }

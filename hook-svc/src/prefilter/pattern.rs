@@ -1,27 +1,27 @@
-//! What a value is compared with: text in which `*` stands for anything. *Pure.*
+//! Patterns for values: text in which `*` matches any text. *Pure.*
 
-/// Text with `*` in it, taken apart.
+/// A parsed pattern: text in which `*` matches any text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// No `*`.
+    /// Text without `*`, which must be equal.
     Exact(String),
-    /// `text*`; the empty text is any value.
+    /// `text*`, a prefix; the empty text matches any value.
     Prefix(String),
-    /// `*text*`.
+    /// `*text*`, a substring.
     Contains(String),
-    /// Anything else: what stands before the first `*`, between, and after the last.
+    /// Any other pattern, in parts.
     Glob {
-        /// Before the first `*`.
+        /// Text before the first `*`.
         start: String,
-        /// Between, in order; none is empty.
+        /// Texts between, in order; none is empty.
         middle: Vec<String>,
-        /// After the last `*`.
+        /// Text after the last `*`.
         end: String,
     },
 }
 
 impl Pattern {
-    /// Reads `text`.
+    /// Parses the pattern `text`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let Some((start, rest)) = text.split_once('*') else {
@@ -45,7 +45,7 @@ impl Pattern {
         }
     }
 
-    /// Whether `value` is meant.
+    /// Returns whether `value` matches the pattern.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         match self {
@@ -72,7 +72,7 @@ impl Pattern {
         }
     }
 
-    /// The longest text that every value it means contains; may be empty.
+    /// Returns the longest literal part that every matching value contains; may be empty.
     #[must_use]
     pub fn literal(&self) -> &str {
         match self {
@@ -84,7 +84,7 @@ impl Pattern {
         }
     }
 
-    /// The same in lower case (ASCII).
+    /// Returns the pattern in lower case (ASCII).
     #[must_use]
     pub fn lower_case(self) -> Self {
         let lower = |text: String| text.to_ascii_lowercase();
@@ -140,7 +140,7 @@ mod tests {
 
         #[test]
         fn a_pattern_means_what_a_regular_expression_would(pattern in "[ab*]{0,6}", value in "[ab]{0,6}") {
-            // Two rows of the classic table of glob matching.
+            // Two rows of the usual table of glob matching.
             let (p, v): (Vec<char>, Vec<char>) = (pattern.chars().collect(), value.chars().collect());
             let mut row = vec![false; v.len() + 1];
             row[0] = true;

@@ -1,4 +1,4 @@
-//! A rule: predicates that must all hold; and `@match`, the way to write one in a line. *Pure.*
+//! Rules: conjunctions of predicates, and `@match`, their one-line notation. *Pure.*
 
 use super::facts::{Facts, Field};
 use super::pattern::Pattern;
@@ -7,55 +7,55 @@ use super::pattern::Pattern;
 const MAX_PREDICATES: usize = 32;
 const MAX_PATTERNS: usize = 1_000;
 
-/// A field, and the patterns of which one must mean one of its values.
+/// A field, and patterns of which one must match one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Predicate {
-    /// Which field.
+    /// Field that is tested.
     pub field: Field,
-    /// Alternatives; never empty.
+    /// Alternative patterns; never empty.
     pub patterns: Vec<Pattern>,
 }
 
-/// Predicates that must all hold; the empty rule means every event.
+/// Predicates that must all hold; the empty rule matches every event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Rule {
     predicates: Vec<Predicate>,
 }
 
-/// Why a text is no rule.
+/// Reason why a text is no rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRuleError {
-    /// Nothing in it.
+    /// The text has no pairs.
     #[error("expected at least one `field=value` pair")]
     Empty,
-    /// Not a pair.
+    /// A word is not a pair.
     #[error("`{0}`: expected `field=value[,value…]`")]
     NoPair(String),
-    /// No such field.
+    /// The field does not exist.
     #[error(
         "`{0}` is no field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
     )]
     UnknownField(String),
-    /// A word that the field never has.
+    /// The field never has this value.
     #[error("`{field}={value}`: expected {expected}")]
     UnknownValue {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value as written.
+        /// Value of the pair, as written.
         value: String,
-        /// What it may be.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// A quoted value that does not end.
+    /// A quoted value does not end.
     #[error("unterminated quoted value")]
     OpenQuote,
-    /// Too much of it.
+    /// The rule has too many pairs or values.
     #[error("expected at most {MAX_PREDICATES} pairs with at most {MAX_PATTERNS} values each")]
     TooLong,
 }
 
 impl Rule {
-    /// A rule of `predicates`.
+    /// Creates a rule of `predicates`.
     #[must_use]
     pub fn new(predicates: impl IntoIterator<Item = Predicate>) -> Self {
         Self {
@@ -63,11 +63,11 @@ impl Rule {
         }
     }
 
-    /// Reads `@match`: pairs `field=value[,value…]` that must all hold, `*` in a value standing for anything, a value
-    /// with spaces or commas in double quotes.
+    /// Parses the text of `@match`: pairs `field=value[,value…]` that must all hold. `*` in a value matches any text; a
+    /// value with spaces or commas is in double quotes.
     ///
     /// # Errors
-    /// [`ParseRuleError`] says what is wrong.
+    /// Returns [`ParseRuleError`] if the text is invalid.
     pub fn parse(text: &str) -> Result<Self, ParseRuleError> {
         let mut predicates = Vec::new();
         for word in words(text, char::is_whitespace)? {
@@ -103,13 +103,13 @@ impl Rule {
         Ok(Self::new(predicates))
     }
 
-    /// Its predicates.
+    /// Returns the predicates of the rule.
     #[must_use]
     pub fn predicates(&self) -> &[Predicate] {
         &self.predicates
     }
 
-    /// Whether it asks for a direction.
+    /// Returns whether the rule tests the direction.
     #[must_use]
     pub fn names_direction(&self) -> bool {
         self.predicates
@@ -127,7 +127,7 @@ impl Rule {
     }
 }
 
-/// Text is compared without regard to case.
+/// Returns the predicate in normal form: the event's text is compared in lower case.
 fn normal(predicate: Predicate) -> Predicate {
     let Predicate { field, patterns } = predicate;
     let patterns = if field == Field::Content {
@@ -138,7 +138,7 @@ fn normal(predicate: Predicate) -> Predicate {
     Predicate { field, patterns }
 }
 
-/// A word that a closed field never has is a mistake, not a rule that never holds.
+/// Rejects a value that a closed field never has: such a rule would never hold.
 fn check(field: &Field, patterns: &[Pattern]) -> Result<(), ParseRuleError> {
     let (name, words): (_, &[&str]) = match field {
         Field::Direction => (
@@ -177,7 +177,7 @@ fn check(field: &Field, patterns: &[Pattern]) -> Result<(), ParseRuleError> {
     }
 }
 
-/// `text` cut at `is_end` outside of quotes; empty pieces are left out.
+/// Splits `text` at `is_end` outside of quotes; empty pieces are left out.
 fn words(text: &str, is_end: impl Fn(char) -> bool) -> Result<Vec<&str>, ParseRuleError> {
     let mut quoted = false;
     let pieces = text.split(|c: char| {

@@ -1,4 +1,4 @@
-//! What the watches of the buckets have told, and when that is all that is to be in force.
+//! Watched content of the buckets, and whether it is complete enough to be put in force.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,46 @@ use tokio::sync::{mpsc, watch};
 
 use crate::runner::{Counters, Pools};
 
-/// A place in the bucket `hooks`.
+/// Position in the bucket `hooks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// How often the bucket turned out to be another one before, in this process: revisions of several eras do not
-    /// compare.
+    /// Number of times that this process found the bucket replaced; revisions of different eras do not compare.
     pub era: u64,
-    /// Revision.
+    /// Revision of the newest entry.
     pub revision: u64,
 }
 
 impl Reached {
-    /// Whether workers that have come here hold what `from` names. Of another bucket they take nothing before it holds the
-    /// directory, so those of a former era hold what the directory held then.
+    /// Returns whether workers that have loaded up to this position hold the entry at `from`. From a replaced bucket
+    /// they load nothing before it holds the directory, so workers of a former era hold the directory's content of that
+    /// time.
     pub(crate) const fn holds(self, from: Self) -> bool {
         self.era < from.era || self.is_behind(from)
     }
 
-    /// Whether this is `from`, or behind it in the same bucket.
+    /// Returns whether this is `from` or a later position in the same bucket.
     const fn is_behind(self, from: Self) -> bool {
         self.era == from.era && self.revision >= from.revision
     }
 }
 
-/// One change of one of the buckets.
+/// A change in one of the buckets.
 pub(super) enum Change {
     Hook(KvEvent<HookRecord>),
     State(KvEvent<HookState>),
     Channels(KvEvent<ConfiguredChannels>),
 }
 
-/// What the watches have told. Keys are KV keys.
+/// Watched content of the buckets, by KV key.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) records: BTreeMap<String, HookRecord>,
     pub(super) states: BTreeMap<String, HookState>,
-    /// What replies can be delivered to.
+    /// Channels to which replies can be delivered.
     pub(super) channels: ConfiguredChannels,
-    /// The newest revision of `hooks` that was told.
+    /// Newest revision of `hooks` that was reported.
     revision: u64,
-    /// How often the bucket `hooks` turned out to be another one.
+    /// Number of times that the bucket `hooks` was replaced.
     pub(super) era: u64,
     hooks_current: bool,
     states_current: bool,
@@ -65,7 +65,7 @@ pub(super) async fn forward<T: Wire + 'static>(
     while changes.send(change(watch.next().await)).await.is_ok() {}
 }
 
-/// Waits until the directory is synced into another bucket.
+/// Waits until the directory is synced into a replaced bucket.
 pub(super) async fn synced_again(synced: &mut Option<watch::Receiver<Option<Reached>>>) {
     if let Some(synced) = synced
         && synced.changed().await.is_ok()
@@ -76,7 +76,7 @@ pub(super) async fn synced_again(synced: &mut Option<watch::Receiver<Option<Reac
 }
 
 impl View {
-    /// Whether all that is to be in force is told.
+    /// Returns whether everything that must be in force was reported.
     pub(super) fn is_whole(&self, synced: Option<&watch::Receiver<Option<Reached>>>) -> bool {
         let holds_directory = self.era == 0
             || synced.is_none_or(|synced| synced.borrow().is_some_and(|from| self.reached().is_behind(from)));
@@ -103,7 +103,7 @@ impl View {
                 self.revision = self.revision.max(revision);
                 self.records.remove(&key);
             }
-            // Nothing is loaded before all of the other bucket is told: what is in force stays until then.
+            // Nothing is loaded before the new bucket is fully reported: the former hooks stay in force until then.
             Change::Hook(KvEvent::Anew) => {
                 self.revision = 0;
                 self.era += 1;
@@ -125,9 +125,9 @@ impl View {
                 }
             }
             Change::Channels(KvEvent::Put { value, .. }) => self.channels = value,
-            // delivery-svc says so where it has no accounts; an entry that is lost is soon said again.
+            // delivery-svc writes an empty entry if it has no accounts, and soon rewrites a lost one.
             Change::Channels(KvEvent::Gone { .. }) => {}
-            // What is in force stays until all of the other bucket is told.
+            // The former channels stay in force until the new bucket is fully reported.
             Change::Channels(KvEvent::Anew) => self.channels_current = false,
             Change::Channels(KvEvent::Current) => self.channels_current = true,
             Change::Hook(KvEvent::Bad { key, error, .. })
@@ -138,7 +138,7 @@ impl View {
         }
     }
 
-    /// Scripts read these as `ctx.hook.trigger_count` and `.last_triggered`.
+    /// Sends the counters of the hook with `key`, which scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
     pub(super) fn count(&self, key: &str, state: &HookState, pool: &Pools) {
         if let Some(record) = self.records.get(key) {
             pool.count(&record.id, Counters::from(state));

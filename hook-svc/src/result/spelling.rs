@@ -1,4 +1,4 @@
-//! An object taken apart field by field, each in whichever spelling it has. *Pure.*
+//! Access to the fields of an object, each in either spelling. *Pure.*
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// The fields of `value`, which is `at` in messages; theirs are named with `prefix`.
+    /// Takes the fields of `value`, which error messages call `at`; they name its fields with `prefix`.
     pub(super) fn of(value: Value, at: &'static str, prefix: &'static str) -> Result<Self, InvalidResultError> {
         let found = match value {
             Value::Object(left) => return Ok(Self { left, prefix }),
@@ -26,7 +26,7 @@ impl Fields {
         Err(InvalidResultError::NotAnObject { at, found })
     }
 
-    /// The field `name`; null is as good as absent.
+    /// Takes the field `name`; null counts as absent.
     pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, InvalidResultError> {
         match self.left.remove(name) {
             None | Some(Value::Null) => Ok(None),
@@ -34,7 +34,7 @@ impl Fields {
         }
     }
 
-    /// The field spelled `name` or `older`; both may stand where they mean the same.
+    /// Takes the field spelled `name` or `older`; both may be given if they have the same value.
     pub(super) fn take_either<T: DeserializeOwned + PartialEq>(
         &mut self,
         name: &str,
@@ -50,7 +50,7 @@ impl Fields {
         }
     }
 
-    /// Every field must have been taken.
+    /// Checks that every field was taken.
     pub(super) fn finish(self) -> Result<(), InvalidResultError> {
         match self.left.keys().next() {
             Some(name) => Err(InvalidResultError::UnknownField(format!("{}{name}", self.prefix))),

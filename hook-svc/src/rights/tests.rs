@@ -27,7 +27,7 @@ fn timer() -> Event {
     event
 }
 
-/// The turn of an agent at `level`, on webchat with v7.
+/// Returns the turn of an agent at `level`, on webchat with v7.
 fn made_in(level: Level, is_owners: bool) -> MadeIn {
     MadeIn {
         session: SessionRef {
@@ -87,7 +87,7 @@ fn an_agents_hook_is_cut_to_its_authors_turn_and_to_the_sender() {
     let moms = || Some(made_in(Restricted, false));
     let owners = || Some(made_in(Full, true));
 
-    // On the owner's message, a hook that a stranger's turn made has the stranger's rights.
+    // For the owner's message, a hook made in a stranger's turn has the stranger's rights.
     assert_eq!(level("1", strangers(), None), Minimal);
     assert_eq!(level("1", strangers(), Some("full")), Minimal);
     assert_eq!(level("1", moms(), Some("full")), Restricted);
@@ -98,7 +98,7 @@ fn an_agents_hook_is_cut_to_its_authors_turn_and_to_the_sender() {
     assert_eq!(level("3", owners(), None), Minimal);
     assert_eq!(level("1", owners(), None), Full);
 
-    // Nobody knows where it was made.
+    // The turn in which it was made is unknown.
     assert_eq!(level("1", None, Some("full")), Minimal);
 }
 
@@ -187,7 +187,7 @@ fn an_agents_hook_names_no_session_of_others() {
     for (session, refuses) in [
         ("telegram:dm:2", true),
         ("telegram:group:9", true),
-        // Nobody's conversation; that of the event, and that of the turn in which the hook was made.
+        // A foreign conversation; that of the event; and that of the turn in which the hook was made.
         ("digest", false),
         ("telegram:dm:3", false),
         ("webchat:dm:v7", false),

@@ -1,32 +1,32 @@
-//! Which hooks are suspected of killing workers, and which are therefore not called for a while. *Pure.*
+//! Which hooks are suspected of killing workers, and which of them are suspended for a while. *Pure.*
 //!
-//! A hook that loops or crashes its process costs every event in flight a re-run. Who has killed a worker, or was
-//! waiting in one that died without saying why, is a suspect: it is called in a process of its own, so that its next
-//! death is its own beyond doubt and nobody else's loss. After a second death it is benched: its events are answered
-//! with an error at once. After the bench one more death benches it again. So many runs without a death clear it. A
-//! changed source starts anew.
+//! A hook that loops or crashes its process costs every event in flight a re-run. A hook that killed a worker, or was
+//! waiting in one that died without naming the hook that ran, becomes a suspect: it is called in a process of its own,
+//! so that its next death is certainly its own and costs no other hook. After a second death it is benched: its events
+//! fail with an error at once. After the bench, one more death benches it again. [`CLEAN_RUNS`] runs without a death
+//! clear it. A changed source starts without a mark.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::{HookSet, HookSource};
 
-/// Deaths after which a hook is benched.
+/// Number of deaths after which a hook is benched.
 const MAX_DEATHS: u32 = 2;
 
-/// Runs without a death that clear a suspect.
+/// Number of runs without a death that clear a suspect.
 const CLEAN_RUNS: u32 = 20;
 
-/// How long a benched hook is not called.
+/// Time during which a benched hook is not called.
 const BENCH: Duration = Duration::from_mins(1);
 
-/// A death so long ago is forgotten.
+/// Age at which a death is forgotten.
 const MEMORY: Duration = Duration::from_mins(10);
 
-/// Most sources remembered; beyond it the memory is cleared, which costs at most more deaths.
+/// Most sources remembered; if there are more, all marks are cleared, which costs at most more deaths.
 const MAX_REMEMBERED: usize = 4_096;
 
-/// Marks by hook id; each is of one source.
+/// Marks by hook id; each mark is for one source.
 #[derive(Debug, Default)]
 pub(super) struct Blame {
     marks: HashMap<String, Mark>,
@@ -37,9 +37,9 @@ struct Mark {
     source: String,
     deaths: u32,
     clean: u32,
-    /// When it last died or came under suspicion.
+    /// Time of the last death or suspicion.
     last: Instant,
-    /// When it last died: a suspicion prolongs no bench.
+    /// Time of the last death, if any: a suspicion does not prolong a bench.
     died_at: Option<Instant>,
     at_load: bool,
     error: String,
@@ -58,14 +58,15 @@ impl Mark {
         }
     }
 
-    /// Whether it stands: what kills by being loaded stays apart, anything else is forgotten in time.
+    /// Returns whether the mark is still valid. A hook that kills by being loaded stays apart; any other mark expires.
     fn stands(&self, now: Instant) -> bool {
         self.at_load || now.saturating_duration_since(self.last) <= MEMORY
     }
 }
 
 impl Blame {
-    /// `hook` killed its worker, `at_load` before it could be called at all. True when it is now benched.
+    /// Records that `hook` killed its worker; `at_load` if it did so while being loaded. Returns true if the hook is
+    /// now benched.
     pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
         let mark = self.mark(hook, now);
         let is_old = |died_at: Instant| now.saturating_duration_since(died_at) > MEMORY;
@@ -82,12 +83,12 @@ impl Blame {
         mark.deaths >= MAX_DEATHS
     }
 
-    /// Whether `hook` is called apart from others.
+    /// Returns whether `hook` is called apart from others.
     pub(super) fn is_suspect(&self, hook: &HookSource, now: Instant) -> bool {
         self.of(hook).is_some_and(|mark| mark.stands(now))
     }
 
-    /// `hook` was waiting in a worker that died without saying who was running.
+    /// Records that `hook` was waiting in a worker that died without naming the hook that ran.
     pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
         let mark = self.mark(hook, now);
         mark.last = now;
@@ -111,7 +112,7 @@ impl Blame {
         (mark.source == hook.content_hash).then_some(mark)
     }
 
-    /// Those of `set` that have a mark which `holds`, by index, ascending.
+    /// Returns the hooks of `set` whose mark meets `holds`, by index, ascending.
     fn marked<'a>(&'a self, set: &HookSet, holds: impl Fn(&Mark) -> bool) -> Vec<(u32, &'a Mark)> {
         let known = self.marks.iter().filter(|(_, mark)| holds(mark));
         let known = known.filter_map(|(id, mark)| Some((set.index(id)?, mark)));
@@ -124,13 +125,13 @@ impl Blame {
         marked
     }
 
-    /// The hooks of `set` that are to be called apart from others, by index, ascending.
+    /// Returns the hooks of `set` that must be called apart from others, by index, ascending.
     pub(super) fn suspects(&self, set: &HookSet, now: Instant) -> Vec<u32> {
         let marked = self.marked(set, |mark| mark.stands(now));
         marked.into_iter().map(|(index, _)| index).collect()
     }
 
-    /// `hook`, a suspect, has run apart without a death. True when that clears it.
+    /// Records that `hook`, a suspect, has run apart without a death. Returns true if that clears it.
     pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
         let Some(mark) = self
             .marks
@@ -149,12 +150,12 @@ impl Blame {
         is_clear
     }
 
-    /// Whether `hook` is not loaded beside others: it has killed a worker by being loaded.
+    /// Returns whether `hook` must not be loaded beside others: it has killed a worker by being loaded.
     pub(super) fn is_loaded_apart(&self, hook: &HookSource) -> bool {
         self.of(hook).is_some_and(|mark| mark.at_load)
     }
 
-    /// The hooks of `set` that are not called now, by index, ascending, and why.
+    /// Returns the hooks of `set` that are suspended now, by index, ascending, with the reason.
     pub(super) fn benched(&self, set: &HookSet, now: Instant) -> Vec<(u32, &str)> {
         let is_recent = |died_at: Instant| now.saturating_duration_since(died_at) < BENCH;
         let is_benched =
@@ -166,13 +167,13 @@ impl Blame {
             .collect()
     }
 
-    /// Whether `hook` may not even be loaded: it kills workers by being loaded.
+    /// Returns whether `hook` must not be loaded at all: it kills workers by being loaded.
     pub(super) fn is_barred(&self, hook: &HookSource) -> bool {
         self.of(hook)
             .is_some_and(|mark| mark.at_load && mark.deaths >= MAX_DEATHS)
     }
 
-    /// Whether nobody is suspected.
+    /// Returns whether no hook is suspected.
     pub(super) fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }

@@ -1,8 +1,8 @@
-//! What all workers of a pool share: the queue of events, the set in force, counters, and who is blamed.
+//! State that all workers of a pool share: the queue of events, the set in force, counters, and the suspects.
 //!
-//! A plain value behind one lock; nothing in it waits. Workers take from one queue when they have room, so an event
-//! goes to whoever is least busy. One of them may stand by: it holds every set and takes no event until another dies.
-//! Suspects (`blame.rs`) are called in a worker that holds one of them alone, after the others have answered.
+//! The board is a plain value behind one lock and never waits. Workers take from one queue when they have room, so an
+//! event goes to the least busy one. One worker may stand by: it holds every set and takes no event until another dies.
+//! Suspects (`blame.rs`) are called in a worker that holds one of them alone, after the other hooks have answered.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,43 +14,43 @@ use super::protocol::{Load, WantedHook};
 use super::sources::Loaded;
 use super::{Counters, HookSource};
 
-/// See the module.
+/// Queue of events, set in force, counters and suspects of one pool; see the module.
 #[derive(Debug)]
 pub(super) struct Board {
     queue: VecDeque<Flight>,
-    /// Events that are open for suspects alone.
+    /// Events whose open hooks are all suspects.
     apart: VecDeque<Flight>,
-    /// The worker that stands by.
+    /// Worker that stands by, if the pool has one.
     standby: Option<usize>,
-    /// Those that live and take nothing more.
+    /// Workers that are alive and take no more events.
     retiring: BTreeSet<usize>,
-    /// Whose process is being replaced, until the next one is up.
+    /// Worker whose process is being replaced, until the next process is up.
     replaced: Option<usize>,
     current: Arc<Loaded>,
     counters: HashMap<String, Counters>,
-    /// By worker: counters by hook index of the set in force that it has not been told.
+    /// By worker: counters that were not sent to it, by hook index of the set in force.
     untold: Vec<BTreeMap<u32, Counters>>,
     blame: Blame,
     stopped: bool,
 }
 
-/// What a worker is to do next.
+/// Next action of a worker.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing is queued.
+    /// Wait: no event is queued.
     Wait,
     /// Load this set before anything else.
     Load(Arc<Loaded>),
     /// Evaluate this event.
     Run(Box<Flight>),
-    /// Load this set, but of its hooks only the one of this id: a suspect.
+    /// Load this set, but of its hooks only the one with this id: a suspect.
     LoadAlone(Arc<Loaded>, String),
     /// Make room for another suspect.
     Leave,
 }
 
 impl Board {
-    /// For `workers` workers, without hooks; `standby` is the one that stands by.
+    /// Creates a board for `workers` workers, without hooks; `standby` is the worker that stands by.
     pub(super) fn new(workers: usize, standby: Option<usize>) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -66,7 +66,7 @@ impl Board {
         }
     }
 
-    /// The set in force.
+    /// Returns the set in force.
     pub(super) const fn current(&self) -> &Arc<Loaded> {
         &self.current
     }
@@ -74,7 +74,7 @@ impl Board {
     /// Puts `loaded` in force.
     pub(super) fn switch(&mut self, loaded: Arc<Loaded>) {
         self.counters.retain(|id, _| loaded.set().index(id).is_some());
-        // Every worker is told all counters with the set.
+        // Every worker gets all counters with the set.
         self.untold.iter_mut().for_each(BTreeMap::clear);
         self.current = loaded;
     }
@@ -86,7 +86,7 @@ impl Board {
         };
 
         match self.counters.get_mut(hook_id) {
-            // What a watch tells may be older than what was counted here.
+            // Counters from a watch may be older than the ones counted here.
             Some(known) if *known == counters || known.trigger_count > counters.trigger_count => return,
             Some(known) => *known = counters,
             None => {
@@ -99,7 +99,7 @@ impl Board {
         }
     }
 
-    /// Counters that `worker`, which holds `generation`, has not been told; it is told now.
+    /// Moves the counters that were not sent to `worker` into `news`, if it holds the set in force (`generation`).
     pub(super) fn tell(&mut self, worker: usize, generation: u32, news: &mut Vec<(u32, Counters)>) {
         news.clear();
         if generation == self.current.generation() {
@@ -107,7 +107,7 @@ impl Board {
         }
     }
 
-    /// Queues a new event. False when the pool has been stopped.
+    /// Queues a new event. Returns false if the pool has been stopped.
     pub(super) fn enqueue(&mut self, flight: Flight) -> bool {
         if !self.stopped {
             self.queue.push_back(flight);
@@ -115,7 +115,7 @@ impl Board {
         !self.stopped
     }
 
-    /// Queues events again whose worker died, before all others.
+    /// Queues events again because their worker died, before all others.
     pub(super) fn requeue(&mut self, flights: Vec<Flight>, are_apart: bool) {
         let queue = if are_apart { &mut self.apart } else { &mut self.queue };
         if !self.stopped {
@@ -123,43 +123,43 @@ impl Board {
         }
     }
 
-    /// Queues an event that is open for suspects alone.
+    /// Queues an event whose open hooks are all suspects.
     pub(super) fn set_apart(&mut self, flight: Flight) {
         if !self.stopped {
             self.apart.push_back(flight);
         }
     }
 
-    /// Whether `worker` stands by.
+    /// Returns whether `worker` stands by.
     pub(super) fn stands_by(&self, worker: usize) -> bool {
         self.standby == Some(worker)
     }
 
-    /// `worker` takes nothing more; whoever stands by takes its place.
+    /// Marks `worker` as taking no more events; the standby takes its place.
     pub(super) fn retire(&mut self, worker: usize) {
         self.retiring.insert(worker);
         self.stand_in(worker);
     }
 
-    /// The process of `worker` has ended; whoever stands by takes its place.
+    /// Records that the process of `worker` has ended; the standby takes its place.
     pub(super) fn ended(&mut self, worker: usize) {
         self.retiring.remove(&worker);
         self.stand_in(worker);
     }
 
-    /// Whether the process of `worker` may be replaced now: those of all workers are, one after the other.
+    /// Returns whether the process of `worker` may be replaced now: the processes are replaced one after the other.
     pub(super) fn takes_turn(&mut self, worker: usize) -> bool {
         *self.replaced.get_or_insert(worker) == worker
     }
 
-    /// The process of `worker` has come up.
+    /// Records that the process of `worker` has come up.
     pub(super) fn came_up(&mut self, worker: usize) {
         if self.replaced == Some(worker) {
             self.replaced = None;
         }
     }
 
-    /// `worker` stands by from now on, or another one that retires: that one takes nothing anyway.
+    /// Makes `worker` the standby, or another worker that retires, because that one takes no events anyway.
     fn stand_in(&mut self, worker: usize) {
         if self.standby.is_some() {
             let other = self.retiring.iter().find(|other| **other != worker);
@@ -167,7 +167,7 @@ impl Board {
         }
     }
 
-    /// What `worker`, which holds `held`, does next.
+    /// Returns the next action of `worker`, which holds the set `held`.
     pub(super) fn next(&mut self, worker: usize, held: &Arc<Loaded>, now: Instant) -> Next {
         loop {
             let front = self.queue.front().filter(|_| !self.stands_by(worker));
@@ -180,6 +180,7 @@ impl Board {
                 };
             };
 
+            // The event needs a newer set than the worker holds.
             if front.loaded().generation() > held.generation() {
                 return Next::Load(Arc::clone(front.loaded()));
             }
@@ -211,8 +212,8 @@ impl Board {
         }
     }
 
-    /// What the worker for suspects does next, which holds `held` and of its hooks only `mine`. `is_over`: it gives way
-    /// to other suspects; `is_free`: nothing is under way in it.
+    /// Returns the next action of the worker for suspects, which holds `held` and of its hooks only `mine`. `is_over`:
+    /// it gives way to other suspects; `is_free`: no event is under way in it.
     pub(super) fn next_apart(
         &mut self,
         held: &Arc<Loaded>,
@@ -246,6 +247,7 @@ impl Board {
             }
 
             let open = flight.open();
+            // A hook that is no longer suspected is called beside others.
             if !open.iter().all(is_suspect) {
                 self.queue.push_back(flight);
                 continue;
@@ -280,37 +282,38 @@ impl Board {
         }
     }
 
-    /// Whether events wait for the worker of suspects.
+    /// Returns whether events wait for the worker for suspects.
     pub(super) fn has_apart(&self) -> bool {
         !self.apart.is_empty()
     }
 
-    /// Whether events wait.
+    /// Returns whether events wait in the queue.
     pub(super) fn is_waiting(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// `hook` killed its worker; see [`Blame::died`].
+    /// Records that `hook` killed its worker; see [`Blame::died`].
     pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
         self.blame.died(hook, at_load, cause, now)
     }
 
-    /// Whether `hook` is called apart from others.
+    /// Returns whether `hook` is called apart from others.
     pub(super) fn is_suspect(&self, hook: &HookSource, now: Instant) -> bool {
         self.blame.is_suspect(hook, now)
     }
 
-    /// `hook` was waiting in a worker that died; see [`Blame::suspect`].
+    /// Records that `hook` was waiting in a worker that died; see [`Blame::suspect`].
     pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
         self.blame.suspect(hook, now);
     }
 
-    /// `hook` has run apart; see [`Blame::ran`].
+    /// Records that `hook` has run apart; see [`Blame::ran`].
     pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
         self.blame.ran(hook)
     }
 
-    /// The message that hands `loaded` to `worker`, which holds `former`; `alone`: of its hooks only this one.
+    /// Returns the message that hands `loaded` to `worker`, which holds `former`; `alone`: of its hooks, load only this
+    /// one.
     pub(super) fn load_message<'a>(
         &mut self,
         worker: usize,
@@ -353,7 +356,7 @@ impl Board {
         }
     }
 
-    /// Takes no more events and drops those that wait.
+    /// Stops taking events and drops those that wait.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.queue.clear();

@@ -1,4 +1,4 @@
-//! Bun: finding a fitting binary, and the worker's source.
+//! Bun: finds a binary that is new enough, and unpacks the worker's source.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,10 +8,10 @@ use tokio::process::Command;
 /// The oldest Bun that the shim runs on: `better-sqlite3` statements iterate, `Bun.peek.status`, `drainMicrotasks`.
 pub(super) const MIN_VERSION: (u32, u32) = (1, 4);
 
-/// Where the tooling puts it, seen from the checkout's root.
+/// Path of the tool below the checkout's root.
 const TOOL: &str = ".tools/bin/bun";
 
-/// The worker's source, by file name.
+/// Source of the worker, by file name.
 const SHIM: [(&str, &str); 13] = [
     ("calls.ts", include_str!("shim/calls.ts")),
     ("worker.ts", include_str!("shim/worker.ts")),
@@ -28,33 +28,34 @@ const SHIM: [(&str, &str); 13] = [
     ("timers.ts", include_str!("shim/timers.ts")),
 ];
 
-/// Why no Bun can be used.
+/// Reason why no Bun can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FindBunError {
-    /// It is nowhere.
+    /// No Bun was found.
     #[error(
         "bun is neither in .tools/bin above the executable or the working directory, nor on the PATH; `make tools` fetches it, `hooks.bun` names another"
     )]
     Absent,
-    /// It cannot be run.
+    /// The binary cannot be run.
     #[error("failed to run {path}")]
     Run {
-        /// Which binary.
+        /// Path of the binary.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// It is too old, or no Bun at all.
+    /// The binary is too old, or is not Bun.
     #[error("{path} has version `{version}`; at least {}.{} is required", MIN_VERSION.0, MIN_VERSION.1)]
     Version {
-        /// Which binary.
+        /// Path of the binary.
         path: PathBuf,
-        /// What `--version` printed.
+        /// Text that `--version` printed.
         version: String,
     },
 }
 
-/// The Bun to be used: `configured`, else the checkout's own tool, else the one on the PATH; checked to be new enough.
+/// Returns the Bun to use: `configured`, else the checkout's own tool, else the one on the `PATH`. Fails if it is too
+/// old.
 pub(super) async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunError> {
     let path = match configured {
         Some(path) => path.to_owned(),

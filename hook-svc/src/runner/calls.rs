@@ -1,4 +1,4 @@
-//! The calls of one event under way: each is made once, however often its worker dies.
+//! The host calls of one event under way: each is made once, even if its worker dies several times.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,14 @@ use tokio::sync::OnceCell;
 
 use super::host::{Answered, Call, CallError, Host, Spent};
 
-/// Most calls of one hook on one event; a script that asks for more is told so.
+/// Most calls of one hook for one event; a further call fails with `too_many_calls`.
 const MAX_CALLS: u32 = 100;
 
-/// Most different calls of one hook on one event, under whatever numbers: a second run after a death may ask otherwise.
+/// Most different calls of one hook for one event, counted over all numbers: a second run after a death may ask
+/// differently.
 const MAX_ASKED: u32 = 2 * MAX_CALLS;
 
-/// What identifies a call: the hook's id and the number among its calls.
+/// Identifies a call: the hook's id and the number among its calls.
 type Key = (String, u32);
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ struct Made {
     answer: Arc<OnceCell<Answered>>,
 }
 
-/// What one hook has asked.
+/// Number of calls of one hook, and their usage.
 #[derive(Debug, Default)]
 struct Bill {
     asked: u32,
@@ -37,7 +38,7 @@ struct All {
     bills: HashMap<String, Bill>,
 }
 
-/// See the module.
+/// Answers of the host calls of one event; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Mutex<All>);
 
@@ -46,8 +47,9 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers `call`, whose arguments came as the text `args`: anew, or as it was answered before the event lost
-    /// its worker. A script that asks something else under the same number gets its own answer.
+    /// Returns the answer to `call`, whose arguments came as the text `args`: the answer given before the event lost
+    /// its worker, or a new one from `host`. A script that asks something else under the same number gets its own
+    /// answer.
     pub(super) async fn answer(&self, host: &dyn Host, mut call: Call, args: String) -> Answered {
         let too_many = || {
             let message = format!("a hook may make {MAX_CALLS} calls on one event");
@@ -75,7 +77,7 @@ impl Calls {
         answered.await.clone()
     }
 
-    /// Where the answer to `call` is kept; none where its hook has asked too much.
+    /// Returns the cell that holds the answer to `call`; `None` if its hook has made too many calls.
     fn cell(&self, call: &Call, args: String) -> Option<Arc<OnceCell<Answered>>> {
         let mut all = self.all();
         let key = (call.hook.id.clone(), call.number);
@@ -103,7 +105,7 @@ impl Calls {
         Some(answer)
     }
 
-    /// What the answered calls of `hook_id` have used.
+    /// Returns the usage of the answered calls of `hook_id`.
     pub(super) fn spent(&self, hook_id: &str) -> Spent {
         self.all().bills.get(hook_id).map(|bill| bill.spent).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Which hooks of a set see an event: `@match`, changes of what is known, a hook's own timer. *Pure.*
+//! Which hooks of a set see an event: `@match`, changes of known items, a hook's own timer. *Pure.*
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use shared::model::event::{Direction, Event};
 use super::{HookSet, HookSource, Sees};
 use crate::prefilter::{Index, Rule};
 
-/// The channel of timers.
+/// Channel of timer events.
 const TIMER: &str = "timer";
 
-/// Compiled from a set's hooks.
+/// Filter compiled from the hooks of a set.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
-    /// Hooks that see everything.
+    /// Indices of the hooks that see everything.
     open: Vec<u32>,
-    /// The rules of the others.
+    /// Rules of the other hooks.
     index: Index,
-    /// By rule: its hook.
+    /// Index of the hook, by rule.
     hooks: Vec<u32>,
-    /// Every hook sees everything.
+    /// Whether every hook sees everything.
     is_open: bool,
 }
 
@@ -45,7 +45,8 @@ impl Filter {
         filter
     }
 
-    /// Who of `set` sees `event`; `None` = all. Changes of an item are for those that ask for their direction.
+    /// Returns the hooks of `set` that see `event`, ascending; `None` means all. Only hooks that name the direction see
+    /// changes of an item.
     pub(super) fn seeing(&self, set: &HookSet, event: &Event) -> Option<Vec<u32>> {
         let is_change = match event.direction {
             Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => false,
@@ -70,7 +71,7 @@ impl Filter {
     }
 }
 
-/// The hook whose timer `event` is.
+/// Returns the id of the hook whose timer fired `event`, if it is a timer event of a hook.
 fn timed(event: &Event) -> Option<&str> {
     if event.channel != TIMER {
         return None;

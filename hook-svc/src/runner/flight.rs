@@ -1,4 +1,4 @@
-//! One event under way: which hooks have not answered, and to whom the verdicts go.
+//! One event under way: the hooks that have not answered, and the receiver of the verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,95 +12,96 @@ use super::sources::Loaded;
 use super::{Done, HookSource, Job, Outcome, Step, Verdict};
 use crate::result;
 
-/// How often an event may lose its worker without anybody to blame before the hooks that have not answered are
-/// failed: it must end some time.
+/// Number of workers that an event may lose without a hook to blame, before the hooks that have not answered are
+/// failed: the event must end at some time.
 const MAX_DEATHS: u32 = 6;
 
-/// How often an event may lose its worker at all, whoever is blamed: a hook that writes the note can blame others.
+/// Number of workers that an event may lose in total: a hook that writes the note can blame others.
 const MAX_DEATHS_BLAMED: u32 = 32;
 
-/// How far an event has come.
+/// Progress of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Hooks of it have not answered.
+    /// Some of its open hooks have not answered.
     UnderWay,
-    /// All have answered but those that are to be called apart; the event is open for them now.
+    /// All hooks have answered except those that must be called apart; the event is open for them now.
     Apart,
-    /// Every hook has answered; whoever holds it drops it.
+    /// Every hook has answered; the holder drops the event.
     Over,
 }
 
-/// What a worker had noted of one hook before it died.
+/// Result that a worker had noted for one hook before it died.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Noted {
-    /// The event's slot in the worker.
+    /// Slot of the event in the worker.
     pub(super) slot: u32,
-    /// The hook's index in the set.
+    /// Index of the hook in the set.
     pub(super) index: u32,
-    /// How long it took.
+    /// Evaluation time in microseconds.
     pub(super) latency_us: u32,
-    /// What it did.
+    /// Outcome of the evaluation.
     pub(super) what: NotedOutcome,
 }
 
-/// See [`Noted`].
+/// Outcome in a [`Noted`] result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NotedOutcome {
-    /// It answered `fire: false`.
+    /// The hook answered `fire: false`.
     Passed,
-    /// It answered more, as JSON.
+    /// The hook returned a result, as JSON.
     Result(String),
-    /// It failed with this message.
+    /// The hook failed with this message.
     Failed(String),
 }
 
-/// One event under way. Whatever happens to workers, every hook of it gets exactly one verdict or is counted as
-/// passed, and [`Step::Done`] ends it.
+/// One event under way. Even if workers die, every hook of it gets exactly one verdict or is counted as passed, and
+/// [`Step::Done`] ends it.
 #[derive(Debug)]
 pub(super) struct Flight {
     job: Job,
     loaded: Arc<Loaded>,
     steps: Steps,
     seat: Seat,
-    /// While its hooks were called and some of them wait.
+    /// Present while its hooks were called and some of them wait.
     waits: Option<Waits>,
-    /// By index, ascending; none = all of the set.
+    /// Indices of the open hooks, ascending; `None` means all of the set.
     remaining: Option<Vec<u32>>,
-    /// Those that have not answered and are to be called apart from these, ascending.
+    /// Indices of the hooks that have not answered and must be called apart, ascending.
     apart: Vec<u32>,
     answered: bool,
-    /// It has lost a worker, or has another set than its caller knows.
+    /// Whether it has lost a worker, or was moved to a newer set than its caller knows.
     moved: bool,
     switched: bool,
     told_waiting: bool,
-    /// Without anybody to blame.
+    /// Number of lost workers without a hook to blame.
     deaths: u32,
-    /// All of them.
+    /// Number of all lost workers.
     all_deaths: u32,
     verdicts: usize,
     calls: Arc<Calls>,
     done: Done,
 }
 
-/// A worker said something about an event that none of ours says: some script has written to its pipe.
+/// Error for a worker's message about an event that the shim never sends: a script has written to the pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ImpossibleAnswer {
-    /// About a hook that the event is not open for.
+    /// The message is about a hook that the event is not open for.
     #[error("answer for hook {index}, which has no open evaluation")]
     Hook {
-        /// Which index.
+        /// Index of the hook.
         index: u32,
     },
-    /// More answers than hooks were called, or lists that cannot be.
+    /// The message has more answers than hooks were called, or inconsistent lists.
     #[error("inconsistent worker response")]
     Sum,
-    /// A query while it is owed the answer to another.
+    /// The process sent a query before the previous one was answered.
     #[error("query before the previous one was answered")]
     Query,
 }
 
 impl Flight {
-    /// `job` against `loaded`, nothing answered yet. `steps` has a place for each hook called and two more.
+    /// Creates the flight of `job` against `loaded`, without answers. `steps` must have room for each hook called and
+    /// two more.
     pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: Steps, seat: Seat) -> Self {
         let remaining = job.only.clone();
         Self {
@@ -123,22 +124,22 @@ impl Flight {
         }
     }
 
-    /// The event.
+    /// Returns the event to evaluate.
     pub(super) const fn job(&self) -> &Job {
         &self.job
     }
 
-    /// The hooks against which it is evaluated.
+    /// Returns the set of hooks against which the event is evaluated.
     pub(super) const fn loaded(&self) -> &Arc<Loaded> {
         &self.loaded
     }
 
-    /// What its hooks have asked the host.
+    /// Returns the host calls of its hooks.
     pub(super) const fn calls(&self) -> &Arc<Calls> {
         &self.calls
     }
 
-    /// The call `number` of the hook `index`, its arguments not yet in it.
+    /// Returns the call `number` of the hook `index`, with `args` still null.
     pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<Call, ImpossibleAnswer> {
         let hook = self.hook(index)?;
         Ok(Call {
@@ -151,12 +152,12 @@ impl Flight {
         })
     }
 
-    /// The hooks that have not answered; `None` = all of the set.
+    /// Returns the indices of the open hooks; `None` means all of the set.
     pub(super) fn remaining(&self) -> Option<&[u32]> {
         self.remaining.as_deref()
     }
 
-    /// The longest time-out of the hooks that have not answered.
+    /// Returns the longest time-out of the open hooks.
     pub(super) fn longest_timeout(&self) -> Duration {
         let Some(remaining) = &self.remaining else {
             return self.loaded.set().longest_timeout();
@@ -166,7 +167,7 @@ impl Flight {
         Duration::from_millis(open.map(|hook| hook.timeout_ms).max().unwrap_or_default())
     }
 
-    /// Whether a worker has called its hooks, and some may still be waiting.
+    /// Returns whether a worker has called its hooks; some may still be waiting.
     pub(super) const fn is_answered(&self) -> bool {
         self.answered
     }
@@ -176,12 +177,12 @@ impl Flight {
         hooks.get(index as usize).ok_or(ImpossibleAnswer::Hook { index })
     }
 
-    /// The number of hooks in the set.
+    /// Returns the number of hooks in the set.
     fn hooks(&self) -> u32 {
         u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether hook `index` has not answered.
+    /// Returns whether the event is open for hook `index`.
     fn is_open(&self, index: u32) -> bool {
         match &self.remaining {
             Some(remaining) => remaining.binary_search(&index).is_ok(),
@@ -189,7 +190,7 @@ impl Flight {
         }
     }
 
-    /// Refuses what cannot be so: a script may write to the pipe whatever it likes, and the event has to end.
+    /// Rejects an inconsistent answer: a script may write anything to the pipe, and the event must end.
     fn check(&self, answer: &Answer<'_>) -> Result<(), ImpossibleAnswer> {
         let results = answer.results.iter().map(|(index, ..)| *index);
         let failures = answer.failures.iter().map(|(index, ..)| *index);
@@ -223,7 +224,7 @@ impl Flight {
         if adds_up { Ok(()) } else { Err(ImpossibleAnswer::Sum) }
     }
 
-    /// Takes what a worker says. What is refused has changed nothing.
+    /// Applies a worker's answer. A rejected answer changes nothing.
     pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<Stage, ImpossibleAnswer> {
         self.check(&answer)?;
         let is_first = !self.answered;
@@ -277,7 +278,7 @@ impl Flight {
         self.decide(index, latency_us, outcome)
     }
 
-    /// Says once who is still at work. To a caller who knows the same set, and where anybody is.
+    /// Sends once which hooks are still running, if there are any and the caller knows the same set.
     fn tell_waiting(&mut self, waiting: &[u32]) {
         if self.told_waiting || self.switched || (waiting.is_empty() && self.apart.is_empty()) {
             return;
@@ -288,7 +289,7 @@ impl Flight {
         self.steps.send(Step::Waiting(all));
     }
 
-    /// The event is open for `remaining`; where that is nobody, for those to be called apart.
+    /// Opens the event for `remaining`; if that is empty, for the hooks to be called apart.
     fn go_on_with(&mut self, remaining: Vec<u32>) -> Stage {
         let is_open = !remaining.is_empty();
         self.remaining = Some(remaining);
@@ -309,8 +310,8 @@ impl Flight {
         Stage::Apart
     }
 
-    /// Keeps back those of `suspects` (ascending) that it is open for, to be called apart; [`Stage::Apart`] where they
-    /// are all that is open.
+    /// Keeps back those of `suspects` (ascending) that the event is open for, to be called apart. Returns
+    /// [`Stage::Apart`] if no other hook is open.
     pub(super) fn set_apart(&mut self, suspects: &[u32]) -> Stage {
         let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
         let (apart, others): (Vec<u32>, Vec<u32>) = self.open().into_iter().partition(is_suspect);
@@ -322,7 +323,7 @@ impl Flight {
         self.go_on_with(others)
     }
 
-    /// Opens the event, all of whose open hooks are to be called apart, for `index` alone.
+    /// Opens the event for `index` alone; all its open hooks must be called apart.
     pub(super) fn open_for(&mut self, index: u32) {
         let mut others = self.open();
         others.retain(|open| *open != index);
@@ -331,7 +332,7 @@ impl Flight {
         self.remaining = Some(vec![index]);
     }
 
-    /// Opens it for all that have not answered, those to be called apart among them.
+    /// Opens the event for all hooks that have not answered, including those to be called apart.
     pub(super) fn open_for_all(&mut self) -> Stage {
         let mut all = self.open();
         all.append(&mut self.apart);
@@ -339,13 +340,13 @@ impl Flight {
         self.go_on_with(all)
     }
 
-    /// Whether it is open for the hook `id`, or will be.
+    /// Returns whether the event is open for the hook `id`, or will be.
     pub(super) fn awaits(&self, id: &str) -> bool {
         let index = self.loaded.set().index(id);
         index.is_some_and(|index| self.is_open(index) || self.apart.binary_search(&index).is_ok())
     }
 
-    /// The hooks that it is open for.
+    /// Returns the indices of the open hooks, ascending.
     pub(super) fn open(&self) -> Vec<u32> {
         match &self.remaining {
             Some(remaining) => remaining.clone(),
@@ -353,8 +354,8 @@ impl Flight {
         }
     }
 
-    /// Takes what its dead worker had noted of hooks that had answered, though nothing of it was said: they do not
-    /// run again. What cannot be is left out.
+    /// Applies the results that its dead worker had noted but not sent, so that those hooks do not run again. Skips
+    /// invalid entries.
     pub(super) fn salvage(&mut self, noted: impl IntoIterator<Item = Noted>) -> Stage {
         let mut open = self.open();
         for Noted {
@@ -382,13 +383,13 @@ impl Flight {
         self.go_on_with(open)
     }
 
-    /// Fails the hooks of `indexes` that have not answered.
+    /// Fails the open hooks among `indexes` with `error`.
     pub(super) fn fail(&mut self, indexes: &[u32], error: &str) -> Stage {
         let mut remaining = self.open();
         remaining.retain(|index| {
             let condemned = indexes.contains(index);
             if condemned {
-                // An index of the set itself is always known.
+                // An index of the set itself is always valid.
                 let _ = self.decide(
                     *index,
                     0,
@@ -405,8 +406,8 @@ impl Flight {
         self.go_on_with(remaining)
     }
 
-    /// Its worker died: what has not answered is to run again, unless that has happened too often, above all without
-    /// anybody to blame.
+    /// Records that its worker died. The open hooks run again, unless the event has lost too many workers: fewer are
+    /// allowed without a hook to blame.
     pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> Stage {
         self.answered = false;
         self.waits = None;
@@ -428,8 +429,8 @@ impl Flight {
         )
     }
 
-    /// Continues against `loaded`: its worker died and the next one holds newer hooks. Hooks that are gone count as
-    /// passed.
+    /// Moves the event to `loaded`, because its worker died and the next one holds newer hooks. Hooks that are gone
+    /// count as passed.
     pub(super) fn move_to(&mut self, loaded: &Arc<Loaded>) -> Stage {
         let old = Arc::clone(&self.loaded);
         let of_old = |index: u32| old.set().hooks().get(index as usize);
@@ -452,7 +453,8 @@ impl Flight {
         self.go_on_with(remaining)
     }
 
-    // A first answer lists the hooks called; `Done` lists all hooks of the set. Those called apart come later.
+    // Spreads the latencies of a first answer, which lists the hooks called, over all hooks of the set, as `Done` lists
+    // them. Hooks called apart are added later.
     fn spread(&mut self, latencies_us: Vec<u32>) -> Vec<u32> {
         let Some(called) = &self.remaining else {
             return latencies_us;
@@ -470,7 +472,8 @@ impl Flight {
         all
     }
 
-    /// A hook that passed late is counted; one that has used something is told of as well.
+    /// Adds a verdict for a hook that passed late, if its host calls must be billed; other hooks that pass are only
+    /// counted.
     fn bill_passed(&mut self, index: u32, latency_us: u32) -> Result<(), ImpossibleAnswer> {
         let spent = self.calls.spent(&self.hook(index)?.id);
         if !spent.is_nothing() {
@@ -484,7 +487,7 @@ impl Flight {
         let hook = Arc::clone(self.hook(index)?);
         let called = self.job.only.as_ref().map_or(self.hooks() as usize, Vec::len);
         if self.verdicts >= called {
-            // More verdicts than hooks: only a forged answer can do this. The last places are for `Waiting` and `Done`.
+            // Only a forged answer can bring more verdicts than hooks. The last places are for `Waiting` and `Done`.
             return Ok(());
         }
 
@@ -501,7 +504,7 @@ impl Flight {
             hook,
         };
 
-        // Nobody listens where the caller has dropped its evaluation; the event is then finished all the same.
+        // The step is dropped if the caller has dropped its evaluation; the event still runs to its end.
         self.steps.send(Step::Verdict(Box::new(verdict)));
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! What scripts may ask their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`.
+//! Calls that scripts may make to their host: `ctx.search()`, `ctx.llm()`, `ctx.fetch()`.
 //!
-//! Workers hold no connection and no credential (`docs/design/hooks.md` §6.1), so such a call is a frame to the host
-//! and its answer a frame back. A call is named by event, hook and its number among that hook's calls: an event that
-//! loses its worker is evaluated again, and what was answered before is answered the same again without asking twice.
+//! Workers hold no connection and no credential (`docs/design/hooks.md` §6.1), so a call is a frame to the host and its
+//! answer a frame back. A call is identified by event, hook and its number among that hook's calls: an event that loses
+//! its worker is evaluated again, and a call that was answered before gets the same answer without a second request.
 
 use std::sync::Arc;
 
@@ -13,43 +13,43 @@ use shared::model::time::UnixMillis;
 
 use super::HookSource;
 
-/// What a host refuses that does not know the call, or has nothing to answer it with.
+/// Error code for a call that the host does not know, or cannot answer.
 pub const NOT_AVAILABLE: &str = "not_available";
 
 /// One call of a script.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The event being evaluated.
+    /// Id of the event being evaluated.
     pub event_id: EventId,
-    /// Its evaluation time.
+    /// Evaluation time of the event.
     pub now: UnixMillis,
-    /// Who asks.
+    /// Hook that makes the call.
     pub hook: Arc<HookSource>,
-    /// Counts the hook's calls on this event, from 0.
+    /// Number of the call among the hook's calls for this event, from 0.
     pub number: u32,
-    /// `search`, `llm`, `fetch`.
+    /// Name of the function: `search`, `llm` or `fetch`.
     pub name: String,
-    /// The arguments by name.
+    /// Arguments of the call, by name.
     pub args: Value,
 }
 
-/// What calls have used, to be billed to their hook.
+/// Usage of calls, billed to their hook.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Spent {
-    /// Calls of `search`.
+    /// Number of `search` calls.
     pub search_calls: u32,
-    /// Calls of `llm` that reached a model.
+    /// Number of `llm` calls that reached a model.
     pub llm_calls: u32,
-    /// Tokens sent.
+    /// Number of tokens sent.
     pub llm_tokens_in: u64,
-    /// Tokens received.
+    /// Number of tokens received.
     pub llm_tokens_out: u64,
-    /// By the price table, US dollars.
+    /// Cost by the price table, in US dollars.
     pub llm_cost_usd: f64,
 }
 
 impl Spent {
-    /// Adds what another call used.
+    /// Adds the usage of another call.
     pub fn add(&mut self, other: Self) {
         self.search_calls = self.search_calls.saturating_add(other.search_calls);
         self.llm_calls = self.llm_calls.saturating_add(other.llm_calls);
@@ -58,34 +58,34 @@ impl Spent {
         self.llm_cost_usd += other.llm_cost_usd;
     }
 
-    /// Whether nothing was used.
+    /// Returns whether nothing was used.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a call came to: a value for the script or why there is none, and what it used either way.
+/// Answer to a call: a value for the script or an error, and the usage in either case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answered {
-    /// What the promise resolves to or rejects with.
+    /// Value that the promise resolves to, or error that it rejects with.
     pub outcome: Result<Value, CallError>,
-    /// What it used.
+    /// Usage of the call.
     pub spent: Spent,
 }
 
-/// Why a call has no answer; scripts see an `Error` with this `code` and `message`.
+/// Reason why a call failed; scripts see an `Error` with this `code` and `message`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
-    /// For scripts: `not_available`, `bad_arguments`, `over_budget`, …
+    /// Error code for scripts: `not_available`, `bad_arguments`, `over_budget`, …
     pub code: &'static str,
-    /// For people.
+    /// Description of the error, for people.
     pub message: String,
 }
 
 impl CallError {
-    /// An error of `code`.
+    /// Creates an error with `code` and `message`.
     #[must_use]
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -104,14 +104,14 @@ impl From<CallError> for Answered {
     }
 }
 
-/// Answers scripts' calls.
+/// Answers the calls of scripts.
 #[async_trait]
 pub trait Host: std::fmt::Debug + Send + Sync {
-    /// Answers `call`; always, and in bounded time. Who asks may be gone by then.
+    /// Returns the answer to `call`, in bounded time. The worker that asked may be gone by then.
     async fn call(&self, call: Call) -> Answered;
 }
 
-/// A host that has nothing.
+/// Host that answers no call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHost;
 
@@ -122,7 +122,7 @@ impl Host for NoHost {
     }
 }
 
-/// The answer to a call that nobody here can answer.
+/// Returns the answer to a call that the host cannot answer.
 #[must_use]
 pub fn not_available(name: &str) -> Answered {
     CallError::new(NOT_AVAILABLE, format!("{name}() is not available")).into()

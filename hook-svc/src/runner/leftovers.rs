@@ -1,15 +1,16 @@
-//! Directories of pools whose processes died before they could take them away.
+//! Directories of pools whose processes died before they could remove them.
 
 use std::path::Path;
 use std::sync::Once;
 
-/// What a pool's directory begins with; the process id and a dash follow.
+/// Prefix of a pool's directory name; the process id and a dash follow.
 pub(super) const PREFIX: &str = "nexus-hooks-";
 
-/// Directories removed by one process at most; the next one goes on.
+/// Most directories removed by one process; the next process continues.
 const MAX_REMOVED: usize = 256;
 
-/// Removes the directories of dead processes from `parent`, once in a process. Only where `/proc` tells who lives.
+/// Removes the directories of dead processes from `parent`, once per process. Does nothing without `/proc`, which tells
+/// which processes live.
 pub(super) fn remove_once(parent: &Path) {
     static DONE: Once = Once::new();
     if Path::new("/proc/self").exists() {
@@ -36,7 +37,7 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool) {
     }
 }
 
-/// The process to which the directory `name` belongs.
+/// Returns the id of the process to which the directory `name` belongs.
 fn owner(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse().ok()

@@ -1,8 +1,8 @@
-//! The note that a worker keeps in a file that it maps: who is running now, and what was answered but not yet said
+//! The note that a worker keeps in a file that it maps: the hook that is running, and results that were not yet sent
 //! (`shim/note.ts`).
 //!
-//! Read, not mapped, on this side: a read of 16 bytes costs a microsecond and happens only when something seems
-//! stuck, or after a death. A script may write into it whatever it likes: nothing of it is taken for true.
+//! The host reads the file and does not map it: a read of 16 bytes costs a microsecond and happens only when a worker
+//! seems stuck, or after a death. A script may write any bytes into it, so nothing in it is trusted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -12,35 +12,35 @@ use super::flight::{Noted, NotedOutcome};
 use super::protocol;
 use super::user::User;
 
-/// Cells of four bytes: slot, running hook + 1, steps, generation.
+/// Bytes of the note: four cells of four bytes for slot, running hook + 1, steps, generation.
 const NOTE_BYTES: usize = 16;
 
-/// The cell that says how many cells of the journal are used, and the cell at which it begins.
+/// Index of the cell that holds the number of journal cells in use, and of the cell at which the journal begins.
 const USED_CELL: u64 = 4;
 const FIRST_CELL: u64 = 8;
 
-/// Cells of a journal's entry before its text: slot, index, kind, microseconds, bytes of text.
+/// Number of cells of a journal entry before its text: slot, index, kind, microseconds, bytes of text.
 const ENTRY_CELLS: usize = 5;
 
-/// Bytes of the whole file: what a worker answers within two milliseconds, several times over.
+/// Size of the whole file in bytes: several times the answers that a worker gives within two milliseconds.
 const FILE_BYTES: u64 = 1024 * 1024;
 
 const CELL_BYTES: usize = 4;
 
-/// What a note says.
+/// Content of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Note {
     /// Slot of the event being evaluated; `None` while hooks load.
     pub(super) slot: Option<u32>,
-    /// Index of the hook now running.
+    /// Index of the hook that is running now.
     pub(super) running: Option<u32>,
-    /// Counts up with every hook called.
+    /// Counter that grows with every hook called.
     pub(super) steps: u32,
-    /// The set to which the index belongs.
+    /// Generation of the set to which the index belongs.
     pub(super) generation: u32,
 }
 
-/// The file of one worker process, removed with it.
+/// File of one worker process, removed when dropped.
 #[derive(Debug)]
 pub(super) struct NoteFile {
     file: File,
@@ -48,7 +48,7 @@ pub(super) struct NoteFile {
 }
 
 impl NoteFile {
-    /// Makes the file at `path`, telling of nobody; it is `user`'s, where one is named.
+    /// Creates the file at `path` with an empty note. If `user` is given, that user owns it.
     pub(super) fn create(path: PathBuf, user: Option<User>) -> std::io::Result<Self> {
         let file = File::options()
             .read(true)
@@ -66,12 +66,12 @@ impl NoteFile {
         Ok(Self { file, path })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says now.
+    /// Reads the current note.
     pub(super) fn read(&self) -> std::io::Result<Note> {
         let mut bytes = [0; NOTE_BYTES];
         self.file.read_exact_at(&mut bytes, 0)?;
@@ -84,7 +84,7 @@ impl NoteFile {
         })
     }
 
-    /// What it had answered and not said, in the order of the answers.
+    /// Reads the results that the worker had not sent, in the order of the answers.
     pub(super) fn journal(&self) -> std::io::Result<Vec<Noted>> {
         let mut used = [0; CELL_BYTES];
         self.file.read_exact_at(&mut used, USED_CELL * CELL_BYTES as u64)?;
@@ -102,7 +102,7 @@ fn cell(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*four))
 }
 
-/// Reads a journal; the first entry that makes no sense ends it.
+/// Parses a journal up to the first invalid entry.
 fn entries(bytes: &[u8]) -> Vec<Noted> {
     let mut noted = Vec::new();
     let mut rest = bytes;
@@ -113,7 +113,7 @@ fn entries(bytes: &[u8]) -> Vec<Noted> {
     noted
 }
 
-/// The first entry of `bytes`, and how many it takes.
+/// Returns the first entry of `bytes`, and its length in bytes.
 fn entry(bytes: &[u8]) -> Option<(Noted, usize)> {
     let head = ENTRY_CELLS * CELL_BYTES;
     let length = cell(bytes, 4)? as usize;

@@ -1,6 +1,6 @@
-//! One event evaluated in several processes of different owners: their answers, joined into one evaluation.
+//! One event evaluated in several processes of different owners: joins their answers into one evaluation.
 //!
-//! Every part numbers its hooks for itself; what it says is renumbered on the way to the caller, who sees one set.
+//! Every part numbers its own hooks; indices are renumbered on the way to the caller, which sees one set.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use tokio::sync::mpsc;
 
 use super::{Done, Step};
 
-/// Where a flight's steps go.
+/// Sender of the steps of one flight.
 #[derive(Debug)]
 pub(super) struct Steps {
     sender: mpsc::Sender<(usize, Step)>,
     part: usize,
-    /// By index in the part: index in the whole; none where the part is the whole.
+    /// Index in the whole, by index in the part, and the number of hooks in the whole; `None` if the part is the whole.
     whole: Option<(Arc<[u32]>, usize)>,
 }
 
 impl Steps {
-    /// The steps of the only part.
+    /// Creates the sender of the only part.
     pub(super) const fn only(sender: mpsc::Sender<(usize, Step)>) -> Self {
         Self {
             sender,
@@ -27,7 +27,7 @@ impl Steps {
         }
     }
 
-    /// The steps of `part`, whose hooks are numbered `to_whole` in a whole of `hooks`.
+    /// Creates the sender of `part`, whose hooks have the indices `to_whole` in a whole of `hooks` hooks.
     pub(super) const fn of(
         sender: mpsc::Sender<(usize, Step)>,
         part: usize,
@@ -41,7 +41,7 @@ impl Steps {
         }
     }
 
-    /// Sends `step`. Nobody listens where the caller has dropped its evaluation; the event then ends all the same.
+    /// Sends `step`. The step is dropped if the caller has dropped its evaluation; the event still runs to its end.
     pub(super) fn send(&self, step: Step) {
         let step = match (&self.whole, step) {
             (None, step) | (Some(_), step @ Step::Verdict(_)) => step,
@@ -75,7 +75,7 @@ fn spread(done: &Done, to_whole: &[u32], hooks: usize) -> Done {
     }
 }
 
-/// What the parts of one evaluation have said so far.
+/// Joined state of the parts of one evaluation.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     parts: Vec<Heard>,
@@ -93,7 +93,7 @@ enum Heard {
 }
 
 impl Joined {
-    /// For so many parts.
+    /// Creates the state for `parts` parts.
     pub(super) fn of(parts: usize) -> Self {
         Self {
             parts: vec![Heard::Nothing; parts],
@@ -101,7 +101,7 @@ impl Joined {
         }
     }
 
-    /// Takes in what `part` says; answers what that means for the whole.
+    /// Applies `step` of `part`; returns the step that follows for the whole, if any.
     pub(super) fn take(&mut self, part: usize, step: Step) -> Option<Step> {
         let heard = match step {
             Step::Verdict(_) => return Some(step),

@@ -22,13 +22,13 @@ use super::user;
 use super::worker::{self, Common, Role};
 use super::{Counters, HookSet, Job, PoolConfig, Stray};
 
-/// Smallest hard budget, in milliseconds: below it a garbage collection looks like a loop.
+/// Smallest hard budget in milliseconds; with less, a garbage collection looks like a loop.
 pub const MIN_HARD_BUDGET_MS: u64 = 50;
 
-/// Errors outside of evaluations that wait to be counted; the oldest give way.
+/// Most errors outside of evaluations that wait to be counted; the oldest are dropped.
 const STRAYS: usize = 256;
 
-/// How long until a keeper that panicked is started again.
+/// Pause before a supervisor that panicked is restarted.
 const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bun worker processes that evaluate events. Cheap to clone; [`Pool::stop`], or dropping the last clone, ends them.
@@ -41,15 +41,15 @@ struct Inner {
     common: Arc<Common>,
     seating: Arc<Seating>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    // One switch of sets at a time.
+    // Allows one switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
 }
 
 impl Pool {
-    /// Starts `config.workers` processes, without hooks. They come up in the background: see [`Pool::ready`].
+    /// Starts `config.workers` processes without hooks. The processes come up in the background: see [`Pool::ready`].
     ///
     /// # Errors
-    /// [`StartPoolError`]: no fitting Bun, or nowhere to put files.
+    /// Returns [`StartPoolError`] if no Bun is new enough, the sandbox check fails, or the directory cannot be created.
     pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
         let bun = bun::find(config.bun.as_deref()).await?;
         let dir = make_dir(config.dir.as_deref(), &clock).map_err(StartPoolError::MakeDirectory)?;
@@ -59,10 +59,10 @@ impl Pool {
         Ok(Self::within(jail, dir, strays, config, &clock))
     }
 
-    /// Starts another pool, of the author in `seat`, in the sandbox of this one, which is not looked at again.
+    /// Starts another pool for the author in `seat`, in the sandbox of this one, which is not checked again.
     ///
     /// # Errors
-    /// [`StartPoolError::MakeDirectory`].
+    /// Returns [`StartPoolError::MakeDirectory`] if the pool's directory cannot be created.
     pub(super) fn beside(&self, config: PoolConfig, seat: u32, clock: &SharedClock) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
         let Common { jail, strays, .. } = &*self.inner.common;
@@ -79,7 +79,7 @@ impl Pool {
         clock: &SharedClock,
     ) -> Self {
         let workers = config.workers.max(1);
-        // A pool that is always up has one that stands by; every pool has one for suspects.
+        // A pool that is always up has one standby; every pool has one worker for suspects.
         let beside = workers + usize::from(!config.lazy);
         let common = Arc::new(Common {
             board: Mutex::new(Board::new(beside + 1, (!config.lazy).then_some(workers))),
@@ -115,12 +115,12 @@ impl Pool {
         }
     }
 
-    /// From now on events are evaluated against `set`; those handed over before finish with the set they began with
-    /// (where their worker dies meanwhile, with the hooks of the same ids in the set then in force). Only changed
-    /// files are read anew.
+    /// Puts `set` in force: events are evaluated against it from now on. Events handed over before finish with the set
+    /// that they began with (if their worker dies meanwhile, with the hooks of the same ids in the set then in force).
+    /// Only changed files are written.
     ///
     /// # Errors
-    /// [`LoadHooksError`]; the former set stays in force.
+    /// Returns [`LoadHooksError`] if a source cannot be written; the former set stays in force.
     pub(super) async fn load(&self, set: Arc<HookSet>) -> Result<Arc<Loaded>, LoadHooksError> {
         let common = &self.inner.common;
         let _one = self.inner.switching.lock().await;
@@ -136,12 +136,12 @@ impl Pool {
         Ok(loaded)
     }
 
-    /// The places for evaluations in it.
+    /// Returns the places for evaluations in the pool.
     pub(super) fn seating(&self) -> &Arc<Seating> {
         &self.inner.seating
     }
 
-    /// Hands one event over, to be evaluated against `loaded`, which has a place.
+    /// Hands one event over, to be evaluated against `loaded`; `seat` is its place.
     pub(super) fn hand_over(&self, loaded: Arc<Loaded>, job: Job, steps: Steps, seat: Seat) {
         let common = &self.inner.common;
         if common.board().enqueue(Flight::new(job, loaded, steps, seat)) {
@@ -149,45 +149,45 @@ impl Pool {
         }
     }
 
-    /// Tells the workers a hook's counters; events handed over afterwards see them.
+    /// Sends a hook's counters to the workers; events handed over afterwards see them.
     pub fn count(&self, hook_id: &str, counters: Counters) {
         self.inner.common.board().count(hook_id, counters);
     }
 
-    /// What scripts throw outside of their evaluations from now on, here and in the pools beside this one.
+    /// Subscribes to the errors that scripts throw outside of their evaluations, here and in the pools beside this one.
     pub(super) fn strays(&self) -> broadcast::Receiver<Stray> {
         self.inner.common.strays.subscribe()
     }
 
-    /// Whether no hooks are in force in it.
+    /// Returns whether no hooks are in force in the pool.
     pub(super) fn is_empty(&self) -> bool {
         self.inner.common.board().current().set().hooks().is_empty()
     }
 
-    /// Whether no event is under way in it.
+    /// Returns whether no event is under way in the pool.
     pub(super) fn is_idle(&self) -> bool {
         self.inner.seating.is_idle()
     }
 
-    /// Whether [`Pool::stop`] was called.
+    /// Returns whether [`Pool::stop`] was called.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.common.stop.is_cancelled()
     }
 
-    /// What the workers' sandbox lacks; empty where they are confined whole.
+    /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.
     #[must_use]
     pub fn lacks(&self) -> &[String] {
         self.inner.common.jail.missing()
     }
 
-    /// Why the workers run as root though nothing else is missing; none where they do not.
+    /// Returns why the workers run as root although nothing else is missing; `None` if they do not.
     #[must_use]
     pub fn as_own(&self) -> Option<&str> {
         self.inner.common.jail.as_own()
     }
 
-    /// Worker processes that are up.
+    /// Returns the number of worker processes that are up.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.inner.common.ready.load(Ordering::Relaxed)
@@ -209,8 +209,8 @@ impl Pool {
     }
 }
 
-/// Keeps worker `index` alive until the pool stops, even where its keeper panics: what that one had in flight ends
-/// without [`super::Step::Done`] and is evaluated again.
+/// Keeps worker `index` alive until the pool stops, even if its supervisor panics: events in flight there end without
+/// [`super::Step::Done`] and are evaluated again.
 async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
     while let Err(error) = tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index, role)).await {
         if common.stop.is_cancelled() {
@@ -238,45 +238,45 @@ impl Drop for Inner {
     }
 }
 
-/// Why a pool does not start.
+/// Reason why a pool does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartPoolError {
-    /// No Bun that fits.
+    /// No Bun is new enough.
     #[error("bun not found")]
     FindBun(#[from] FindBunError),
-    /// Hooks cannot be confined.
+    /// Hooks cannot be confined as configured.
     #[error("no sandbox available for hooks")]
     Sandbox(#[from] CheckSandboxError),
-    /// No place for the workers' files.
+    /// The directory for the workers' files cannot be created.
     #[error("failed to create the directory for hook workers")]
     MakeDirectory(#[source] std::io::Error),
 }
 
-/// Why hooks could not be handed to the workers; the former set stays in force.
+/// Reason why hooks could not be handed to the workers; the former set stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadHooksError {
     /// A source cannot be written for the workers.
     #[error("failed to write the source of hook {hook} to {path}")]
     WriteSource {
-        /// Which hook.
+        /// Id of the hook.
         hook: String,
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: std::io::Error,
     },
-    /// There are more authors than may have pools.
+    /// More authors have hooks than may have pools.
     #[error("not run: more than {0} authors have hooks")]
     TooManyAuthors(usize),
-    /// An author's pool does not start.
+    /// The pool of an author does not start.
     #[error("failed to start the hook workers of an author")]
     StartPool(#[source] Box<StartPoolError>),
-    /// The pool is going down.
+    /// The pool is stopping.
     #[error("the hook workers are stopping")]
     Stopped,
 }
 
-/// Lets those whom workers run as into `dir`, and no other user.
+/// Gives the user that workers run as access to `dir`, and no other user.
 fn open_to_workers(dir: &Path, jail: &Jail) -> Result<(), StartPoolError> {
     match jail.user() {
         Some(user) => user::open_to(dir, user).map_err(StartPoolError::MakeDirectory),
@@ -284,7 +284,8 @@ fn open_to_workers(dir: &Path, jail: &Jail) -> Result<(), StartPoolError> {
     }
 }
 
-/// A fresh directory with the worker's source, below `parent`. Named by process and time: two pools never share one.
+/// Creates a fresh directory with the worker's source below `parent`. Its name has the process id, the time and a
+/// number, so that two pools never share one.
 fn make_dir(parent: Option<&Path>, clock: &SharedClock) -> std::io::Result<PathBuf> {
     static POOLS: AtomicU64 = AtomicU64::new(0);
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);

@@ -1,9 +1,9 @@
-//! A pool for every owner: hooks of two authors never share a process.
+//! One pool per owner: hooks of two authors never share a process.
 //!
-//! A process has no integrity between its hooks — one can forge another's answer, or read its variables — so whoever
-//! wrote a hook is the bound of what it can spoil. Operators' own hooks are one domain, with a worker for every core.
-//! Each other author has one worker, started with the first event that one of their hooks sees and ended after a
-//! minute without any. An event goes only to the domains some hook of which sees it.
+//! A process has no integrity between its hooks (one can forge another's answer, or read its variables), so a hook can
+//! harm only hooks of its own author. Operators' own hooks are one domain, with a worker for every core. Each other
+//! author has one worker, started with the first event that one of their hooks sees and ended after a minute without
+//! any. An event goes only to the domains with a hook that sees it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +23,16 @@ use super::{
 };
 use crate::error::chain;
 
-/// The author of files in the hooks directory and of what operators push.
+/// Author of the files in the hooks directory and of hooks that operators push.
 const OPERATOR: &str = "operator";
 
-/// Most authors beside the operators; the hooks of further ones are not run.
+/// Most authors beside the operators; the hooks of further authors are not run.
 pub(super) const MAX_AUTHORS: usize = 64;
 
-/// Steps of one part beside its verdicts: who has to wait, who waits, the end.
+/// Steps of one part beside its verdicts: waiting for a place, hooks that wait, the end.
 const MOST_OTHER_STEPS: usize = 3;
 
-/// All pools; cheap to clone.
+/// Pools of all owners; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pools {
     inner: Arc<Inner>,
@@ -42,36 +42,36 @@ pub struct Pools {
 struct Inner {
     config: PoolConfig,
     clock: SharedClock,
-    /// The operators'.
+    /// Pool of the operators.
     own: Pool,
-    /// Of the others, by author. One whose hooks are gone goes when nothing is under way in it.
+    /// Pools of the others, by author. A pool whose hooks are gone ends when no event is under way in it.
     others: Mutex<BTreeMap<String, SeatedPool>>,
     in_force: Mutex<InForce>,
-    // One switch of sets at a time.
+    // Allows one switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
 }
 
-/// The pool of an author, and which of [`MAX_AUTHORS`] they are: nobody else has the number as long as the pool lives.
+/// Pool of an author, and its number among [`MAX_AUTHORS`], which no other pool has while this one lives.
 #[derive(Debug)]
 struct SeatedPool {
     seat: u32,
     pool: Pool,
 }
 
-/// The hooks in force at one instant, by owner.
+/// Hooks in force at one instant, by owner.
 #[derive(Debug, Clone)]
 pub struct InForce {
     set: Arc<HookSet>,
     parts: Arc<[Part]>,
 }
 
-/// One owner's hooks.
+/// Hooks of one owner.
 #[derive(Debug)]
 struct Part {
     author: String,
-    /// What runs them, or why they are not run: an error of each of them, at each event.
+    /// Pool that runs the hooks, or the reason why they are not run, which is each hook's error at each event.
     runs: Result<Runs, String>,
-    /// By index in the part: index in the whole, ascending.
+    /// Index in the whole, ascending, by index in the part.
     to_whole: Arc<[u32]>,
 }
 
@@ -82,7 +82,7 @@ struct Runs {
 }
 
 impl InForce {
-    /// The parts that hold any of the hooks `only` (`None` = all), and which of theirs.
+    /// Returns the parts that hold any of the hooks `only` (`None` = all), with the indices in the part.
     fn parts_of(&self, only: Option<&[u32]>) -> Vec<(&Part, Option<Vec<u32>>)> {
         let parts = self.parts.iter();
         let wanted = parts.map(|part| (part, only.map(|only| within(&part.to_whole, only))));
@@ -91,7 +91,7 @@ impl InForce {
             .collect()
     }
 
-    /// All hooks.
+    /// Returns all hooks in force.
     #[must_use]
     pub const fn set(&self) -> &Arc<HookSet> {
         &self.set
@@ -99,10 +99,10 @@ impl InForce {
 }
 
 impl Pools {
-    /// Starts the operators' pool; those of others come with their hooks.
+    /// Starts the operators' pool; those of other authors start with their hooks.
     ///
     /// # Errors
-    /// [`StartPoolError`]: no fitting Bun, no sandbox, or nowhere to put files.
+    /// Returns [`StartPoolError`] if no Bun is new enough, the sandbox check fails, or the directory cannot be created.
     pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
         let own = Pool::start(config.clone(), Arc::clone(&clock)).await?;
         let in_force = InForce {
@@ -126,16 +126,17 @@ impl Pools {
         self.inner.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The hooks in force now.
+    /// Returns the hooks in force now.
     #[must_use]
     pub fn current(&self) -> InForce {
         self.in_force().clone()
     }
 
-    /// As `Pool::load`, for every owner's pool. Answers the authors whose hooks are not run, so that it is tried again.
+    /// Puts `set` in force in every owner's pool. Returns the authors whose hooks are not run, so that the caller tries
+    /// again.
     ///
     /// # Errors
-    /// [`LoadHooksError`] of the operators' hooks; the former set stays in force.
+    /// Returns [`LoadHooksError`] if the operators' hooks cannot be loaded; the former set stays in force.
     pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
         let _one = self.inner.switching.lock().await;
         let former = self.current();
@@ -170,7 +171,7 @@ impl Pools {
         Ok(failed)
     }
 
-    /// What runs the hooks `indices` of `set`, which are `author`'s; `known` is their part of the former set.
+    /// Loads the hooks `indices` of `set`, which are `author`'s; `known` is their part of the former set.
     async fn runs(
         &self,
         author: &str,
@@ -193,8 +194,8 @@ impl Pools {
         Ok(Runs { pool, loaded })
     }
 
-    /// Ends the pools of authors who have no hooks any more. Where something is under way, the hooks leave the pool at once,
-    /// and with them, in time, what they left to run; the pool ends with a later set.
+    /// Ends the pools of authors who have no hooks any more. If an event is under way, the hooks leave the pool at
+    /// once, and in time the code that they left running; the pool ends with a later set.
     async fn retire(&self) {
         let in_force = self.current();
         let has_hooks = |author: &str| in_force.parts.iter().any(|part| part.author == author);
@@ -231,7 +232,7 @@ impl Pools {
         self.inner.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pool of `author`.
+    /// Returns the pool of `author`, started if necessary.
     fn pool_of(&self, author: &str) -> Result<Pool, LoadHooksError> {
         if author == OPERATOR {
             return Ok(self.inner.own.clone());
@@ -263,13 +264,13 @@ impl Pools {
         Ok(pool)
     }
 
-    /// Places for the evaluation of the hooks `only` (`None` = all) of `in_force`, and, by index, ascending, those hooks
-    /// whose authors have none: so many evaluations of theirs wait already.
+    /// Returns places for the evaluation of the hooks `only` (`None` = all) of `in_force`, and the indices, ascending,
+    /// of the hooks whose authors have no place because too many of their evaluations wait already.
     pub async fn seat(&self, in_force: &InForce, only: Option<&[u32]>) -> (Seats, Vec<u32>) {
         let parts = in_force.parts_of(only);
         let asked = parts.iter().map(async |(part, _)| match &part.runs {
             Ok(runs) => runs.pool.seating().in_time().await,
-            // There is nothing to be run.
+            // A part without a pool needs no place.
             Err(_) => Err(NoSeat::Stopped),
         });
 
@@ -291,16 +292,16 @@ impl Pools {
         (seats, full)
     }
 
-    /// Waits for a place for any of the authors of the hooks `only` of `in_force`, however long that takes. Returns it
-    /// and, by index, ascending, those of the hooks that are its author's: who waits for one author's place holds none
-    /// of another's.
+    /// Waits without limit for a place for any of the authors of the hooks `only` of `in_force`. Returns it and the
+    /// indices, ascending, of the author's hooks: an evaluation that waits for one author's place holds none of
+    /// another's.
     pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> (Seats, Vec<u32>) {
         let parts = in_force.parts_of(Some(only));
         let mut waiting: FuturesUnordered<_> = parts
             .iter()
             .map(async |(part, only)| match &part.runs {
                 Ok(runs) => (part, only, runs.pool.seating().wait().await.ok()),
-                // There is nothing to be run.
+                // A part without a pool needs no place.
                 Err(_) => (part, only, None),
             })
             .collect();
@@ -318,8 +319,8 @@ impl Pools {
         (seats, only.iter().flatten().filter_map(of_whole).collect())
     }
 
-    /// Hands one event over, to be evaluated against `in_force`; authors of whom `seats` has no place begin when they
-    /// have one.
+    /// Hands one event over, to be evaluated against `in_force`; parts whose author has no place in `seats` begin when
+    /// they get one.
     #[must_use]
     pub fn evaluate(&self, in_force: &InForce, job: &Job, seats: &Seats) -> Evaluation {
         let parts = in_force.parts_of(job.only.as_deref());
@@ -330,8 +331,8 @@ impl Pools {
         begun.evaluation
     }
 
-    /// As [`Pools::evaluate`], but the hooks `later` (by index, ascending) are called when `ready` says so; where it
-    /// says that this will not be, the evaluation ends without [`Step::Done`].
+    /// As [`Pools::evaluate`], but the hooks `later` (by index, ascending) are called once `ready` returns true; if it
+    /// returns false, the evaluation ends without [`Step::Done`].
     pub fn evaluate_in_two(
         &self,
         in_force: &InForce,
@@ -352,6 +353,7 @@ impl Pools {
             waiting.extend(begun.hand(number, part, only, job, seats));
         }
 
+        // If `ready` returns false, the unsent parts are dropped, so the evaluation ends without `Done`.
         begun.evaluation.later.spawn(async move {
             if ready.await {
                 join_all(waiting.into_iter().map(Handed::over)).await;
@@ -365,38 +367,38 @@ impl Pools {
         begun.evaluation
     }
 
-    /// Tells the workers a hook's counters; events handed over afterwards see them.
+    /// Sends a hook's counters to the workers; events handed over afterwards see them.
     pub fn count(&self, hook_id: &str, counters: Counters) {
         for runs in self.current().parts.iter().filter_map(|part| part.runs.as_ref().ok()) {
             runs.pool.count(hook_id, counters);
         }
     }
 
-    /// What scripts throw outside of their evaluations from now on.
+    /// Subscribes to the errors that scripts throw outside of their evaluations.
     #[must_use]
     pub fn strays(&self) -> broadcast::Receiver<Stray> {
         self.inner.own.strays()
     }
 
-    /// Worker processes of the operators' pool that are up.
+    /// Returns the number of worker processes of the operators' pool that are up.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.inner.own.ready()
     }
 
-    /// Whether [`Pools::stop`] was called: what had not ended then does not.
+    /// Returns whether [`Pools::stop`] was called: evaluations under way then never finish.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.inner.own.is_stopped()
     }
 
-    /// What the workers' sandbox lacks; empty where they are confined whole.
+    /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.
     #[must_use]
     pub fn lacks(&self) -> &[String] {
         self.inner.own.lacks()
     }
 
-    /// Why hooks run as root though nothing else is missing; none where they do not.
+    /// Returns why hooks run as root although nothing else is missing; `None` if they do not.
     #[must_use]
     pub fn as_own(&self) -> Option<&str> {
         self.inner.own.as_own()
@@ -419,7 +421,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Of `job` in so many parts; where there is none, it is done.
+    /// Begins the evaluation of `job` in `parts` parts; without parts it is done.
     fn new(set: &Arc<HookSet>, job: &Job, parts: usize) -> Self {
         let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
         let (sender, steps) = mpsc::channel(verdicts + MOST_OTHER_STEPS * parts.max(1));
@@ -434,8 +436,8 @@ impl Begun {
         }
     }
 
-    /// Gives the pool of `part`, the one of this `number`, what it is to evaluate, or has it wait for a place, and says
-    /// so: nobody can tell how long that takes, so the event must hold nothing that others need.
+    /// Hands part `number` to its pool. If there is no place, reports its hooks as waiting and waits: that may take any
+    /// time, so the event must hold nothing that others need.
     fn hand_over(&mut self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) {
         let Some(handed) = self.hand(number, part, only, job, seats) else {
             return;
@@ -446,8 +448,7 @@ impl Begun {
         }
     }
 
-    /// What the pool of `part`, the one of this `number`, is to be given; none where its hooks are not run, which is
-    /// then told.
+    /// Returns the work for the pool of part `number`. If its hooks are not run, sends their errors and returns `None`.
     fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) -> Option<Handed> {
         let set = self.evaluation.set();
         let hooks = set.hooks().len();
@@ -490,7 +491,7 @@ impl Begun {
         }
     }
 
-    /// Says at once that the hooks `only` of `part` (`None` = all) are still at work.
+    /// Reports the hooks `only` of `part` (`None` = all) as still running.
     fn tell_waiting(&self, number: usize, part: &Part, only: Option<&[u32]>) {
         let hooks = self.evaluation.set().hooks().len();
         let steps = Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
@@ -499,17 +500,17 @@ impl Begun {
     }
 }
 
-/// What one pool is to be given.
+/// Work to hand to one pool.
 struct Handed {
     runs: Runs,
     job: Job,
     steps: Steps,
-    /// None = it waits for one.
+    /// Place of the evaluation; `None` if it waits for one.
     seat: Option<Seat>,
 }
 
 impl Handed {
-    /// Hands it over where there is a place for it; else it is answered.
+    /// Hands the work over if there is a place for it; otherwise returns it.
     fn over_now(self) -> Option<Self> {
         let Self { runs, job, steps, seat } = self;
         match seat.or_else(|| runs.pool.seating().free()) {
@@ -526,7 +527,7 @@ impl Handed {
         }
     }
 
-    /// Hands it over once there is a place for it.
+    /// Hands the work over once there is a place for it.
     async fn over(self) {
         if let Some(Self { runs, job, steps, .. }) = self.over_now()
             && let Ok(seat) = runs.pool.seating().wait().await
@@ -536,7 +537,7 @@ impl Handed {
     }
 }
 
-/// The hooks of `set` by their author, as indices.
+/// Returns the indices of the hooks of `set`, by author.
 fn by_author(set: &HookSet) -> BTreeMap<String, Vec<u32>> {
     let mut authors: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (index, hook) in (0_u32..).zip(set.hooks()) {
@@ -545,7 +546,7 @@ fn by_author(set: &HookSet) -> BTreeMap<String, Vec<u32>> {
     authors
 }
 
-/// Where those of `only` stand in `to_whole`; both ascend.
+/// Returns the positions of the members of `only` in `to_whole`; both ascend.
 fn within(to_whole: &[u32], only: &[u32]) -> Vec<u32> {
     let found = only.iter().filter_map(|index| to_whole.binary_search(index).ok());
     found.filter_map(|at| u32::try_from(at).ok()).collect()

@@ -1,7 +1,8 @@
 //! Frames to and from a worker: u32 little endian length, then JSON. *Pure.*
 //!
 //! Events are spliced into a batch as the bytes they came as, and answers borrow from the frame: a hook that passes
-//! costs the host one number. JSON beats CBOR and `MessagePack` inside Bun (`docs/contribute/nats-facts.md` "Bun").
+//! costs the host one number. JSON is faster than CBOR and `MessagePack` in Bun (`docs/contribute/nats-facts.md`
+//! "Bun").
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -16,21 +17,21 @@ use super::host::Answered;
 /// Most events in one batch (`docs/design/hooks.md` §6.2).
 pub(super) const MAX_BATCH_EVENTS: usize = 16;
 
-/// A batch that has grown to so many bytes takes no further event.
+/// Size in bytes at which a batch takes no further event.
 pub(super) const MAX_BATCH_BYTES: usize = 512 * 1024;
 
-/// Longest frame that a worker may send, in bytes: a batch whose every answer is as long as allowed.
+/// Longest frame that a worker may send, in bytes: a batch in which every answer has the maximum length.
 pub(super) const MAX_FRAME_BYTES: usize = 64 * 1024 * 1024;
 
-/// Longest text of an error, in bytes: the shim sends at most 4,000 characters (`shim/hooks.ts`).
+/// Longest error text in bytes: the shim sends at most 4,000 characters (`shim/hooks.ts`).
 const MAX_ERROR_BYTES: usize = 16_000;
 
-/// Bytes of a frame's length.
+/// Bytes of a frame's length field.
 const HEADER_BYTES: usize = 4;
 
-/// A hook in a [`Load`]: path (`None` = it may not be loaded), id, name, created at, time-out in milliseconds,
-/// trigger count, last triggered, whether its source speaks of calls to the host, whether of what goes on after it has
-/// answered.
+/// A hook in a [`Load`]: path (`None` = it must not be loaded), id, name, time of creation, time-out in milliseconds,
+/// trigger count, last triggered, whether its source mentions calls to the host, whether it mentions anything that may
+/// continue after it has answered.
 pub(super) type WantedHook<'a> = (
     Option<&'a str>,
     &'a str,
@@ -43,61 +44,61 @@ pub(super) type WantedHook<'a> = (
     bool,
 );
 
-/// A script's call: slot, hook index, number among the hook's calls on the event, name, arguments as JSON text.
+/// A script's call: slot, hook index, number among the hook's calls for the event, name, arguments as JSON text.
 pub(super) type CallFrame<'a> = (u32, u32, u32, Cow<'a, str>, Cow<'a, str>);
 
-/// Hands a set of hooks to a worker.
+/// Message that hands a set of hooks to a worker.
 #[derive(Debug, Serialize)]
 pub(super) struct Load<'a> {
-    /// Always `load`.
+    /// Type of the message, always `load`.
     pub(super) t: &'static str,
-    /// The set's generation.
+    /// Generation of the set.
     pub(super) g: u32,
-    /// The hooks, by index.
+    /// Hooks of the set, by index.
     pub(super) hooks: Vec<WantedHook<'a>>,
-    /// Paths that leave the module cache.
+    /// Paths to remove from the module cache.
     pub(super) drop: Vec<&'a str>,
 }
 
-/// What a worker says.
+/// Message from a worker.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
-    /// `ready`, `loaded`, `pong`, `stray`, `call`, `query`; absent in answers.
+    /// Type of the message: `ready`, `loaded`, `pong`, `stray`, `call`, `query`; absent in answers.
     #[serde(default, borrow)]
     pub(super) t: Option<&'a str>,
     /// Hooks that did not load: index and reason.
     #[serde(default, borrow)]
     pub(super) bad: Vec<(u32, Cow<'a, str>)>,
-    /// What a stray promise or timer threw.
+    /// Message of the error that a stray promise or timer threw.
     #[serde(default)]
     pub(super) message: Option<String>,
-    /// Where.
+    /// Stack of that error.
     #[serde(default)]
     pub(super) stack: Option<String>,
-    /// In whose name it was thrown, where that is known: hook index and generation of its set.
+    /// Hook that the error belongs to, if known: hook index and generation of its set.
     #[serde(default)]
     pub(super) by: Option<(u32, u32)>,
-    /// Answers.
+    /// Answers about events under way.
     #[serde(default, borrow)]
     pub(super) r: Vec<Answer<'a>>,
-    /// Calls to the host.
+    /// Calls of scripts to the host.
     #[serde(default, borrow)]
     pub(super) k: Vec<CallFrame<'a>>,
-    /// A query of the read model, for whose answer the process stands still.
+    /// Query of the read model; the process blocks until it is answered.
     #[serde(default)]
     pub(super) q: Option<QueryFrame>,
 }
 
-/// A script's query.
+/// Query of the read model by a script.
 #[derive(Debug, Deserialize)]
 pub(super) struct QueryFrame {
-    /// The event on which its database was opened; none = -1.
+    /// Slot of the event on which its database was opened; -1 if none.
     #[serde(default = "no_slot")]
     pub(super) opened: i64,
-    /// The event on which the script runs, as far as the process knows. It counts if `opened` is not under way; if it is not
-    /// under way either, another one that is.
+    /// Slot of the event on which the script runs, as far as the process knows. Used if `opened` is not under way; if
+    /// neither is, another event that is under way is used.
     pub(super) slot: i64,
-    /// What it asks.
+    /// The query to run.
     pub(super) query: ModelQuery,
 }
 
@@ -105,52 +106,51 @@ const fn no_slot() -> i64 {
     -1
 }
 
-/// What a script's call came to.
+/// Answer to a script's call.
 #[derive(Debug)]
 pub(super) struct Reply {
-    /// The event's slot in the worker.
+    /// Slot of the event in the worker.
     pub(super) slot: u32,
-    /// The hook's index in the worker's set.
+    /// Index of the hook in the worker's set.
     pub(super) index: u32,
-    /// Which of the hook's calls.
+    /// Number of the call among the hook's calls.
     pub(super) number: u32,
-    /// What it came to.
+    /// Value or error, and the usage.
     pub(super) answered: Answered,
 }
 
-/// What is newly known of one event: the first answer tells of every hook that answered at once, later ones of those
-/// that settled since.
+/// News about one event: the first answer covers every hook that answered at once, later ones those that settled since.
 #[derive(Debug, Deserialize)]
 pub(super) struct Answer<'a> {
-    /// Which event.
+    /// Slot of the event.
     pub(super) slot: u32,
-    /// Hooks that passed.
+    /// Number of hooks that passed.
     pub(super) passed: u32,
-    /// Microseconds of each hook called, in calling order; in the first answer only.
+    /// Microseconds of each hook called, in calling order; only in the first answer.
     pub(super) latencies_us: Vec<u32>,
-    /// Index, microseconds and result of each hook that said more than `fire: false`.
+    /// Index, microseconds and result of each hook that returned more than `fire: false`.
     #[serde(borrow)]
     pub(super) results: Vec<(u32, u32, Cow<'a, str>)>,
     /// Index, microseconds, message and stack of each hook that failed.
     pub(super) failures: Vec<(u32, u32, String, Option<String>)>,
-    /// Indexes that have not settled.
+    /// Indices of the hooks that have not settled.
     pub(super) waiting: Vec<u32>,
     /// Index and microseconds of each hook that passed late, flat.
     pub(super) late: Vec<u32>,
 }
 
-/// Why bytes from a worker are not a frame.
+/// Reason why bytes from a worker are not a frame.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadFrameError {
-    /// Longer than any answer can be.
+    /// The frame is longer than any answer can be.
     #[error("frame has {0} bytes; at most {MAX_FRAME_BYTES} are allowed")]
     TooLong(usize),
-    /// Not what a worker says.
+    /// The body is no valid message of a worker.
     #[error("frame is not an answer")]
     Malformed(#[source] serde_json::Error),
 }
 
-/// Cuts the first frame off `bytes`: its body and how many bytes it took; `None` while it is incomplete.
+/// Cuts the first frame off `bytes`: returns its body and its length in bytes, `None` while it is incomplete.
 pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReadFrameError> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
@@ -162,27 +162,27 @@ pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReadFrameErr
     Ok(rest.get(..length).map(|body| (body, HEADER_BYTES + length)))
 }
 
-/// Reads the body of a frame.
+/// Parses the body of a frame.
 pub(super) fn read(body: &[u8]) -> Result<Frame<'_>, ReadFrameError> {
     serde_json::from_slice(body).map_err(ReadFrameError::Malformed)
 }
 
-/// Cuts the text of an error to what the shim would have sent: a script may write frames of its own, of any length.
+/// Cuts an error text to the length that the shim would send: a script may write frames of its own, of any length.
 pub(super) fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
     text
 }
 
-/// Writes `message` as a frame over whatever `buffer` held.
+/// Writes `message` as a frame, replacing the content of `buffer`.
 pub(super) fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) {
     begin(buffer);
-    // Writing JSON of plain strings and numbers to memory has no way to fail.
+    // Writing JSON of plain strings and numbers to memory cannot fail.
     let written = serde_json::to_writer(&mut *buffer, message);
     debug_assert!(written.is_ok());
     end(buffer);
 }
 
-/// Writes answers to calls as a frame over whatever `buffer` held.
+/// Writes answers to calls as a frame, replacing the content of `buffer`.
 pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
     let rows: Vec<_> = replies
         .iter()
@@ -198,7 +198,7 @@ pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
     write_message(buffer, &serde_json::json!({"t": "ans", "a": rows}));
 }
 
-/// A batch of events being written into a buffer that is used again for the next.
+/// A batch of events being written into a reused buffer.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     buffer: &'a mut Vec<u8>,
@@ -206,7 +206,7 @@ pub(super) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Begins a batch over whatever `buffer` held; `changed` are counters that the worker does not know yet.
+    /// Begins a batch, replacing the content of `buffer`; `changed` are counters that the worker does not know yet.
     pub(super) fn begin(buffer: &'a mut Vec<u8>, changed: &[(u32, Counters)]) -> Self {
         begin(buffer);
         buffer.extend_from_slice(br#"{"t":"ev""#);
@@ -249,12 +249,12 @@ impl<'a> Batch<'a> {
         self.events += 1;
     }
 
-    /// Whether another event fits.
+    /// Returns whether another event fits.
     pub(super) fn has_room(&self) -> bool {
         self.events < MAX_BATCH_EVENTS && self.buffer.len() < MAX_BATCH_BYTES
     }
 
-    /// Ends the batch; the buffer now holds its frame. How many events it has.
+    /// Ends the batch, whose frame is now in the buffer. Returns the number of its events.
     pub(super) fn finish(self) -> usize {
         self.buffer.extend_from_slice(b"]}");
         end(self.buffer);

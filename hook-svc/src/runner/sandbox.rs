@@ -1,10 +1,10 @@
-//! How a worker process is confined: through `nexus-jail`, tried out before any hook runs.
+//! Confinement of worker processes through `nexus-jail`, tested before any hook runs.
 //!
-//! At start a probe runs in the jail and tries what a hook may not do, and whether its code is compiled at all: a
-//! memory limit that is too small for the compiler's reservation makes Bun interpret, silently and ten times slower.
-//! Where anything is missing, [`Sandbox::Enforce`] refuses; [`Sandbox::Degraded`] runs with what there is and says so.
-//! That hooks run as somebody else is missing only where that was asked for: root in a folder of its own has nobody to
-//! hand them to.
+//! At start a probe runs in the jail and attempts everything that a hook must not do, and checks whether its code is
+//! compiled at all: a memory limit that is too small for the compiler's reservation makes Bun interpret, silently and
+//! ten times slower. If anything is missing, [`Sandbox::Enforce`] refuses to start; [`Sandbox::Degraded`] runs with the
+//! rest and reports it. Running hooks as another user counts as missing only if that was configured: a root without
+//! other users has no user to run them as.
 
 use std::io::PipeReader;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -20,35 +20,35 @@ use super::pools::MAX_AUTHORS;
 use super::user::{self, User};
 use super::{PoolConfig, starter};
 
-/// The seat of the last author: where hooks can run as that user, they can as those of all others.
+/// Seat of the last author: if hooks can run as that user, they can run as those of all others.
 const LAST_SEAT: u32 = MAX_AUTHORS as u32 - 1;
 
-/// The launcher, beside the program or one directory above it.
+/// File name of the launcher, beside the program or one directory above it.
 const LAUNCHER: &str = "nexus-jail";
 
-/// Data memory of a worker, in MiB. Bun reserves 350 of them before any hook is loaded, of which it holds a tenth; with a
-/// thousand hooks it is 490 (measured, 1.4.5), and beyond the limit a good hook's process dies with the greedy one's.
+/// Data memory of a worker in MiB. Bun reserves 350 of them before any hook is loaded, of which it holds a tenth; with
+/// a thousand hooks it is 490 (measured, 1.4.5), and beyond the limit a good hook's process dies with the greedy one's.
 const DATA_MB: u32 = 768;
 
-/// Largest file that a worker may write (its own note), in MiB, and open files.
+/// Largest file that a worker may write (its own note) in MiB, and most open files.
 const FILE_MB: u32 = 1;
 const OPEN_FILES: u32 = 128;
 
-/// Processor seconds of one worker: the end of a loop whose supervisor was killed.
+/// Processor seconds of one worker, which end a loop whose supervisor was killed.
 const CPU_S: u32 = 4 * 3_600;
 
-/// What Bun is told: a reservation that fits [`DATA_MB`], and no third compiler, which costs more than it gives here.
+/// Environment of Bun: a reservation that fits [`DATA_MB`], and no third compiler, which costs more than it gains here.
 const ENVIRONMENT: [(&str, &str); 3] = [
     ("BUN_JSC_jitMemoryReservationSize", "67108864"),
     ("BUN_JSC_useFTLJIT", "false"),
-    // Files in memory are refused: their pages are counted to nobody.
+    // Files in memory are refused: their pages are not charged to any process.
     ("BUN_FEATURE_FLAG_DISABLE_MEMFD", "1"),
 ];
 
-/// What it is told where a suspect runs in it: much that a script can break a process with is in the compilers.
+/// Further environment if a suspect runs in the process: many crashes that scripts can cause are in the compilers.
 const NOT_COMPILED: [(&str, &str); 1] = [("BUN_JSC_useJIT", "false")];
 
-/// What Bun itself reads, where it is there.
+/// Paths that Bun itself reads, if they exist.
 const SYSTEM: [&str; 5] = [
     "/proc/self",
     "/dev/null",
@@ -58,50 +58,50 @@ const SYSTEM: [&str; 5] = [
 ];
 const LIBRARIES: [&str; 3] = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64"];
 
-/// How long the probe may take.
+/// Time limit of the probe.
 const PROBE: Duration = Duration::from_secs(30);
 
-/// What is asked of the sandbox (`hooks.sandbox`).
+/// Strictness of the sandbox (`hooks.sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sandbox {
-    /// All of it, or hook-svc does not start.
+    /// Every confinement is required, or hook-svc does not start.
     #[default]
     Enforce,
-    /// What this machine has; what is missing is said in the log and in `/readyz`.
+    /// The available confinements are used; missing ones are reported in the log and in `/readyz`.
     Degraded,
-    /// None, to measure what it costs; nothing can be configured to be so.
+    /// No confinement, to measure its cost; cannot be configured.
     #[serde(skip)]
     Absent,
 }
 
-/// The sandbox is not what it should be.
+/// Error for a sandbox that lacks a required confinement.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with what there is",
     missing.join("; ")
 )]
 pub struct CheckSandboxError {
-    /// What is missing.
+    /// Descriptions of the missing confinements.
     pub missing: Vec<String>,
 }
 
-/// A way to launch workers, tried out.
+/// A tested way to launch workers.
 #[derive(Debug, Clone)]
 pub(super) struct Jail {
     bun: PathBuf,
     launcher: Option<PathBuf>,
-    /// As whom workers run; none = as this process.
+    /// User that workers run as; `None` means this process's own.
     user: Option<User>,
-    /// Whether workers of each author run as a user of their own.
+    /// Whether the workers of each author run as a user of their own.
     separates: bool,
     is_strict: bool,
     missing: Vec<String>,
-    /// Why workers run as this process though it is root and nobody said that they shall.
+    /// Reason why workers run as this process's user although it is root and no user was configured.
     as_own: Option<String>,
 }
 
-/// What the probe found: each true where it is as it should be.
+/// Findings of the probe: each field is true if that confinement works.
 #[derive(Debug, Deserialize)]
 struct Found {
     compiled: bool,
@@ -115,11 +115,11 @@ struct Found {
 }
 
 impl Jail {
-    /// Finds the launcher and tries it, with the worker's files in `dir`.
+    /// Finds the launcher and tests it, with the worker's files in `dir`.
     pub(super) async fn check(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
         let mut jail = Self::find(bun, dir, config).await?;
 
-        // Whom `hooks.user` names is meant, and nobody else.
+        // A user named by `hooks.user` is used for all authors.
         if config.user.is_empty() && jail.user.is_some() {
             let last = Self {
                 user: Some(user::of_author(LAST_SEAT)),
@@ -135,7 +135,7 @@ impl Jail {
         Ok(jail)
     }
 
-    /// This one for the workers of the author in `seat`.
+    /// Returns the jail for the workers of the author in `seat`.
     pub(super) fn of_author(&self, seat: u32) -> Self {
         let mut jail = self.clone();
         if self.separates {
@@ -144,7 +144,7 @@ impl Jail {
         jail
     }
 
-    /// As [`Jail::check`]; all workers run as one user.
+    /// As [`Jail::check`], but all workers run as one user.
     async fn find(bun: &Path, dir: &Path, config: &PoolConfig) -> Result<Self, CheckSandboxError> {
         let bun = bun.canonicalize().unwrap_or_else(|_| bun.to_owned());
         let mut jail = Self {
@@ -176,8 +176,8 @@ impl Jail {
         };
 
         if config.user.is_empty() && user != Ok(None) {
-            // Nobody asked for another user: that one cannot be, or cannot reach what hooks need, is how this machine is
-            // set up, and all else confines them as well.
+            // No user was configured: that another user is impossible, or cannot reach what hooks need, is how this
+            // machine is set up, and everything else confines the hooks as well.
             let own = Self {
                 user: None,
                 ..jail.clone()
@@ -197,8 +197,8 @@ impl Jail {
         }
     }
 
-    /// This one with what there is, where something is `missing`; as the user that was found, if they can reach what
-    /// hooks need.
+    /// Returns the jail with the available confinements although some are `missing`, as the user that was found if that
+    /// user can reach what hooks need.
     async fn degraded(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
         self.missing = missing;
         self.is_strict = false;
@@ -220,23 +220,24 @@ impl Jail {
         self
     }
 
-    /// As whom workers run; none = as this process.
+    /// Returns the user that workers run as; `None` means this process's own.
     pub(super) const fn user(&self) -> Option<User> {
         self.user
     }
 
-    /// What is missing; empty where hooks are confined whole.
+    /// Returns the missing confinements; empty if hooks are fully confined.
     pub(super) fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// Why workers run as root though nothing else is missing: what kept another user from running them.
+    /// Returns why workers run as root although nothing else is missing: the error that kept another user from running
+    /// them.
     pub(super) fn as_own(&self) -> Option<&str> {
         self.as_own.as_deref()
     }
 
-    /// Launches a worker: nothing of our environment, no look-up of packages, killed when dropped. `compiles`: its code
-    /// may be compiled while it runs; `answers` stays open in it.
+    /// Launches a worker with none of our environment and no look-up of packages; it is killed when dropped.
+    /// `compiles`: its code may be compiled while it runs; `answers` stays open in it.
     pub(super) fn launch(
         &self,
         dir: &Path,
@@ -265,8 +266,8 @@ impl Jail {
         starter::start(command, answers)
     }
 
-    /// Bun, confined; its arguments are to follow. `worker`: the note that a worker writes, and what it has open beside its
-    /// three pipes.
+    /// Returns the command that runs Bun confined; the caller adds its arguments. `worker`: the note that a worker
+    /// writes, and the descriptor that it has open beside its three pipes.
     fn command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
         let Some(launcher) = &self.launcher else {
@@ -314,7 +315,7 @@ impl Jail {
         command
     }
 
-    /// Tries everything once; `Err` names what is missing.
+    /// Tests every confinement once. Returns the missing ones as the error.
     async fn probe(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
         let found = self.look(dir, model).await.map_err(|error| vec![error])?;
         let missing: Vec<String> = [
@@ -335,8 +336,8 @@ impl Jail {
         if missing.is_empty() { Ok(()) } else { Err(missing) }
     }
 
-    /// Looks at what the sandbox holds off, the read model at `model` among it, or the nearest folder where it is not there
-    /// yet; `Err` says why that cannot be told.
+    /// Runs the probe and returns its findings. The read model at `model` is tried, or the nearest existing folder
+    /// above it. Returns the reason if the probe fails.
     async fn look(&self, dir: &Path, model: &Path) -> Result<Found, String> {
         if self.launcher.is_none() {
             return Err(format!("{LAUNCHER} is not beside the program"));
@@ -367,7 +368,7 @@ impl Jail {
     }
 }
 
-/// The launcher, beside the running program; that of tests lies one directory deeper.
+/// Returns the path of the launcher beside the running program; that of tests is one directory deeper.
 fn launcher() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let mut candidates = program.ancestors().skip(1).take(2).map(|folder| folder.join(LAUNCHER));

@@ -1,7 +1,8 @@
-//! An author's places: how many evaluations of their hooks are under way on this replica at once.
+//! Places of an author: they limit the evaluations of their hooks that are under way on this replica at once.
 //!
-//! Where all places are taken, an evaluation waits for one as long as the workers are merely busy. Where those who have
-//! places wait themselves (for a timer, a model, a server), nobody can tell how long that takes: then there is none.
+//! If all places are taken, an evaluation waits for one as long as the workers are merely busy. If the evaluations that
+//! have places wait themselves (for a timer, a model, a server), the time until one is free is unknown: then there is
+//! no place.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -14,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Most evaluations of one author under way (`docs/design/trust.md` §5).
 pub const MAX_UNDER_WAY: usize = 256;
 
-/// How long an evaluation waits for a place before it is looked whether those who have one wait.
+/// Time that an evaluation waits for a place before it checks whether the evaluations that have one wait.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// A place for one evaluation; free again when the last clone is dropped.
@@ -24,35 +25,35 @@ pub(super) struct Seat {
     waiting: Arc<AtomicUsize>,
 }
 
-/// An evaluation whose hooks were called and wait.
+/// Counts an evaluation as waiting: its hooks were called and have not all answered.
 #[derive(Debug)]
 pub(super) struct Waits(Arc<AtomicUsize>);
 
-/// Places, by author.
+/// Places of one evaluation, by author.
 #[derive(Debug, Clone, Default)]
 pub struct Seats(BTreeMap<String, Seat>);
 
-/// Why there is no place.
+/// Reason why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoSeat {
-    /// Those who have one wait.
+    /// The evaluations that have places are waiting.
     Full,
-    /// The pool is going down.
+    /// The pool is stopping.
     Stopped,
 }
 
-/// The places of one author.
+/// All places of one author.
 #[derive(Debug)]
 pub(super) struct Seating {
     places: Arc<Semaphore>,
     most: usize,
     waiting: Arc<AtomicUsize>,
-    /// Somebody has waited for a place in vain, and none has been free since.
+    /// Whether an evaluation has waited for a place in vain, and none has been free since.
     is_full: AtomicBool,
 }
 
 impl Seat {
-    /// Notes that the hooks of an evaluation in this place wait, until the answer is dropped.
+    /// Counts the evaluation in this place as waiting until the return value is dropped.
     pub(super) fn waits(&self) -> Waits {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waits(Arc::clone(&self.waiting))
@@ -71,7 +72,7 @@ impl Seats {
         self.0.insert(author.to_owned(), seat);
     }
 
-    /// Returns the place of `author`.
+    /// Returns the place of `author`, if there is one.
     pub(super) fn of(&self, author: &str) -> Option<Seat> {
         self.0.get(author).cloned()
     }
@@ -95,20 +96,20 @@ impl Seating {
         }
     }
 
-    /// Returns a place that is free.
+    /// Returns a place if one is free.
     pub(super) fn free(&self) -> Option<Seat> {
         let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
         self.is_full.store(false, Ordering::Relaxed);
         Some(self.seat(permit))
     }
 
-    /// Waits for a place, however long that takes; first come, first served.
+    /// Waits for a place without limit; first come, first served.
     pub(super) async fn wait(&self) -> Result<Seat, NoSeat> {
         let permit = Arc::clone(&self.places).acquire_owned().await;
         permit.map(|permit| self.seat(permit)).map_err(|_| NoSeat::Stopped)
     }
 
-    /// Waits for a place, unless those who have one wait.
+    /// Waits for a place, unless the evaluations that have one are waiting.
     pub(super) async fn in_time(&self) -> Result<Seat, NoSeat> {
         if let Some(seat) = self.free() {
             return Ok(seat);
@@ -136,7 +137,7 @@ impl Seating {
         self.places.available_permits() == self.most
     }
 
-    /// Gives no place to anybody from now on.
+    /// Closes the places: none is given out from now on.
     pub(super) fn close(&self) {
         self.places.close();
     }

@@ -1,8 +1,8 @@
 //! Hook sources as files that workers import.
 //!
-//! Every new source gets a path of its own, below a number that is never used again: a worker that still evaluates
-//! the former version keeps it, and no module cache mistakes one for the other. A file goes when the last set that
-//! holds it is dropped.
+//! Every new source gets a path of its own, below a number that is never used again: a worker that still evaluates the
+//! former version keeps it, and no module cache confuses the two. A file is removed when the last set that holds it is
+//! dropped.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(super) struct Loaded {
     files: Vec<Arc<SourceFile>>,
 }
 
-/// One source on disk, removed when nobody needs it.
+/// One source on disk, removed when dropped.
 #[derive(Debug)]
 struct SourceFile {
     key: (String, String),
@@ -28,13 +28,13 @@ struct SourceFile {
 
 impl Drop for SourceFile {
     fn drop(&mut self) {
-        // A file that stays behind lies in the pool's own directory, which goes with the pool.
+        // A file that remains is in the pool's own directory, which is removed with the pool.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Loaded {
-    /// The empty set, before any was handed over.
+    /// Returns the empty set, in force before the first load.
     pub(super) fn empty() -> Self {
         Self {
             generation: 0,
@@ -43,7 +43,7 @@ impl Loaded {
         }
     }
 
-    /// Puts the files of `set` into `dir`; those that `former` has already stay where they are.
+    /// Writes the files of `set` into `dir`; those that `former` already has stay at their paths.
     pub(super) fn unpack(set: Arc<HookSet>, former: &Self, dir: &Path) -> Result<Self, LoadHooksError> {
         let generation = former.generation.wrapping_add(1);
         let known: HashMap<_, _> = former.files.iter().map(|file| (&file.key, file)).collect();
@@ -75,22 +75,22 @@ impl Loaded {
         Ok(Self { generation, set, files })
     }
 
-    /// Counts sets, from 1.
+    /// Returns the number of the set, counted from 1 (0 for the empty set).
     pub(super) const fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The hooks.
+    /// Returns the hooks of the set.
     pub(super) const fn set(&self) -> &Arc<HookSet> {
         &self.set
     }
 
-    /// Where hook `index` lies.
+    /// Returns the path of the file of hook `index`.
     pub(super) fn path(&self, index: usize) -> Option<&str> {
         self.files.get(index).map(|file| file.path.as_str())
     }
 
-    /// Paths of `former` that are not in this set.
+    /// Returns the paths of `former` that are not in this set.
     pub(super) fn dropped<'a>(&self, former: &'a Self) -> Vec<&'a str> {
         let kept: std::collections::HashSet<_> = self.files.iter().map(|file| file.path.as_str()).collect();
         former
@@ -101,7 +101,7 @@ impl Loaded {
             .collect()
     }
 
-    /// The hook whose file a stack names.
+    /// Returns the hook whose file `stack` names.
     pub(super) fn hook_in_stack(&self, stack: &str) -> Option<&Arc<HookSource>> {
         let at = self.files.iter().position(|file| stack.contains(&file.path))?;
         self.set.hooks().get(at)
@@ -115,7 +115,7 @@ fn write(path: &Path, source: &str) -> std::io::Result<()> {
     std::fs::write(path, source)
 }
 
-/// The id as a path that stays below its root whatever the id holds; readable ids stay readable in stacks.
+/// Returns the id as a path that stays below its root for any id; readable ids stay readable in stacks.
 fn relative_path(id: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for part in id.split('/') {
@@ -127,7 +127,7 @@ fn relative_path(id: &str) -> PathBuf {
             })
             .collect();
 
-        // The empty part has a name of its own: `a//b` and `a/b` are two hooks.
+        // The empty part has a name of its own, because `a//b` and `a/b` are two hooks.
         path.push(if safe.is_empty() { "=" } else { &safe });
     }
 

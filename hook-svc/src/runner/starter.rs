@@ -10,8 +10,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use shared::process::spawner::Spawner;
 use tokio::process::{Child, Command};
 
-/// Starts `command`, within a runtime, and blocks until that has been done. `inherited` is open in it under the number that
-/// it has here, and in no other worker: they are started one at a time.
+/// Starts `command`, within a runtime, and blocks until that is done. The worker inherits `inherited` under the same
+/// descriptor number, and no other worker does: workers are started one at a time.
 pub(super) fn start(command: Command, inherited: &PipeReader) -> io::Result<Child> {
     static SPAWNER: OnceLock<Spawner> = OnceLock::new();
     static ONE: Mutex<()> = Mutex::new(());

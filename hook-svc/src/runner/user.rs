@@ -1,19 +1,19 @@
-//! As whom hooks run: root's own processes hand them to a user who owns nothing.
+//! The user that hooks run as: if this process is root, a user who owns nothing.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Who they run as where nothing is configured.
+/// User that hooks run as if none is configured.
 const NOBODY: &str = "nobody";
 
-/// Where users are listed.
+/// Path of the list of users.
 const USERS: &str = "/etc/passwd";
 
-/// The first of the numbers that authors' hooks run as, one for each author: no distribution gives these to anybody (60706 to
-/// 61183 are unused, systemd's `UIDS-GIDS`).
+/// First of the ids that authors' hooks run as, one for each author: no distribution assigns them (60706 to 61183 are
+/// unused, systemd's `UIDS-GIDS`).
 const FIRST_OF_AUTHORS: u32 = 61_000;
 
-/// A user's and a group's number.
+/// A user id and a group id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) uid: u32,
@@ -26,8 +26,8 @@ impl std::fmt::Display for User {
     }
 }
 
-/// The user that `wanted` (`hooks.user`) names; none where this process is not root and none is wanted: its workers
-/// run as its own user then.
+/// Returns the user that `wanted` (`hooks.user`) names. Returns `None` if this process is not root and `wanted` is
+/// empty: its workers then run as its own user.
 pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
     let is_root = is_root();
     match (is_root, wanted) {
@@ -41,7 +41,7 @@ pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
     }
 }
 
-/// Whom the hooks of the author in `seat` run as: somebody whom no other author's hooks run as.
+/// Returns the user for the hooks of the author in `seat`, which no other author's hooks run as.
 pub(super) fn of_author(seat: u32) -> User {
     let number = FIRST_OF_AUTHORS + seat;
     User {
@@ -50,14 +50,14 @@ pub(super) fn of_author(seat: u32) -> User {
     }
 }
 
-/// Lets the group of `user` into the folder at `path`, and beside it this process alone.
+/// Gives the group of `user` access to the folder at `path`; beside it only this process has access.
 pub(super) fn open_to(path: &Path, user: User) -> std::io::Result<()> {
     std::os::unix::fs::chown(path, None, Some(user.gid))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o750))
 }
 
-/// Returns the reason why hooks cannot run as `wanted` (`hooks.user`), as far as it is known without being root: another
-/// user than hook-svc's may check the configuration.
+/// Returns the reason why hooks cannot run as `wanted` (`hooks.user`), as far as it can be checked without being root:
+/// the configuration may be checked by another user than hook-svc's.
 pub(crate) fn fault(wanted: &str) -> Option<String> {
     if wanted.is_empty() {
         return None;
@@ -66,7 +66,7 @@ pub(crate) fn fault(wanted: &str) -> Option<String> {
     named(wanted, &users).err()
 }
 
-/// Whether this process is root, where the kernel tells.
+/// Returns whether this process is root, if the kernel shows it.
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }

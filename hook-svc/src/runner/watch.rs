@@ -1,68 +1,68 @@
-//! Whether a worker gets anywhere, by the host's own clocks. *Pure but for [`Times::of`] and [`memory_mb`].*
+//! Whether a worker makes progress, by the host's own clocks. *Pure but for [`Times::of`] and [`memory_mb`].*
 //!
-//! Whatever the process itself writes may be forged by a script in it: its note, and frames that end nothing. What counts
-//! is what the kernel says of it, and that an evaluation or a set for which it was asked has ended:
+//! Everything that the process itself writes may be forged by a script in it: its note, and frames that end nothing.
+//! Only the kernel's figures count, and that a requested evaluation or load has ended:
 //!
-//! - *Processor time* of all its threads between two such ends. It grows with the number of hooks that one event calls,
-//!   and by a twentieth of the time that passes, for scripts that wait and look now and then.
-//! - *Standstill*: a ping is not answered, though the process neither computed nor waited for a processor. An answer proves
-//!   nothing but that its thread is free.
-//! - *Terms* (`worker/terms.rs`): each evaluation has its end, however lively the process looks.
+//! - *Processor time* of all its threads between two such ends. Its limit grows with the number of hooks that one event
+//! calls, and by a twentieth of the time that passes, for scripts that wait and check now and then.
+//! - *Standstill*: a ping is not answered, although the process neither computed nor waited for a processor. A pong
+//! proves only that its thread is free.
+//! - *Terms* (`worker/terms.rs`): each evaluation has a deadline, even if the process looks lively.
 //!
-//! A machine that is busy elsewhere stops innocent workers for longer than any budget, so that time in which a process
-//! waited for a processor does not count; and between two looks no more than two fifths of a budget do: where the looks
-//! themselves come late, the machine stood still, and what a process seems to have computed then is not its own.
+//! A machine that is busy elsewhere stops innocent workers for longer than any budget, so time in which a process
+//! waited for a processor does not count. Between two looks at most two fifths of a budget count: if the looks
+//! themselves are late, the machine was stalled, and the processor time of the process is not reliable.
 
 use std::time::{Duration, Instant};
 
-/// Looks per hard budget.
+/// Number of looks per hard budget.
 pub(super) const LOOKS_PER_BUDGET: u32 = 5;
 
-/// How many parts of a budget, of which each look is one, count between two looks at most.
+/// Most parts of a budget, of which each look is one, that count between two looks.
 const COUNTED_PER_LOOK: u32 = 2;
 
-/// Budgets without an answer to a ping, of a process that neither computes nor waits for a processor. One would do for a
-/// script that blocks; another is for pages that come from a slow disk.
+/// Budgets without an answer to a ping, for a process that neither computes nor waits for a processor. One would be
+/// enough for a script that blocks; the other is for pages that come from a slow disk.
 const STILL_BUDGETS: u32 = 2;
 
-/// Budgets of processor time a minute of a process that nothing is asked of.
+/// Budgets of processor time per minute of a process without work.
 const IDLE_BUDGETS: u32 = 8;
 const IDLE_PERIOD: Duration = Duration::from_mins(1);
 
-/// Processor time for loading a set, and for each hook of it.
+/// Processor time for loading a set, and in addition for each of its hooks.
 const LOADING: Duration = Duration::from_secs(2);
 const LOADING_HOOK: Duration = Duration::from_millis(5);
 
-/// Processor time that each hook adds to the budget of the events which it sees.
+/// Processor time that each hook adds to the budget of the events that it sees.
 const CALLING_HOOK: Duration = Duration::from_millis(1);
 
-/// Of the time that passes between two answers, one part in so many may be computed beyond the budget.
+/// Divisor of the time between two answers: that part of it may be computed beyond the budget.
 const SPARE: u32 = 20;
 
-/// Time for a process to come up, and for a set to be loaded, whatever is computed.
+/// Time limit for a process to come up, and for a set to be loaded, regardless of processor time.
 const START: Duration = Duration::from_secs(20);
 
 /// One tick of `/proc/PID/stat`: user space sees 100 a second on every architecture of Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Where processor time of user and system stand among the fields of `/proc/PID/stat` that follow the name.
+/// Index of the user and system times among the fields of `/proc/PID/stat` that follow the name.
 const USER_TICKS: usize = 11;
 
-/// What a worker is asked to do.
+/// Work that a worker is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// To come up.
+    /// Starting the process.
     Starting,
-    /// To load a set of so many hooks.
+    /// Loading a set with this number of hooks.
     Loading(usize),
-    /// To evaluate events, each against at most so many hooks.
+    /// Evaluating events, each against at most this number of hooks.
     Evaluating(usize),
-    /// Nothing.
+    /// No work at all.
     Nothing,
 }
 
 impl Work {
-    /// Whether it is of the same kind: another count of hooks begins nothing anew.
+    /// Returns whether the work is of the same kind; another count of hooks resets no measurement.
     const fn is_as(self, other: Self) -> bool {
         match (self, other) {
             (Self::Starting, Self::Starting)
@@ -74,42 +74,42 @@ impl Work {
     }
 }
 
-/// What the host knows of a worker at one moment.
+/// The host's knowledge of a worker at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sight {
-    /// What it is asked.
+    /// Work that the worker is asked to do.
     pub(super) work: Work,
-    /// How many evaluations and loads that it was asked for have ended.
+    /// Number of requested evaluations and loads that have ended.
     pub(super) ended: u64,
-    /// How many pings it has answered.
+    /// Number of pings that it has answered.
     pub(super) pongs: u64,
-    /// Whether the host owes it an answer for which it stands still.
+    /// Whether the host owes it an answer for which it blocks.
     pub(super) waits_for_host: bool,
 }
 
-/// What the kernel says of a process.
+/// Processor times of a process, as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Times {
-    /// Processor time of all its threads, ended ones too.
+    /// Processor time of all its threads, including ended ones.
     computed: Duration,
-    /// Of the thread that runs the scripts, where the kernel counts that.
+    /// Times of the thread that runs the scripts, if the kernel counts them.
     thread: Option<ThreadTimes>,
 }
 
-/// What the kernel says of one thread.
+/// Times of one thread, as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ThreadTimes {
-    /// Its processor time.
+    /// Processor time of the thread.
     computed: Duration,
-    /// How long it waited for a processor.
+    /// Time that the thread waited for a processor.
     queued: Duration,
 }
 
 impl Times {
-    /// Those of process `pid`; `None` where the kernel does not tell.
+    /// Reads the times of process `pid`; `None` if the kernel does not report them.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything.
+        // The name, in parentheses, may contain any character.
         let mut ticks = stat.rsplit(')').next()?.split_ascii_whitespace().skip(USER_TICKS);
         let (user, system): (u32, u32) = (ticks.next()?.parse().ok()?, ticks.next()?.parse().ok()?);
 
@@ -121,7 +121,7 @@ impl Times {
 }
 
 impl ThreadTimes {
-    /// Those of the first thread of process `pid`; not every kernel is built to count them.
+    /// Reads the times of the first thread of process `pid`; not every kernel counts them.
     fn of(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
         let mut parts = text.split_ascii_whitespace().map(str::parse);
@@ -133,30 +133,30 @@ impl ThreadTimes {
     }
 }
 
-/// What a look found.
+/// Result of one look at a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It gets on, or nothing is asked of it.
+    /// The worker makes progress, or has no work.
     Moving,
-    /// Nothing has ended since the last look: ask whether its thread is free.
+    /// No work has ended since the last look: the caller must ping the worker.
     Ask,
-    /// It has computed for so long and ended nothing.
+    /// The worker has computed for this time and ended no work.
     Stuck(Duration),
-    /// It neither computes nor answers for so long; the machine may be to blame.
+    /// The worker neither computed nor answered for this time; the machine may be the cause.
     Still(Duration),
 }
 
-/// What was seen of one worker.
+/// Measurements of one worker.
 #[derive(Debug)]
 pub(super) struct Pulse {
     budget: Duration,
     last: Option<Glance>,
-    /// Since the last end: what it computed, and how much of its own time has passed.
+    /// Since the last end: time that it computed, and its own time that has passed.
     computed: Duration,
     passed: Duration,
-    /// Since the last answer to a ping: how long it stood still.
+    /// Since the last answer to a ping: time that it stood still.
     still: Duration,
-    /// How much of its own time has passed since the first look.
+    /// Its own time that has passed since the first look.
     age: Duration,
 }
 
@@ -168,7 +168,7 @@ struct Glance {
 }
 
 impl Pulse {
-    /// Nothing seen yet.
+    /// Creates a pulse without measurements.
     pub(super) const fn new(budget: Duration) -> Self {
         Self {
             budget,
@@ -180,12 +180,13 @@ impl Pulse {
         }
     }
 
-    /// How much time has passed for the process: without what it waited for a processor, or the host stood still.
+    /// Returns the time that has passed for the process, without the time that it waited for a processor or the host
+    /// was stalled.
     pub(super) const fn age(&self) -> Duration {
         self.age
     }
 
-    /// Judges what is seen `now`.
+    /// Judges the worker by `sight` and `times` at `now`.
     pub(super) fn look(&mut self, sight: Sight, times: Option<Times>, now: Instant) -> Look {
         let glance = Glance { sight, at: now, times };
         let Some(last) = self.last.replace(glance) else {
@@ -213,7 +214,7 @@ impl Pulse {
         self.judge(sight.work, is_next)
     }
 
-    /// What has passed since `last`, as far as it counts.
+    /// Returns the time that has passed since `last`, as far as it counts.
     fn gone_since(&self, last: &Glance, times: Option<Times>, now: Instant) -> Gone {
         let most = self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET;
         let wall = now.saturating_duration_since(last.at).min(most);
@@ -224,7 +225,8 @@ impl Pulse {
 
         let thread = |times: Option<Times>| times.and_then(|times| times.thread);
         let (Some(now), Some(before)) = (thread(times), thread(last.times)) else {
-            // Nobody can tell a thread that stands still from one that gets no processor: a quarter of the time is blamed on it.
+            // Without its times, a thread that stands still looks like one that gets no processor: a quarter of the
+            // time counts.
             return Gone {
                 computed,
                 passed: wall,
@@ -237,7 +239,7 @@ impl Pulse {
 
         Gone {
             computed,
-            // A script that yields all the time waits much; a quarter counts all the same.
+            // A script that yields all the time waits much; at least a quarter counts.
             passed: wall.saturating_sub(queued).max(wall / 4),
             still: wall.saturating_sub(queued).saturating_sub(script),
         }
@@ -279,7 +281,7 @@ impl Pulse {
     }
 }
 
-/// What counts of the time between two looks.
+/// The part of the time between two looks that counts.
 #[derive(Debug, Clone, Copy)]
 struct Gone {
     computed: Duration,
@@ -287,14 +289,14 @@ struct Gone {
     still: Duration,
 }
 
-/// Memory that `pid` holds, in MiB, what the kernel has put into swap with it; `None` where the kernel does not tell.
+/// Returns the memory that `pid` holds in MiB, including swap; `None` if the kernel does not report it.
 pub(super) fn memory_mb(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     Some(held_kib(&status)? / 1024)
 }
 
-/// The resident set and the part of it in swap, of the text of `/proc/PID/status`. Shared pages count whole: two workers
-/// share none that hooks can write.
+/// Returns the resident set and the part of it in swap in KiB, from the text of `/proc/PID/status`. Shared pages count
+/// fully: two workers share none that hooks can write.
 fn held_kib(status: &str) -> Option<u64> {
     let field = |name: &str| {
         let value = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -302,7 +304,7 @@ fn held_kib(status: &str) -> Option<u64> {
     };
 
     let resident = field("VmRSS:")?;
-    // A kernel without swap does not name it.
+    // A kernel without swap has no such line.
     Some(resident.saturating_add(field("VmSwap:").unwrap_or_default()))
 }
 
@@ -318,7 +320,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// A process that is looked at every 50 ms, in which it does the same each time.
+    /// A process that is looked at every 50 ms and does the same between any two looks.
     struct Watched {
         pulse: Pulse,
         at: Instant,
@@ -355,7 +357,7 @@ mod tests {
             self.pulse.look(self.sight, Some(self.times), self.at)
         }
 
-        /// A look's time passes, in which it computes and waits for a processor so many milliseconds.
+        /// Passes the time of one look, in which the process computes and waits for a processor for these milliseconds.
         fn pass(&mut self, computed: u64, queued: u64) -> Look {
             self.at += ms(LOOK);
             self.times.computed += ms(computed);
@@ -366,7 +368,7 @@ mod tests {
             self.look()
         }
 
-        /// How many looks it lives, doing that.
+        /// Returns the number of looks that the process survives, doing that.
         fn lives(&mut self, computed: u64, queued: u64, then: impl Fn(&mut Sight)) -> Option<(usize, Look)> {
             (1..4_000).find_map(|count| {
                 then(&mut self.sight);

@@ -1,8 +1,8 @@
-//! One worker: a Bun process, kept alive.
+//! One worker: a Bun process that is restarted when it ends.
 //!
-//! Three loops share one task while a process lives: `write` takes events from the board in batches, `read` takes
-//! answers, `watch` sees whether anything moves. The first to end ends the process; what was in flight goes back to
-//! the board, whoever was running is blamed, and the next process starts.
+//! Loops share one task while a process lives: `write` takes events from the board in batches, `read` takes answers,
+//! `watch` checks for progress, and two more answer queries and log output. The first loop to end ends the process;
+//! events in flight go back to the board, the hook that was running is blamed, and the next process starts.
 
 mod burial;
 mod death;
@@ -40,85 +40,86 @@ use output::Allowance;
 use queries::Asking;
 use terms::Terms;
 
-/// Bytes read from a worker at once.
+/// Bytes read from a worker at a time.
 const READ_BYTES: usize = 64 * 1024;
 
-/// First and longest wait before a process is started after one that did not come up.
+/// First and longest wait before a restart, if the last process did not come up.
 const RESTART_FIRST: Duration = Duration::from_millis(50);
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
-/// A process that has sent so many frames was ready and has loaded or answered something.
+/// Frames after which a process counts as having worked: it was ready and has loaded or answered something.
 const FRAMES_OF_A_WORKER: u64 = 2;
 
-/// Memory beyond which a worker is killed, in MiB: what its sandbox's limit of data, much of which is only reserved, comes
-/// to where it is held.
+/// Memory in MiB above which a worker is killed. The sandbox limits data memory, much of which is only reserved; this
+/// limits the memory that is held.
 const MAX_MEMORY_MB: u64 = 640;
 
-/// Memory beyond which a worker is replaced when nothing is under way in it, in MiB.
+/// Memory in MiB above which a worker is replaced once no event is under way in it.
 const GROWN_MEMORY_MB: u64 = 384;
 
-/// How long a worker that is started for work alone stays without any.
+/// Time after which a worker that runs only on demand ends if it has no work.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Hard budgets of a suspect: its code is not compiled.
+/// Hard budgets granted to a suspect, because its code is not compiled.
 const APART_BUDGETS: u32 = 2;
 
-/// How long what a dead process has said is still read.
+/// Time limit for reading the remaining output of a dead process.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Most sets remembered that a process held before: timers of their hooks may still run in it.
+/// Most former sets remembered per process: timers of their hooks may still run in it.
 const MAX_FORMER: usize = 8;
 
-/// What all workers of a pool share.
+/// State that all workers of a pool share.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) board: Mutex<Board>,
-    /// Rings when something was queued or a set was put in force.
+    /// Notifies one worker that an event was queued or a set was put in force.
     pub(super) queued: Notify,
-    /// Rings when something was queued for the worker of suspects.
+    /// Notifies the worker for suspects that an event was queued for it.
     pub(super) apart: Notify,
-    /// Rings for all when a set was put in force, a worker has come up, or another one stands by.
+    /// Notifies all workers that a set was put in force, a worker has come up, or the standby has changed.
     pub(super) changed: Notify,
     pub(super) stop: CancellationToken,
     pub(super) ready: AtomicUsize,
-    /// Workers of suspects that are up.
+    /// Number of workers for suspects that are up.
     pub(super) ready_apart: AtomicUsize,
-    /// How many workers take events.
+    /// Number of workers that take events.
     pub(super) workers: usize,
     pub(super) jail: Jail,
     pub(super) lazy: bool,
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
     pub(super) host: Arc<dyn Host>,
-    /// What scripts throw outside of their evaluations.
+    /// Errors that scripts throw outside of their evaluations.
     pub(super) strays: broadcast::Sender<Stray>,
     pub(super) hard_budget: Duration,
-    /// Counts processes, to name their notes.
+    /// Number of processes launched, which names their notes.
     pub(super) launched: AtomicU64,
-    /// Queries of the read model that run at once: those of one author wait for each other, not for another's.
+    /// Limits the queries of the read model that run at once: those of one author wait for each other, not for
+    /// another's.
     pub(super) queries: Arc<Semaphore>,
 }
 
 impl Common {
-    /// Worker `index` takes nothing more, and whoever stands by takes its place.
+    /// Retires worker `index`: it takes no more events, and the standby takes its place.
     fn retire(&self, index: usize) {
         self.board().retire(index);
         self.changed.notify_waiters();
         self.queued.notify_one();
     }
 
-    /// The board. A panic while it is held would leave it whole: every change is one call.
+    /// Locks the board. A panic while it is locked leaves it consistent: every change is one call.
     pub(super) fn board(&self) -> MutexGuard<'_, Board> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a worker is for.
+/// Purpose of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It holds all hooks, and takes events or stands by.
+    /// The worker holds all hooks, and takes events or stands by.
     Beside,
-    /// It holds one suspect at a time.
+    /// The worker holds one suspect at a time.
     Apart,
 }
 
@@ -138,6 +139,7 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
         };
 
         let has_worked = run.bury(&death);
+        // A process that did no work may fail at each start, so the wait grows.
         delay = if has_worked {
             Duration::ZERO
         } else {
@@ -153,7 +155,7 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
     }
 }
 
-/// Waits until the process of worker `index` is needed; false where the pool is stopped before.
+/// Waits until the process of worker `index` is needed. Returns false if the pool is stopped first.
 async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
     loop {
         let (queued, apart, changed) = (
@@ -165,7 +167,7 @@ async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
             Role::Apart if common.board().has_apart() => return true,
             Role::Apart => Bell::Apart,
             Role::Beside if common.lazy && !common.board().is_waiting() => Bell::Queue,
-            // Whoever stands by comes up when those are up that are needed at once.
+            // The standby comes up once the workers that are needed at once are up.
             Role::Beside
                 if common.board().stands_by(index) && common.ready.load(Ordering::Relaxed) < common.workers =>
             {
@@ -183,7 +185,7 @@ async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
     }
 }
 
-/// Which of a pool's bells a worker listens to.
+/// Notification of the pool that a worker listens to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bell {
     Queue,
@@ -192,20 +194,20 @@ enum Bell {
     None,
 }
 
-/// The life of one process.
+/// The lifetime of one process.
 struct Run<'a> {
     common: &'a Common,
     clock: &'a SharedClock,
     index: usize,
     role: Role,
     state: Mutex<State<'a>>,
-    /// Rings when the window has room again, a set has loaded, or a ping is wanted.
+    /// Notifies the writer that the window has room again, a set has loaded, or a ping is wanted.
     moved: Arc<Notify>,
-    /// Answers to scripts' calls that the process has not been told.
+    /// Answers to scripts' calls that have not been sent to the process.
     replies: Arc<Mutex<Vec<Reply>>>,
-    /// Rings when the read model is asked, and when an evaluation that may have asked it is over.
+    /// Notifies the query loop that a query has arrived, or that an evaluation that may have made one is over.
     asked: Notify,
-    /// What of its output is logged.
+    /// Allowance for logging the worker's output.
     output: &'a Mutex<Allowance>,
 }
 
@@ -216,29 +218,29 @@ struct State<'a> {
     held: Arc<Loaded>,
     loading: Option<Arc<Loaded>>,
     former: VecDeque<Arc<Loaded>>,
-    /// The suspect that it holds, by id, and since when.
+    /// Id of the suspect that the process holds, if any.
     mine: Option<String>,
     turn: Option<Instant>,
     up: Option<UpMark<'a>>,
     ping: bool,
-    /// Pings that it has answered; whether one is under way.
+    /// Number of pings that the process has answered.
     pongs: u64,
     is_asked: bool,
     frames: u64,
-    /// Evaluations and loads that it was asked for and that have ended.
+    /// Number of requested evaluations and loads that have ended.
     ended: u64,
-    /// Until when what is in flight must have ended.
+    /// Deadlines of the evaluations in flight.
     terms: Terms,
-    /// How much time has passed for the process, as of the last look.
+    /// Time that has passed for the process, as of the last look.
     age: Duration,
     retires: bool,
-    /// Since when files that it has loaded are not in its set any more.
+    /// Time when files that the process has loaded left its set, if any did.
     left: Option<Instant>,
     note: Option<NoteFile>,
     query: Asking,
 }
 
-/// Counts a process as up for as long as it is.
+/// Counts a process as up while the mark lives.
 struct UpMark<'a>(&'a AtomicUsize);
 
 impl<'a> UpMark<'a> {
@@ -321,13 +323,13 @@ impl<'a> Run<'a> {
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
 
-        // The note is read only after nobody writes it any more.
+        // Killing the process first makes the note final before it is read.
         let killed = child.kill().await;
         if let Err(error) = killed {
             tracing::warn!(worker = self.index, pid, %error, "failed to kill a hook worker");
         }
 
-        // What it has said is in the pipe; that it then ends, or says what makes no sense, is no news.
+        // The remaining output is still in the pipe; how reading it ends does not matter, since the process is dead.
         if !has_ended {
             let _ = tokio::time::timeout(LAST_WORDS, reading).await;
         }
@@ -354,7 +356,8 @@ impl<'a> Run<'a> {
         Ok((child, stdin, stdout, stderr, answers))
     }
 
-    /// Ends when it does not get on with what it is asked, by the host's clocks alone.
+    /// Returns an error once the process makes no progress on its work. Uses only the host's clocks and the kernel's
+    /// figures.
     async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
         let budget = match self.role {
@@ -401,7 +404,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether there is anything to do for it.
+    /// Returns whether work is queued for this worker.
     fn is_wanted(&self) -> bool {
         match self.role {
             Role::Beside => self.common.board().is_waiting(),
@@ -409,7 +412,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends a process that holds too much, and one that has grown once nothing is under way in it.
+    /// Ends a process that exceeds its memory limit, and one that has grown once no event is under way in it.
     fn weigh(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
         let held = watch::memory_mb(pid).unwrap_or_default();
         if held > MAX_MEMORY_MB {
@@ -421,7 +424,7 @@ impl<'a> Run<'a> {
                 return Err(WorkerDeath::Grown(held));
             }
 
-            // Where others are up it takes no more, so that it comes to its end.
+            // If other workers are up, this one takes no more events, so that it can end.
             if self.has_others() {
                 self.drain(state);
             }
@@ -430,22 +433,22 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether another process of the pool is up that takes events.
+    /// Returns whether another process of the pool that takes events is up.
     fn has_others(&self) -> bool {
         self.role == Role::Beside && self.common.ready.load(Ordering::Relaxed) > 1
     }
 
-    /// Has the process take nothing more.
+    /// Makes the process take no more events.
     fn drain(&self, state: &mut State<'_>) {
         if !std::mem::replace(&mut state.retires, true) && self.role == Role::Beside {
             self.common.retire(self.index);
         }
     }
 
-    /// Ends a process in which hooks are loaded that were deleted or replaced: so does what they left to run.
+    /// Ends a process that has loaded hooks which were deleted or replaced; code that they left running ends with it.
     fn replace(&self, state: &mut State<'_>, now: Instant) -> Result<(), WorkerDeath> {
         if self.role == Role::Apart && state.mine.is_some() && state.left.is_none() {
-            // It loads a further set only when its suspect is called.
+            // A worker for suspects loads a further set only when its suspect is called.
             let is_old = self.common.board().current().generation() != state.held.generation();
             state.left = is_old.then_some(now);
         }

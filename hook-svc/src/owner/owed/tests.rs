@@ -1,4 +1,4 @@
-//! What is owed begins in order, a few at once, and within its bounds.
+//! Owed evaluations begin in order, a few at once, and within their bounds.
 
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
@@ -29,7 +29,7 @@ fn owed_to(gate: &Gate, peer: &str, sequence: u64, hooks: &[&str]) -> OwedEvent 
     }
 }
 
-/// The event of `conversation` at `sequence` owes nothing any more.
+/// Records that the event of `conversation` at `sequence` owes no more evaluations.
 fn whole(conversation: Conversation, sequence: u64) -> Made {
     Made {
         conversation,
@@ -38,7 +38,7 @@ fn whole(conversation: Conversation, sequence: u64) -> Made {
     }
 }
 
-/// Begins all of `conversation` that may begin.
+/// Begins all events of `conversation` that may begin.
 fn begin(all: &mut OwedEvents, conversation: Conversation) -> Vec<OwedEvent> {
     std::iter::from_fn(|| all.next(conversation)).collect()
 }
@@ -98,7 +98,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
     let mut all = OwedEvents::default();
     let (most, crowd) = (ALWAYS as u64, 5 * ALWAYS as u64);
 
-    // Of both, of one and of the other by turns.
+    // Events owe both hooks, one and the other in turn.
     let hooks = |sequence| match sequence % 3 {
         0 => &["still", "good"][..],
         1 => &["still"],
@@ -112,7 +112,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
     let mut under_way = begin(&mut all, conversation);
     assert!(under_way.len() < 2 * ALWAYS);
 
-    // The good one's places come at once, the other's never do.
+    // The good author gets places at once, the other never does.
     while let Some(at) = under_way
         .iter()
         .position(|event| event.hooks.iter().any(|hook| hook == "good"))
@@ -163,7 +163,7 @@ struct Partition {
     gate: Gate,
     owed: OwedEvents,
     lanes: Conversations<(String, u64)>,
-    /// Whose conversation a message that is kept as numbers is.
+    /// Conversation of each message that is kept as numbers.
     peers: HashMap<u64, String>,
 }
 

@@ -11,7 +11,7 @@ use crate::runner::seats::Seating;
 
 const FIRES: &str = r#"{"fire":true}"#;
 
-/// An event under way against hooks 0 to 4, of which those of `only` are called; and what it says.
+/// An event under way against hooks 0 to 4, of which those of `only` are called, and the receiver of its steps.
 fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
     let hook = |index: u32| HookSource {
         id: format!("h{index}"),

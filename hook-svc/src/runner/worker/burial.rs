@@ -1,4 +1,4 @@
-//! After a worker's death: what was answered is taken, the rest goes back to the board, and somebody is blamed.
+//! After a worker's death: its answers are saved, the rest goes back to the board, and a hook is blamed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -8,18 +8,19 @@ use crate::runner::HookSource;
 use crate::runner::flight::{Flight, Noted, Stage};
 use crate::runner::note::Note;
 
-/// Longest text of the cause of a death, in bytes.
+/// Longest text of a death's cause, in bytes.
 const MAX_CAUSE_BYTES: usize = 500;
 
-/// Who has killed a worker.
+/// Hook that has killed a worker.
 struct Culprit {
     hook: Arc<HookSource>,
-    /// By being loaded.
+    /// Whether the hook killed it by being loaded.
     at_load: bool,
 }
 
 impl Run<'_> {
-    /// Gives back what was in flight and blames whoever was running. Whether the process had done anything.
+    /// Gives back the events in flight and blames the hook that was running. Returns whether the process had done any
+    /// work.
     pub(super) fn bury(self, death: &WorkerDeath) -> bool {
         let now = self.clock.monotonic();
         let (common, index, role) = (self.common, self.index, self.role);
@@ -34,8 +35,8 @@ impl Run<'_> {
         let mut board = common.board();
         let claimed = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
 
-        // Who is called apart does not run beside others, unless it was called before it came under suspicion. Else the claim
-        // is forged, and whoever can have forged it is one of those that ran.
+        // A hook that is called apart does not run beside others, unless it was called before it became a suspect.
+        // Otherwise the claim is forged, and the forger is one of the hooks that ran.
         let is_forged = |culprit: &Culprit| {
             let can_run = role == Role::Apart || culprit.at_load || is_called(&state, note, &culprit.hook);
             !can_run && board.is_suspect(&culprit.hook, now)
@@ -57,8 +58,9 @@ impl Run<'_> {
 
         let mut open = Vec::new();
         for (slot, mut flight) in flights {
-            // Who computed without end does not run again upon this event, beside others or apart. A process may also be
-            // killed by somebody else, or get no time: whoever was running then has another chance, apart.
+            // A hook that computed without end does not run again for this event, beside others or apart. A process may
+            // also be killed from outside, or get no processor time: the hook that was running then has another chance,
+            // apart.
             if death.is_of_who_ran()
                 && note.slot == Some(slot)
                 && let Some(Culprit { hook, .. }) = &culprit
@@ -100,7 +102,7 @@ impl Run<'_> {
     }
 }
 
-/// Who was running; in a process that holds one suspect, that one.
+/// Returns the hook that was running; in a process that holds one suspect, that one.
 fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
     let at_load = note.running.is_some() && note.slot.is_none() && state.loading.is_some();
     let hook = match role {
@@ -119,7 +121,7 @@ fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
     Some(Culprit { hook, at_load })
 }
 
-/// Whether the event that the note names was handed over for `hook`, which has not answered.
+/// Returns whether the event that the note names was handed over for `hook`, which has not answered.
 fn is_called(state: &State<'_>, note: Note, hook: &HookSource) -> bool {
     let flight = note.slot.and_then(|slot| state.in_flight.get(&slot));
     flight.is_some_and(|flight| {
@@ -150,7 +152,7 @@ fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit
     metrics::counter!("nexus_hook_worker_deaths_total").increment(1);
 }
 
-/// What was in flight and has not ended, in the order in which it was handed over.
+/// Returns the unfinished events in flight, in the order in which they were handed over.
 fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
     let journal = state
         .note
@@ -167,7 +169,7 @@ fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
 
     let mut flights = Vec::with_capacity(slots.len());
     for (slot, mut flight) in slots {
-        // Of an event that was answered, nothing but what was still waiting is open, and that is not noted.
+        // Of an event that was answered, only hooks that still waited are open, and those are not in the journal.
         let noted = noted.remove(&slot).filter(|_| !flight.is_answered());
         let stage = noted.map_or(Stage::UnderWay, |noted| flight.salvage(noted));
         if stage != Stage::Over {
@@ -178,7 +180,7 @@ fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
     flights
 }
 
-/// Why the process died. What it sent may be quoted in that, whatever its length.
+/// Describes why the process died, in at most [`MAX_CAUSE_BYTES`] bytes: the error may quote a message of any length.
 fn chain(error: &WorkerDeath) -> String {
     let mut cause = match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),

@@ -1,9 +1,9 @@
-//! Why a process ended, and what follows for whom it ran. *Pure.*
+//! Reasons why a process ends, and their consequences for the hook that was running. *Pure.*
 
 use crate::runner::flight::ImpossibleAnswer;
 use crate::runner::protocol::ReadFrameError;
 
-/// Why a worker process ended.
+/// Reason why a worker process ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkerDeath {
     #[error("failed to start the process")]
@@ -35,7 +35,7 @@ pub(super) enum WorkerDeath {
 }
 
 impl WorkerDeath {
-    /// Whether whoever was running is surely the cause.
+    /// Returns whether the hook that was running is certainly the cause.
     pub(super) const fn is_of_who_ran(&self) -> bool {
         match self {
             Self::Stuck(_) => true,
@@ -54,7 +54,7 @@ impl WorkerDeath {
         }
     }
 
-    /// Whether it is because of what hooks in it did, or left undone.
+    /// Returns whether the cause is something that its hooks did, or failed to do.
     pub(super) const fn is_of_its_hooks(&self) -> bool {
         match self {
             Self::Stuck(_)
@@ -73,8 +73,8 @@ impl WorkerDeath {
         }
     }
 
-    /// Whether it ended because we wanted it to. Nothing was under way then, unless it had to be replaced after all: what
-    /// was runs again, and nobody is to blame.
+    /// Returns whether we ended the process on purpose. No event was under way then, unless it had to be replaced
+    /// anyway: such events run again, and no hook is blamed.
     pub(super) const fn is_orderly(&self) -> bool {
         match self {
             Self::Grown(_) | Self::Replaced | Self::Idle | Self::Turn => true,

@@ -1,4 +1,4 @@
-//! Towards a worker: sets, events in batches, pings.
+//! Messages to a worker: sets, events in batches, pings.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use crate::runner::Counters;
 use crate::runner::board::{Board, Next};
 use crate::runner::protocol::{self, Batch, MAX_BATCH_EVENTS};
 
-/// Events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
-/// event goes to whoever has room.
+/// Most events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
+/// event goes to a worker with room.
 const WINDOW_EVENTS: usize = 4 * MAX_BATCH_EVENTS;
 
-/// How long one suspect is called while others wait for their turn.
+/// Time for which one suspect is called while others wait for their turn.
 const TURN: Duration = Duration::from_secs(2);
 
-/// Slots count to this, then begin again at 0: they fit a cell of the worker's note.
+/// Largest slot; slots then begin again at 0, so that they fit a cell of the worker's note.
 const SLOT_MASK: u32 = 0x3FFF_FFFF;
 
-/// Why nothing more can be written to a worker. Whoever writes may notice sooner than who reads that it exited.
+/// Returns the reason why writing to a worker failed. The writer may notice before the reader that it exited.
 fn broken(error: std::io::Error) -> WorkerDeath {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         WorkerDeath::Exited
@@ -31,7 +31,7 @@ fn broken(error: std::io::Error) -> WorkerDeath {
 }
 
 impl Run<'_> {
-    /// Sends whatever there is to send for as long as the process listens.
+    /// Sends frames to the process for as long as it reads them.
     pub(super) async fn write(&self, mut stdin: ChildStdin) -> Result<(), WorkerDeath> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         let mut news = Vec::new();
@@ -55,7 +55,7 @@ impl Run<'_> {
         }
     }
 
-    /// Has others take what this worker has left.
+    /// Notifies other workers of the events that this worker has left.
     fn ring(&self, leaves_some: bool) {
         let board = self.common.board();
         let (is_waiting, has_apart) = (board.is_waiting(), board.has_apart());
@@ -68,7 +68,7 @@ impl Run<'_> {
         }
     }
 
-    /// What it listens to: a full worker leaves the bell to the others.
+    /// Returns the notification to listen to: a full worker leaves it to the others.
     fn bell(&self) -> Bell {
         if !self.has_room() {
             return Bell::None;
@@ -85,7 +85,7 @@ impl Run<'_> {
         state.up.is_some() && state.loading.is_none() && !state.retires && state.unanswered < WINDOW_EVENTS
     }
 
-    /// What it is to do next.
+    /// Returns the next action of this worker.
     fn next(&self, board: &mut Board, state: &State<'_>, now: Instant) -> Next {
         match self.role {
             Role::Beside => board.next(self.index, &state.held, now),
@@ -99,7 +99,7 @@ impl Run<'_> {
         }
     }
 
-    /// Fills `buffer` with the next frame; false when there is nothing to send.
+    /// Fills `buffer` with the next frame. Returns false if there is nothing to send.
     fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> Result<bool, WorkerDeath> {
         let now = self.clock.monotonic();
         let mut state = self.state();
@@ -157,7 +157,7 @@ impl Run<'_> {
             };
         }
 
-        // What was asked for beyond the window is asked for again.
+        // An event beyond the window stays queued until there is room.
         batch.finish();
         Ok(true)
     }

@@ -1,45 +1,45 @@
-//! When a process is replaced because files that it has loaded have left the set. *Pure.*
+//! Replacement of a process because files that it has loaded have left the set. *Pure.*
 //!
-//! Timers of a hook that was deleted or replaced end with it, but not everything that it may have left to run: a loop over
+//! Timers of a hook that was deleted or replaced end with it, but other code that it left running does not: a loop over
 //! promises, a listener. That ends with the process. Edits that follow each other closely cost one process.
 
 use std::time::Duration;
 
-/// How long a process goes on at least: what is edited meanwhile is replaced with the rest.
+/// Shortest time before a replacement, so that further edits are included.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// After how long it takes nothing more, though no other process can take its place.
+/// Time after which the process takes no more events, even if no other process can take its place.
 const DRAINS_AFTER: Duration = Duration::from_secs(20);
 
-/// After how long it ends in its turn, whatever is under way in it. Without its turn it goes on: a pool whose replacements
-/// cannot start keeps the processes that it has.
+/// Time after which the process ends in its turn, even if events are under way in it. Without its turn it goes on: a pool
+/// whose replacements cannot start keeps the processes that it has.
 const MOST: Duration = Duration::from_secs(30);
 
-/// What a process in which such files are loaded does.
+/// Decision for a process that has loaded such files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// It goes on.
+    /// The process continues as before.
     Stay,
-    /// It takes nothing more.
+    /// The process takes no more events.
     Drain,
-    /// It ends.
+    /// The process ends now.
     End,
 }
 
-/// What is known of the process and its pool.
+/// State of the process and its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leaver {
-    /// How long ago the files left.
+    /// Time since the files left the set.
     pub(super) waited: Duration,
-    /// Whether nothing is under way in it.
+    /// Whether no event is under way in the process.
     pub(super) is_free: bool,
-    /// Whether it is its turn: the processes of a pool are replaced one after the other.
+    /// Whether the process has its turn: the processes of a pool are replaced one after the other.
     pub(super) has_turn: bool,
     /// Whether another process is up.
     pub(super) has_others: bool,
 }
 
-/// What the process does now.
+/// Decides for the process in state `leaver`.
 pub(super) fn decide(leaver: Leaver) -> Leave {
     let Leaver {
         waited,
@@ -59,7 +59,7 @@ pub(super) fn decide(leaver: Leaver) -> Leave {
     }
 }
 
-/// Whether [`decide`] may ask for the turn of a process after `waited`.
+/// Returns whether [`decide`] needs to know the turn of a process after `waited`.
 pub(super) fn wants_turn(waited: Duration) -> bool {
     waited >= AFTER
 }

@@ -1,4 +1,4 @@
-//! From a worker: answers, and what it says of itself.
+//! Messages from a worker: answers, and reports of its state.
 
 use std::borrow::Cow;
 use std::sync::{Arc, PoisonError};
@@ -14,7 +14,7 @@ use crate::runner::watch::{Sight, Work};
 use crate::runner::{HookSource, Stray};
 
 impl Run<'_> {
-    /// Takes what the process says until it says no more.
+    /// Handles the messages of the process until it closes the pipe.
     pub(super) async fn read(&self, mut stdout: ChildStdout) -> Result<(), WorkerDeath> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         loop {
@@ -60,7 +60,7 @@ impl Run<'_> {
                 self.common.changed.notify_waiters();
                 self.moved.notify_one();
             }
-            // It proves that the scripts' thread is free, and nothing else.
+            // A pong proves only that the scripts' thread is free.
             Some("pong") => {
                 state.pongs += 1;
                 state.is_asked = false;
@@ -91,8 +91,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A script threw where nobody asked it anything. Whose it is, the process knows of timers; of others the stack tells,
-    /// where there is one.
+    /// Reports an error that a script threw outside of evaluations. The process knows the hook for timers; for other
+    /// errors the stack names it, if there is one.
     fn strayed(&self, state: &State<'_>, frame: Frame<'_>) {
         let error = protocol::cut(frame.message.unwrap_or_default());
         let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
@@ -107,11 +107,11 @@ impl Run<'_> {
             tracing::warn!(hook = hook.id, error, "uncaught error of a hook outside of evaluations");
         }
 
-        // Nobody may be interested.
+        // There may be no subscriber.
         let _ = self.common.strays.send(Stray { hook, error });
     }
 
-    /// Logs why hooks of `loaded` do not load; `alone`: only this one was to be loaded.
+    /// Logs why hooks of `loaded` did not load; `alone`: only this hook was to be loaded.
     fn log_failed_loads(&self, loaded: &Loaded, bad: &[(u32, Cow<'_, str>)], alone: Option<&str>) {
         for (index, error) in bad {
             let hook = loaded
@@ -130,7 +130,7 @@ impl Run<'_> {
         }
     }
 
-    /// Every hook that `flight` was open for has answered.
+    /// Records that every hook that `flight` was open for has answered.
     fn answered(&self, state: &State<'_>, stage: Stage, flight: Flight) {
         if self.role == Role::Beside && stage == Stage::Over {
             return;
@@ -157,8 +157,8 @@ impl Run<'_> {
         }
     }
 
-    /// Has a script's call answered; the answer finds its way back where the process still lives then. The task ends
-    /// with the host's answer, which comes in bounded time.
+    /// Lets the host answer a script's call in a task; the answer is sent back if the process still lives then. The
+    /// task ends with the host's answer, which comes in bounded time.
     fn call(
         &self,
         state: &State<'_>,
@@ -190,12 +190,12 @@ impl Run<'_> {
 }
 
 impl State<'_> {
-    /// The sets whose hooks may run in the process.
+    /// Returns the sets whose hooks may run in the process.
     pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Loaded>> {
         self.loading.iter().chain([&self.held]).chain(&self.former)
     }
 
-    /// What the host knows of it.
+    /// Returns the host's knowledge of the process.
     pub(super) fn sight(&self) -> Sight {
         let work = match (&self.up, &self.loading) {
             (None, _) => Work::Starting,
@@ -217,7 +217,7 @@ impl State<'_> {
         self.former.truncate(MAX_FORMER);
     }
 
-    /// Takes `answer` in; answers the event where it is done here.
+    /// Applies `answer`. Returns the event if this worker is done with it.
     fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<Option<(Stage, Flight)>, ImpossibleAnswer> {
         let slot = answer.slot;
         let Some(flight) = self.in_flight.get_mut(&slot) else {
@@ -245,7 +245,7 @@ impl State<'_> {
     }
 }
 
-/// Whose error it is that was thrown in the name of `by` with this `stack`.
+/// Returns the hook that caused an error thrown in the name of `by` with this `stack`.
 fn stray<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) -> Option<&'a Arc<HookSource>> {
     if let Some(mine) = &state.mine {
         let set = state.loading.as_ref().unwrap_or(&state.held).set();

@@ -1,4 +1,4 @@
-//! What scripts print, or throw at nobody: logged, as far as it is no flood.
+//! Output and uncaught errors of scripts, logged up to a limit.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -8,33 +8,32 @@ use tokio::process::ChildStderr;
 
 use super::Run;
 
-/// Longest piece that is logged at once, in bytes.
+/// Longest piece that is logged as one line, in bytes.
 const MAX_PRINTED_BYTES: usize = 2_048;
 
-/// What hooks of one worker may add to the log in [`PERIOD`], in bytes: as much as a log bears from a script that has gone
-/// wrong.
+/// Bytes that the hooks of one worker may add to the log in [`PERIOD`], which a log can bear from a broken script.
 const MAX_LOGGED_BYTES: usize = 64 * 1024;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What a line of the log has beside the text that a script caused, in bytes: time, level, module, message, worker, at most.
+/// Most bytes of a log line beside the text that a script caused: time, level, module, message, worker.
 const LINE_BYTES: usize = 256;
 
 /// Longest escape of a character in either format of the log: `\u0001`.
 const ESCAPE_BYTES: usize = 6;
 
-/// How much of a worker's output has been logged in this period. It belongs to the worker, not to its process: a script
-/// that ends its process has no second allowance by that. *Pure.*
+/// Output of a worker that has been logged in this period. The allowance belongs to the worker, not to its process: a
+/// script that ends its process gets no second one. *Pure.*
 #[derive(Debug)]
 pub(super) struct Allowance {
     since: Instant,
     logged: usize,
 }
 
-/// What becomes of a piece of output.
+/// Treatment of a piece of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Logged,
-    /// Dropped, and this is said: it is the first of its period.
+    /// Dropped with a warning, because it is the first of its period.
     FirstDropped,
     Dropped,
 }
@@ -78,11 +77,12 @@ impl Run<'_> {
             }
         }
 
-        // A script may close the stream; the process lives on.
+        // A script may close the stream while the process lives on.
         std::future::pending::<()>().await;
     }
 
-    /// Whether a line with `text`, which a script caused, may be logged. Says once a second that no more are.
+    /// Returns whether a line with `text`, which a script caused, may be logged. Warns once a second if lines are
+    /// dropped.
     pub(super) fn may_log(&self, text: &str) -> bool {
         let now = self.clock.monotonic();
         let mut allowance = self.output.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ impl Run<'_> {
     }
 }
 
-/// How many bytes of the log a line with `text` takes, at most.
+/// Returns the most bytes that a log line with `text` takes.
 fn line_bytes(text: &str) -> usize {
     let escaped = |character: char| {
         let shown: usize = character.escape_debug().map(char::len_utf8).sum();
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// How many lines with `text` are logged at once, of a thousand.
+    /// Returns the number of lines with `text`, of a thousand at once, that are logged.
     fn logged(text: &str) -> usize {
         let now = SystemClock.monotonic();
         let mut allowance = Allowance::new(now);

@@ -1,8 +1,8 @@
 //! Scripts' queries of the read model.
 //!
-//! A process asks by a frame and stands still until the answer is in a pipe of its own, so that it has one query at a time;
-//! one that asks twice is killed. What the host owes it, the host alone knows: for that long, and no longer, its standstill
-//! is not held against it, while the term of its evaluation goes on.
+//! A process asks by a frame and blocks until the answer is in a pipe of its own, so it has one query at a time; a
+//! process that sends a second one is killed. Only the host knows whether it owes an answer: for that time its
+//! standstill is not held against it, while the term of its evaluation goes on.
 
 use std::collections::HashMap;
 use std::io::PipeWriter;
@@ -19,29 +19,29 @@ use super::{Run, State, WorkerDeath};
 use crate::runner::flight::ImpossibleAnswer;
 use crate::runner::protocol::{self, QueryFrame};
 
-/// What all queries of one evaluation may come to, in bytes and in time of the host.
+/// Most bytes, and most time of the host, for all queries of one evaluation.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 const MAX_TIME: Duration = Duration::from_secs(5);
 
-/// How often a query that is over its time is told to end.
+/// Interval at which a query that is over its time is interrupted.
 const TELL_EVERY: Duration = Duration::from_millis(20);
 
-/// Where a process stands with its query.
+/// State of a process's query.
 #[derive(Debug, Default)]
 pub(super) enum Asking {
-    /// It has none.
+    /// There is no query.
     #[default]
     Nothing,
-    /// It has asked, upon the event of this slot if any is under way.
+    /// The process has sent a query, for the event of this slot if one is under way.
     Asked(Option<u32>, Box<ModelQuery>),
-    /// The host is at it.
+    /// The host is running the query.
     Open,
-    /// The answer is on its way.
+    /// The answer is being written.
     Answered,
 }
 
 impl Asking {
-    /// Whether the host owes the process an answer.
+    /// Returns whether the host owes the process an answer.
     pub(super) const fn is_open(&self) -> bool {
         match self {
             Self::Asked(..) | Self::Open => true,
@@ -50,14 +50,14 @@ impl Asking {
     }
 }
 
-/// What an evaluation has read.
+/// Bytes and time that an evaluation's queries have used.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     bytes: usize,
     time: Duration,
 }
 
-/// A query's answer as a frame, how many bytes of rows it has, and the session for the next.
+/// Answer to a query as a frame, the bytes of its rows, and the session for the next query.
 struct Done {
     session: ModelSession,
     frame: Vec<u8>,
@@ -65,7 +65,7 @@ struct Done {
 }
 
 impl State<'_> {
-    /// Takes a query of the process.
+    /// Accepts a query of the process. Fails if the previous one is not answered.
     pub(super) fn ask(&mut self, frame: QueryFrame) -> Result<(), ImpossibleAnswer> {
         match self.query {
             Asking::Nothing => {}
@@ -86,7 +86,7 @@ impl State<'_> {
             .or_else(|| under_way(slot))
             .or_else(|| self.in_flight.keys().min().copied());
 
-        // How new an answer must be is not for the process to say.
+        // The host, not the process, determines how current an answer must be.
         let flight = evaluation.and_then(|slot| self.in_flight.get(&slot));
         query.sequence = flight.map_or(0, |flight| flight.job().sequence);
         self.query = Asking::Asked(evaluation, Box::new(query));
@@ -96,7 +96,7 @@ impl State<'_> {
 }
 
 impl Run<'_> {
-    /// Answers what the process asks for as long as it lives.
+    /// Answers the queries of the process for as long as it lives.
     pub(super) async fn answer_queries(&self, pipe: PipeWriter) -> Result<(), WorkerDeath> {
         let mut pipe = Sender::from_owned_fd(pipe.into()).map_err(WorkerDeath::Pipe)?;
         let mut session = self.session();
@@ -127,7 +127,7 @@ impl Run<'_> {
             session = done.session;
             self.state().query = Asking::Answered;
 
-            // No process, no reader: that it has exited is noticed elsewhere.
+            // If the process has exited, there is no reader; another loop notices that.
             if pipe.write_all(&done.frame).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -140,7 +140,7 @@ impl Run<'_> {
         ModelSession::new((*self.common.db_path).into(), Arc::clone(self.clock))
     }
 
-    /// The query that waits, if one does; forgets what was used by evaluations that are over.
+    /// Returns the waiting query, if there is one, and forgets the usage of evaluations that are over.
     fn take_query(&self, used: &mut HashMap<u32, Used>) -> Option<(Option<u32>, Box<ModelQuery>)> {
         let mut state = self.state();
         used.retain(|slot, _| state.in_flight.contains_key(slot));
@@ -153,10 +153,10 @@ impl Run<'_> {
         }
     }
 
-    /// Ends the transactions that are over, and waits for the next query. A transaction ends with its evaluation, or when it
-    /// is as old as a query may take: it keeps the log from being begun anew.
+    /// Ends old transactions and waits for the next query. A transaction ends with its evaluation, or when it is as old
+    /// as a query may take: it keeps the write-ahead log from being restarted.
     async fn rest(&self, mut session: ModelSession) -> ModelSession {
-        // A few microseconds each: nothing is written by it.
+        // Each takes a few microseconds, because nothing was written in it.
         let left = session.end_old(|evaluation| self.state().in_flight.contains_key(&evaluation));
         match left {
             None => self.asked.notified().await,
@@ -171,7 +171,7 @@ impl Run<'_> {
         session
     }
 
-    /// Has `query` answered by a thread of its own, after others of the same author.
+    /// Runs `query` on a thread of its own, after others of the same author.
     async fn answer(&self, session: ModelSession, slot: u32, query: ModelQuery, begun: Instant) -> Done {
         let until = begun + MAX_QUERY;
         let left = |now: Instant| until.saturating_duration_since(now);
@@ -185,7 +185,7 @@ impl Run<'_> {
             return refuse(session, &ModelQueryError::TimedOut);
         };
 
-        // The process may end meanwhile; the query comes to its end all the same.
+        // The process may end meanwhile; the query still runs to its end.
         let task = tokio::spawn(run(session, slot, query, (until, left(self.clock.monotonic())), turn));
         match task.await {
             Ok(Some(done)) => done,
@@ -197,7 +197,7 @@ impl Run<'_> {
     }
 }
 
-/// Why an evaluation that has used so much may not ask.
+/// Returns the error for a query of an evaluation that has used `used`, if it may make no more.
 fn refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
     if evaluation.is_none() {
         let why = "it is asked while an event is evaluated, and at no other time";
@@ -209,7 +209,7 @@ fn refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
     (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge("5 s of queries were made upon this event"))
 }
 
-/// Runs `query` until it is done or told to end; none where that panics.
+/// Runs `query` until it is done or interrupted; returns `None` if it panics.
 async fn run(
     mut session: ModelSession,
     slot: u32,

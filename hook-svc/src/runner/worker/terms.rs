@@ -1,28 +1,28 @@
-//! Until when what was handed to a process must have been answered, however lively it looks. *Pure.*
+//! Deadlines of the events handed to a process, even if it looks lively. *Pure.*
 //!
 //! Times are the process's own (`watch.rs`): those in which it could run. Events are called in the order in which they
-//! were handed over, so that the term of one begins when those before it have been called; an answer about a later one
+//! were handed over, so the term of one begins when those before it have been called; an answer about a later one
 //! prolongs nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// What an evaluation has beyond its hooks' time-outs: the process reports these itself.
+/// Time beyond the hooks' time-outs, because the process reports those itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Deadlines of the events in one process; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
     /// Slots whose hooks have not been called, in order, and the longest time-out of each.
     uncalled: VecDeque<(u32, Duration)>,
-    /// Since when the first of them is the first.
+    /// Time since which the first of them has been the first.
     first_since: Duration,
-    /// Until when those must be over of which some hooks wait, by slot.
+    /// Deadline of each event whose hooks wait, by slot.
     waiting: HashMap<u32, Duration>,
 }
 
 impl Terms {
-    /// The event of `slot` is handed over at `age`; no hook of it may take longer than `longest`.
+    /// Records that the event of `slot` is handed over at `age`; no hook of it may take longer than `longest`.
     pub(super) fn handed(&mut self, slot: u32, longest: Duration, age: Duration) {
         if self.uncalled.is_empty() {
             self.first_since = age;
@@ -30,7 +30,7 @@ impl Terms {
         self.uncalled.push_back((slot, longest));
     }
 
-    /// Something was said of the event of `slot` at `age`: it is over, or hooks of it wait for at most `longest`.
+    /// Records an answer about the event of `slot` at `age`: it is over, or hooks of it wait for at most `longest`.
     pub(super) fn answered(&mut self, slot: u32, longest: Option<Duration>, age: Duration) {
         let at = self.uncalled.iter().position(|(other, _)| *other == slot);
         if let Some(at) = at {
@@ -44,14 +44,14 @@ impl Terms {
             None => {
                 self.waiting.remove(&slot);
             }
-            // The first answer sets the term, further ones leave it.
+            // The first answer sets the deadline; further ones do not change it.
             Some(longest) => {
                 self.waiting.entry(slot).or_insert(age + longest + GRACE);
             }
         }
     }
 
-    /// For how long something is overdue at `age`, and of which event.
+    /// Returns the slot of the most overdue event at `age` and the time by which it is overdue.
     pub(super) fn overdue(&self, age: Duration) -> Option<(u32, Duration)> {
         let first = self.uncalled.front();
         let first = first.map(|(slot, longest)| (*slot, self.first_since + *longest + GRACE));
@@ -60,7 +60,7 @@ impl Terms {
         (age > until).then(|| (slot, age.saturating_sub(until)))
     }
 
-    /// The event whose hooks are being called, if any.
+    /// Returns the slot of the event whose hooks are being called, if any.
     pub(super) fn first(&self) -> Option<u32> {
         self.uncalled.front().map(|(slot, _)| *slot)
     }
