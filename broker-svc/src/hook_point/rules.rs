@@ -3,7 +3,6 @@
 //! Three layers: global, persona, session. A narrower layer adds hooks and may switch read-only mode on; it can
 //! neither remove nor redefine the hooks of a wider one, so layers only tighten. Source: `docs/design/sessions.md`
 //! §7.1, seed 004.
-//! seed 004.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
