@@ -1,7 +1,7 @@
-//! The owner: the one that appends to a session's ledger, fenced, and publishes what the ledger says.
+//! The owner: the one writer that appends to a session's ledger, fenced, and publishes the replies in it.
 //!
-//! Entries are staged, taken into the fold at once, and appended as one record. A record that is refused spoils the
-//! fold, so the owner is dropped with it and the session is folded anew. Nothing is published before the owner's
+//! Entries are staged, applied to the fold at once, and appended as one record. A record that is refused spoils the
+//! fold, so the owner is dropped with it and the session is folded again. Nothing is published before the owner's
 //! own append has succeeded, and nothing at all past the claim's deadline.
 
 use std::sync::Arc;

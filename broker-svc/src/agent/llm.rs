@@ -27,8 +27,8 @@ use crate::tool::schema::misfit;
 use crate::tool::toolbox::Toolbox;
 use crate::tool::{ToolCall, failed};
 
-/// What stands for a message without words: a timer's, or an answer that was none. Some providers refuse a conversation
-/// with an empty one in it.
+/// Replacement for a message without text: a timer's, or an empty answer. Some providers refuse a conversation with an
+/// empty message in it.
 const WORDLESS: &str = "[no text]";
 
 /// The agent of runner `llm`.

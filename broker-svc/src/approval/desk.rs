@@ -3,8 +3,7 @@
 //! KV `approvals` decides a race by compare-and-set; the session's ledger decides whether an approved call has run. A
 //! decision is stored, then audited, then published to the session with an id of its own, then claimed for. A process
 //! that repeats the decision repeats all of these steps, and so do the sweeper and the timer of its end. The `AUDIT`
-//! record of a change is part of the value that the change led to, and is in `AUDIT` before the next change is
-//! written.
+//! record of a change is part of the value that the change led to, and is in `AUDIT` before the next change begins.
 
 mod codes;
 mod given;
@@ -64,7 +63,7 @@ impl From<ReadStreamError> for KeepApprovalError {
     }
 }
 
-/// Result of a decision by somebody.
+/// Result of applying a decision to an approval.
 #[derive(Debug)]
 pub enum Said {
     /// The approval now has this state.

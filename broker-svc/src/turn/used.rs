@@ -1,9 +1,10 @@
 //! How much of its time a running turn has used: the one place that counts it, for every runner. *Pure.*
 //!
 //! Time is counted while an owner works on the turn. It does not count while the turn waits for a human, and not
-//! between two owners: each record of the ledger says how long its writer had held the session by the boot-time clock
-//! (`LedgerRecord::held_ms`), so that only times of one owner are subtracted from each other. No wall clock is involved,
-//! except for the little that an owner may have worked after its last record: see [`UsedTime::taken_over`].
+//! between two owners: each record of the ledger has the time that its writer had held the session by the boot-time
+//! clock (`LedgerRecord::held_ms`), so that only times of one owner are subtracted from each other. No wall clock is
+//! involved, except for the short time that an owner may have worked after its last record: see
+//! [`UsedTime::taken_over`].
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
