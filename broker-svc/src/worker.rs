@@ -86,6 +86,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         None => load(broker, &claimed.session, None).await?,
     };
 
+    // A cached fold may be stale: the copy is brought up to date if the first append is refused.
     let retry = was_known.then(|| remembered.clone());
     let mut worker = Worker::of(broker, claimed, &era, remembered).await?;
     match worker.serve().await {
@@ -222,6 +223,7 @@ impl<'a> Worker<'a> {
         // If the stream was restored, another message may have that sequence.
         found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
 
+        // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
             let reason = self.cancelled.take().unwrap_or_else(gone);
@@ -334,6 +336,7 @@ impl<'a> Worker<'a> {
             broker.cache.put(claimed.session.clone(), owner.into_remembered());
         }
 
+        // Past the deadline another broker may hold the claim: it must not be deleted.
         if !claimed.hold.is_live() {
             return Err(RunSessionError::Stale);
         }

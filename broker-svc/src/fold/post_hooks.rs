@@ -7,7 +7,7 @@ use shared::model::ledger::FinishedTurn;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-/// Maximum number of finished turns remembered at once; a session starts no turn while it has nearly as many.
+/// Finished turns remembered at once; a session starts no turn while it has nearly as many.
 pub const MAX_PENDING_POST_HOOKS: usize = 64;
 
 /// A finished turn whose post-turn hooks have not all run.

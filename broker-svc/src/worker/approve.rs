@@ -221,6 +221,7 @@ impl Worker<'_> {
         };
         let arguments = running.arguments_of(&call);
         let unfit = thinking.misfit(&call.name, &arguments);
+        // The model's own arguments were checked with its answer; only an approver's are new.
         if let Some(unfit) = unfit.filter(|_| arguments != call.arguments) {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
@@ -245,6 +246,7 @@ impl Worker<'_> {
         }
 
         let (personas, session) = (&self.broker.personas, &self.claimed.session);
+        // The persona's rules and the gates ask together, because layers only tighten.
         let flagged = personas.confirmations(session, thinking.turn.works_for(), &call.name, &gated);
         let ask = together(flagged.cloned().chain(asks));
 
@@ -370,6 +372,7 @@ impl Worker<'_> {
         let running = self.owner.fold().running.as_ref()?;
         let hash = args_hash(&arguments);
         let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
+        // The number of earlier questions gives a question that is asked again an id of its own.
         let parts = ["approval", &turn, &call.call, &hash, &times];
         let id = derived_ulid(running.began_at, &parts).to_string();
 

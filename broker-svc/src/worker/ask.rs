@@ -129,6 +129,7 @@ impl Worker<'_> {
             let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
 
+            // The agent sees no steps of the turn, so texts of hooks go to the end of its prompt.
             for text in self.owner.fold().running.iter().flat_map(|running| running.injected()) {
                 request.system_prompt.push_str("\n\n## Note\n");
                 request.system_prompt.push_str(text);
@@ -194,6 +195,7 @@ impl Worker<'_> {
         let request = standing.request;
         tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "agent is waiting for an approval");
 
+        // An agent's own question suspends its turn only once it is recorded a second time.
         let known = self.owner.fold().running.as_ref();
         if known.is_none_or(|running| !running.has_asked(&request.id)) {
             let request = request.clone();

@@ -119,6 +119,7 @@ impl Worker<'_> {
             return Ok(Hooked::On);
         }
 
+        // These points come once, before the turn's first model call.
         if step == 1 {
             if self.owner.fold().head.is_none()
                 && self.point(moment, Point::PreSession, Value::Null).await? == Hooked::Over

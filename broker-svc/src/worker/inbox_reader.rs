@@ -109,6 +109,7 @@ impl InboxReader {
             let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
             cursor.event_seq = cursor.event_seq.max(event_seq);
 
+            // The newest consumed message lets a later owner detect that the stream was restored.
             if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
                 cursor.newest = Some(Position {
                     incarnation: self.era.incarnation.clone(),

@@ -168,6 +168,7 @@ impl Worker<'_> {
             Due::At(at) => return Ok(Some(at)),
             due @ (Due::Observe(..) | Due::Run(..)) => due,
         };
+        // A hook may have effects outside: the ledger must name this owner first, and the claim must hold.
         self.owner.own().await?;
         self.owner.live()?;
 
@@ -197,6 +198,7 @@ impl Worker<'_> {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
+                // A hook that panics would do so again: the turn's other hooks are given up with it.
                 let turn = self.owner.fold().post_hooks.first().map(|owed| owed.finished.turn);
                 tracing::error!(
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "post-turn hook panicked"

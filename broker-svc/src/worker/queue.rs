@@ -36,6 +36,7 @@ impl Worker<'_> {
         let cursor = &self.owner.fold().cursor;
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
+        // The floor must not pass an unreadable message before its dead letter is stored.
         self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
         let (good, left) = self.sift(look.good).await?;
 

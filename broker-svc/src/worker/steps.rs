@@ -96,6 +96,7 @@ impl Worker<'_> {
             return Ok(self.stopped(Hooked::Over));
         }
 
+        // A model call costs money: the ledger must name this owner first, and the claim must hold.
         self.owner.own().await?;
         self.owner.live()?;
         let left = self.left();
@@ -302,6 +303,7 @@ impl Worker<'_> {
         let again =
             thinking.offer(&call.name).is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
+        // A repeated call must have exactly the arguments that its beginning recorded.
         let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
 
         let call = self.begun(call);

@@ -95,6 +95,7 @@ impl Worker<'_> {
             return;
         }
 
+        // The ledger does not wait for this decision: KV gets the status that the ledger implies.
         let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
         match (running, known) {
             (Some(running), Some(asked)) => {

@@ -81,6 +81,7 @@ impl Worker<'_> {
         let agent = self.broker.agent(persona.runner);
         let hooks = self.broker.hooks().of(&self.claimed.session, &works_for(pendings));
         let hooked = !hooks.is_empty();
+        // Without effects outside, several turns can share one append.
         if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
             self.end(&turn, pendings, ended);
@@ -152,6 +153,7 @@ impl Worker<'_> {
 
         let presets = &self.broker.personas.permission_levels;
         let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        // The persona's ceiling narrows every turn, independent of its dispatches.
         if let Some(ceiling) = &persona.permissions {
             turn.permissions = merged(&[&turn.permissions, ceiling], presets);
         }
@@ -195,6 +197,7 @@ impl Worker<'_> {
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
 
+        // The hooks need the running turn, which its end clears: their entry comes first.
         if let Some(ending) = ended.ending() {
             self.owe_hooks(turn, pendings, ending);
         }

@@ -1,7 +1,7 @@
 //! Finds the approval of a reply code, with a bounded number of scans of the bucket.
 //!
-//! No key contains the code, so every stored approval is read. Anybody who may write to an agent can write `approve
-//! XXXX`: the result of a scan is kept, one scan serves all who wait for one, and scans are a second apart.
+//! No key contains the code, so every stored approval is read. Anybody who may write to an agent can write
+//! `approve XXXX`: the result of a scan is kept, one scan serves all callers that wait, and scans are a second apart.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
