@@ -1,8 +1,9 @@
-//! An agent that cannot be asked is shown while that lasts: in the log, on the chat page of whoever waits, and to
-//! `nexus session show` and `nexus trace` by a note in KV. That a turn is worked on is told the chat page alike.
+//! Shows that an agent is unreachable while that lasts: in the log, on the chat page of the person who waits, and to
+//! `nexus session show` and `nexus trace` by a note in KV. The chat page is also shown that a turn is being worked
+//! on.
 //!
-//! A short trouble is not shown. What is shown is said again every few seconds and is old by itself soon after: a broker
-//! that dies leaves nothing that would stay.
+//! Short trouble is not shown. A notice is repeated every few seconds and expires by itself soon after: a broker that
+//! dies leaves nothing that would stay.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,49 +25,49 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use ulid::Ulid;
 
-/// Trouble that is over within this time is not shown.
+/// Time within which trouble may end without being shown.
 const SHOWN_AFTER: Duration = Duration::from_secs(3);
-/// How often it is said again while it lasts.
+/// Interval at which a notice is repeated while it lasts.
 const AGAIN_EVERY: Duration = Duration::from_secs(5);
-/// How long what was said holds, milliseconds.
+/// Time for which a notice is valid, milliseconds.
 const HOLDS_MS: i64 = 20_000;
-/// The channel whose pages show it.
+/// Channel whose pages show the notice.
 const WEBCHAT: &str = "webchat";
-/// What is kept of why, bytes.
+/// Maximum length of the reason that is kept, bytes.
 const MAX_WHY_BYTES: usize = 300;
 
-/// What the open pages of a visitor are told. Not why: that is the operator's to know.
+/// Notice to the open pages of a visitor, without the reason, which is for the operator alone.
 #[derive(Debug, Serialize)]
 struct Notice<'a> {
-    /// The turn.
+    /// Id of the turn.
     turn: Ulid,
-    /// Thread of the conversation that waits for it.
+    /// Thread of the conversation that waits for the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
-    /// Whether its agent cannot be asked.
+    /// Whether the turn's agent is unreachable.
     away: bool,
 }
 
-/// What they are told while the turn is worked on.
+/// Notice to the open pages while the turn is worked on.
 #[derive(Debug, Serialize)]
 struct Work<'a> {
-    /// The turn.
+    /// Id of the turn.
     turn: Ulid,
-    /// Thread of the conversation that waits for it.
+    /// Thread of the conversation that waits for the turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
-    /// Whether it still is.
+    /// Whether the turn is still worked on.
     working: bool,
 }
 
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Since when the agent cannot be asked.
+    /// Time since which the agent is unreachable.
     since: Option<UnixMillis>,
     why: String,
-    /// Somebody shows it.
+    /// Whether a task shows the trouble.
     shown: bool,
-    /// The agent has answered since; else it is asked no more.
+    /// Whether the agent has answered since; otherwise it is not asked any more.
     answered: bool,
 }
 
@@ -82,20 +83,20 @@ impl State {
     }
 }
 
-/// Whose agent it is.
+/// The turn whose agent is watched, and the pages to notify.
 #[derive(Debug, Clone)]
 struct Whose {
     bus: Bus,
     clock: SharedClock,
     session: SessionRef,
     turn: Ulid,
-    /// Subject of the open pages of whoever waits.
+    /// Subject of the open pages of the visitor who waits.
     pages: Option<String>,
-    /// Thread of the conversation in which they wait.
+    /// Thread of the conversation in which the visitor waits.
     thread: Option<String>,
 }
 
-/// One turn's agent. Once the last copy is dropped, it is asked no more.
+/// Reachability of one turn's agent. After the last copy is dropped, the agent is not asked any more.
 #[derive(Debug, Clone)]
 pub struct Absence(Arc<Held>);
 
@@ -103,7 +104,7 @@ pub struct Absence(Arc<Held>);
 struct Held {
     state: Arc<State>,
     whose: Whose,
-    /// Tells open pages that the turn is worked on.
+    /// Task that tells open pages that the turn is worked on.
     working: Option<AbortHandle>,
 }
 
@@ -112,7 +113,7 @@ impl Drop for Held {
         if let Some(working) = &self.working {
             working.abort();
             let whose = self.whose.clone();
-            // Where the whole broker ends, nobody is told: what was said grows old by itself.
+            // If the whole broker ends, no page is notified: the last notice expires by itself.
             if let Ok(runtime) = Handle::try_current() {
                 runtime.spawn(async move { whose.working(false).await });
             }
@@ -130,7 +131,7 @@ impl PartialEq for Absence {
 }
 
 impl Absence {
-    /// The agent of `turn` of `session`, whose answer goes to `delivery`.
+    /// Creates the indicator for the agent of `turn` of `session`, whose answer goes to `delivery`.
     #[must_use]
     pub fn of(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
         let peer = delivery.peer_id.as_ref().filter(|_| delivery.channel == WEBCHAT);
@@ -160,7 +161,7 @@ impl Absence {
         Self(Arc::new(Held { state, whose, working }))
     }
 
-    /// It could not be asked; it is asked again.
+    /// Notes that the agent was unreachable, for the reason `why`; it will be asked again.
     pub fn tell(&self, why: &str) {
         let Held { state, whose, .. } = &*self.0;
         let mut trouble = state.trouble();
@@ -172,7 +173,7 @@ impl Absence {
         }
     }
 
-    /// It answers.
+    /// Notes that the agent answers.
     pub fn over(&self) {
         let mut trouble = self.0.state.trouble();
         if trouble.since.take().is_some() {
@@ -182,7 +183,7 @@ impl Absence {
     }
 }
 
-/// Shows trouble while there is any, until nobody asks the agent any more.
+/// Shows trouble while there is any, until the agent is not asked any more.
 async fn show(state: Arc<State>, whose: Whose) {
     loop {
         let begun = {
@@ -218,7 +219,7 @@ async fn show(state: Arc<State>, whose: Whose) {
     }
 }
 
-/// Waits; says whether the trouble that began at `since` is over.
+/// Waits for `wait`. Returns whether the trouble that began at `since` is over.
 async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
     let wait = pause(wait);
     tokio::pin!(wait);
@@ -279,10 +280,10 @@ impl Whose {
     }
 }
 
-/// What is noted of the agent of `turn` of `session`, while it holds.
+/// Returns the valid note about the agent of `turn` of `session`, if there is one.
 ///
 /// # Errors
-/// The server's word.
+/// Returns the server's error text if the note cannot be read.
 pub async fn noted(bus: &Bus, session: &SessionRef, turn: Ulid, now: UnixMillis) -> Result<Option<AgentAway>, String> {
     let notes = bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
     let found = notes.get(&subject::away_key(session)).await;

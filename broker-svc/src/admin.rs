@@ -1,7 +1,7 @@
-//! `nexus.svc.session.*`: what operators and other parts of Nexus ask of sessions.
+//! `nexus.svc.session.*`: requests about sessions from operators and other services.
 //!
-//! Whatever changes a session is an order on its dispatch subject, carried out by its owner; a fork is the first record
-//! of a ledger that nobody owns yet. Source: `docs/design/sessions.md` §4.
+//! A request that changes a session becomes an order on its dispatch subject, which the session's owner carries out;
+//! a fork is the first record of a ledger without an owner. Source: `docs/design/sessions.md` §4.
 
 mod fork;
 mod roster;
@@ -27,17 +27,17 @@ use crate::broker::Broker;
 use crate::fold::{Fold, Standing, runnable};
 use crate::owner::load;
 
-/// Longest wait for a session to be idle, milliseconds.
+/// Maximum wait for a session to be idle, milliseconds.
 const MAX_WAIT_MS: u64 = 300_000;
 /// Wait between two looks at a session that is not idle.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Most messages that wait of one session that are counted.
+/// Maximum number of a session's waiting messages that are counted.
 const MAX_COUNTED: usize = 100;
 
-/// What an endpoint says where it cannot: code and text.
+/// Code and text with which an endpoint refuses a request.
 type Refusal = (usize, String);
 
-/// A session.
+/// Request that names a session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
@@ -54,19 +54,19 @@ impl Named {
     }
 }
 
-/// An order.
+/// Request with an order for a session.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ordering {
     persona: String,
     session: String,
-    /// Names the order; the same again is the same order.
+    /// Id of the order; a repetition with the same id is the same order.
     id: Option<Ulid>,
     #[serde(default)]
     by: String,
     #[serde(default)]
     reason: String,
-    /// Of `queue`: what the session has from now on.
+    /// Settings of the session from now on, for `queue`.
     #[serde(default)]
     settings: QueueSettings,
 }
@@ -98,7 +98,7 @@ struct Shown {
     model_calls: u32,
     dispatches: usize,
     awaits: Option<String>,
-    /// Why its agent cannot be asked at present, and since when.
+    /// Reason why its agent cannot be asked at present, and since when.
     #[serde(skip_serializing_if = "Option::is_none")]
     away: Option<Absent>,
 }
@@ -110,14 +110,14 @@ struct Absent {
     since: UnixMillis,
 }
 
-/// The mark of a session that is parked.
+/// The mark of a quarantined session.
 #[derive(Debug, Clone, Serialize)]
 struct Parked {
     why: String,
     since: UnixMillis,
 }
 
-/// A session, as `show` answers it.
+/// Response of `show`: a session.
 #[derive(Debug, Clone, Serialize)]
 struct View {
     session: SessionRef,
@@ -125,15 +125,15 @@ struct View {
     epoch: u64,
     running: Option<Shown>,
     idle: bool,
-    /// Why it does not run, where it is parked.
+    /// Mark of the session if it is quarantined.
     #[serde(skip_serializing_if = "Option::is_none")]
     quarantined: Option<Parked>,
-    /// Messages and orders that wait, those of the running turn aside; at most [`MAX_COUNTED`] are counted.
+    /// Number of waiting messages and orders, without those of the running turn; at most [`MAX_COUNTED`] are counted.
     waiting: usize,
     last_sequence: u64,
     cursor: Cursor,
     usage: Usage,
-    /// The model that answered last.
+    /// Name of the model that answered last.
     model: Option<String>,
     turns_in_history: usize,
     summary: Option<String>,
@@ -141,10 +141,10 @@ struct View {
     queue: QueueSettings,
 }
 
-/// Serves until the handle is dropped.
+/// Serves the endpoints until the handle is dropped.
 ///
 /// # Errors
-/// The client's word where the service cannot be announced.
+/// Returns the client's error text if the service cannot be announced.
 pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
     let mut spec = ServiceSpec::new("session", "sessions: list, show, wait, orders, fork, release");
     let with = |broker: &Arc<Broker>| Arc::clone(broker);
@@ -188,7 +188,7 @@ async fn is_idle(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<b
         .map_err(|error| (500, error.to_string()))?
         .map(|stored| stored.sequence);
 
-    // A reply that is not noted is on its way.
+    // A reply that is not noted as published is on its way.
     let standing = Standing {
         owes: false,
         ..Standing::of(fold, &[])
@@ -216,7 +216,7 @@ async fn waiting(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<u
 async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal> {
     let quarantined = roster::mark(&broker, &session).await?.map(|(mark, _)| mark);
     let fold = match folded(&broker, &session).await {
-        // One that never wrote anything is parked before it is there.
+        // A session can be quarantined before it has written any record.
         Err((404, _)) if quarantined.is_some() => Fold::default(),
         fold => fold?,
     };
@@ -268,7 +268,7 @@ async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
     loop {
         let idle = match folded(&broker, &session).await {
             Ok(fold) => is_idle(&broker, &session, &fold).await?,
-            // One that never ran has nothing to wait for, unless something came for it.
+            // A session that never ran is idle, unless a message came for it.
             Err((404, _)) => is_idle(&broker, &session, &Fold::default()).await?,
             Err(refusal) => return Err(refusal),
         };
@@ -281,7 +281,7 @@ async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
     }
 }
 
-/// Whether anything was ever in `session`, or came for it.
+/// Returns whether `session` has any record or message.
 async fn is_known(broker: &Broker, session: &SessionRef) -> Result<bool, Refusal> {
     for (stream, subject) in [
         (LEDGER, subject::ledger(session)),
@@ -322,7 +322,7 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
         at: broker.clock.now(),
     };
 
-    // A name misspelt makes no session. Settings may be there before the first message.
+    // A misspelled name must not create a session. Settings may exist before the first message.
     if !matches!(order.wanted, Wanted::Queue { .. }) && !is_known(&broker, &order.target).await? {
         return Err((404, format!("there is no session {}", order.target)));
     }

@@ -1,8 +1,8 @@
-//! The port behind which whoever answers sits. Source: `docs/design/sessions.md` §6.
+//! The port to the agents that answer turns. Source: `docs/design/sessions.md` §6.
 //!
-//! Most answer whole ([`port::Agent::ask`]). One that thinks in steps offers [`port::Stepper`] instead: the worker asks its model
-//! and runs its tools one at a time, each step in the ledger before it is acted on, so that a turn goes on at its step
-//! on whichever broker takes it.
+//! Most agents answer whole ([`port::Agent::ask`]). An agent that thinks in steps offers [`port::Stepper`] instead:
+//! the worker asks its model and runs its tools one at a time, with each step in the ledger before it is acted on, so
+//! that a turn continues at its step on any broker that takes it.
 
 pub mod echo;
 pub mod llm;

@@ -1,9 +1,13 @@
-//! Approvals: a human's word on a tool call of a suspended turn. Source: `docs/design/sessions.md` §8; seed 002 §3.
+//! Approvals: a human's decision on a tool call of a suspended turn. Source: `docs/design/sessions.md` §8; seed 002
+//! §3.
 //!
-//! No model is in the loop: [`question`] says what is asked, [`machine`] what a word does to it, [`scope`] whose word
-//! counts, and [`outside`] what an agent that runs its tools itself is told, all pure; [`desk`] keeps them in KV `approvals` by compare-and-set, tells the session, and writes everything into
-//! `AUDIT`, for which [`auditor`] makes up; [`again`] sends cards again that their queue has lost; [`card`] is what the human is shown; [`timers`] sets the timers of expiry and escalation, which [`timer_handler`] handles; [`service`]
-//! serves `nexus.svc.approval.*`; [`reply`] reads `approve CODE` in a channel.
+//! No model is in the loop. The pure parts are [`question`] (the question to the human), [`machine`] (the transitions
+//! that a decision causes), [`scope`] (who may decide), [`outside`] (the gate's response to an agent that runs its
+//! tools itself) and [`card`] (the text that the human is shown). [`desk`] keeps approvals in KV `approvals` by
+//! compare-and-set, notifies the session, and writes every change to `AUDIT`; [`auditor`] adds records that are
+//! missing there. [`again`] sends cards again that their queue has lost. [`timers`] sets the timers of expiry and
+//! escalation, which [`timer_handler`] handles. [`service`] serves `nexus.svc.approval.*`, and [`reply`] reads
+//! `approve CODE` in a channel.
 
 pub mod again;
 pub mod auditor;

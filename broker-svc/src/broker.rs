@@ -1,4 +1,4 @@
-//! What all sessions of one broker share.
+//! State that all sessions of one broker share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,56 +31,56 @@ use crate::personas::{Personas, Runner};
 use crate::session::settings::Policy;
 use crate::settled::Settled;
 
-/// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of
-/// one name ever use the same append id.
+/// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of one
+/// name ever use the same append id.
 const COUNTERS_PER_MS: u64 = 1_000_000;
-/// How long trouble with the server keeps sessions from being quarantined.
+/// Time after trouble with the server in which no session is quarantined.
 const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
-/// How the cursors of sessions are named where it is told that they are void.
+/// Name of the sessions' cursors in reports that they are void.
 const CURSORS: &str = "cursors of sessions";
 
-/// What holds of the streams while one connection stands.
+/// Facts about the streams that hold while one connection lasts.
 #[derive(Debug)]
 pub struct Era {
-    /// Which one, counted from 1.
+    /// Number of the era, counted from 1.
     pub number: u64,
-    /// The connection over which it was found out.
+    /// Number of the connection over which the facts were read.
     connection: u64,
     /// Incarnation of `DISPATCHES`.
     pub incarnation: String,
-    /// Its former lives, where it was restored.
+    /// Former incarnations of `DISPATCHES`, if it was restored.
     pub lineage: Lineage,
-    /// Sequence of its first message.
+    /// Sequence of the first message in `DISPATCHES`.
     pub first: u64,
-    /// Until when turns may have run of which the ledger does not know; none = it knows of all.
+    /// Time until which turns may have run that the ledger does not know; none = it knows all turns.
     pub doubt_until: Option<UnixMillis>,
 }
 
-/// What all sessions of one broker share.
+/// State that all sessions of one broker share.
 #[derive(Debug)]
 pub struct Broker {
-    /// The bus.
+    /// Bus that the broker speaks on.
     pub bus: Bus,
-    /// The time.
+    /// Clock for all times.
     pub clock: SharedClock,
-    /// This replica's name.
+    /// Name of this replica.
     pub instance: String,
-    /// Section `[broker]`.
+    /// Settings of section `[broker]`.
     pub config: BrokerConfig,
-    /// Who answers for which name.
+    /// Personas and their agents.
     pub personas: Personas,
-    /// Folds of the sessions run last.
+    /// Folds of the sessions that ran last.
     pub cache: FoldCache,
     /// The newest dispatches of all sessions.
     pub feed: Arc<Feed>,
-    /// The request to stop.
+    /// Request to stop the process.
     pub shutdown: Shutdown,
-    /// How long a running turn may go on after that.
+    /// Time that a running turn may take after the request to stop.
     pub drain: Duration,
     era: tokio::sync::Mutex<Option<Arc<Era>>>,
     witness: Witness,
-    /// Sessions whose cursor was void when they were looked at last, and that were not run since.
+    /// Sessions whose cursor was void at the last look, and that have not run since.
     void_cursors: Mutex<HashSet<SessionRef>>,
     settled: Mutex<Settled>,
     stopping: OnceLock<Instant>,
@@ -89,7 +89,7 @@ pub struct Broker {
     running: Mutex<HashMap<SessionRef, usize>>,
     waiting: AtomicU64,
     counter: AtomicU64,
-    /// By the settings of personas, of which there are few.
+    /// Queue policies by the settings of personas, of which there are few.
     policies: Mutex<HashMap<QueueSettings, Arc<Policy>>>,
     echo: Arc<dyn Agent>,
     nats: Arc<dyn Agent>,
@@ -97,12 +97,12 @@ pub struct Broker {
     process: Arc<dyn Agent>,
     desk: Arc<Desk>,
     hooks: Arc<Hooks>,
-    /// None where no persona asks models.
+    /// Agent of runner `llm`; none if no persona asks models.
     llm: Option<Arc<dyn Agent>>,
 }
 
 impl Broker {
-    /// The broker `instance` on `bus`.
+    /// Creates the broker `instance` on `bus`.
     #[must_use]
     pub fn new(
         bus: Bus,
@@ -155,12 +155,12 @@ impl Broker {
         }
     }
 
-    /// What holds of the streams: over the connection that stands, and since it was found last that the ledger does not know
-    /// everything; found out by whoever asks first. With every era what this broker remembers is forgotten: it may count
-    /// streams that are gone.
+    /// Returns the facts about the streams. They are read again by the first caller after a new connection, or after
+    /// a restore was detected that lost ledger records. With each new era the broker forgets its caches, which may
+    /// count streams that are gone.
     ///
     /// # Errors
-    /// [`WitnessError`] if the leader cannot be asked.
+    /// Returns [`WitnessError`] if the leader cannot be read.
     pub async fn era(&self) -> Result<Arc<Era>, WitnessError> {
         let mut era = self.era.lock().await;
         let connection = self.bus.connection_number();
@@ -188,13 +188,14 @@ impl Broker {
         Ok(found)
     }
 
-    /// The witness of the ledger.
+    /// Returns the witness of the ledger.
     #[must_use]
     pub fn ledger_witness(&self) -> Witness {
         self.witness.clone()
     }
 
-    /// Notes that the cursor of `session` is void, for the reason `why`, or holds, or its ledger was asked (`None`).
+    /// Notes that the cursor of `session` is void, for the reason `why`; `None` means that it holds or the ledger
+    /// decided.
     pub fn note_cursor(&self, session: &SessionRef, why: Option<&str>) {
         let mut void = self.void_cursors.lock().unwrap_or_else(PoisonError::into_inner);
         match why {
@@ -208,7 +209,7 @@ impl Broker {
         }
     }
 
-    /// What holds for the queues of `persona`'s sessions.
+    /// Returns the queue policy of `persona`'s sessions.
     #[must_use]
     pub fn policy(&self, persona: &str) -> Arc<Policy> {
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,14 +225,14 @@ impl Broker {
         Arc::clone(policy)
     }
 
-    /// It, with `agent` answering for everybody, whatever the personas say.
+    /// Returns the broker with `agent` for all names, in place of the personas' own agents.
     #[must_use]
     pub fn answering(mut self, agent: Arc<dyn Agent>) -> Self {
         self.instead = Some(agent);
         self
     }
 
-    /// It, knowing who is who.
+    /// Returns the broker with the persons and accounts of `identities`.
     #[must_use]
     pub fn knowing(mut self, identities: Identities) -> Self {
         let config = self.config.approvals.clone();
@@ -240,13 +241,13 @@ impl Broker {
         self
     }
 
-    /// Where approvals are kept.
+    /// Returns the store of approvals.
     #[must_use]
     pub const fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }
 
-    /// With `model` for personas that ask one.
+    /// Returns the broker with `model` for personas that ask one.
     #[must_use]
     pub fn with_model(mut self, model: SharedModel) -> Self {
         let personas = Arc::new(self.personas.clone());
@@ -254,7 +255,7 @@ impl Broker {
         self
     }
 
-    /// With the hooks of `rules` within turns.
+    /// Returns the broker with the hooks of `rules` within turns.
     #[must_use]
     pub fn with_hooks(mut self, rules: HookRules) -> Self {
         let clock = Arc::clone(&self.clock);
@@ -264,13 +265,13 @@ impl Broker {
         self
     }
 
-    /// The hooks within turns.
+    /// Returns the hooks within turns.
     #[must_use]
     pub const fn hooks(&self) -> &Arc<Hooks> {
         &self.hooks
     }
 
-    /// Who answers behind `runner`. A persona that asks a model where there is none is one whose agent is not there.
+    /// Returns the agent of `runner`. If no model is configured, the agent of a persona that asks one is absent.
     #[must_use]
     pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
         if let Some(instead) = &self.instead {
@@ -284,24 +285,24 @@ impl Broker {
         }
     }
 
-    /// A number that no append of this process had before.
+    /// Returns a number that no append of this process had before.
     #[must_use]
     pub fn next_append(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// How many claims wait for a broker, as far as was heard.
+    /// Returns the number of claims that wait for a broker, as last reported.
     #[must_use]
     pub fn claims_waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Notes how many claims wait.
+    /// Notes the number of waiting claims.
     pub fn note_waiting(&self, claims: u64) {
         self.waiting.store(claims, Ordering::Relaxed);
     }
 
-    /// What this broker has consumed of `DISPATCHES`, for the sweeper to skip.
+    /// Calls `act` with the sequences of `DISPATCHES` that this broker has consumed, which the sweeper skips.
     pub fn settled<T>(&self, act: impl FnOnce(&mut Settled) -> T) -> T {
         act(&mut self.settled.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -316,18 +317,18 @@ impl Broker {
         }
     }
 
-    /// Whether a worker here runs `session`.
+    /// Returns whether a worker of this broker runs `session`.
     #[must_use]
     pub fn runs(&self, session: &SessionRef) -> bool {
         self.lock_running().contains_key(session)
     }
 
-    /// Notes that the request to stop was heard: running turns have until [`Broker::drain`] from now.
+    /// Notes that the request to stop was received: running turns have until [`Broker::drain`] from now.
     pub fn begin_stop(&self) {
         let _ = self.stopping.set(self.clock.monotonic());
     }
 
-    /// When the request to stop was heard.
+    /// Returns the time at which the request to stop was received.
     #[must_use]
     pub fn stopping_since(&self) -> Option<Instant> {
         self.stopping.get().copied()
@@ -338,14 +339,15 @@ impl Broker {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.monotonic());
     }
 
-    /// Whether that happened lately: then a claim that came again and again says nothing about its session.
+    /// Returns whether there was trouble lately: then a claim that came again and again says nothing about its
+    /// session.
     #[must_use]
     pub fn had_trouble(&self) -> bool {
         let at = *self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         at.is_some_and(|at| self.clock.monotonic().saturating_duration_since(at) < TROUBLE_LASTS)
     }
 
-    /// Whether the session of these subject tokens is quarantined.
+    /// Returns whether the session of these subject tokens is quarantined.
     #[must_use]
     pub fn is_parked(&self, key: &str) -> bool {
         self.parked
@@ -354,7 +356,7 @@ impl Broker {
             .contains_key(key)
     }
 
-    /// Notes that the session of these subject tokens is quarantined (some) or is not; answers what was noted before.
+    /// Notes whether the session of these subject tokens is quarantined (some) or not; returns the note before.
     pub fn park(&self, key: &str, session: Option<SessionRef>) -> Option<SessionRef> {
         let mut all = self.parked.write().unwrap_or_else(PoisonError::into_inner);
         let before = match session {
@@ -370,7 +372,7 @@ impl Broker {
     }
 }
 
-/// A session counts as run here while this lives.
+/// Guard that counts a session as run here while it lives.
 #[derive(Debug)]
 pub struct RunningGuard {
     broker: Arc<Broker>,

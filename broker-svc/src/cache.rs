@@ -1,8 +1,8 @@
-//! Folds of the sessions run last, so that the next turn reads no ledger.
+//! Folds of the sessions that ran last, so that the next turn reads no ledger.
 //!
-//! A fold may be stale: another broker may have run the session since. Nobody needs to find that out beforehand,
-//! because every append names the last sequence that it builds on, and a stale one is refused. A cursor only ever
-//! grows, so what a stale cursor covers is covered.
+//! A fold may be stale: another broker may have run the session since. This need not be checked beforehand, because
+//! every append names the last sequence that it builds on, and a stale one is refused. A cursor only ever grows, so
+//! everything that a stale cursor covers is covered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -12,23 +12,23 @@ use ulid::Ulid;
 
 use crate::fold::Fold;
 
-/// Memory that cached folds may take, bytes (an estimate).
+/// Maximum memory of the cached folds, bytes (an estimate).
 const MAX_CACHE_BYTES: usize = 64 * 1_024 * 1_024;
 
-/// A session as its last owner here left it.
+/// A session as its last owner on this broker left it.
 #[derive(Debug, Clone, Default)]
 pub struct Remembered {
-    /// Its fold.
+    /// Fold of the session.
     pub fold: Fold,
-    /// Turns whose replies are published, which the ledger does not say yet.
+    /// Turns whose replies are published, but not noted in the ledger yet.
     pub published: Vec<Ulid>,
-    /// The era in which its cursor was found to hold; 0 = in none.
+    /// Number of the era in which its cursor was found to hold; 0 = in none.
     pub era: u64,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Boxed: a table has room for more than it holds.
+    /// Boxed, because a table has room for more entries than it holds.
     entries: HashMap<SessionRef, (u64, usize, Box<Remembered>)>,
     by_age: BTreeMap<u64, SessionRef>,
     bytes: usize,
@@ -44,7 +44,7 @@ impl Inner {
     }
 }
 
-/// The folds, bounded in number and memory; the one unused longest goes first.
+/// The folds, bounded in number and memory; the one unused longest is removed first.
 #[derive(Debug)]
 pub struct FoldCache {
     capacity: usize,
@@ -52,7 +52,7 @@ pub struct FoldCache {
 }
 
 impl FoldCache {
-    /// A cache of at most `capacity` folds.
+    /// Creates a cache of at most `capacity` folds.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -61,18 +61,18 @@ impl FoldCache {
         }
     }
 
-    /// Takes a session's fold out: while somebody works with it, it is nowhere else.
+    /// Takes a session's fold out: while a worker uses it, it is nowhere else.
     #[must_use]
     pub fn take(&self, session: &SessionRef) -> Option<Remembered> {
         self.lock().remove(session)
     }
 
-    /// Takes all of them out.
+    /// Removes all folds.
     pub fn clear(&self) {
         *self.lock() = Inner::default();
     }
 
-    /// Puts a session's fold in.
+    /// Stores a session's fold.
     pub fn put(&self, session: SessionRef, remembered: Remembered) {
         let weight = remembered.fold.weight();
         let mut inner = self.lock();
@@ -91,8 +91,8 @@ impl FoldCache {
         }
     }
 
-    /// Whether it is known that the session has consumed everything through `sequence`, and that nobody is owed an
-    /// answer for its intents.
+    /// Returns whether the session is known to have consumed everything through `sequence`, and to have no unanswered
+    /// intents.
     #[must_use]
     pub fn covers(&self, session: &SessionRef, sequence: u64) -> bool {
         self.lock()

@@ -1,6 +1,6 @@
-//! Programs that the broker starts: what they keep of its environment, how much they are heard, and how all of them end.
+//! Programs that the broker starts: their environment, the part of their output that is kept, and their end.
 //!
-//! They end with the broker, however that ends: `nexus-tether` stands between, and kills them once nobody holds its input.
+//! They end with the broker, however it ends: `nexus-tether` runs them, and kills them once its input is closed.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,32 +14,32 @@ use tokio::process::{Child, Command};
 
 use crate::walls;
 
-/// What an operator's program keeps of our environment.
+/// Environment variables that an operator's program inherits.
 pub const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];
 
-/// The launcher, beside our own program or one directory above it.
+/// Name of the launcher, beside our own program or one directory above it.
 const TETHER: &str = "nexus-tether";
 
-/// What of a program's input it is given.
+/// Part of the launcher's input that the program gets.
 #[derive(Debug, Clone, Copy)]
 pub enum Handed {
-    /// So many bytes, then its end.
+    /// This many bytes, then the end of input.
     Bytes(usize),
-    /// Everything.
+    /// All input, without an end of its own.
     All,
 }
 
 /// A program to be started, in a process group of its own and with its three pipes.
 #[derive(Debug)]
 pub struct Tethered {
-    /// It.
+    /// The command to start.
     pub command: Command,
-    /// Whether its input must be held open as long as it is to run; else the input's end is for the caller to make.
+    /// Whether the input must be held open as long as the program runs; else the caller must close it.
     pub is_held: bool,
 }
 
 impl Tethered {
-    /// `program`, which is given `handed` of its input.
+    /// Creates a command for `program`, which gets the part `handed` of its input.
     #[must_use]
     pub fn new(program: &str, handed: Handed) -> Self {
         let tether = tether().filter(|_| is_there(program));
@@ -76,7 +76,7 @@ impl Tethered {
     }
 }
 
-/// Where the launcher is; without it a program outlives a broker that is killed.
+/// Returns the path of the launcher; without it a program outlives a broker that is killed.
 fn tether() -> Option<PathBuf> {
     static FOUND: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         let program = std::env::current_exe().ok()?;
@@ -97,7 +97,7 @@ fn tether() -> Option<PathBuf> {
     FOUND.clone()
 }
 
-/// Whether `program` is found: what is not is told of best by whoever tries to start it.
+/// Returns whether `program` is found. A missing one is started directly, because that gives the best error.
 fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return true;
@@ -106,7 +106,7 @@ fn is_there(program: &str) -> bool {
     std::env::split_paths(&path.unwrap_or_default()).any(|directory| directory.join(program).is_file())
 }
 
-/// Hands the variables `names` on to `command`, where we have them.
+/// Sets the variables `names` of our environment, as far as they exist, for `command`.
 pub fn keep(command: &mut Command, names: &[&str]) {
     for name in names {
         if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
@@ -115,12 +115,12 @@ pub fn keep(command: &mut Command, names: &[&str]) {
     }
 }
 
-/// A process group that ends with this.
+/// A process group that is killed when this is dropped.
 #[derive(Debug)]
 pub struct Group(Option<Pid>);
 
 impl Group {
-    /// The group that `child` leads: it was started with a process group of its own.
+    /// Returns the group that `child` leads; it was started with a process group of its own.
     #[must_use]
     pub fn led_by(child: &Child) -> Self {
         Self(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
@@ -132,13 +132,13 @@ impl Drop for Group {
         if let Some(leader) = self.0.take()
             && let Err(error) = kill_process_group(leader, Signal::KILL)
         {
-            // It has ended, and nobody of it is left.
+            // The group has ended already, with all its processes.
             tracing::debug!(?leader, %error, "failed to kill a process group");
         }
     }
 }
 
-/// The first `most` bytes that come out of `output`; the rest is read and forgotten, so that its writer is not held up.
+/// Reads the first `most` bytes of `output`; the rest is read and discarded, so that its writer is not blocked.
 pub async fn heard(mut output: impl AsyncRead + Unpin, most: u64) -> String {
     let mut kept = Vec::new();
     let _ = (&mut output).take(most).read_to_end(&mut kept).await;

@@ -1,7 +1,7 @@
-//! Claims: pulled for free slots, kept alive while they are worked on, never spoken of past their deadline.
+//! Claims: pulled for free slots, kept alive while they are worked on, and never acknowledged past their deadline.
 //!
-//! A claim is asked for only where a slot is kept for it, so that none lies here while others could work on it. It
-//! counts as received when it can at the latest have been sent.
+//! A claim is requested only if a slot is reserved for it, so that no claim lies here while other brokers could work
+//! on it. A claim counts as received at the last time at which none was on its way, as far as was seen.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,15 +24,15 @@ use crate::quarantine::{self, Trial};
 use crate::slot::Slot;
 use crate::worker::{self, Claimed};
 
-/// How often a held claim shows that its holder lives.
+/// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// Claims asked for at once, at most.
+/// Maximum number of claims requested at once.
 const MAX_BATCH: usize = 64;
-/// How old a claim may be when its work begins; an older one is left to the ack wait.
+/// Maximum age of a claim when its work begins; an older one is left to the ack wait.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Runs claimed sessions until the process is asked to stop and the running ones are done or handed back. `tell` hears
-/// whether claims can be asked for.
+/// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called
+/// with whether claims can be requested.
 pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>)) {
     let mut source = Source::new(Arc::clone(broker));
     let mut workers = JoinSet::new();
@@ -63,15 +63,15 @@ struct Taken {
     places: Arc<Semaphore>,
 }
 
-/// The claims, asked for as slots are free.
+/// Source of claims, which are requested as slots become free.
 struct Source {
     broker: Arc<Broker>,
     claims: Fetcher,
     slots: Arc<Semaphore>,
     places: Arc<Semaphore>,
-    /// Slots kept for what was asked for and has not come yet.
+    /// Slots reserved for requested claims that have not come yet.
     kept: Option<OwnedSemaphorePermit>,
-    /// When nothing was on its way to us, as far as was last seen.
+    /// Last time at which no claim was on its way to us.
     empty_at: Instant,
 }
 
@@ -123,7 +123,7 @@ impl Source {
         }
     }
 
-    /// Waits for a free slot, then asks for as many claims as there are.
+    /// Waits for a free slot, then requests as many claims as there are free slots.
     async fn ask(&mut self) -> Result<(), ConsumeError> {
         self.kept = None;
         let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
@@ -142,7 +142,7 @@ impl Source {
         Ok(())
     }
 
-    /// Gives what lies in the buffer to other brokers at once.
+    /// Hands buffered claims back, so that other brokers get them at once.
     async fn hand_back(&mut self) {
         while let Some(Some(incoming)) = self.claims.next().now_or_never() {
             incoming.nak(None).await;
@@ -184,7 +184,8 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
     }
 }
 
-/// Which session a claim names; one that names none, or another than its subject, goes to the dead letters.
+/// Returns the session that a claim names; a claim that names none, or another than its subject, becomes a dead
+/// letter.
 async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionRef)> {
     let fault = match incoming.decode::<Claim>() {
         Ok(claim) if subject::claim(&claim.session) == incoming.subject => {
@@ -214,7 +215,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
     None
 }
 
-/// Says whether the session was run to its release.
+/// Runs the session of a claim. Returns whether it was run to its release.
 async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef, slot: Slot) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
@@ -272,12 +273,12 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
     false
 }
 
-/// Shows signs of life while the claim is held. Never ends by itself: a deadline that passes is found out by the
-/// worker before its next effect, at a point where it can stop.
+/// Sends signs of life while the claim is held. The future never ends by itself: the worker detects a passed deadline
+/// before its next effect, at a point where it can stop.
 async fn show_life(broker: &Broker, incoming: &Incoming, hold: &Hold) -> std::convert::Infallible {
     loop {
         pause(PROGRESS_EVERY).await;
-        // Away from the server a sign of life would lie in a buffer, and arrive when it is none.
+        // Without a connection a sign of life would lie in a buffer, and arrive after the deadline.
         if hold.is_live() && broker.bus.is_connected() {
             let before = hold.before();
             incoming.progress().await;

@@ -1,7 +1,8 @@
-//! Compaction: when a session's history outgrows what a persona sends along, a summary stands for its beginning. *Pure.*
+//! Compaction: when a session's history outgrows the persona's request limits, a summary replaces its beginning.
+//! *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §4. The ledger keeps everything; only the context is shorter. The summary is made
-//! of the turns' first words, so that it costs nothing and is the same whoever makes it.
+//! Source: `docs/design/sessions.md` §4. The ledger keeps everything; only the context is shorter. The summary is
+//! made of the turns' first words, so that it costs nothing and is the same on every broker.
 
 use shared::model::ledger::LedgerEntry;
 
@@ -10,14 +11,15 @@ use crate::message_text::shortened;
 use crate::personas::Limits;
 use crate::personas::{TOKEN_BYTES, tokens_of};
 
-/// Longest line about one side of a turn, bytes.
+/// Maximum length of a line about one side of a turn, bytes.
 const LINE_BYTES: usize = 160;
-/// Longest summary, bytes; the oldest lines go first.
+/// Maximum length of a summary, bytes; the oldest lines are removed first.
 pub const SUMMARY_BYTES: usize = 8 * 1_024;
-/// Turns that are not summarised where there is room: what was said last is needed word by word.
+/// Number of newest turns that are not summarized if there is room: the last texts are needed word by word.
 const KEEP_TURNS: usize = 4;
 
-/// The entry that shortens the history of `fold`, where it is longer than `limits` send along: the older half goes.
+/// Returns the entry that shortens the history of `fold`, if it is longer than `limits` allow: the older half is
+/// summarized.
 #[must_use]
 pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
     let size = |exchange: &Exchange| tokens_of(&exchange.user) + tokens_of(&exchange.agent);
@@ -33,7 +35,7 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
     let is_long = |left: usize, going: usize| {
         let keeps_few = turns - going <= KEEP_TURNS;
         let wanted = left > limits.history_tokens / 2 || turns - going > limits.history_turns / 2;
-        // Else the fold forgets it with the turn that begins, without a word.
+        // Otherwise the fold would forget it when the turn begins, without a summary.
         let must = left > MAX_SENT_HISTORY / TOKEN_BYTES && turns - going > 1;
         must || !keeps_few && wanted
     };

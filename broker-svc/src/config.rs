@@ -12,57 +12,58 @@ use shared::wire::topology::CLAIM_ACK_WAIT;
 /// Name of this service in dead letters.
 pub const SERVICE: &str = "broker-svc";
 
-/// Section `[broker]`.
+/// Settings of section `[broker]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BrokerConfig {
-    /// Sessions run at once.
+    /// Maximum number of sessions that run at once.
     pub max_active_turns: usize,
-    /// Turns after which a session is given back where others wait.
+    /// Number of turns after which a session is given back if others wait.
     pub fairness_turns: u32,
-    /// Milliseconds after which a session is given back where others wait.
+    /// Time after which a session is given back if others wait, milliseconds.
     pub fairness_ms: u64,
-    /// How long a claim is ours without a sign of life, milliseconds. The topology's `broker` consumer says the same.
+    /// Time that a claim is held without a sign of life, milliseconds. The topology's `broker` consumer has the same
+    /// value.
     pub ack_wait_ms: u64,
-    /// Folds kept in memory, of the sessions run last.
+    /// Maximum number of folds kept in memory, of the sessions that ran last.
     pub fold_cache: usize,
-    /// How often the sweeper walks, milliseconds.
+    /// Interval of the sweeper's walks, milliseconds.
     pub sweep_interval_ms: u64,
-    /// How old a dispatch is before the sweeper looks at its session, milliseconds.
+    /// Minimum age of a dispatch before the sweeper looks at its session, milliseconds.
     pub sweep_age_ms: u64,
-    /// Waits between two questions to a remote agent that did not answer. Its number of attempts does not count:
-    /// the persona's limits end the turn.
+    /// Waits between two questions to a remote agent that did not answer. The number of attempts has no effect: the
+    /// persona's limits end the turn.
     pub agent_retry: Schedule,
-    /// Queue settings of sessions for which neither the hook, the session, the channel nor the persona says otherwise.
+    /// Queue settings of sessions for which neither the hook, the session, the channel nor the persona has any.
     pub queue: QueueSettings,
     /// Queue settings by channel.
     pub queue_by_channel: BTreeMap<String, QueueSettings>,
-    /// Directories and files that programs of agents, command hooks and MCP servers can neither read nor change, beside the
-    /// run directory and the files of secrets that the broker itself reads: where tokens, keys and passwords lie.
+    /// Directories and files with tokens, keys and passwords that programs of agents, command hooks and MCP servers
+    /// can neither read nor change, beside the run directory and the files of secrets that the broker itself reads.
     pub hidden: Vec<String>,
-    /// Approvals.
+    /// Settings of approvals.
     pub approvals: ApprovalsConfig,
 }
 
-/// Section `[broker.approvals]`.
+/// Settings of section `[broker.approvals]`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ApprovalsConfig {
-    /// Where persons get the cards that they may decide: the person's id in `identities.yaml` → channel, account, peer.
-    /// Without a place of their own the card stands in the conversation that waits alone.
+    /// Destinations of the cards that persons may decide: the person's id in `identities.yaml` → channel, account,
+    /// peer. For a person without a destination, the card is only in the conversation that waits.
     pub places: BTreeMap<String, DeliveryContext>,
-    /// Links on the cards that go to those places; none = no links.
+    /// Links on the cards that go to those destinations; none = no links.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkConfig>,
 }
 
-/// Section `[broker.approvals.link]`.
+/// Settings of section `[broker.approvals.link]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// Where adapter-svc is reached: `https://nexus.example`.
+    /// Address of adapter-svc for people: `https://nexus.example`.
     pub base: String,
-    /// What signs them; `adapter.approvals.link_secret` is the same.
+    /// Secret that signs the links; `adapter.approvals.link_secret` is the same.
     pub secret: Secret,
 }
 
@@ -91,7 +92,7 @@ impl Default for BrokerConfig {
 }
 
 impl BrokerConfig {
-    /// Semantic faults, each `key: what is expected`.
+    /// Returns the semantic faults, each `key: expectation`.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -131,7 +132,7 @@ impl BrokerConfig {
         faults
     }
 
-    /// What is sound and nevertheless weaker than it should be, each as `key: why`.
+    /// Returns valid settings that are weaker than they should be, each as `key: why`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let link = self.approvals.link.as_ref();

@@ -1,4 +1,4 @@
-//! What an agent is asked: prompt, history and message of one turn. *Pure.*
+//! The request to an agent: prompt, history and message of one turn. *Pure.*
 //!
 //! Source: `docs/design/sessions.md` §5; seed 001 §5.
 
@@ -14,25 +14,25 @@ use crate::session::Pending;
 use crate::turn::Turn;
 use shared::model::permission::permitted;
 
-/// Longest message that is put into a running turn, bytes; the rest is cut.
+/// Maximum length of a message that is put into a running turn, bytes; the rest is cut.
 const MAX_STEERED_TEXT: usize = 64 * 1_024;
-/// Longest line about a dispatch that was dropped for want of room, characters.
+/// Maximum length of a line about a dispatch that was dropped for want of room, characters.
 const MAX_NOTE_CHARS: usize = 160;
-/// Longest name of a sender on such a line, characters.
+/// Maximum length of a sender's name on such a line, characters.
 const MAX_NOTE_FROM_CHARS: usize = 40;
 
-/// What every question is assembled from beside its dispatch.
+/// Input of every request besides its dispatches.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting<'a> {
-    /// Who answers.
+    /// Persona that answers.
     pub persona: &'a Persona,
-    /// Every tool there is.
+    /// All tools that exist for the persona.
     pub tools: &'a [ToolDescription],
-    /// Presets of tools by level.
+    /// Presets of tools by permission level.
     pub presets: &'a PermissionPresets,
 }
 
-/// The question of `turn`, which answers `pendings`, in the session that folds to `fold`, asked at `now`.
+/// Returns the request of `turn`, which answers `pendings`, in the session that folds to `fold`, at `now`.
 #[must_use]
 pub fn assemble(
     setting: Setting<'_>,
@@ -50,7 +50,7 @@ pub fn assemble(
     messages.extend(pendings.iter().map(|pending| ChatMessage {
         role: Role::User,
         content: match pending.stranger() {
-            // Of several messages each says whose it is; of one the prompt does.
+            // Each of several messages names its sender; for a single message the prompt does.
             Some(from) if pendings.len() > 1 => as_data(from, &pending.dispatch.message.content),
             Some(_) | None => pending.dispatch.message.content.clone(),
         },
@@ -119,13 +119,13 @@ fn system_prompt(
     sections.join("\n\n")
 }
 
-/// The section `head` about `notes`, if there are any.
+/// Returns the section `head` with `notes`, if there are any.
 fn listed(head: &str, notes: &[String]) -> Option<String> {
     let lines: Vec<String> = notes.iter().map(|note| format!("\n- {note}")).collect();
     (!lines.is_empty()).then(|| format!("{head}{}", lines.concat()))
 }
 
-/// Who of the senders is not the owner: what they say is data.
+/// Returns the section about senders other than the owner: their messages are data.
 fn trust(pendings: &[Pending]) -> Option<String> {
     let mut strangers: Vec<String> = Vec::new();
     for from in pendings.iter().filter_map(Pending::stranger) {
@@ -146,7 +146,8 @@ fn trust(pendings: &[Pending]) -> Option<String> {
     })
 }
 
-/// What a message says that is put into a running turn: one that is not the owner's is marked as data.
+/// Returns the text of a message that is put into a running turn: a message that is not the owner's is marked as
+/// data.
 #[must_use]
 pub fn steered(pending: &Pending) -> String {
     let message = &pending.dispatch.message;
@@ -157,7 +158,7 @@ pub fn steered(pending: &Pending) -> String {
     }
 }
 
-/// One line about a dispatch that was dropped for want of room; one that is not the owner's says so.
+/// Returns one line about a dispatch that was dropped for want of room; it says if the message is not the owner's.
 #[must_use]
 pub fn dropped_line(pending: &Pending) -> String {
     let said = pending.dispatch.message.content.split_whitespace();
@@ -181,7 +182,7 @@ fn instant(now: UnixMillis, zone: &str) -> Option<String> {
     }
 }
 
-/// The newest whole turns that fit into the persona's bounds, oldest first.
+/// Returns the newest whole turns that fit into the persona's limits, oldest first.
 fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
     let mut left = limits.history_tokens;
     let mut first = fold.history.len();

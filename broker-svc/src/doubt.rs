@@ -1,11 +1,13 @@
-//! Dispatches of which a session's cursor cannot tell whether they were handled: the record is asked.
+//! Dispatches for which a session's cursor cannot tell whether they were handled: the record decides.
 //!
-//! Three things raise a doubt. The cursor names a message that `DISPATCHES` does not have any more: then the ledger says
-//! what was consumed. An event is no newer than what the session has handled, and not young: a hook replica that was
-//! stopped, or evaluates again after a restore, may have published its dispatch a second time, behind the server's
-//! duplicate window (or says itself that it may come a second time); then the session's own subject says whether an earlier message has the id. The ledger is older than
-//! it was: then what arrived before is neither done nor undone. A dispatch is held; an order for the moment in which it was
-//! given (reset, abort, interrupt) is not carried out and has a dead letter; any other changes nothing when it is carried out again.
+//! Three things raise a doubt. First, the cursor names a message that `DISPATCHES` does not have any more: then the
+//! ledger says which dispatches were consumed. Second, an event is no newer than those that the session has handled,
+//! and not young: a hook replica that was stopped, or evaluates again after a restore, may have published its
+//! dispatch a second time, outside the server's duplicate window (or the message itself says that it may be a
+//! repetition); then the session's own subject says whether an earlier message has the id. Third, the ledger was
+//! restored to an older state: then it is unknown whether earlier arrivals were handled. A dispatch is held. An order
+//! for the moment in which it was given (reset, abort, interrupt) is not carried out and becomes a dead letter; any
+//! other order changes nothing when it is repeated.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,29 +30,29 @@ use crate::inbox::Bad;
 use crate::owner::stretch;
 use crate::session::{Arrival, Pending, Placed};
 
-/// A message with the id of one that is younger than this when it arrives, milliseconds, was refused by the server's
-/// duplicate window (120 s); sources' clocks may be ahead by the rest.
+/// Age below which a repeated message id was refused by the server's duplicate window (120 s), milliseconds; clocks
+/// of sources may be ahead by the rest.
 const YOUNG_MS: i64 = 30_000;
-/// How far the clocks of sources, brokers and servers may be apart, milliseconds.
+/// Maximum difference between the clocks of sources, brokers and servers, milliseconds.
 const SKEW_MS: i64 = 600_000;
-/// Messages read at once.
+/// Number of messages read at once.
 const PAGE: usize = 256;
 
-/// What became of a dispatch in doubt.
+/// Result for a dispatch in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// The ledger has consumed it.
     Consumed,
     /// An earlier message has its id.
     Repeated,
-    /// Nobody can tell.
+    /// It cannot be known whether it was handled.
     Unknown,
 }
 
-/// What was found out about a session while it is held by its owner.
+/// Results about a session while its owner holds it.
 #[derive(Debug, Default)]
 pub struct Doubts {
-    /// The cursor is void: it counts a stream that is gone.
+    /// Whether the cursor is void, because it counts a stream that is gone.
     pub is_void: bool,
     /// Ids that the ledger has consumed since a time.
     consumed: Option<(UnixMillis, HashSet<Ulid>)>,
@@ -65,11 +67,11 @@ struct Copies {
     first: HashMap<String, u64>,
 }
 
-/// Whether the newest message that the cursor of `remembered` counts is the one that `DISPATCHES` has there; asked once an
-/// era.
+/// Returns whether the newest message that the cursor of `remembered` counts is the one that `DISPATCHES` has at that
+/// sequence; checked once in each era.
 ///
 /// # Errors
-/// [`ReadStreamError`] if the leader cannot be asked.
+/// Returns [`ReadStreamError`] if the leader cannot be read.
 pub async fn is_sound(
     broker: &Broker,
     era: &Era,
@@ -116,10 +118,10 @@ pub async fn is_sound(
 }
 
 impl Doubts {
-    /// What `arrival` is, where that is in doubt; none = it is new.
+    /// Returns the state of `arrival` if it is in doubt; `None` if it is new.
     ///
     /// # Errors
-    /// [`RunSessionError`] if the record cannot be asked.
+    /// Returns [`RunSessionError`] if the record cannot be read.
     pub async fn of(
         &mut self,
         broker: &Broker,
@@ -131,7 +133,7 @@ impl Doubts {
         let (id, arrived) = match arrival {
             Arrival::Dispatch(pending) => (pending.dispatch.id, pending.arrived),
             Arrival::Order(placed) => (placed.order.id, placed.arrived),
-            // What was decided is told by the approval itself.
+            // The approval itself tells the decision.
             Arrival::Decision(_) => return Ok(None),
         };
 
@@ -158,7 +160,7 @@ impl Doubts {
             return Ok(Some(Doubt::Repeated));
         }
 
-        // The first one may be gone by age; the ledger keeps what it has consumed.
+        // The first message may be gone by age; the ledger keeps the ids that it has consumed.
         let is_known = self.is_void || is_older;
         if !is_known && self.is_consumed(broker, session, id, made).await? {
             return Ok(Some(Doubt::Consumed));
@@ -167,9 +169,9 @@ impl Doubts {
         Ok(None)
     }
 
-    /// Whether an earlier message may have `pending`'s id.
+    /// Returns whether an earlier message may have `pending`'s id.
     fn may_be_copy(&self, pending: &Pending, cursor: &Cursor) -> bool {
-        // Of its event, which it shares with a repetition that is evaluated much later.
+        // The age counts from the event, which the dispatch shares with a repetition that is evaluated much later.
         let age = pending.arrived.since(first_made(pending));
         let is_young = (0..YOUNG_MS).contains(&age);
         let is_past = self.is_void || pending.dispatch.event_seq <= cursor.event_seq;
@@ -217,7 +219,7 @@ impl Doubts {
 }
 
 impl Copies {
-    /// Reads on to the message before `sequence`.
+    /// Reads on up to the message before `sequence`.
     async fn read_to(&mut self, broker: &Broker, session: &SessionRef, sequence: u64) -> Result<(), ReadStreamError> {
         let subject = subject::dispatch(session);
         while self.through + 1 < sequence {
@@ -226,7 +228,7 @@ impl Copies {
                 through => broker.bus.history(DISPATCHES, &subject, through + 1, PAGE).await?,
             };
             for stored in &page {
-                // One that was lost and published again has a message id that ends with its own.
+                // A dispatch that was lost and published again has a message id that ends with its own id.
                 let id = stored.headers.get(MSG_ID).and_then(|id| id.rsplit(':').next());
                 if let Some(id) = id {
                     self.first.entry(id.to_owned()).or_insert(stored.sequence);
@@ -243,17 +245,17 @@ impl Copies {
     }
 }
 
-/// When the event of the dispatch `id` was received, or up to an hour before: nothing came of it sooner.
+/// Returns a time at most an hour before the event of the dispatch `id` was received: no dispatch of it is older.
 fn made_at(id: Ulid) -> UnixMillis {
     UnixMillis(i64::try_from(id.timestamp_ms()).unwrap_or(i64::MAX))
 }
 
-/// The earliest time at which `pending` may have been made for the first time.
+/// Returns the earliest time at which `pending` may have been made for the first time.
 fn first_made(pending: &Pending) -> UnixMillis {
     made_at(pending.dispatch.id).min(pending.dispatch.timestamp)
 }
 
-/// Ids of everything that `session`'s ledger has consumed since `since`, and perhaps of older ones.
+/// Returns the ids of all dispatches that `session`'s ledger has consumed since `since`, and perhaps of older ones.
 async fn consumed_since(
     broker: &Broker,
     session: &SessionRef,
@@ -275,14 +277,14 @@ async fn consumed_since(
     }
 }
 
-/// Holds `pending`, of which the ledger cannot tell whether it was run.
+/// Holds `pending`, for which the ledger cannot tell whether it was run.
 ///
 /// # Errors
-/// [`RunSessionError`] if it cannot be stored.
+/// Returns [`RunSessionError`] if it cannot be stored.
 pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending) -> Result<HeldUntil, RunSessionError> {
     let stored: Option<Stored> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
     let Some(stored) = stored else {
-        // Dropped by age meanwhile.
+        // The message was removed by age meanwhile.
         return Ok(HeldUntil::Skip);
     };
 
@@ -306,13 +308,13 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
     Ok(broker.bus.hold(&held).await?)
 }
 
-/// Puts the order `placed` to the dead letters: the ledger cannot tell whether it was carried out.
+/// Stores the order `placed` as a dead letter, because the ledger cannot tell whether it was carried out.
 ///
 /// # Errors
-/// [`RunSessionError`] if the letter cannot be stored.
+/// Returns [`RunSessionError`] if the dead letter cannot be stored.
 pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &Placed) -> Result<(), RunSessionError> {
     let Some(stored) = broker.bus.at_sequence(DISPATCHES, placed.sequence).await? else {
-        // Dropped by age meanwhile.
+        // The message was removed by age meanwhile.
         return Ok(());
     };
 
@@ -340,13 +342,13 @@ mod tests {
 
     use super::*;
 
-    /// Whether a dispatch of event 7 that came `age_ms` after it was made may be a copy, to a session that has handled
-    /// events up to `handled`.
+    /// Returns whether a dispatch of event 7 that came `age_ms` after it was made may be a copy, for a session that
+    /// has handled events up to `handled`.
     fn check(age_ms: i64, handled: u64, is_void: bool) -> bool {
         check_of(age_ms, handled, is_void, false)
     }
 
-    /// The same of one whose message says that it may have come before, or not.
+    /// Does the same for a message that says, or does not say, that it may be a repetition.
     fn check_of(age_ms: i64, handled: u64, is_void: bool, is_repeated: bool) -> bool {
         let event = EventId::parse("test:7").expect("an id");
         let session = SessionRef {

@@ -1,4 +1,4 @@
-//! Why a session's owner stops before it is done. One place says what follows.
+//! Reasons why a session's owner stops before it is done, and what follows from each.
 
 use shared::bus::ledger::AppendLedgerError;
 use shared::bus::{HoldError, PublishError, ReadStreamError, WitnessError};
@@ -6,43 +6,43 @@ use shared::wire::envelope::DecodeError;
 
 use crate::approval::desk::KeepApprovalError;
 
-/// A session could not be run to its end.
+/// Error that kept a session from being run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunSessionError {
-    /// The claim's deadline passed: somebody else may own the session.
+    /// The claim's deadline passed: another broker may own the session.
     #[error("the claim's deadline has passed")]
     Stale,
-    /// Somebody else appended to the ledger since we read it.
+    /// Another owner appended to the ledger since it was read.
     #[error("another broker owns the session now")]
     FenceLost,
-    /// The process is asked to stop and the turn would take longer than it may.
+    /// The process must stop and the turn would take longer than it may.
     #[error("the turn was released")]
     HandBack,
     /// The ledger holds an entry that this release cannot read.
     #[error("malformed ledger entry {sequence}")]
     BadLedger {
-        /// Its sequence in `LEDGER`.
+        /// Sequence of the record in `LEDGER`.
         sequence: u64,
-        /// What is wrong with it.
+        /// Reason why it cannot be decoded.
         #[source]
         source: DecodeError,
     },
-    /// The ledger was not written, or nobody knows.
+    /// The ledger was not written, or it is unknown whether it was.
     #[error("failed to write the ledger")]
     Append(#[source] AppendLedgerError),
-    /// A stream was not read.
+    /// A stream could not be read.
     #[error("failed to read a stream")]
     Read(#[from] ReadStreamError),
-    /// A message was not published.
+    /// A message could not be published.
     #[error("failed to publish a message")]
     Publish(#[from] PublishError),
-    /// An approval was not kept.
+    /// An approval could not be stored.
     #[error("failed to store an approval")]
     Approval(#[from] KeepApprovalError),
-    /// How far the ledger had come could not be asked or noted.
+    /// The position of the ledger could not be read or noted.
     #[error("failed to read the ledger's witness")]
     Witness(#[from] WitnessError),
-    /// What nobody can tell to be done was not held.
+    /// A message with unknown state could not be held.
     #[error("failed to hold a dispatch")]
     Hold(#[from] HoldError),
 }
@@ -59,7 +59,7 @@ impl From<AppendLedgerError> for RunSessionError {
 }
 
 impl RunSessionError {
-    /// Whether a record is larger than one can be: it is not written, and would not be the next time.
+    /// Returns whether a record is larger than possible: it was not written, and would not be the next time.
     #[must_use]
     pub const fn is_too_large(&self) -> bool {
         matches!(
@@ -71,7 +71,7 @@ impl RunSessionError {
         )
     }
 
-    /// Whether the server did not answer as it should, which says nothing about the session.
+    /// Returns whether the cause is the server's failure, which says nothing about the session.
     #[must_use]
     pub const fn is_the_servers(&self) -> bool {
         match self {

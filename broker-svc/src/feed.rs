@@ -1,4 +1,4 @@
-//! Feeds the window: every broker reads `DISPATCHES` once, in order, whoever its sessions are.
+//! Feeds the window: every broker reads `DISPATCHES` once, in order, for all sessions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use crate::window::Window;
 
-/// Wait before reading is begun again after it could not begin.
+/// Wait before reading is started again after it could not start.
 const BEGIN_AGAIN: Duration = Duration::from_millis(200);
 
-/// The window and who waits for it.
+/// The window, and a signal for tasks that wait for it.
 #[derive(Debug)]
 pub struct Feed {
     window: Mutex<Window>,
@@ -31,12 +31,12 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// Asks the window.
+    /// Calls `ask` with the window.
     pub fn window<T>(&self, ask: impl FnOnce(&mut Window) -> T) -> T {
         ask(&mut self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until the window has come to `sequence`, at most `patience`. Says whether it has.
+    /// Waits at most `patience` until the window has reached `sequence`. Returns whether it has.
     pub async fn reached(&self, sequence: u64, patience: Duration) -> bool {
         let mut through = self.through.subscribe();
         tokio::select! {
@@ -63,7 +63,7 @@ pub async fn serve(feed: Arc<Feed>, bus: Bus, stop: Shutdown) {
     loop {
         let message = tokio::select! {
             () = stop.requested() => return,
-            // The stream may be another one now: what the window holds was of the former.
+            // The stream may be another one now: the window's messages belong to the former one.
             () = connections.stands_anew() => {
                 connections.begin();
                 messages = tokio::select! {

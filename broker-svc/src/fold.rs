@@ -1,7 +1,7 @@
-//! The fold: what the entries of a session's ledger add up to. The fold *is* the session. *Pure.*
+//! The fold: the state that the entries of a session's ledger add up to. The fold *is* the session. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §3. `fold(all) == fold(checkpoint + tail)` holds because everything that the fold
-//! forgets (old turns of the history, old dispatch ids) it forgets by its own content alone.
+//! Source: `docs/design/sessions.md` §3. `fold(all) == fold(checkpoint + tail)` holds because the fold forgets old
+//! turns of the history and old dispatch ids by its own content alone.
 
 mod history;
 mod intents;
@@ -29,64 +29,65 @@ pub use self::replies::ReplyOutbox;
 use crate::turn::journal::{Awaited, Running, sum};
 use crate::turn::used::{Stamp, UsedTime};
 
-/// Entries between two checkpoints.
+/// Number of entries between two checkpoints.
 pub const CHECKPOINT_EVERY: u32 = 256;
-/// Largest fold of a checkpoint, bytes of JSON: beside it the record's own entries find room. A larger one waits
-/// until the turn is over whose long journal it holds.
+/// Largest fold in a checkpoint, bytes of JSON; the record's own entries need the rest of the room. A larger fold
+/// waits until the turn with the long journal is over.
 pub const MAX_CHECKPOINT_BYTES: usize = 1_024 * 1_024;
-/// Dispatch ids remembered, so that one published again outside of the server's window is not run again.
+/// Number of remembered dispatch ids, so that a dispatch published again outside the server's window is not run
+/// again.
 pub const RECENT_DISPATCHES: usize = 1_024;
-/// Reminders remembered as having come.
+/// Maximum number of reminders remembered as given.
 pub const MAX_REMINDED: usize = 256;
-/// What a turn of the history takes in memory besides its texts: the entry, and two allocations.
+/// Memory that a turn of the history takes besides its texts, bytes: the entry, and two allocations.
 const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
 
-/// What a session's ledger adds up to.
+/// State that a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Fold {
-    /// The session's whole names; none before the first entry.
+    /// The session's persona and name; none before the first entry.
     pub session: Option<SessionRef>,
-    /// Ledger sequence of the last record; 0 before the first. What the next append expects.
+    /// Ledger sequence of the last record, which the next append expects; 0 before the first.
     pub last_sequence: u64,
-    /// Whose append that was.
+    /// Id of the append that wrote the last record.
     pub last_append: Option<AppendId>,
-    /// The newest ownership.
+    /// Epoch of the newest ownership.
     pub epoch: u64,
-    /// The session's newest completed turn.
+    /// Id of the session's newest completed turn.
     pub head: Option<Ulid>,
-    /// How far it has come in `DISPATCHES`.
+    /// Position of the session in `DISPATCHES`.
     pub cursor: Cursor,
-    /// The turn begun and not over.
+    /// The turn that was begun and is not over.
     pub running: Option<Running>,
-    /// Replies committed and not noted as published.
+    /// Replies that are committed and not noted as published.
     pub replies: ReplyOutbox,
     /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
     pub recent: VecDeque<Ulid>,
     /// The newest turns, oldest first, bounded by [`HISTORY_TURNS`] and [`HISTORY_BYTES`].
     pub history: VecDeque<Exchange>,
-    /// What stands for the turns before the history.
+    /// Summary that replaces the turns before the history.
     pub summary: Option<String>,
-    /// Tokens and cost over the session's life.
+    /// Tokens and cost over the whole life of the session.
     pub usage: Usage,
-    /// The model that answered last.
+    /// Name of the model that answered last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Entries since the last checkpoint.
+    /// Number of entries since the last checkpoint.
     pub since_checkpoint: u32,
-    /// When the record at hand was begun.
+    /// Time at which the current record was begun.
     pub at: UnixMillis,
-    /// How long its writer had held the session, milliseconds.
+    /// Time that the record's writer had held the session, milliseconds.
     pub held_ms: u64,
-    /// When the newest turn ended.
+    /// Time at which the newest turn ended.
     pub active_at: UnixMillis,
-    /// The session's own queue settings.
+    /// Queue settings of this session alone.
     pub queue: QueueSettings,
-    /// Lines about messages that were dropped, for the next turn's context.
+    /// Lines about dropped messages, for the next turn's context.
     pub notes: DroppedNotes,
-    /// Reminders that a session gets only once and has got; at most [`MAX_REMINDED`].
+    /// Keys of the reminders that a session gets only once and has got; at most [`MAX_REMINDED`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reminded: BTreeSet<String>,
-    /// Intents of finished turns.
+    /// Intents of the session's finished turns.
     #[serde(default, skip_serializing_if = "SessionIntents::is_empty")]
     pub intents: SessionIntents,
     /// Finished turns whose post-turn hooks have not all run.
@@ -95,13 +96,13 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// The approval that the running turn waits for, if it does.
+    /// Returns the approval that the running turn waits for, if it waits.
     #[must_use]
     pub fn awaited(&self) -> Option<&Awaited> {
         self.running.as_ref().and_then(|turn| turn.awaits.as_ref())
     }
 
-    /// Takes in the record at ledger sequence `sequence`.
+    /// Applies the record at ledger sequence `sequence`.
     pub fn apply(&mut self, sequence: u64, record: &LedgerRecord) {
         self.at = record.at;
         self.held_ms = record.held_ms;
@@ -111,13 +112,13 @@ impl Fold {
         self.appended(sequence, record.append.clone());
     }
 
-    /// Notes that the entries taken in last are at `sequence`.
+    /// Notes that the entries applied last are at `sequence`.
     pub fn appended(&mut self, sequence: u64, append: AppendId) {
         self.last_sequence = sequence;
         self.last_append = Some(append);
     }
 
-    /// Takes in one entry: each part of the state its own.
+    /// Applies one entry; each part of the state handles its own kinds.
     pub fn apply_entry(&mut self, entry: &LedgerEntry) {
         self.since_checkpoint = self.since_checkpoint.saturating_add(1);
 
@@ -181,7 +182,7 @@ impl Fold {
         }
     }
 
-    /// The session has another owner: what its turn has used is counted on.
+    /// Records that the session has another owner; the time that its turn has used goes on counting.
     fn change_owner(&mut self, epoch: u64) {
         self.epoch = epoch;
         let now = self.stamp();
@@ -190,7 +191,7 @@ impl Fold {
         }
     }
 
-    /// Begins the turn of a [`LedgerEntry::TurnStarted`], with everything that its context is told.
+    /// Begins the turn of a [`LedgerEntry::TurnStarted`], with all notes for its context.
     fn start_turn(&mut self, turn: Ulid, dispatches: &[DispatchRef], permissions: &PermissionSet, limits: TurnLimits) {
         self.running = Some(Running {
             turn,
@@ -223,7 +224,7 @@ impl Fold {
         }
     }
 
-    /// Ends a turn that was answered: it said its reply or, without one, the model's last answer.
+    /// Ends a turn that was answered: its text is the reply or, without one, the model's last answer.
     fn complete_turn(&mut self, turn: Ulid, reply: Option<&Reply>, head: Ulid, cursor: &Cursor) {
         let answered = self.running.as_ref().and_then(|running| running.answered());
         let answered = answered.map(|(_, content, _)| content);
@@ -259,7 +260,7 @@ impl Fold {
         self.advance(Some(cursor));
         match &order.wanted {
             Wanted::Queue { settings } => self.queue = *settings,
-            // The dispatch may come after the order that takes it back.
+            // The dispatch may come after the order that withdraws it.
             Wanted::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
             Wanted::Abort | Wanted::Interrupt | Wanted::Reset => {}
         }
@@ -313,8 +314,8 @@ impl Fold {
         self.recent.push_back(id);
     }
 
-    /// The entry that lets a later reader begin here; due every [`CHECKPOINT_EVERY`] entries. It must be the first
-    /// of its record: it covers the records before it.
+    /// Returns the entry that lets a later reader begin here; it is due every [`CHECKPOINT_EVERY`] entries. The entry
+    /// must be the first of its record, because it covers the records before it.
     #[must_use]
     pub fn checkpoint(&self) -> Option<LedgerEntry> {
         if self.since_checkpoint < CHECKPOINT_EVERY {
@@ -333,7 +334,7 @@ impl Fold {
         })
     }
 
-    /// Roughly how much memory it takes, bytes.
+    /// Returns the approximate memory of the fold, bytes.
     #[must_use]
     pub fn weight(&self) -> usize {
         let text: usize = self.history.iter().map(|turn| turn.bytes() + EXCHANGE_OVERHEAD).sum();
@@ -362,12 +363,12 @@ impl Fold {
     }
 }
 
-/// Roughly how much memory `value` takes, bytes: as long as it is in JSON.
+/// Returns the approximate memory of `value`, bytes: the length of its JSON.
 fn written(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }
 
-/// Returns whether `entry` belongs to the turn under way, if there is one: its owner was at work when it was written.
+/// Returns whether `entry` belongs to the turn under way, if there is one: its owner was working on the turn then.
 const fn is_within_turn(entry: &LedgerEntry) -> bool {
     match entry {
         LedgerEntry::ModelAnswered { .. }
@@ -403,8 +404,9 @@ const fn is_within_turn(entry: &LedgerEntry) -> bool {
     }
 }
 
-/// The fold of a session's records, which begin with the session or with a record whose first entry is a checkpoint.
-/// None where they begin with a record that is neither: the hint that led there is wrong, or its fold is not readable.
+/// Returns the fold of a session's records, which begin with the session or with a record whose first entry is a
+/// checkpoint. Returns `None` if they begin with any other record (the hint that led there is wrong) or the
+/// checkpoint's fold is not readable.
 #[must_use]
 pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
     let mut state = match records.first().and_then(|(_, record)| record.entries.first()) {
@@ -418,20 +420,21 @@ pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
     Some(state)
 }
 
-/// Whether `value` is a fold that this release reads: a checkpoint of it can be begun with.
+/// Returns whether `value` is a fold that this release reads, so that folding can begin at a checkpoint with it.
 #[must_use]
 pub fn is_fold(value: &Value) -> bool {
     restored(value).is_some()
 }
 
-/// The fold that a checkpoint holds; none where this release does not read it.
+/// Returns the fold that a checkpoint holds; `None` if this release cannot read it.
 #[must_use]
 pub fn restored(value: &Value) -> Option<Fold> {
     serde_json::from_value(value.clone()).ok()
 }
 
-/// The cursor after `consumed`. The session's subject was read without gaps from the floor through `read_through`,
-/// and `lowest_open` is the lowest sequence known and not consumed: all that lies below both is consumed.
+/// Returns the cursor after `consumed`. The session's subject was read without gaps from the floor through
+/// `read_through`, and `lowest_open` is the lowest known sequence that is not consumed: everything below both is
+/// consumed.
 #[must_use]
 pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: Option<u64>) -> Cursor {
     let mut above = cursor.above.clone();
@@ -449,22 +452,22 @@ pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: 
     }
 }
 
-/// Where a session stands: what of its fold decides whether it is runnable.
+/// The parts of a fold that decide whether the session is runnable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// How far it has come in `DISPATCHES`.
+    /// Position of the session in `DISPATCHES`.
     pub cursor: Cursor,
-    /// A turn is begun and not over.
+    /// Whether a turn was begun and is not over.
     pub in_turn: bool,
     /// The approval that the turn waits for.
     pub awaits: Option<Awaited>,
-    /// A committed reply is not known to be published, or a turn's last hooks have not run.
+    /// Whether a committed reply is not known to be published, or a finished turn's post-turn hooks have not all run.
     pub owes: bool,
 }
 
 impl Standing {
-    /// Where `fold` stands; `published` are turns whose replies are known to be published although the ledger does
-    /// not say so yet.
+    /// Returns the standing of `fold`; `published` are turns whose replies are known to be published although the
+    /// ledger does not note it yet.
     #[must_use]
     pub fn of(fold: &Fold, published: &[Ulid]) -> Self {
         Self {
@@ -481,7 +484,7 @@ impl Standing {
     }
 }
 
-/// Whether there is anything to do in a session: decides taking, releasing and looking alike
+/// Returns whether there is anything to do in a session. Taking, releasing and looking all decide by this function
 /// (`docs/design/sessions.md` §1.6).
 ///
 /// `pending` is the lowest sequence in `DISPATCHES` that was seen beyond the cursor's floor. A session suspended on

@@ -1,9 +1,9 @@
-//! Hides directories and files from this process and from all that it starts, for good: Landlock, as an unprivileged
-//! process may ask for it.
+//! Hides directories and files from this process and from all processes that it starts, permanently, with Landlock,
+//! which an unprivileged process may use.
 //!
-//! Landlock knows no exceptions within what it allows, so everything beside the hidden paths is allowed, entry by entry.
-//! In the directories around a hidden path nothing can be made therefore, and what others make there later is not seen;
-//! their entries, as they are now, can be used as before.
+//! Landlock knows no exceptions within an allowed directory, so everything beside the hidden paths is allowed, entry
+//! by entry. Therefore nothing can be created in the directories around a hidden path, and files that other processes
+//! create there later are not visible; the present entries can be used as before.
 
 use std::fs::{canonicalize, read_dir};
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr as _, Scope,
 };
 
-/// What the rules are written for; an older kernel enforces what it knows.
+/// Landlock version of the rules; an older kernel enforces the part that it knows.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Hides `paths`, and forbids signals to processes beyond this one and its children. A kernel without Landlock hides
-/// nothing, and says nothing: whoever starts us knows.
+/// nothing and reports no error: the parent process knows about it.
 ///
 /// # Errors
-/// Why the kernel does not take the rules.
+/// Returns the reason if the kernel does not accept the rules.
 pub(crate) fn hide(paths: &[PathBuf]) -> Result<(), String> {
     let hidden: Vec<PathBuf> = paths
         .iter()
@@ -47,7 +47,7 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
 
     for entry in entries.flatten() {
         let path = entry.path();
-        // A link is followed to where it leads, and what is allowed there counts.
+        // A link is followed to its target, whose own rule decides.
         let Some(kind) = entry.file_type().ok().filter(|kind| !kind.is_symlink()) else {
             continue;
         };
@@ -68,7 +68,7 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
     Ok(rules)
 }
 
-/// An entry that is gone, or that we may not reach, is nothing to allow.
+/// Allows `access` to `path`; an entry that is gone or out of reach needs no rule.
 fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     let Ok(fd) = PathFd::new(path) else {
         return Ok(rules);

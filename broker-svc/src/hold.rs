@@ -1,21 +1,21 @@
-//! How long a claim is ours: a deadline of our own, by the monotonic clock.
+//! Time for which a claim is held: a deadline of our own, by the monotonic clock.
 //!
-//! An ack, a progress message or a delete of a former owner is accepted by the server like any other
+//! The server accepts an ack, a progress message or a delete of a former owner like any other
 //! (`docs/contribute/nats-facts.md` "Owning"), so they prove nothing. A holder past its deadline sends none of them.
-//! The deadline is counted from before the sign of life was sent: the server cannot have counted from earlier.
+//! The deadline counts from before the sign of life was sent: the server cannot have counted from an earlier time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shared::clock::SharedClock;
 
-/// A claim's deadline; shared by the worker and the task that shows signs of life.
+/// Deadline of a claim; shared by the worker and the task that sends signs of life.
 #[derive(Debug)]
 pub struct Hold {
     clock: HoldClock,
     base: Instant,
     ack_wait: Duration,
-    /// Milliseconds after `base`.
+    /// Deadline in milliseconds after `base`.
     deadline_ms: AtomicU64,
     forfeited: AtomicBool,
 }
@@ -29,7 +29,7 @@ impl std::fmt::Debug for HoldClock {
 }
 
 impl Hold {
-    /// A claim received at `received`, ours for `ack_wait` from then.
+    /// Creates the hold of a claim that was received at `received` and lasts for `ack_wait` from then.
     #[must_use]
     pub fn new(clock: SharedClock, received: Instant, ack_wait: Duration) -> Self {
         let deadline_ms = AtomicU64::new(millis(ack_wait));
@@ -42,25 +42,26 @@ impl Hold {
         }
     }
 
-    /// Whether it is still ours.
+    /// Returns whether the claim is still held.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.forfeited.load(Ordering::SeqCst) && self.held_ms() < self.deadline_ms.load(Ordering::SeqCst)
     }
 
-    /// How long ago the claim was received, milliseconds of the boot-time clock.
+    /// Returns the time since the claim was received, milliseconds of the boot-time clock.
     #[must_use]
     pub fn held_ms(&self) -> u64 {
         millis(self.clock.0.monotonic().saturating_duration_since(self.base))
     }
 
-    /// What the clock says before a sign of life is sent.
+    /// Returns the present time, to be read before a sign of life is sent.
     #[must_use]
     pub fn before(&self) -> Instant {
         self.clock.0.monotonic()
     }
 
-    /// A sign of life was sent after `before`: ours for the ack wait from then. A hold that has passed stays passed.
+    /// Extends the hold after a sign of life that was sent after `before`, by the ack wait from then. A hold that has
+    /// passed stays passed.
     pub fn extend(&self, before: Instant) {
         if self.is_live() {
             let deadline = millis(before.saturating_duration_since(self.base) + self.ack_wait);
@@ -68,7 +69,7 @@ impl Hold {
         }
     }
 
-    /// It is not ours any more: the fence is lost.
+    /// Ends the hold at once, because the fence is lost.
     pub fn forfeit(&self) {
         self.forfeited.store(true, Ordering::SeqCst);
     }

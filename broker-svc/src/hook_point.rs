@@ -1,10 +1,10 @@
 //! Hooks inside a turn: code around the model that the model neither sees nor argues with.
 //!
-//! [`rules`] reads what `hooks.yaml` and `personas.yaml` declare ([`declared`], [`condition`], [`builtin`],
-//! [`reminder`], [`allow_list`]); [`hooks`] runs the hooks of a [`point`], each kind through its own file ([`command`]
-//! with the words of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]; [`gate`] decides over a tool
-//! call, [`callback`] answers agents that run tools themselves; [`record`] and [`runs`] tell of it. Source:
-//! `docs/design/sessions.md` §7; seed 002; seed 004.
+//! [`rules`] reads the declarations of `hooks.yaml` and `personas.yaml` ([`declared`], [`condition`], [`builtin`],
+//! [`reminder`], [`allow_list`]). [`hooks`] runs the hooks of a [`point`], each kind through its own file
+//! ([`command`] with the protocol of [`claude`], [`script`], [`rate`]), by the contract of [`outcome`]. [`gate`]
+//! decides about a tool call, [`callback`] serves agents that run tools themselves, and [`record`] and [`runs`]
+//! record what hooks did. Source: `docs/design/sessions.md` §7; seed 002; seed 004.
 
 pub mod allow_list;
 pub mod breakers;

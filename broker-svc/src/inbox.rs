@@ -1,7 +1,7 @@
-//! Looking at a session's subject of `DISPATCHES`: always from a place, never from a bell.
+//! Looks at a session's subject of `DISPATCHES`, always from a known sequence and never by a bell alone.
 //!
-//! The bulk comes out of the broker's window; where that holds nothing, the leader is asked, so that a dispatch whose
-//! claim woke us is seen.
+//! Most messages come out of the broker's window; if it holds none, the leader is read, so that a dispatch whose
+//! claim woke the broker is seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,46 +25,46 @@ use crate::broker::Broker;
 use crate::config::SERVICE;
 use crate::session::{Arrival, Pending, Placed, Told};
 
-/// Dispatches read at one look.
+/// Maximum number of dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
-/// Dispatches decoded before other sessions have their chance.
+/// Number of dispatches decoded before other sessions get a turn on the thread.
 const AT_A_STRETCH: usize = 16;
-/// How long the window may take to come to what the leader has.
+/// Maximum wait for the window to reach the leader's last sequence.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A dispatch that cannot be run.
+/// A message that cannot be run.
 #[derive(Debug)]
 pub struct Bad {
-    /// The message.
+    /// The message as it is stored.
     pub stored: Stored,
-    /// A word.
+    /// Reason in one word, for machines.
     pub reason: &'static str,
-    /// A sentence.
+    /// Reason in a sentence, for people.
     pub detail: String,
 }
 
-/// What one look found.
+/// Messages that one look found.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Dispatches that can be run, and orders.
+    /// Dispatches that can be run, orders and notices.
     pub good: Vec<Arrival>,
-    /// What cannot.
+    /// Messages that cannot be decoded or run.
     pub bad: Vec<Bad>,
-    /// The last sequence that was looked at; none where nothing was there.
+    /// Last sequence that was looked at; none if there were no messages.
     pub through: Option<u64>,
-    /// Of each message that was looked at: its sequence, when it was stored, nanoseconds since 1970, and the sequence of
-    /// its event, 0 = it has none.
+    /// For each message that was looked at: its sequence, the time it was stored, nanoseconds since 1970, and the
+    /// sequence of its event, 0 = it has none.
     pub stamps: Vec<(u64, (i64, u64))>,
 }
 
 impl Look {
-    /// How many it found.
+    /// Returns the number of messages found.
     #[must_use]
     pub fn found(&self) -> usize {
         self.good.len() + self.bad.len()
     }
 
-    /// Adds what the window held, giving way to other sessions in between: a long queue takes long to decode.
+    /// Adds messages of the window, yielding to other sessions in between: a long queue takes long to decode.
     async fn add_all(&mut self, session: &SessionRef, held: Vec<Arc<Stored>>) {
         for few in held.chunks(AT_A_STRETCH) {
             for stored in few {
@@ -97,13 +97,13 @@ impl Look {
     }
 }
 
-/// Looks at what `session` has at and after sequence `from`, at most [`LOOK_LIMIT`], in order and without gaps.
+/// Reads the messages of `session` at and after sequence `from`, at most [`LOOK_LIMIT`], in order and without gaps.
 ///
-/// What the window holds costs nothing. Where it holds nothing, the leader says what is last, which it finds at once;
-/// only what lies before the window is walked for.
+/// Messages of the window cost nothing. If it holds none, the leader returns the last one, which it finds at once;
+/// only messages from before the window are searched for.
 ///
 /// # Errors
-/// [`ReadStreamError`] where the stream cannot be asked.
+/// Returns [`ReadStreamError`] if the stream cannot be read.
 pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Look, ReadStreamError> {
     let subject = subject::dispatch(session);
     let mut look = Look::default();
@@ -136,10 +136,10 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     Ok(look)
 }
 
-/// The dispatches at `sequences`, from the leader: those of a turn that a former owner began.
+/// Reads the dispatches at `sequences` from the leader: those of a turn that a former owner began.
 ///
 /// # Errors
-/// [`ReadStreamError`] where the stream cannot be asked.
+/// Returns [`ReadStreamError`] if the stream cannot be read.
 pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result<Vec<Pending>, ReadStreamError> {
     let mut found = Vec::with_capacity(sequences.len());
     for &sequence in sequences {
@@ -212,7 +212,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
 }
 
 impl Bad {
-    /// How the ledger names it: by what its headers say, or by where it stands.
+    /// Returns the reference by which the ledger names the message: from its headers, or from its sequence.
     #[must_use]
     pub fn reference(&self) -> DispatchRef {
         let headers = &self.stored.headers;
@@ -232,7 +232,7 @@ impl Bad {
         }
     }
 
-    /// It, whole, for the dead letters.
+    /// Returns the whole message as a dead letter.
     #[must_use]
     pub fn letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
         DeadLetter {

@@ -1,12 +1,12 @@
 //! Sessions: one durable turn at a time, on any number of brokers.
 //!
-//! [`service`] wires; [`claims`] pulls and keeps claims for free [`slot`]s, [`worker`] runs one claimed session, [`owner`] appends to its
-//! ledger and publishes its replies, [`inbox`] reads its dispatches out of what [`feed`] brings, [`sweeper`] finds what was
-//! lost and [`quarantine`] parks what goes nowhere; [`resets`] are told to the scheduler; [`admin`] answers what
-//! operators ask, [`approval`] asks humans, and [`hook_point`] asks the hooks of a turn. What they decide is in pure
-//! files: [`session`] (which dispatch runs), [`fold`] (what the ledger adds up to), [`turn`] (what is appended, and what a
-//! turn does next), [`context`] and [`compact`] (what the agent is asked), [`personas`], [`reset`], [`window`], [`sweep`]
-//! and [`settled`].
+//! [`service`] wires the parts together. [`claims`] pulls and keeps claims for free [`slot`]s, [`worker`] runs one
+//! claimed session, [`owner`] appends to its ledger and publishes its replies, and [`inbox`] reads its dispatches
+//! from [`feed`]'s window. [`sweeper`] finds lost wake-ups, [`quarantine`] parks sessions that make no progress, and
+//! [`resets`] notifies the scheduler. [`admin`] serves operators, [`approval`] asks humans, and [`hook_point`] runs
+//! the hooks of a turn. The decisions are in pure files: [`session`] (which dispatch runs), [`fold`] (the sum of the
+//! ledger), [`turn`] (the entries and the next step of a turn), [`context`] and [`compact`] (the agent's request),
+//! [`personas`], [`reset`], [`window`], [`sweep`] and [`settled`].
 
 pub mod absence;
 pub mod admin;

@@ -1,7 +1,7 @@
 //! Partial answers, as they come: on the core subject of the session, and on that of the open pages of a web chat.
 //!
-//! Nothing of it is stored, and whoever misses a piece has the whole in the reply: so pieces are joined while the bus
-//! is busy, and never waited for. Source: `docs/design/sessions.md` §6.5 (Streaming).
+//! Nothing of them is stored, and the reply has the whole text for a reader that misses a piece. Pieces are therefore
+//! joined while the bus is busy, and never waited for. Source: `docs/design/sessions.md` §6.5 (Streaming).
 
 mod veil;
 
@@ -22,32 +22,32 @@ use ulid::Ulid;
 
 use veil::Veil;
 
-/// Between two messages of one answer: text is joined meanwhile.
+/// Interval between two messages of one answer: text is joined meanwhile.
 const JOIN_FOR: Duration = Duration::from_millis(40);
-/// The channel whose pages show partial answers.
+/// Channel whose pages show partial answers.
 const WEBCHAT: &str = "webchat";
 
 /// A piece of an answer that is being made.
 #[derive(Debug, Serialize)]
 struct Piece<'a> {
-    /// The turn.
+    /// Id of the turn.
     turn: Ulid,
     /// Thread of the conversation that the answer goes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
-    /// Which model call of the turn.
+    /// Number of the model call in the turn.
     step: u32,
-    /// Counts the pieces of this attempt from 0: a piece 0 of the same step begins it anew.
+    /// Number of the piece in this attempt, from 0: a second piece 0 of the same step replaces the answer so far.
     seq: u64,
-    /// What was said since the piece before.
+    /// Text since the piece before.
     text: &'a str,
-    /// Whether the model call is over, well or not.
+    /// Whether the model call is over, with success or not.
     done: bool,
 }
 
 #[derive(Debug, Default)]
 struct Text {
-    /// To be told.
+    /// Text that is not sent yet.
     said: String,
     veil: Veil,
     done: bool,
@@ -66,14 +66,14 @@ impl Said {
     }
 }
 
-/// One answer on its way. Dropped, it is over.
+/// One answer on its way; dropping it ends the answer.
 #[derive(Debug)]
 pub struct Live {
     said: Arc<Said>,
 }
 
 impl Live {
-    /// Begins to tell of model call `step` of `turn`.
+    /// Begins to publish the pieces of model call `step` of `turn`.
     #[must_use]
     pub fn begin(bus: Bus, session: &SessionRef, delivery: &DeliveryContext, turn: Ulid, step: u32) -> Self {
         let mut subjects = vec![subject::stream(session)];
@@ -95,7 +95,7 @@ impl Live {
         Self { said }
     }
 
-    /// The model says `text`.
+    /// Adds `text` of the model.
     pub fn say(&self, text: &str) {
         self.said.change(|state| {
             let shown = state.veil.pass(text);
@@ -114,7 +114,7 @@ impl Drop for Live {
     }
 }
 
-/// Which answer the pieces belong to.
+/// The answer that the pieces belong to.
 struct Answer {
     turn: Ulid,
     thread: Option<String>,
@@ -131,7 +131,7 @@ async fn tell(bus: Bus, subjects: Vec<String>, answer: Answer, said: Arc<Said>) 
             (std::mem::take(&mut held.said), held.done)
         };
 
-        // Who said nothing has nothing to end.
+        // An answer without any piece needs no end.
         if !text.is_empty() || (done && seq > 0) {
             let piece = Piece {
                 turn: answer.turn,

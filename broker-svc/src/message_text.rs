@@ -1,17 +1,17 @@
-//! Texts of messages as agents read them: shortened, marked, with names for what is attached. *Pure.*
+//! Texts of messages as agents read them: shortened, marked, with names for attachments. *Pure.*
 
 use shared::model::event::Attachment;
 
-/// Longest line about something that is attached, characters.
+/// Maximum length of a line about an attachment, characters.
 const MAX_NAME_CHARS: usize = 400;
 
-/// `text`, or as much of its beginning as fits into `bytes`, whole characters only.
+/// Returns the beginning of `text` that fits into `bytes`, whole characters only.
 #[must_use]
 pub fn shortened(text: &str, bytes: usize) -> String {
     text[..text.floor_char_boundary(bytes)].to_owned()
 }
 
-/// `content`, and a line for each of `attachments`: for whoever reads text alone.
+/// Returns `content` with a line for each of `attachments`, for readers of text alone.
 #[must_use]
 pub fn with_names(content: String, attachments: &[Attachment]) -> String {
     let mut text = content;
@@ -31,7 +31,7 @@ pub fn with_names(content: String, attachments: &[Attachment]) -> String {
     text
 }
 
-/// `content`, said by `from`, who is not the owner, marked as data.
+/// Returns `content` of the sender `from`, who is not the owner, marked as data.
 #[must_use]
 pub fn as_data(from: &str, content: &str) -> String {
     let from = serde_json::Value::from(from);

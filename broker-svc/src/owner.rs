@@ -1,7 +1,7 @@
-//! The owner: the one that appends to a session's ledger, fenced, and publishes what the ledger says.
+//! The owner: the one writer that appends to a session's ledger, fenced, and publishes the replies in it.
 //!
-//! Entries are staged, taken into the fold at once, and appended as one record. A record that is refused spoils the
-//! fold, so the owner is dropped with it and the session is folded anew. Nothing is published before the owner's
+//! Entries are staged, applied to the fold at once, and appended as one record. A record that is refused spoils the
+//! fold, so the owner is dropped with it and the session is folded again. Nothing is published before the owner's
 //! own append has succeeded, and nothing at all past the claim's deadline.
 
 use std::sync::Arc;
@@ -28,36 +28,36 @@ use crate::fold::{Fold, fold, is_fold};
 use crate::hold::Hold;
 use crate::resets;
 
-/// Room that a dead letter needs besides its payload, bytes: subjects, headers and words.
+/// Room that a dead letter needs besides its payload, bytes: subjects, headers and texts.
 const LETTER_HEADROOM: usize = 64 * 1_024;
 
-/// Whoever appends to a session's ledger.
+/// The writer of a session's ledger.
 #[derive(Debug)]
 pub struct Owner {
     broker: Arc<Broker>,
-    /// Which session.
+    /// The session that is owned.
     pub session: SessionRef,
     hold: Arc<Hold>,
     fold: Fold,
-    /// Turns whose replies are published, which the ledger does not say yet.
+    /// Turns whose replies are published, but not noted in the ledger yet.
     published: Vec<Ulid>,
-    /// The era in which the cursor was found to hold.
+    /// Number of the era in which the cursor was found to hold.
     era: u64,
-    /// Turns whose replies a former owner may have published already, unnoted.
+    /// Turns whose replies a former owner may have published already, without a note.
     inherited: Vec<Ulid>,
     owned: bool,
     appended: bool,
     checkpointed: bool,
     staged: Vec<LedgerEntry>,
-    /// The trace of the turn at hand.
+    /// Trace context of the current turn.
     pub carrier: Carrier,
 }
 
-/// A session as it was left here, brought up to date by what its ledger says since; or folded from its newest
-/// checkpoint.
+/// Returns the state of a session: as remembered here and updated with the newer records of its ledger, or folded
+/// from its newest checkpoint.
 ///
 /// # Errors
-/// [`RunSessionError`] where the ledger cannot be read.
+/// Returns [`RunSessionError`] if the ledger cannot be read.
 pub async fn load(
     broker: &Broker,
     session: &SessionRef,
@@ -77,7 +77,7 @@ pub async fn load(
     Ok(remembered)
 }
 
-/// The fold of records that begin neither with the session nor with a checkpoint: the stream was cut by hand.
+/// Folds records that begin neither with the session nor with a checkpoint, because the stream was cut by hand.
 fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
     let mut state = Fold::default();
     for (sequence, record) in records {
@@ -86,7 +86,7 @@ fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
     state
 }
 
-/// The records after sequence `after`, oldest first; where that is 0, from the newest checkpoint on.
+/// Reads the records after sequence `after`, oldest first; if it is 0, from the newest checkpoint on.
 async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
     let newest = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
     Ok(backwards(broker, session, newest, after).await?.records)
@@ -95,17 +95,17 @@ async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
 /// A part of a ledger that begins with its first record, or with one that begins with a checkpoint.
 #[derive(Debug, Default)]
 pub struct Stretch {
-    /// Its records, oldest first.
+    /// Records of the stretch, oldest first.
     pub records: Vec<(u64, LedgerRecord)>,
-    /// The record before it; none where it begins with the ledger's first.
+    /// Sequence of the record before the stretch; none if it begins with the ledger's first.
     pub upon: Option<u64>,
 }
 
-/// The newest stretch of `session`'s ledger that ends at `through` or, where none is given, at its end: whoever looks
-/// for something that was long ago has one stretch after the other in memory, and not the whole.
+/// Reads the newest stretch of `session`'s ledger that ends at `through` or, if that is none, at the ledger's end. A
+/// caller that searches far back has one stretch after the other in memory, and not the whole.
 ///
 /// # Errors
-/// [`RunSessionError`] where the ledger cannot be read.
+/// Returns [`RunSessionError`] if the ledger cannot be read.
 pub async fn stretch(broker: &Broker, session: &SessionRef, through: Option<u64>) -> Result<Stretch, RunSessionError> {
     let newest = match through {
         None => broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?,
@@ -114,10 +114,11 @@ pub async fn stretch(broker: &Broker, session: &SessionRef, through: Option<u64>
     backwards(broker, session, newest, 0).await
 }
 
-/// The records from `newest` back to `after`; where that is 0, to the newest checkpoint.
+/// Reads the records from `newest` back to `after`; if that is 0, to the newest checkpoint.
 ///
-/// Read backwards: every append names the sequence that it was made upon, so each step is one look-up by sequence on
-/// the leader. Forwards the server would walk over everybody else's records to find the next of this session.
+/// The records are read backwards: every append names the sequence that it follows, so each step is one look-up by
+/// sequence on the leader. Forwards the server would walk over all other sessions' records to find the next of this
+/// one.
 async fn backwards(
     broker: &Broker,
     session: &SessionRef,
@@ -143,7 +144,7 @@ async fn backwards(
                 None
             }
             Some(upon) => broker.bus.at_sequence(LEDGER, upon).await?,
-            // Written by hand: the slow way.
+            // The record was written by hand and does not name its predecessor: read forwards, which is slow.
             None => {
                 let newest = records.first().map_or(0, |(newest, _)| *newest);
                 let mut records = read(broker, session, after).await?;
@@ -167,7 +168,7 @@ async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
 }
 
 impl Owner {
-    /// The owner of `session`, as it stands in `remembered`. It owns nothing until its first append succeeds.
+    /// Creates the owner of `session` with the state `remembered`. It owns nothing until its first append succeeds.
     #[must_use]
     pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
         let Remembered { fold, published, era } = remembered;
@@ -189,25 +190,25 @@ impl Owner {
         }
     }
 
-    /// The session with everything staged.
+    /// Returns the fold of the session, with all staged entries.
     #[must_use]
     pub const fn fold(&self) -> &Fold {
         &self.fold
     }
 
-    /// Turns whose replies are published, which the ledger does not say yet.
+    /// Returns the turns whose replies are published, but not noted in the ledger yet.
     #[must_use]
     pub fn published(&self) -> &[Ulid] {
         &self.published
     }
 
-    /// Whether an append of this owner has succeeded: from then on a lost fence means another owner.
+    /// Returns whether an append of this owner has succeeded: from then on a lost fence means another owner.
     #[must_use]
     pub const fn has_appended(&self) -> bool {
         self.appended
     }
 
-    /// Stages `entry`; before the first of a record what else belongs into it.
+    /// Stages `entry`; before the first entry of a record, also the entries that must precede it.
     pub fn stage(&mut self, entry: LedgerEntry) {
         if self.staged.is_empty() {
             self.open_record();
@@ -253,7 +254,7 @@ impl Owner {
     /// Makes sure that the ledger names this owner.
     ///
     /// # Errors
-    /// As [`Owner::commit`].
+    /// Returns the errors of [`Owner::commit`].
     pub async fn own(&mut self) -> Result<(), RunSessionError> {
         if !self.owned {
             self.open_record();
@@ -261,10 +262,10 @@ impl Owner {
         self.commit().await
     }
 
-    /// Appends what is staged as one record.
+    /// Appends the staged entries as one record.
     ///
     /// # Errors
-    /// [`RunSessionError`]; the owner is of no use afterwards.
+    /// Returns [`RunSessionError`]; the owner must not be used afterwards.
     pub async fn commit(&mut self) -> Result<(), RunSessionError> {
         if self.staged.is_empty() {
             return Ok(());
@@ -298,7 +299,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Notes which message the newest checkpoint is, for readers that do not begin at the end.
+    /// Stores the sequence of the newest checkpoint, for readers that do not begin at the end.
     async fn hint(&self, sequence: u64) {
         if let Err(error) = self.write_hint(sequence).await {
             tracing::debug!(session = %self.session, %error, "failed to write a checkpoint hint");
@@ -315,11 +316,11 @@ impl Owner {
     }
 
     /// Publishes the replies that the ledger holds and that are not known to be published, oldest first. The id is
-    /// the turn's, so that one published before is not delivered again. Where a former owner left them, the session
-    /// is owned first.
+    /// the turn's, so that a reply published before is not delivered again. If a former owner left replies, the
+    /// session is owned first.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the claim's deadline has passed or the server refuses for good.
+    /// Returns [`RunSessionError`] if the claim's deadline has passed or the server refuses for good.
     pub async fn publish_replies(&mut self) -> Result<(), RunSessionError> {
         let due: Vec<Reply> = self
             .fold
@@ -359,7 +360,8 @@ impl Owner {
         Ok(())
     }
 
-    /// A reply that no server takes blocks nobody: it goes to the dead letters, whole where a letter has room for it.
+    /// Stores a reply that no server takes as a dead letter, whole if it fits, so that it does not block other
+    /// replies.
     async fn give_up(&self, reply: &Reply, out: &Outgoing, error: &PublishError) -> Result<(), PublishError> {
         let refused = Refused {
             session: &self.session,
@@ -371,10 +373,10 @@ impl Owner {
         self.broker.bus.dead_letter_record(refused.letter(out, room)).await
     }
 
-    /// Nothing happens in the session's name past the claim's deadline.
+    /// Checks that the claim is held: nothing may happen in the session's name past its deadline.
     ///
     /// # Errors
-    /// [`RunSessionError::Stale`] where it has passed.
+    /// Returns [`RunSessionError::Stale`] if the deadline has passed.
     pub fn live(&self) -> Result<(), RunSessionError> {
         if self.hold.is_live() {
             Ok(())
@@ -383,7 +385,7 @@ impl Owner {
         }
     }
 
-    /// What to remember of the session.
+    /// Returns the state of the session to remember.
     #[must_use]
     pub fn into_remembered(self) -> Remembered {
         Remembered {
@@ -394,7 +396,7 @@ impl Owner {
     }
 }
 
-/// A reply that no server takes: where the ledger has it, and why.
+/// A reply that no server takes: its place in the ledger, and the error.
 struct Refused<'a> {
     session: &'a SessionRef,
     sequence: u64,
@@ -403,8 +405,9 @@ struct Refused<'a> {
 }
 
 impl Refused<'_> {
-    /// The letter of the reply `out`; `room` is the largest payload of a message, bytes. One for which that is too
-    /// little names the ledger alone, and cannot be published again from there: its redrive subject is empty.
+    /// Returns the dead letter of the reply `out`; `room` is the largest payload of a message, bytes. A reply that
+    /// does not fit is only named by its place in the ledger and cannot be published again from there: its redrive
+    /// subject is empty.
     fn letter(self, out: &Outgoing, room: usize) -> DeadLetter {
         let payload = DeadLetter::encode_payload(&out.payload);
         let fits = payload.len() + LETTER_HEADROOM <= room;

@@ -1,7 +1,7 @@
-//! Personas: who answers for which name, and within which bounds (`personas.yaml`). *Pure.*
+//! Personas: the agent for each name, and its limits (`personas.yaml`). *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §6. A name that the file does not hold is answered by its persona `default`;
-//! without a file that is the echo, so that the system runs out of the box.
+//! Source: `docs/design/sessions.md` §6. A name that is not in the file is answered by its persona `default`; without
+//! a file that is the echo, so that the system runs out of the box.
 
 mod fault;
 mod faults;
@@ -25,24 +25,24 @@ use crate::tool::credentials::References;
 use crate::tool::mcp::McpServer;
 pub use faults::ParsePersonasError;
 
-/// The persona that answers for names that the file does not hold.
+/// Name of the persona that answers for names that are not in the file.
 pub const DEFAULT_PERSONA: &str = "default";
 
-/// Bytes that count as a token.
+/// Number of bytes that count as a token.
 pub const TOKEN_BYTES: usize = 4;
 
-/// Who answers.
+/// Kind of agent that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runner {
-    /// The message itself, back.
+    /// The echo: answers with the message.
     #[default]
     Echo,
-    /// Whoever serves `nexus.agent.<persona>`.
+    /// A service on `nexus.agent.<persona>`.
     Nats,
-    /// A model and its tools, by section `[llm]`.
+    /// A model and its tools, configured in section `[llm]`.
     Llm,
-    /// A program of one's own.
+    /// A program of the operator's.
     Process,
 }
 
@@ -50,41 +50,42 @@ pub enum Runner {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Program {
-    /// The program.
+    /// Path or name of the program.
     pub command: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
-    /// Its environment beside `PATH`, `HOME`, `USER`, `LANG`, `TMPDIR`: values, or references `env:NAME`, `file:/path`.
+    /// Environment beside `PATH`, `HOME`, `USER`, `LANG`, `TMPDIR`: values, or references `env:NAME`, `file:/path`.
     pub env: BTreeMap<String, String>,
-    /// Where it runs; empty = where the broker does.
+    /// Working directory; empty = that of the broker.
     pub directory: String,
 }
 
-/// Roughly how many tokens `text` is: providers count differently, and none of them more than one per byte.
+/// Returns the approximate number of tokens in `text`: providers count differently, and none counts more than one per
+/// byte.
 #[must_use]
 pub const fn tokens_of(text: &str) -> usize {
     text.len().div_ceil(TOKEN_BYTES)
 }
 
-/// What bounds a persona's turns.
+/// Limits of a persona's turns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Wall time of a turn, milliseconds.
+    /// Maximum wall time of a turn, milliseconds.
     pub wall_ms: u64,
-    /// Model calls of a turn.
+    /// Maximum number of model calls of a turn.
     pub model_calls: u32,
-    /// How long one question to a remote agent may stay unanswered before it is asked again, milliseconds.
+    /// Time after which an unanswered question to a remote agent is repeated, milliseconds.
     pub reply_timeout_ms: u64,
-    /// How long nobody may be there to ask before the turn fails, milliseconds.
+    /// Time without any reachable agent after which the turn fails, milliseconds.
     pub no_agent_ms: u64,
-    /// Turns of history that go along.
+    /// Maximum number of history turns in a request.
     pub history_turns: usize,
-    /// Text of history that goes along, tokens (four bytes each).
+    /// Maximum text of history in a request, tokens (four bytes each).
     pub history_tokens: usize,
-    /// Tokens of a turn, in and out; none = any number.
+    /// Maximum number of tokens of a turn, in and out; none = unlimited.
     pub tokens: Option<u64>,
-    /// Cost of a turn, US dollars; none = any.
+    /// Maximum cost of a turn, US dollars; none = unlimited.
     pub cost_usd: Option<f64>,
 }
 
@@ -105,7 +106,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// As the ledger records them.
+    /// Returns the limits as the ledger records them.
     #[must_use]
     pub const fn of_turn(&self) -> TurnLimits {
         TurnLimits {
@@ -117,16 +118,16 @@ impl Limits {
     }
 }
 
-/// Tools that run only after a human's yes.
+/// Tools that run only after an approval.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Confirm {
-    /// Globs of their names.
+    /// Globs of the tools' names.
     pub tools: Vec<String>,
-    /// Only where one of these arguments is above its bound, or is no number; empty = always.
+    /// Bounds by argument: only if one argument is above its bound, or is no number; empty = always.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, f64>,
-    /// Who is asked, and how.
+    /// Scope and times of the question.
     pub ask: Ask,
 }
 
@@ -142,7 +143,7 @@ impl Confirm {
 }
 
 impl Persona {
-    /// How humans are asked before `tool` runs with `arguments`, one question a rule that fits; none = nobody is.
+    /// Returns how humans must be asked before `tool` runs with `arguments`, one question for each rule that fits.
     pub fn confirmations<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> impl Iterator<Item = &'a Ask> {
         let rules = self.requires_confirmation.iter();
         rules
@@ -151,40 +152,40 @@ impl Persona {
     }
 }
 
-/// Who answers for a name, and how.
+/// The agent for a name, and its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Persona {
-    /// Who answers.
+    /// Kind of agent that answers.
     pub runner: Runner,
-    /// The model that is asked; none = that of section `[llm]`.
+    /// Model that is asked; none = that of section `[llm]`.
     pub model: Option<String>,
-    /// Tokens that one answer of the model may have; none = the provider's bound.
+    /// Maximum number of tokens in one answer of the model; none = the provider's limit.
     pub max_tokens: Option<u32>,
-    /// The system prompt.
+    /// System prompt of the persona.
     pub prompt: String,
-    /// The built-in tools that it has: globs. What a turn may use of them its permissions say.
+    /// Globs of the persona's built-in tools. The turn's permissions decide which of them it may use.
     pub tools: Vec<String>,
-    /// The MCP servers whose tools it has, by their names in `mcp_servers`.
+    /// Names in `mcp_servers` of the MCP servers whose tools the persona has.
     pub mcp_servers: Vec<String>,
-    /// Which of its tools run only after a human's yes; each that fits asks.
+    /// Tools that run only after an approval; each rule that fits asks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub requires_confirmation: Vec<Confirm>,
-    /// More than this no turn of it may do, whatever its dispatch says; none = no such bound.
+    /// Ceiling for the permissions of every turn, independent of the dispatch; none = no ceiling.
     pub permissions: Option<PermissionSet>,
-    /// The program of runner `process`.
+    /// Program of runner `process`.
     pub process: Option<Program>,
-    /// Hooks within its turns, as written.
+    /// Hooks within the persona's turns, as written.
     pub hooks: Vec<serde_json::Map<String, Value>>,
-    /// What bounds its turns.
+    /// Limits of the persona's turns.
     pub limits: Limits,
-    /// Queue settings of its sessions, before the global ones.
+    /// Queue settings of the persona's sessions, before the global ones.
     pub queue: QueueSettings,
-    /// When the history of its sessions begins anew.
+    /// Rule for when the history of the persona's sessions is reset.
     pub reset: Reset,
-    /// Time zone in which it is told what time it is: an IANA name.
+    /// Time zone of the time in the prompt: an IANA name.
     pub timezone: String,
-    /// When it is woken with nobody having said anything; the scheduler's.
+    /// Schedule for waking the persona without a message; used by the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Heartbeat>,
 }
@@ -215,15 +216,15 @@ impl Default for Persona {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Personas {
-    /// By name.
+    /// All personas, by name.
     pub personas: BTreeMap<String, Persona>,
-    /// Presets of tools by level.
+    /// Presets of tools by permission level.
     pub permission_levels: PermissionPresets,
     /// MCP servers, by name.
     pub mcp_servers: BTreeMap<String, McpServer>,
-    /// Secrets that tools may resolve where a turn's permissions name them: references `env:NAME`, `file:/path`.
+    /// Secrets that tools may resolve if a turn's permissions name them: references `env:NAME`, `file:/path`.
     pub credentials: References,
-    /// What answers where neither the name nor `default` is in the file.
+    /// Persona for a name if neither the name nor `default` is in the file.
     #[serde(skip)]
     fallback: Persona,
 }
@@ -232,21 +233,21 @@ impl Personas {
     /// Reads `personas.yaml`.
     ///
     /// # Errors
-    /// [`ParsePersonasError`] names every key that is wrong and what is expected there.
+    /// Returns [`ParsePersonasError`] with every wrong key and the value expected there.
     pub fn parse(text: &str) -> Result<Self, ParsePersonasError> {
         let read = read_yaml(text, faults::of).map_err(ParsePersonasError)?;
         Ok(read.unwrap_or_default())
     }
 
-    /// Everything that is wrong with the text of a `personas.yaml` whose personas ask the model of `llm`; and what of it can
-    /// be read, `None` if it is not YAML.
+    /// Returns the readable part of a `personas.yaml` whose personas ask the model of `llm` (`None` if it is not
+    /// YAML), and every fault of it.
     #[must_use]
     pub fn check(text: &str, llm: &LlmConfig) -> (Option<Self>, Vec<KeyFault>) {
         let mut known = None;
         let read = read_yaml(text, |personas: &Self| {
             known = Some(personas.clone());
 
-            // A persona that asks a model needs one that can be asked.
+            // A persona that asks a model needs a usable one.
             let unusable = if personas.ask_models() {
                 llm.usable().err()
             } else {
@@ -267,33 +268,34 @@ impl Personas {
         }
     }
 
-    /// The personas whose limit of US dollars bounds nothing, because the model that they ask by `llm` has no price.
+    /// Returns the personas whose limit of US dollars has no effect, because the model that they ask by `llm` has no
+    /// price.
     #[must_use]
     pub fn unbound(&self, llm: &LlmConfig) -> Vec<KeyFault> {
         faults::unbound(self, llm)
     }
 
-    /// Denials and demands for a human's yes that hold nothing back: nobody has a tool of that name. A server that is told
-    /// of new tools may make one sound, so it is no reason not to start.
+    /// Returns the denials and approval rules that have no effect, because no persona has a tool of that name. An MCP
+    /// server may offer such a tool later, so this is no reason not to start.
     #[must_use]
     pub fn idle(&self) -> Vec<KeyFault> {
         patterns::idle(self)
     }
 
-    /// Levels under which nobody has a tool although they allow some, each `key: why`.
+    /// Returns the levels under which no persona has a tool although they allow some, each `key: why`.
     #[must_use]
     pub fn empty_levels(&self) -> Vec<String> {
         patterns::empty_levels(self)
     }
 
-    /// Whether a persona asks models.
+    /// Returns whether a persona asks models.
     #[must_use]
     pub fn ask_models(&self) -> bool {
         self.personas.values().any(|persona| persona.runner == Runner::Llm)
     }
 
-    /// How humans are asked before `tool` runs with `arguments` in a turn of `session`, which works for `inherited`: what
-    /// binds whoever sends the work binds those who do it.
+    /// Returns how humans must be asked before `tool` runs with `arguments` in a turn of `session`, which works for
+    /// `inherited`: rules that bind the sender of the work bind those who do it.
     pub fn confirmations<'a>(
         &'a self,
         session: &'a SessionRef,
@@ -305,7 +307,7 @@ impl Personas {
         sessions.flat_map(move |session| self.of(&session.persona).confirmations(tool, arguments))
     }
 
-    /// Who answers for `name`.
+    /// Returns the persona that answers for `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> &Persona {
         self.personas

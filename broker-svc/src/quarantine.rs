@@ -1,9 +1,9 @@
-//! Quarantine: a session whose claim is tried again and again without anything being written is parked, visibly.
+//! Quarantine: a session whose claim is tried again and again without any append is parked, visibly.
 //!
-//! A claim may be delivered often although nobody tried it: a broker that had it died, or was stalled. So once it
-//! was delivered often its tries are counted, durably and before each begins, in KV; whoever is never in trouble
-//! pays nothing for that. The mark is in KV `session_overrides` under the session's two subject tokens, the claim is on the dead letters.
-//! Once the mark is gone (`nexus session release`), whoever watched it go claims the session again.
+//! A claim may be delivered often without a try: a broker that had it died, or was stalled. So once it was delivered
+//! often, its tries are counted in KV, durably and before each begins; a session without trouble costs nothing. The
+//! mark is in KV `session_overrides` under the session's two subject tokens, and the claim becomes a dead letter.
+//! Once the mark is removed (`nexus session release`), every broker that sees the removal claims the session again.
 
 use std::sync::Arc;
 
@@ -19,42 +19,42 @@ use shared::wire::topology::streams::LEDGER;
 use crate::broker::Broker;
 use crate::config::SERVICE;
 
-/// Deliveries of one claim after which its tries are counted.
+/// Number of deliveries of one claim after which its tries are counted.
 pub const MAX_DELIVERIES: u64 = 5;
-/// Tries counted after which its session is parked.
+/// Number of counted tries after which the session is parked.
 pub const MAX_TRIES: u32 = 5;
 
-/// What is to be done with a claim.
+/// Decision about a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trial {
-    /// Begin: nothing is known against it.
+    /// Begin: nothing is known against the session.
     Free,
     /// Begin: the try is counted in the mark of this revision.
     Counted(u64),
-    /// Leave it: its session is parked.
+    /// Do not begin: the session is parked.
     Parked,
 }
 
-/// A session could not be parked.
+/// Error while deciding about a claim or parking its session.
 #[derive(Debug, thiserror::Error)]
 pub enum ParkSessionError {
-    /// Its ledger was not read.
+    /// The session's ledger could not be read.
     #[error("failed to read the session's ledger: {0}")]
     Read(#[from] ReadStreamError),
-    /// The dead letter was not written.
+    /// The dead letter could not be written.
     #[error("failed to write the dead letter: {0}")]
     Letter(#[from] PublishError),
-    /// The mark was not written.
+    /// The mark could not be written.
     #[error("failed to write the quarantine mark: {0}")]
     Mark(#[from] CasError),
 }
 
-/// Decides whether the work of a claim may begin. One delivered more than [`MAX_DELIVERIES`] times, without an append
-/// to its session's ledger since it was made, has its tries counted; after [`MAX_TRIES`] of them the session is
-/// parked. Trouble with the server lately proves nothing against a session.
+/// Decides whether the work of a claim may begin. If a claim was delivered more than [`MAX_DELIVERIES`] times,
+/// without an append to its session's ledger since it was made, its tries are counted; after [`MAX_TRIES`] of them
+/// the session is parked. Trouble with the server lately proves nothing against a session.
 ///
 /// # Errors
-/// [`ParkSessionError`]; the claim comes again then.
+/// Returns [`ParkSessionError`]; the claim is then delivered again.
 pub async fn admit(
     broker: &Broker,
     incoming: &Incoming,
@@ -66,7 +66,7 @@ pub async fn admit(
     }
 
     let last = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
-    // An append of the claim's own millisecond was before it: nothing is appended for a claim as fast as that.
+    // An append in the claim's own millisecond was before the claim: no append follows a claim as fast as that.
     if last.is_some_and(|last| last.published_at > incoming.published_at) {
         return Ok(Trial::Free);
     }
@@ -130,7 +130,8 @@ async fn park(
     Ok(())
 }
 
-/// A counted try went well: its mark, of `revision`, goes. One that stays is about a claim that is gone.
+/// Removes the mark of `revision` after a counted try that went well. A mark that stays is about a claim that is
+/// gone.
 pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     if let Err(error) = marks.delete(key, Some(revision)).await {
@@ -138,7 +139,7 @@ pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
     }
 }
 
-/// Keeps the broker's knowledge of parked sessions current until the process is asked to stop.
+/// Keeps the broker's knowledge of parked sessions current until shutdown is requested.
 pub async fn watch(broker: Arc<Broker>) {
     let mut marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).watch_all();
     let stop = broker.shutdown.clone();

@@ -1,7 +1,7 @@
-//! When a session's history begins anew: never, daily at a time of day, or after it was idle. *Pure.*
+//! Rules for when a session's history is reset: never, daily at a time of day, or after it was idle. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §4. It is found out when a turn is about to begin: nobody has to wake a session
-//! for it.
+//! Source: `docs/design/sessions.md` §4. The rule is checked when a turn is about to begin: no session has to be
+//! woken for it.
 
 use jiff::Timestamp;
 use jiff::civil::Time;
@@ -13,24 +13,24 @@ use shared::model::time::UnixMillis;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Reset {
-    /// Never.
+    /// The history is never reset.
     #[default]
     Never,
-    /// When the first turn after this time of day begins.
+    /// The history is reset when the first turn after this time of day begins.
     Daily {
-        /// The time of day.
+        /// Time of day of the reset.
         at: Time,
-        /// Whose day: an IANA name.
+        /// Time zone of the day: an IANA name.
         zone: String,
     },
-    /// When a turn begins and the last one ended so long ago.
+    /// The history is reset when a turn begins long enough after the last one ended.
     Idle {
-        /// Minutes; at least 1.
+        /// Minimum idle time in minutes; at least 1.
         minutes: u32,
     },
 }
 
-/// A text is not a rule.
+/// Error for a text that is not a rule.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}`: expected `none`, `daily HH:MM Area/City` or `idle N min`")]
 pub struct ParseResetError(String);
@@ -64,7 +64,7 @@ fn daily(at: &str, zone: &str) -> Option<Reset> {
     })
 }
 
-/// Whether `name` is the name of a time zone.
+/// Returns whether `name` is the name of a time zone.
 #[must_use]
 pub fn is_zone(name: &str) -> bool {
     TimeZone::get(name).is_ok()
@@ -81,7 +81,8 @@ impl From<Reset> for String {
 }
 
 impl Reset {
-    /// Why history begins anew where a turn begins at `now` and the last one ended at `active`; none = it does not.
+    /// Returns the reason for a reset if a turn begins at `now` and the last one ended at `active`; `None` if there
+    /// is no reset.
     #[must_use]
     pub fn due(&self, active: UnixMillis, now: UnixMillis) -> Option<String> {
         if active.0 == 0 {
@@ -96,7 +97,7 @@ impl Reset {
     }
 }
 
-/// When it was `at` in `zone` for the last time before or at `now`.
+/// Returns the last time before or at `now` at which it was `at` in `zone`.
 fn last_passed(at: Time, zone: &str, now: UnixMillis) -> Option<UnixMillis> {
     let here = Timestamp::from_millisecond(now.0).ok()?.in_tz(zone).ok()?;
     let today = here.date().to_datetime(at).in_tz(zone).ok()?;

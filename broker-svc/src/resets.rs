@@ -1,6 +1,6 @@
-//! Telling the scheduler that a session began anew: intents may wait for the end of a chat.
+//! Notifies the scheduler that a session was reset: intents may wait for the end of a chat.
 //!
-//! Only a word: where nobody hears it, the scheduler finds the reset in the ledger when it looks by itself.
+//! The notice may be lost: the scheduler then finds the reset in the ledger when it looks by itself.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::wire::headers::Headers;
 
-/// Where it is told.
+/// Subject of the notice.
 const SUBJECT: &str = "nexus.svc.intent.session_reset";
-/// How long the scheduler's answer is awaited.
+/// Maximum wait for the scheduler's response.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tells of it where `record`, which is appended, has `session` begin anew. Nobody waits for the answer.
+/// Sends the notice if the appended `record` resets `session`, without waiting for the response.
 pub fn tell(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
     let mut entries = record.entries.iter();
     if !entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {

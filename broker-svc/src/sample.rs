@@ -1,4 +1,4 @@
-//! Dispatches as tests make them.
+//! Dispatches for tests.
 
 use std::sync::Arc;
 

@@ -50,7 +50,7 @@ impl Service for BrokerService {
         });
 
         for fault in file_faults(&files.hooks, |text| HookRules::check(text, known.as_ref())) {
-            // The hooks of personas are declared in their own file.
+            // The hooks of personas are declared in the personas' own file.
             let is_of_persona = known.as_ref().is_some_and(|known| is_of_persona(&fault.key, known));
             let source = if is_of_persona {
                 files.personas.clone()
@@ -65,7 +65,7 @@ impl Service for BrokerService {
     }
 
     fn warn_files(common: &Common) -> Vec<String> {
-        // What cannot be read is a fault, and told as one.
+        // An unreadable file is a fault, and reported as one.
         let personas = read(&common.files.personas).ok();
         let personas = personas.and_then(|text| Personas::parse(&text).ok());
         personas.map(|personas| personas.empty_levels()).unwrap_or_default()
@@ -163,7 +163,7 @@ impl Service for BrokerService {
     }
 }
 
-/// What the programs that the broker starts cannot reach.
+/// Returns the files and ports that the broker's programs cannot reach.
 fn walls(shell: &Shell<BrokerConfig>) -> Walls {
     let nats = &shell.common.nats;
     let mut hidden = shell.config.hidden.clone();
@@ -181,7 +181,7 @@ fn read_identities(path: &str) -> anyhow::Result<Identities> {
     identities::load(path).map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))
 }
 
-/// Lets approvals know who is who for as long as the process runs.
+/// Keeps the identities of approvals current for as long as the process runs.
 async fn follow(path: String, known: People, broker: Arc<Broker>) {
     identities::follow(&path, known, &broker.bus, &broker.shutdown, |read| {
         broker.desk().know(read);
@@ -189,7 +189,7 @@ async fn follow(path: String, known: People, broker: Arc<Broker>) {
     .await;
 }
 
-/// A file's text; an empty path is an empty file.
+/// Returns a file's text; an empty path is an empty file.
 fn read(path: &str) -> std::io::Result<String> {
     if path.is_empty() {
         return Ok(String::new());
@@ -202,7 +202,7 @@ fn personas(path: &str) -> anyhow::Result<Personas> {
     Personas::parse(&text).with_context(|| format!("files.personas: {path}"))
 }
 
-/// The hooks within turns: those of `hooks.yaml` and those of the personas.
+/// Returns the hooks within turns: those of `hooks.yaml` and those of the personas.
 fn hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
     let text = read(path).with_context(|| format!("files.hooks: {path} cannot be read"))?;
     let rules = HookRules::parse(&text, personas).with_context(|| format!("files.hooks: {path}"))?;
@@ -210,7 +210,7 @@ fn hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
     Ok(rules)
 }
 
-/// Whether `key` is of a hook in a persona's own list.
+/// Returns whether `key` belongs to a hook in a persona's own list.
 fn is_of_persona(key: &str, personas: &Personas) -> bool {
     let lists = personas.personas.keys().map(|name| format!("personas.{name}.hooks"));
     lists

@@ -1,8 +1,8 @@
-//! The session machine: which dispatches run, in which order, together with which, and which never. *Pure.*
+//! The session machine: decides which dispatches run, in which order, which together, and which never. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §2. Every dispatch handed in ends exactly once as a turn or part of one, as
-//! steered, or dropped with a reason (one of `steer-backlog` is steered besides), and a turn is never started while
-//! another runs. The machine is rebuilt from `DISPATCHES` and the ledger by every owner.
+//! Source: `docs/design/sessions.md` §2. Every dispatch handed in ends exactly once: as a turn or part of one, as
+//! steered, or dropped with a reason (a dispatch of `steer-backlog` is steered as well), and a turn is never started
+//! while another runs. Every owner builds the machine again from `DISPATCHES` and the ledger.
 
 pub mod arrival;
 pub mod settings;
@@ -23,60 +23,60 @@ pub use arrival::{Arrival, Pending, Placed, Told};
 use arrival::{order, same_target, target_of};
 use settings::{Policy, Rules};
 
-/// A `collect` turn begins at the latest this many debounce times after the first arrival.
+/// Maximum delay of a `collect` turn after the first arrival, in debounce times.
 const MOST_DEBOUNCES: u64 = 10;
 
-/// What happens to a session.
+/// An event for the session.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// What one look at the session's subject found, in any order.
+    /// Messages that one look at the session's subject found, in any order.
     Arrived(Vec<Arrival>),
     /// The running turn is over: completed, failed or interrupted.
     TurnEnded,
-    /// Time has passed.
+    /// Time has passed; debounces are checked.
     Tick,
 }
 
-/// What is to be done about it.
+/// An action that the worker must take.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Run one turn for these dispatches, in order.
     Start {
-        /// Which; at least one.
+        /// The dispatches; at least one.
         pendings: Vec<Pending>,
-        /// How long the first waited since its hook was evaluated, milliseconds; never negative.
+        /// Time that the first waited since its hook was evaluated, milliseconds; never negative.
         waited_ms: u64,
     },
-    /// Write down that it is not run.
+    /// Record that a dispatch is not run.
     Drop {
-        /// Which.
+        /// The dispatch that is dropped.
         pending: Pending,
-        /// Why.
+        /// Reason for dropping the dispatch.
         reason: DropReason,
     },
     /// Cancel the running turn.
     Cancel {
-        /// Why.
+        /// Reason for the cancellation.
         reason: String,
     },
-    /// Write down that an order is carried out; a reset begins history anew.
+    /// Record that an order is carried out; a reset begins a new history.
     Carry {
-        /// Which.
+        /// The order to record.
         placed: Placed,
     },
-    /// Write down that an order was given before.
+    /// Record that an order was given before.
     Repeated {
-        /// Which.
+        /// The repeated order.
         placed: Placed,
     },
-    /// Write down what became of an approval, where the turn waits for it.
+    /// Record the decision of an approval, if the turn waits for it.
     Decide {
-        /// What.
+        /// The notice with the decision.
         told: Told,
     },
     /// Hand in [`Input::Tick`] at this time.
     Wake {
-        /// When.
+        /// Time of the next tick.
         at: UnixMillis,
     },
 }
@@ -92,21 +92,21 @@ struct Waiting {
 /// A message to be put into the running turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Steering {
-    /// Which.
+    /// The dispatch of the message.
     pub pending: Pending,
-    /// It also gets a turn of its own.
+    /// Whether the dispatch also gets a turn of its own.
     pub backlog: bool,
 }
 
 #[derive(Debug, Default)]
 struct Busy {
-    /// The turn's dispatches: where they stand, and their ids.
+    /// Sequences and ids of the turn's dispatches.
     own: Vec<(u64, Ulid)>,
     permissions: Vec<PermissionSet>,
     cancelled: bool,
 }
 
-/// The queue of one session in its owner's memory.
+/// Queue of one session in its owner's memory.
 #[derive(Debug, Default)]
 pub struct Session {
     policy: Arc<Policy>,
@@ -114,18 +114,19 @@ pub struct Session {
     running: Option<Busy>,
     waiting: VecDeque<Waiting>,
     steering: VecDeque<Steering>,
-    /// A reset that waits for the end of the running turn.
+    /// Resets that wait for the end of the running turn.
     resets: Vec<Placed>,
-    /// Sequences handed in since the session was taken; bounded by what one taking reads.
+    /// Sequences handed in since the session was taken; bounded by the number of messages that one owner reads.
     seen: BTreeSet<u64>,
     /// Ids consumed by earlier turns or handed in since.
     ids: BTreeSet<Ulid>,
-    /// Those that the running turn has seen, and that get a turn of their own as well.
+    /// Sequences of messages that the running turn has seen and that get a turn of their own as well.
     steered: BTreeSet<u64>,
 }
 
 impl Session {
-    /// The machine of a session just taken, whose ledger folds to `fold`. A turn that a former owner began runs.
+    /// Creates the machine of a session that was just taken, whose ledger folds to `fold`. A turn of a former owner
+    /// runs.
     #[must_use]
     pub fn new(fold: &Fold, policy: Arc<Policy>) -> Self {
         let mut machine = Self {
@@ -155,13 +156,13 @@ impl Session {
         machine
     }
 
-    /// Takes note of what was handed in and is over already: its `ids`, and the `sequences` at which it stands.
+    /// Notes messages that were handed in and are done already: their `ids` and their `sequences`.
     pub fn know(&mut self, ids: impl IntoIterator<Item = Ulid>, sequences: &[u64]) {
         self.ids.extend(ids);
         self.seen.extend(sequences);
     }
 
-    /// Takes `input` in and says what follows.
+    /// Handles `input` and returns the effects that follow.
     #[must_use]
     pub fn handle(&mut self, input: Input, now: UnixMillis) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -265,7 +266,7 @@ impl Session {
         }
     }
 
-    /// Takes one out, wherever it waits.
+    /// Removes a waiting dispatch from any of the queues.
     fn remove(&mut self, sequence: u64) -> Option<Pending> {
         let steering = self.steering.iter().position(|s| s.pending.sequence == sequence);
         let steering = steering.and_then(|at| self.steering.remove(at)).map(|s| s.pending);
@@ -314,7 +315,7 @@ impl Session {
     }
 
     fn withdraw(&mut self, dispatch: Ulid, spares_turn: bool, by: &str, effects: &mut Vec<Effect>) {
-        // One that comes after this word counts as known, and is dropped.
+        // A dispatch with this id that comes later counts as known, and is dropped.
         self.ids.insert(dispatch);
         let waiting = self.waiting.iter().map(|w| &w.pending);
         let mut waiting = waiting.chain(self.steering.iter().map(|s| &s.pending));
@@ -331,7 +332,7 @@ impl Session {
         }
     }
 
-    /// What was not put into the turn any more gets a turn of its own, in its place.
+    /// Ends the running turn; messages that were not put into it get a turn of their own, in their order.
     fn ended(&mut self) {
         self.running = None;
         self.steered.clear();
@@ -398,7 +399,7 @@ impl Session {
         Effect::Start { pendings, waited_ms }
     }
 
-    /// Takes out what is to be put into the running turn before its next model call.
+    /// Takes the messages to be put into the running turn before its next model call.
     pub fn take_steering(&mut self) -> Vec<Steering> {
         let taken: Vec<Steering> = self.steering.drain(..).collect();
         if let Some(busy) = &mut self.running {
@@ -410,14 +411,14 @@ impl Session {
         taken
     }
 
-    /// Whether something waits to be put into the running turn.
+    /// Returns whether a message waits to be put into the running turn.
     #[must_use]
     pub fn is_steering(&self) -> bool {
         !self.steering.is_empty()
     }
 
-    /// The lowest sequence that was handed in and is not over, `except` aside (they are just being written down): the
-    /// cursor's floor stays below it.
+    /// Returns the lowest sequence that was handed in and is not done, without those of `except` (they are being
+    /// recorded): the cursor's floor stays below it.
     #[must_use]
     pub fn lowest_open(&self, except: &[u64]) -> Option<u64> {
         let running = self.running.iter().flat_map(|busy| busy.own.iter().map(|own| own.0));
@@ -433,14 +434,14 @@ impl Session {
         waiting.chain(self.steering.iter().map(|s| s.pending.sequence)).min()
     }
 
-    /// How many wait behind or for the running turn, each once.
+    /// Returns the number of messages that wait behind or for the running turn, each counted once.
     #[must_use]
     pub fn queued(&self) -> usize {
         let steering = self.steering.iter().filter(|steering| !steering.backlog);
         self.waiting.len() + steering.count()
     }
 
-    /// Whether a turn runs.
+    /// Returns whether a turn runs.
     #[must_use]
     pub const fn is_running(&self) -> bool {
         self.running.is_some()

@@ -1,11 +1,11 @@
-//! Which sequences of a stream need no second look: ranges that grow together. *Pure.*
+//! Sequences of a stream that need no second look, as ranges that grow together. *Pure.*
 //!
-//! A broker adds what it has consumed; the sweeper skips those without reading them. To forget a range costs a read,
-//! nothing else, so the set is bounded by forgetting.
+//! A broker adds the sequences that it has consumed; the sweeper skips them without reading them. To forget a range
+//! costs a read and nothing else, so the set is bounded by forgetting.
 
 use std::collections::BTreeMap;
 
-/// Ranges remembered; the lowest is forgotten first.
+/// Maximum number of ranges; the lowest is forgotten first.
 pub const MAX_RANGES: usize = 16_384;
 
 /// A set of sequences, as ranges.
@@ -16,7 +16,7 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Adds `sequence`.
+    /// Adds `sequence` to the set.
     pub fn add(&mut self, sequence: u64) {
         let mut range = (sequence, sequence);
         if let Some((&first, &last)) = self.ranges.range(..=sequence).next_back() {
@@ -41,7 +41,7 @@ impl Settled {
         }
     }
 
-    /// The first sequence from `from` on that is not in the set.
+    /// Returns the first sequence from `from` on that is not in the set.
     #[must_use]
     pub fn first_gap(&self, from: u64) -> u64 {
         match self.ranges.range(..=from).next_back() {
@@ -50,13 +50,13 @@ impl Settled {
         }
     }
 
-    /// Whether `sequence` is in the set.
+    /// Returns whether `sequence` is in the set.
     #[must_use]
     pub fn contains(&self, sequence: u64) -> bool {
         self.first_gap(sequence) > sequence
     }
 
-    /// Forgets everything up to and with `sequence`, nearly: a range that reaches beyond stays whole.
+    /// Forgets everything through `sequence`, except a range that reaches beyond, which stays whole.
     pub fn forget_through(&mut self, sequence: u64) {
         while let Some((&first, &last)) = self.ranges.first_key_value()
             && last <= sequence

@@ -1,14 +1,14 @@
-//! The place of a claimed session among those that a broker runs at once.
+//! The slot of a claimed session among those that a broker runs at once.
 //!
-//! A session whose turns are over and whose last hooks still run lends its slot to others: it has a place of its own
-//! then, of which there are as many as slots. It keeps that to its end, also where it comes to run a turn again, so that
-//! nobody waits for a slot with a claim in hand.
+//! A session whose turns are over and whose post-turn hooks still run lends its slot to others. It then has a place
+//! instead, of which there are as many as slots. The session keeps the place to its end, even if it runs a turn
+//! again, so that no session waits for a slot with a claim in hand.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A claimed session's place; dropped with the claim.
+/// Slot of a claimed session; dropped with the claim.
 #[derive(Debug)]
 pub struct Slot {
     places: Arc<Semaphore>,
@@ -17,13 +17,13 @@ pub struct Slot {
 
 #[derive(Debug)]
 struct Held {
-    /// A slot, or once it is lent the place that stands for it.
+    /// A slot or, once it is lent, the place that replaces it.
     _permit: OwnedSemaphorePermit,
     is_lent: bool,
 }
 
 impl Slot {
-    /// The slot of `permit`; `places` are those of sessions that have lent theirs.
+    /// Creates the slot of `permit`; `places` are those of sessions that have lent theirs.
     #[must_use]
     pub fn new(permit: OwnedSemaphorePermit, places: Arc<Semaphore>) -> Self {
         metrics::gauge!("nexus_broker_slots_in_use").increment(1);
@@ -36,7 +36,7 @@ impl Slot {
         }
     }
 
-    /// Gives the slot to others, where there is a place besides.
+    /// Lends the slot to others, if there is a free place.
     pub fn lend(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_lent {
@@ -52,7 +52,7 @@ impl Slot {
         }
     }
 
-    /// Whether others have it.
+    /// Returns whether the slot is lent.
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_lent

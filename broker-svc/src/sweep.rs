@@ -1,7 +1,8 @@
-//! The sweeper's walk over `DISPATCHES`: what it has read, and which subjects are not known to be settled. *Pure.*
+//! The sweeper's walk over `DISPATCHES`: the sequences that it has read, and the subjects that may not be settled.
+//! *Pure.*
 //!
-//! Everything up to [`Walk::floor`] is settled: consumed by its session. The walk itself may be far ahead of the floor,
-//! so that one slow session does not make everything behind it be read again.
+//! Everything up to [`Walk::floor`] is settled: consumed by its session. The walk itself may be far ahead of the
+//! floor, so that one slow session does not cause everything behind it to be read again.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use shared::model::ledger::Cursor;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 
-/// Subjects kept open at once; the walk waits while there are more.
+/// Maximum number of open subjects; the walk waits while there are more.
 pub const MAX_OPEN: usize = 50_000;
-/// How long a subject is left alone after it was looked at, milliseconds.
+/// Time for which a subject is left alone after a look, milliseconds.
 pub const LOOK_AGAIN_MS: i64 = 3_000;
 
-/// How long a session is left alone that was woken because nobody has answered for its intents, milliseconds.
+/// Time for which a session is left alone after it was woken for unanswered intents, milliseconds.
 pub const ASK_AGAIN_MS: i64 = 10_000;
 
 /// A subject with dispatches that are not known to be consumed.
@@ -23,20 +24,20 @@ struct Open {
     first: u64,
     last: u64,
     look_at: UnixMillis,
-    /// Through which it was woken although it waits.
+    /// Sequence through which the session was woken although it waits.
     woken: u64,
 }
 
 /// A session to look at: whether it has consumed everything through `last`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// Which.
+    /// The session to look at.
     pub session: SessionRef,
-    /// Its newest dispatch that is old enough.
+    /// Sequence of its newest dispatch that is old enough.
     pub last: u64,
 }
 
-/// Where the sweeper is.
+/// Progress of the sweeper.
 #[derive(Debug, Clone, Default)]
 pub struct Walk {
     through: u64,
@@ -44,7 +45,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk that begins behind `floor`.
+    /// Creates a walk that begins after `floor`.
     #[must_use]
     pub fn from_floor(floor: u64) -> Self {
         Self {
@@ -53,24 +54,24 @@ impl Walk {
         }
     }
 
-    /// The first sequence that was not walked over.
+    /// Returns the first sequence that was not walked over.
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.through + 1
     }
 
-    /// Whether more may be read: too many open subjects are looked at first.
+    /// Returns whether more may be read: if there are too many open subjects, those are looked at first.
     #[must_use]
     pub fn may_go_on(&self) -> bool {
         self.open.len() < MAX_OPEN
     }
 
-    /// Everything through `sequence` needs no second look, apart from what is open.
+    /// Notes that everything through `sequence` needs no second look, apart from open subjects.
     pub fn pass(&mut self, sequence: u64) {
         self.through = self.through.max(sequence);
     }
 
-    /// `session` has a dispatch at `sequence` that is not known to be consumed.
+    /// Notes that `session` has a dispatch at `sequence` that is not known to be consumed.
     pub fn add(&mut self, session: SessionRef, sequence: u64) {
         self.pass(sequence);
         let open = Open {
@@ -86,8 +87,8 @@ impl Walk {
             .or_insert(open);
     }
 
-    /// Up to `limit` sessions to look at now, those first that have waited longest: whatever their names, each has its
-    /// turn.
+    /// Returns up to `limit` sessions to look at now, those first that have waited longest: each has its turn,
+    /// independent of its name.
     #[must_use]
     pub fn due(&self, now: UnixMillis, limit: usize) -> Vec<Due> {
         let mut due: Vec<_> = self.open.iter().filter(|(_, open)| open.look_at <= now).collect();
@@ -101,13 +102,14 @@ impl Walk {
             .collect()
     }
 
-    /// `session` stands at `cursor`. Says whether it has consumed everything that the walk knows of.
+    /// Notes that `session` has the cursor `cursor`. Returns whether it has consumed everything that the walk knows
+    /// of.
     pub fn seen(&mut self, session: &SessionRef, cursor: &Cursor, now: UnixMillis) -> bool {
         let Some(open) = self.open.get_mut(session) else {
             return true;
         };
 
-        // One above the floor is consumed, and one below it is not.
+        // A dispatch above the floor may be consumed while one below it is not.
         if cursor.floor >= open.last {
             self.open.remove(session);
             return true;
@@ -119,7 +121,7 @@ impl Walk {
         false
     }
 
-    /// Whether `due` has something newer than when this was asked last.
+    /// Returns whether `due` has a newer dispatch than at the last call.
     pub fn is_new(&mut self, due: &Due) -> bool {
         let Some(open) = self.open.get_mut(&due.session) else {
             return false;
@@ -129,26 +131,26 @@ impl Walk {
         newer
     }
 
-    /// `session` is somebody's business at the moment: look later.
+    /// Notes that another process is busy with `session`: look later.
     pub fn later(&mut self, session: &SessionRef, now: UnixMillis) {
         if let Some(open) = self.open.get_mut(session) {
             open.look_at = now.plus(LOOK_AGAIN_MS);
         }
     }
 
-    /// Nobody has answered for intents of `session`, although it has consumed everything: it stays open.
+    /// Notes that `session` has unanswered intents, although it has consumed everything: it stays open.
     pub fn owes(&mut self, session: &SessionRef, now: UnixMillis) {
         if let Some(open) = self.open.get_mut(session) {
             open.look_at = now.plus(ASK_AGAIN_MS);
         }
     }
 
-    /// `session` is not to be looked at (it is quarantined).
+    /// Removes `session`, which must not be looked at (it is quarantined).
     pub fn leave(&mut self, session: &SessionRef) {
         self.open.remove(session);
     }
 
-    /// Everything up to here is settled.
+    /// Returns the sequence up to which everything is settled.
     #[must_use]
     pub fn floor(&self) -> u64 {
         let lowest = self.open.values().map(|open| open.first).min();

@@ -1,8 +1,8 @@
-//! The sweeper: whatever wake-up was lost, a session with something to do gets a claim.
+//! The sweeper: gives a session with something to do a claim if its wake-up was lost.
 //!
-//! One broker at a time, by a lease; two at a time would only claim twice, and the second claim is refused. It walks
-//! `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be consumed. What this broker
-//! consumed itself it does not even read. Source: `docs/design/sessions.md` §1.9.
+//! One broker sweeps at a time, by a lease; two at once would only claim twice, and the second claim is refused. The
+//! sweeper walks over `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be
+//! consumed. Dispatches that this broker consumed itself are not even read. Source: `docs/design/sessions.md` §1.9.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,17 +32,17 @@ use crate::turn::journal::Awaited;
 
 /// Key of the lease in `leases`.
 const LEASE: &str = "sweeper";
-/// How long the lease lasts without a refresh.
+/// Time that the lease lasts without a refresh.
 const LEASE_TTL: Duration = Duration::from_secs(3);
-/// Messages read at once.
+/// Number of messages read at once.
 const PAGE: usize = 256;
-/// Pages read in one sweep.
+/// Maximum number of pages read in one sweep.
 const MAX_PAGES: usize = 64;
-/// Sessions looked at in one sweep.
+/// Maximum number of sessions looked at in one sweep.
 const MAX_LOOKS: usize = 512;
-/// Sessions in one sweep whose ledgers may be unreadable; with one more the server is away, and not the session broken.
+/// Maximum number of unreadable ledgers in one sweep; with more, the server is away and the sessions are not broken.
 const MAX_UNREADABLE: u32 = 3;
-/// How often the floor is written down.
+/// Interval at which the floor is stored.
 const FLOOR_EVERY: Duration = Duration::from_secs(5);
 
 struct Held {
@@ -51,14 +51,14 @@ struct Held {
     walking: Walking,
 }
 
-/// How far the sweeper has come, and in which era: over another connection `DISPATCHES` may be another stream.
+/// Progress of the sweeper, and its era: over another connection `DISPATCHES` may be another stream.
 struct Walking {
     era: u64,
     walk: Walk,
     written: (u64, Instant),
 }
 
-/// Sweeps until the process is asked to stop.
+/// Sweeps until shutdown is requested.
 pub async fn serve(broker: Arc<Broker>) {
     let every = Duration::from_millis(broker.config.sweep_interval_ms);
     let stop = broker.shutdown.clone();
@@ -72,7 +72,7 @@ pub async fn serve(broker: Arc<Broker>) {
 
         if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
             metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.all()).unwrap_or(u32::MAX));
-            // With every slot taken no claim arrives that would say so.
+            // With every slot taken, no claim arrives that would report the number.
             broker.note_waiting(lag.waiting);
         }
 
@@ -111,7 +111,7 @@ enum SweepError {
     Approval(#[from] KeepApprovalError),
 }
 
-/// Refreshes the lease, or tries to take it. None = somebody else has it.
+/// Refreshes the lease, or tries to take it. Returns `None` if another broker has it.
 async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>, SweepError> {
     let leases = broker.bus.kv::<LeaseRecord>(LEASES);
     if let Some(mut held) = held {
@@ -140,7 +140,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         Ok(revision) => revision,
         Err(CasError::Conflict { .. }) => match leases.find(LEASE).await? {
             (Some(_), _) => return Ok(None),
-            // One that cannot be read is nobody's.
+            // A lease that cannot be read belongs to no broker.
             (None, revision) => leases.update_ttl(LEASE, &record, revision, LEASE_TTL).await?,
         },
         Err(error) => return Err(error.into()),
@@ -156,7 +156,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
     }))
 }
 
-/// Begins at the stored floor, where the leader confirms it.
+/// Begins at the stored floor, if the leader confirms it.
 async fn begin(broker: &Broker) -> Result<Walking, SweepError> {
     let era = broker.era().await?.number;
     let floor = stored_floor(broker).await?;
@@ -169,7 +169,7 @@ async fn begin(broker: &Broker) -> Result<Walking, SweepError> {
     })
 }
 
-/// The floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
+/// Returns the floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
 async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
     const WHAT: &str = "sweeper's floor";
 
@@ -263,12 +263,12 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
     Ok(())
 }
 
-/// The next dispatches of all sessions: out of the window, or as far back as that does not reach from the stream.
+/// Returns the next dispatches of all sessions: from the window, or from the stream for sequences before it.
 async fn page(broker: &Broker, from: u64) -> Result<Vec<Arc<Stored>>, ReadStreamError> {
     if let Some(page) = broker.feed.window(|window| window.from(from, PAGE)) {
         return Ok(page);
     }
-    // Everything, not a pattern: the server finds the next message at once.
+    // The filter matches everything, so the server finds the next message at once.
     let page = broker.bus.history(DISPATCHES, ">", from, PAGE).await?;
     Ok(page.into_iter().map(Arc::new).collect())
 }
@@ -277,7 +277,7 @@ fn is_consumed(broker: &Broker, session: &SessionRef, sequence: u64) -> bool {
     broker.settled(|settled| settled.contains(sequence)) || broker.cache.covers(session, sequence)
 }
 
-/// Which session a dispatch is for: by its content, or where that cannot be read by its subject.
+/// Returns the session of a dispatch: from its content, or from its subject if the content cannot be read.
 fn session_of(stored: &Stored) -> Option<SessionRef> {
     let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
     let decided = || stored.decode::<SessionDecision>().ok().map(|decided| decided.target);
@@ -324,7 +324,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         Ok(remembered) => remembered,
         Err(RunSessionError::Read(error)) => return Err(error.into()),
         Err(error) => {
-            // Whoever takes the session finds the same, and quarantine follows.
+            // The broker that takes the session finds the same error, and quarantine follows.
             tracing::warn!(%session, %error, "failed to read a session's state");
             return wake(broker, session).await;
         }
@@ -332,7 +332,7 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
 
     let era = broker.era().await?;
     if !doubt::is_sound(broker, &era, session, &mut remembered).await? {
-        // Whoever takes it asks the ledger.
+        // The broker that takes the session reads the ledger.
         walk.later(session, now);
         return wake(broker, session).await;
     }
@@ -351,13 +351,13 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         return suspended(broker, walk, due, &awaited).await;
     }
 
-    // A reply not noted is no reason: it is on its way, or its claim comes again.
+    // A reply that is not noted is no reason: it is on its way, or its claim comes again.
     let mut standing = Standing {
         owes: false,
         ..Standing::of(&remembered.fold, &remembered.published)
     };
 
-    // What is consumed above the floor says nothing about what lies open below it.
+    // Dispatches consumed above the floor say nothing about open ones below it.
     standing.cursor.above.clear();
 
     if remembered.fold.last_sequence > 0 {
@@ -371,8 +371,8 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
     Ok(())
 }
 
-/// A session whose turn waits for a human's word: what was decided and not told is told again. Whatever else came for it
-/// may end the waiting, so it is woken once for what is newest.
+/// Looks at a session whose turn waits for an approval: an unreported decision is reported again. Any other message
+/// may end the wait, so the session is woken once for the newest one.
 async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &Awaited) -> Result<(), SweepError> {
     let standing = broker.desk().get(&awaited.approval).await?;
     if let Some(standing) = standing
@@ -387,7 +387,7 @@ async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &A
         return Ok(());
     }
 
-    // Its owner asks again what KV has lost.
+    // The owner asks again for an approval that KV has lost.
     if standing.is_none() || walk.is_new(due) {
         wake(broker, &due.session).await?;
     }

@@ -1,7 +1,7 @@
-//! The port behind which tools sit, and what a call is given. Source: `docs/design/sessions.md` §6.4; seed 001 §5.
+//! The port to tools, and the input of a call. Source: `docs/design/sessions.md` §6.4; seed 001 §5.
 //!
-//! A tool is called only after the ledger says `tool_started`, with arguments that fit its schema, where the turn's
-//! permissions allow its name. What it may know of secrets is in [`credentials`], which the model never sees.
+//! A tool is called only after the ledger has `tool_started`, with arguments that fit its schema, if the turn's
+//! permissions allow its name. The secrets that it may use are in [`credentials`], which the model never sees.
 
 pub mod agents;
 pub mod catalogue;
@@ -21,26 +21,26 @@ use credentials::Credentials;
 /// One call of a tool.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    /// Session, turn, epoch, call id, arguments, permissions, deadline, cancellation.
+    /// The call: session, turn, epoch, call id, arguments, permissions, deadline, cancellation.
     pub call: Call,
-    /// The secrets that this turn's tools may have.
+    /// Secrets that this turn's tools may use.
     pub credentials: Credentials,
 }
 
-/// Something that a model may have done.
+/// A tool that a model may call.
 #[async_trait]
 pub trait Tool: Send + Sync + std::fmt::Debug {
-    /// Name (`[A-Za-z0-9_-]{1,64}`), what it does, JSON Schema of its arguments.
+    /// Returns the name (`[A-Za-z0-9_-]{1,64}`), the description and the JSON Schema of the arguments.
     fn description(&self) -> &ToolDescription;
 
-    /// Whether running it again with the same arguments and the same call id changes nothing more.
+    /// Returns whether running the tool again with the same arguments and the same call id has no further effect.
     fn is_idempotent(&self) -> bool;
 
-    /// Runs it. It ends soon after [`Call::cancel`] is cancelled; a moment later the future is dropped.
+    /// Runs the tool. It must end soon after [`Call::cancel`] is canceled; a moment later the future is dropped.
     async fn call(&self, call: ToolCall) -> ToolOutcome;
 }
 
-/// A refusal or a failure, as the model reads it.
+/// Returns a refusal or a failure, with `error` for the model to read.
 #[must_use]
 pub fn failed(error: impl Into<String>) -> ToolOutcome {
     ToolOutcome::Error { error: error.into() }

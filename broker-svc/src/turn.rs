@@ -1,7 +1,7 @@
-//! The turn: what is appended when, what an answer or its absence leads to, and what follows a recovery. *Pure.*
+//! The turn: its ledger entries, the next step after an answer or its absence, and its recovery. *Pure.*
 //!
 //! A turn's id follows from its dispatches, so a turn that is run again is the same turn with the same reply. The
-//! commit is `turn_completed{reply}`; nothing is published before it stands in the ledger. Source:
+//! commit is `turn_completed{reply}`; nothing is published before it is in the ledger. Source:
 //! `docs/design/sessions.md` §3.
 
 pub mod arguments;
@@ -28,34 +28,34 @@ use crate::session::Pending;
 use journal::Running;
 use shared::model::permission::combine::merged;
 
-/// What ends an answer that was cut.
+/// Mark at the end of an answer that was cut.
 const CUT_MARK: &str = "… [cut]";
-/// Answers that cannot be read after which a turn fails.
+/// Number of unreadable answers after which a turn fails.
 pub const MAX_MALFORMED: u32 = 3;
 
-/// What follows a question.
+/// Next step after a question to the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
     /// Commit the answer.
     Complete(Answer),
-    /// Ask the same again, after a wait.
+    /// Ask the same question again, after a wait.
     AskAgain,
-    /// End the turn.
+    /// End the turn with this failure.
     Fail(TurnFailure),
 }
 
-/// One turn.
+/// One turn of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// Follows from the dispatches.
+    /// Id of the turn, which follows from its dispatches.
     pub id: Ulid,
-    /// The turn before it.
+    /// Id of the turn before it.
     pub parent: Option<Ulid>,
-    /// What it answers.
+    /// Dispatches that the turn answers.
     pub dispatches: Vec<DispatchRef>,
-    /// What it may do.
+    /// Permissions of the turn.
     pub permissions: PermissionSet,
-    /// What bounds it.
+    /// Limits of the turn.
     pub limits: TurnLimits,
     session: SessionRef,
     delivery: DeliveryContext,
@@ -63,12 +63,12 @@ pub struct Turn {
     works_for: Vec<SessionRef>,
 }
 
-/// Key of an agent's message under which stand the sessions on whose behalf it is sent.
+/// Metadata key of an agent's message that names the sessions on whose behalf it is sent.
 pub const WORKS_FOR: &str = "works_for";
 
 impl Turn {
-    /// The turn that answers `pendings`, of which there is at least one, in `session`, which folds to `fold`. The last
-    /// of them says where the answer goes.
+    /// Creates the turn that answers `pendings`, of which there is at least one, in `session`, which folds to `fold`.
+    /// The last of them determines the destination of the answer.
     #[must_use]
     pub fn of(
         session: &SessionRef,
@@ -81,7 +81,7 @@ impl Turn {
         let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
 
-        // Of the id, which a repetition shares, and not of what the dispatch says of itself.
+        // The time comes from the id, which a repetition shares, and not from the dispatch's own timestamp.
         let began = pendings.first().map(|p| p.dispatch.id.timestamp_ms());
         let began = UnixMillis(began.and_then(|at| i64::try_from(at).ok()).unwrap_or(0));
         let with_content = |pending: &Pending| DispatchRef {
@@ -107,7 +107,7 @@ impl Turn {
         }
     }
 
-    /// The turn `running` of `session`, which a former owner began to answer `pendings`.
+    /// Creates the turn `running` of `session`, which a former owner began as the answer to `pendings`.
     #[must_use]
     pub fn resumed(session: &SessionRef, fold: &Fold, running: &Running, pendings: &[Pending]) -> Self {
         let (delivery, causation) = destination(pendings);
@@ -124,7 +124,7 @@ impl Turn {
         }
     }
 
-    /// What it came from, and where its answer goes.
+    /// Returns the source of the turn and the destination of its answer.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin {
@@ -134,14 +134,14 @@ impl Turn {
         }
     }
 
-    /// Sessions that it works for.
+    /// Returns the sessions that the turn works for.
     #[must_use]
     pub fn works_for(&self) -> &[SessionRef] {
         &self.works_for
     }
 
-    /// Whether the ledger says already that it began; if so, also what the agent answered then, which is neither
-    /// asked nor paid for again.
+    /// Returns whether the ledger has the turn's beginning; if so, also the agent's answer from that time, which is
+    /// neither asked for nor paid for again.
     #[must_use]
     pub fn recovered(&self, fold: &Fold) -> Option<Option<Answer>> {
         let running = fold.running.as_ref().filter(|running| running.turn == self.id)?;
@@ -153,7 +153,7 @@ impl Turn {
         }))
     }
 
-    /// It begins: written before anything outside learns of it.
+    /// Returns the entry of the turn's beginning, written before anything outside learns of the turn.
     #[must_use]
     pub fn started(&self) -> LedgerEntry {
         LedgerEntry::TurnStarted {
@@ -165,8 +165,8 @@ impl Turn {
         }
     }
 
-    /// The agent answered and the turn is done: what is written of it, in one record. The answer's attachments are
-    /// part of the reply.
+    /// Returns the entries of a turn that the agent answered, for one record. The answer's attachments are part of
+    /// the reply.
     #[must_use]
     pub fn completed(&self, answer: Answer, cursor: Cursor) -> [LedgerEntry; 2] {
         let Answer {
@@ -190,7 +190,7 @@ impl Turn {
         [answered, completed]
     }
 
-    /// The turn is done, and what its model answered stands in the ledger: the commit alone.
+    /// Returns the commit alone, for a turn whose model's answer is in the ledger already.
     #[must_use]
     pub fn settled(&self, content: String, attachments: Vec<Attachment>, cursor: Cursor) -> LedgerEntry {
         let said = !content.is_empty() || !attachments.is_empty();
@@ -202,7 +202,7 @@ impl Turn {
         }
     }
 
-    /// It is cancelled; what it had said is kept and not delivered.
+    /// Returns the entry of a canceled turn; its partial answer is kept and not delivered.
     #[must_use]
     pub fn interrupted(&self, reason: String, partial: String, cursor: Cursor) -> LedgerEntry {
         LedgerEntry::TurnInterrupted {
@@ -213,7 +213,7 @@ impl Turn {
         }
     }
 
-    /// It cannot be done, and the user is told.
+    /// Returns the entry of a failed turn, with a reply that tells the user.
     #[must_use]
     pub fn failed(&self, failure: TurnFailure, cursor: Cursor) -> LedgerEntry {
         let told = self.reply(message_of(&failure, &self.session.persona), Vec::new());
@@ -239,7 +239,8 @@ impl Turn {
     }
 }
 
-/// Where the answer to `pendings` goes, and what it came from: the last of them says; hops count from the longest chain.
+/// Returns the destination of the answer to `pendings`, and its causation: both from the last one, with the hops of
+/// the longest chain.
 fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
     let last = pendings.last().map(|p| &p.dispatch);
     let delivery = last.map(|d| d.delivery_context.clone()).unwrap_or_default();
@@ -248,8 +249,8 @@ fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
     (delivery, Causation { event, hops })
 }
 
-/// The sessions on whose behalf agents sent what `pendings` say. What other channels claim of it counts as well: more
-/// hooks only bind more.
+/// Returns the sessions on whose behalf agents sent `pendings`. Claims of other channels count as well: more hooks
+/// only bind more.
 #[must_use]
 pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
     let mut sessions: Vec<SessionRef> = Vec::new();
@@ -273,12 +274,12 @@ pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
     sessions
 }
 
-/// What a turn of no dispatch came from; there is none such.
+/// Returns the event of a turn without dispatches, which does not occur.
 fn nothing() -> EventId {
     EventId::parse("turn:none").expect("a word, a colon and a word")
 }
 
-/// `content`, or as much of it as is kept and delivered.
+/// Returns `content`, cut to the maximum that is kept and delivered.
 #[must_use]
 pub fn bounded(content: String) -> String {
     if content.len() <= MAX_ANSWER_BYTES {
@@ -298,8 +299,9 @@ fn message_of(failure: &TurnFailure, persona: &str) -> String {
     }
 }
 
-/// What follows the answer to a question, or its absence. `left_ms` is the time that the turn has left, `absent_ms`
-/// how long nobody has been there to ask, `malformed` how many answers of the turn could not be read, this one included.
+/// Returns the next step after the outcome of a question. `left_ms` is the time that the turn has left, `absent_ms`
+/// the time that no agent has been reachable, and `malformed` the number of unreadable answers of the turn, this one
+/// included.
 #[must_use]
 pub fn after(
     outcome: Result<Answer, AskAgentError>,

@@ -1,8 +1,9 @@
-//! What the programs of agents, command hooks and MCP servers cannot reach, although they run as our own user.
+//! Restrictions on the programs of agents, command hooks and MCP servers, although they run as our own user.
 //!
-//! Files: `nexus-tether` hides them before it starts a program. NATS ports: a thread gives up connecting to them, once,
-//! and starts the programs; what a thread has given up, its children do not have. A program that has `NATS_URL` in its
-//! environment is started elsewhere and reaches the server. Source: `docs/design/trust.md` §1; `docs/security.md`.
+//! Files: `nexus-tether` hides them before it starts a program. NATS ports: a thread gives up connecting to them,
+//! once, and starts the programs; rights that a thread has given up, its children do not have. A program that has
+//! `NATS_URL` in its environment is started elsewhere and reaches the server. Source: `docs/design/trust.md` §1;
+//! `docs/security.md`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,25 +12,25 @@ use std::sync::OnceLock;
 use shared::process::spawner::Spawner;
 use tokio::process::{Child, Command};
 
-/// The variable that tells a program of the server: an operator who sets it lets the program reach it.
+/// Variable with the server's address: an operator who sets it lets the program reach the server.
 pub const BUS: &str = "NATS_URL";
-/// The port of a server whose address names none.
+/// Port of a server whose address names none.
 const NATS_PORT: u16 = 4_222;
 
-/// What is hidden, and which ports are closed.
+/// Hidden files and closed ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Walls {
     /// Directories and files that programs cannot read or change.
     pub hidden: Vec<PathBuf>,
-    /// TCP ports that they cannot connect to, on any host.
+    /// TCP ports that programs cannot connect to, on any host.
     pub ports: Vec<u16>,
 }
 
 static WALLS: OnceLock<Walls> = OnceLock::new();
 
 impl Walls {
-    /// Returns those of a broker: `run` is its run directory, `hidden` names what its configuration hides, `secrets` the
-    /// files of all secrets of the configuration, and `servers` the addresses of NATS.
+    /// Returns the walls of a broker: `run` is its run directory, `hidden` the paths that its configuration hides,
+    /// `secrets` the files of all secrets of the configuration, and `servers` the addresses of NATS.
     #[must_use]
     pub fn of(run: Option<&Path>, hidden: &[String], secrets: &[PathBuf], servers: &[String]) -> Self {
         let files = secrets.iter().cloned();
@@ -51,11 +52,11 @@ impl Walls {
         Self { hidden, ports }
     }
 
-    /// Puts the walls around every program that is started from now on, once a process. Returns in words what this
-    /// kernel can do: `Err` if that is not everything.
+    /// Puts the walls around every program that is started from now on, once in a process. Returns in words what this
+    /// kernel enforces: `Err` if that is not everything.
     ///
     /// # Errors
-    /// What the kernel cannot keep from programs. The rest of the walls stands.
+    /// Returns what the kernel cannot enforce. The other restrictions apply.
     pub fn raise(self) -> Result<&'static str, &'static str> {
         let (files, ports) = (kernel::hides_files(), kernel::closes_ports());
         let told = match (files, ports) {
@@ -75,7 +76,7 @@ impl Walls {
     }
 }
 
-/// The port of `server`: `nats://host:port`, `host:port`, `host`.
+/// Returns the port of `server`: `nats://host:port`, `host:port`, `host`.
 fn port_of(server: &str) -> u16 {
     let address = server.split_once("://").map_or(server, |(_, rest)| rest);
     let address = address.split('/').next().unwrap_or_default();
@@ -84,7 +85,7 @@ fn port_of(server: &str) -> u16 {
     port.unwrap_or(NATS_PORT)
 }
 
-/// What is hidden from programs.
+/// Returns the paths that are hidden from programs.
 pub(crate) fn hidden() -> &'static [PathBuf] {
     WALLS.get().map_or(&[], |walls| &walls.hidden)
 }
@@ -92,7 +93,7 @@ pub(crate) fn hidden() -> &'static [PathBuf] {
 /// Starts `command`, which can connect to NATS only if it `reaches_bus`.
 ///
 /// # Errors
-/// The system's error if the command does not start.
+/// Returns the system's error if the command does not start.
 pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child> {
     let ports = WALLS.get().map_or(&[][..], |walls| &walls.ports);
     if reaches_bus || ports.is_empty() {
@@ -116,7 +117,7 @@ pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child
 fn spawn_behind(closed: Result<&(), &String>, command: &mut Command) -> io::Result<Child> {
     match closed {
         Err(error) if kernel::closes_ports() => Err(io::Error::other(format!("NATS ports are not closed: {error}"))),
-        // On a kernel that cannot, the broker has said so when it started.
+        // The broker has reported at its start that this kernel cannot.
         Ok(()) | Err(_) => command.spawn(),
     }
 }
@@ -144,7 +145,7 @@ mod kernel {
         asked.is_ok()
     }
 
-    /// This thread, and what it starts, connects to `ports` no more: every other port is allowed, one by one.
+    /// Forbids this thread and its children to connect to `ports`: every other port is allowed, one by one.
     pub(super) fn close_ports(ports: &[u16]) -> Result<(), String> {
         let text = |error: landlock::RulesetError| error.to_string();
         let mut rules = strict()

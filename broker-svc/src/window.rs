@@ -1,8 +1,8 @@
-//! The newest part of `DISPATCHES`, by session: what a look finds without asking the server. *Pure.*
+//! The newest part of `DISPATCHES`, by session, which a look reads without asking the server. *Pure.*
 //!
-//! The server finds "the next message of this subject" by walking over everybody else's, so a look must not ask it in
-//! the ordinary case. The window holds every message from [`Window::first`] through [`Window::through`], without gaps;
-//! it forgets the oldest first, and what it forgot is asked for.
+//! The server finds "the next message of this subject" by walking over all other subjects' messages, so a look must
+//! not ask it in the ordinary case. The window holds every message from [`Window::first`] through
+//! [`Window::through`], without gaps; it forgets the oldest first, and forgotten messages are read from the server.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shared::bus::Stored;
 
-/// Messages held.
+/// Maximum number of messages in the window.
 pub const MAX_MESSAGES: usize = 32_768;
-/// Memory that they may take, bytes.
+/// Maximum memory of the messages, bytes.
 pub const MAX_BYTES: usize = 32 * 1_024 * 1_024;
-/// What a message takes besides its texts: its places in both orders, the allocations, a subject's entry.
+/// Memory of a message besides its texts, bytes: its places in both orders, the allocations, a subject's entry.
 const OVERHEAD: usize = 320;
-/// What a header takes besides its text.
+/// Memory of a header besides its text, bytes.
 const HEADER_OVERHEAD: usize = 64;
 
 /// The newest messages of a stream.
@@ -30,7 +30,7 @@ pub struct Window {
 }
 
 impl Default for Window {
-    /// A window that holds nothing and reaches nowhere.
+    /// Returns a window without messages or sequences.
     fn default() -> Self {
         Self {
             first: u64::MAX,
@@ -43,7 +43,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Begins anew: every message from `first` on will be fed.
+    /// Empties the window: every message from `first` on will be fed.
     pub fn begin(&mut self, first: u64) {
         *self = Self {
             first,
@@ -52,19 +52,19 @@ impl Window {
         };
     }
 
-    /// The first sequence that the window knows about.
+    /// Returns the first sequence that the window knows about.
     #[must_use]
     pub const fn first(&self) -> u64 {
         self.first
     }
 
-    /// The last sequence that the window knows about.
+    /// Returns the last sequence that the window knows about.
     #[must_use]
     pub const fn through(&self) -> u64 {
         self.through
     }
 
-    /// Takes in the next message of the stream.
+    /// Adds the next message of the stream.
     pub fn feed(&mut self, stored: Stored) {
         if stored.sequence <= self.through {
             return;
@@ -73,7 +73,7 @@ impl Window {
         self.through = stored.sequence;
         self.bytes += weight(&stored);
 
-        // What comes from the connection is a slice of what it read at once, all of which it would hold.
+        // The payload is a slice of the connection's read buffer, all of which it would keep in memory.
         let payload = Bytes::copy_from_slice(&stored.payload);
         let stored = Arc::new(Stored { payload, ..stored });
         self.by_subject
@@ -100,7 +100,8 @@ impl Window {
         }
     }
 
-    /// Up to `limit` messages on `subject` at or after `from`; none where the window does not reach back that far.
+    /// Returns up to `limit` messages on `subject` at or after `from`; `None` if the window does not reach back that
+    /// far.
     #[must_use]
     pub fn on_subject(&self, subject: &str, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
         if from < self.first {
@@ -113,7 +114,7 @@ impl Window {
         Some(own.range(start..).take(limit).cloned().collect())
     }
 
-    /// Up to `limit` messages at or after `from`; none where the window does not reach back that far.
+    /// Returns up to `limit` messages at or after `from`; `None` if the window does not reach back that far.
     #[must_use]
     pub fn from(&self, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
         if from < self.first {
@@ -124,7 +125,7 @@ impl Window {
     }
 }
 
-/// How much memory a message of the window takes, nearly, bytes.
+/// Returns the approximate memory of a message of the window, bytes.
 fn weight(stored: &Stored) -> usize {
     let headers = stored.headers.iter();
     let headers: usize = headers.map(|(_, value)| value.len() + HEADER_OVERHEAD).sum();

@@ -1,10 +1,10 @@
-//! One claimed session: take, look, run, publish, release. The ten rules of `docs/design/sessions.md` §1 in their
-//! order.
+//! Runs one claimed session: take, look, run, publish, release. The ten rules of `docs/design/sessions.md` §1 apply
+//! in their order.
 //!
-//! Until the first append succeeds nothing with an effect happens; the echo is asked before, because it has none.
-//! Turns of such agents that wait together share one append. A cached fold may be stale: the first append is refused
-//! then, the tail is read, and the same is done once more. A fence lost after that means another owner: this one
-//! stops without a trace.
+//! Nothing with an effect happens before the first append succeeds; only the echo is asked earlier, because it has no
+//! effect. Turns of such agents that wait together share one append. A cached fold may be stale: then the first
+//! append is refused, the tail is read, and the same work is done once more. If the fence is lost after that, the
+//! session has another owner, and this worker stops without a trace.
 
 mod approval_sync;
 mod approve;
@@ -55,28 +55,28 @@ use post_hooks::PostHookRunner;
 use turn::Ended;
 use turn_runner::TurnRunner;
 
-/// A claim at hand.
+/// A claim that this broker holds, with its session.
 #[derive(Debug)]
 pub struct Claimed {
-    /// The session.
+    /// The session that the claim is for.
     pub session: SessionRef,
-    /// The claim's sequence in `CLAIMS`.
+    /// Sequence of the claim in `CLAIMS`.
     pub sequence: u64,
-    /// The trace of whoever claimed.
+    /// Trace context of the service that published the claim.
     pub carrier: Carrier,
-    /// How long it is ours.
+    /// How long the claim belongs to this broker.
     pub hold: Arc<Hold>,
-    /// Its place among those that run.
+    /// Slot of the session among those that run at once.
     pub slot: Slot,
-    /// Event and dispatch of the newest turn that was begun or taken up under it and whose reply is not out: where it breaks
-    /// off, the log names them.
+    /// Event and dispatch of the newest turn that was begun or resumed under this claim and whose reply is not
+    /// published; the log names them if the turn breaks off.
     pub begun: Mutex<Option<(EventId, Ulid)>>,
 }
 
-/// Runs a claimed session until nothing is left to do, somebody else shall have a turn, or it is not ours any more.
+/// Runs a claimed session until nothing is left to do, another session must have the slot, or the claim is lost.
 ///
 /// # Errors
-/// [`RunSessionError`] says why the claim is not released; nothing is said to the server then.
+/// Returns [`RunSessionError`] if the claim must not be released; the server is then sent nothing.
 pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessionError> {
     let era = broker.era().await?;
     let known = broker.cache.take(&claimed.session);
@@ -86,18 +86,19 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         None => load(broker, &claimed.session, None).await?,
     };
 
+    // A cached fold may be stale: the copy is brought up to date if the first append is refused.
     let retry = was_known.then(|| remembered.clone());
     let mut worker = Worker::of(broker, claimed, &era, remembered).await?;
     match worker.serve().await {
         Err(RunSessionError::FenceLost) if !worker.owner.has_appended() => {
             metrics::counter!("nexus_broker_stale_folds_total").increment(1);
-            // A stream may have been put back since the first try: its era is another one then.
+            // A stream may have been restored since the first try and then has another era.
             let era = broker.era().await?;
             let fresh = load(broker, &claimed.session, retry).await?;
             worker = Worker::of(broker, claimed, &era, fresh).await?;
             worker.serve().await?;
         }
-        // Nothing of the record is stored, and the next try would make the same: its turn ends instead.
+        // Nothing of the record is stored, and the next try would build the same record: its turn ends instead.
         Err(error) if error.is_too_large() => {
             let era = broker.era().await?;
             let fresh = load(broker, &claimed.session, None).await?;
@@ -113,17 +114,17 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
     worker.release().await
 }
 
-/// The loop over one claimed session; each part of its work keeps its own state.
+/// The loop over one claimed session; each part of the work keeps its own state.
 struct Worker<'a> {
     broker: &'a Arc<Broker>,
     claimed: &'a Claimed,
     owner: Owner,
     machine: Session,
-    /// What the machine wants done next: turns and waits; everything else is done at once.
+    /// Turns and waits that the machine wants done next; every other effect is applied at once.
     effects: VecDeque<Effect>,
-    /// Why the running turn is to be cancelled.
+    /// Reason for which the running turn is to be canceled.
     cancelled: Option<String>,
-    /// The session is given back although work is left.
+    /// Whether the session is given back although work is left.
     yields: bool,
     taken_at: Instant,
     inbox: InboxReader,
@@ -134,8 +135,8 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// The worker of a session as it is `remembered`. Where its cursor is void, everything on its subject is looked at
-    /// again, and the ledger says what was handled.
+    /// Creates the worker of a session from its `remembered` state. If the cursor is void, everything on the
+    /// session's subject is looked at again, and the ledger says what was handled.
     async fn of(
         broker: &'a Arc<Broker>,
         claimed: &'a Claimed,
@@ -144,7 +145,7 @@ impl<'a> Worker<'a> {
     ) -> Result<Self, RunSessionError> {
         let is_void = !doubt::is_sound(broker, era, &claimed.session, &mut remembered).await?;
         if is_void {
-            // Which events it has seen stays known: copies of older ones are still recognised.
+            // The events already seen stay known, so that copies of older ones are still recognized.
             remembered.fold.cursor = Cursor {
                 event_seq: remembered.fold.cursor.event_seq,
                 ..Cursor::default()
@@ -189,7 +190,7 @@ impl<'a> Worker<'a> {
             self.take_in(look).await?;
             self.drive().await?;
 
-            // One that came alone is usually the only one, and the look after the release sees any other.
+            // A message that came alone is usually the only one; the look after the release finds any other.
             if found <= 1 || self.yields {
                 break;
             }
@@ -199,14 +200,15 @@ impl<'a> Worker<'a> {
         self.settle_intents().await
     }
 
-    /// A turn that a former owner began goes first; where its dispatch is gone, it is written down as interrupted.
+    /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is gone, the turn
+    /// is recorded as interrupted.
     async fn resume(&mut self) -> Result<(), RunSessionError> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
 
         self.mark_again().await;
-        // The first look puts the others behind it, and knows which of them is the lowest that is open.
+        // The first look puts the other messages behind the turn and finds the lowest open one.
         let look = self.look().await?;
         self.take_in(look).await?;
 
@@ -218,9 +220,10 @@ impl<'a> Worker<'a> {
         let sequences = running.answers();
         let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
 
-        // Another message may stand there, where the stream was put back.
+        // If the stream was restored, another message may have that sequence.
         found.retain(|pending| running.dispatches.iter().any(|known| known.id == pending.dispatch.id));
 
+        // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
             let reason = self.cancelled.take().unwrap_or_else(gone);
@@ -245,7 +248,7 @@ impl<'a> Worker<'a> {
         self.note(effects);
     }
 
-    /// Does what the machine wants until it wants nothing more, or somebody else shall have a turn.
+    /// Applies the machine's effects until none is left or another session must have the slot.
     async fn drive(&mut self) -> Result<(), RunSessionError> {
         while let Some(effect) = self.effects.pop_front() {
             match effect {
@@ -262,11 +265,11 @@ impl<'a> Worker<'a> {
                     }
                     self.turn_ended();
 
-                    // Turns that wait for nobody share an append: without this they would run on together.
+                    // Turns that wait for nothing share an append; without this they would run on together.
                     tokio::task::yield_now().await;
                 }
                 Effect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
-                // A newer wish stands behind it.
+                // A newer effect follows and replaces this one.
                 Effect::Wake { at: _ } => {}
                 other @ (Effect::Drop { .. }
                 | Effect::Cancel { .. }
@@ -279,7 +282,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Waits for the end of a debounce; what comes meanwhile may end it sooner, or later.
+    /// Waits until the end of a debounce, `at`; a message that arrives meanwhile may move the end.
     async fn wait_until(&mut self, at: UnixMillis) -> Result<(), RunSessionError> {
         self.flush().await?;
         self.listen().await?;
@@ -315,7 +318,8 @@ impl<'a> Worker<'a> {
         long && self.broker.claims_waiting() > 0
     }
 
-    /// Gives the session back: delete the claim by its sequence, then look once more; who finds something claims.
+    /// Gives the session back: deletes the claim by its sequence, then looks once more, and claims again if work is
+    /// left.
     async fn release(self) -> Result<(), RunSessionError> {
         let standing = Standing::of(self.owner.fold(), self.owner.published());
         let Self {
@@ -327,17 +331,18 @@ impl<'a> Worker<'a> {
             ..
         } = self;
 
-        // A turn that waits for a human may wait for days, and its journal may be long.
+        // A turn that waits for a human may wait for days, and its journal may be long: it is not cached.
         if standing.awaits.is_none() {
             broker.cache.put(claimed.session.clone(), owner.into_remembered());
         }
 
+        // Past the deadline another broker may hold the claim: it must not be deleted.
         if !claimed.hold.is_live() {
             return Err(RunSessionError::Stale);
         }
 
         claim::release(&broker.bus, claimed.sequence).await?;
-        // Its ledger says what was handled, whatever the cursor said.
+        // The ledger says what was handled, independent of the cursor.
         broker.note_cursor(&claimed.session, None);
 
         let left = if yields {
@@ -351,7 +356,7 @@ impl<'a> Worker<'a> {
                 .map(|stored| stored.sequence);
 
             let unseen = last.filter(|&last| last > inbox.looked_through());
-            // What a suspended turn waits for may be what has come.
+            // The message that arrived may be the one that a suspended turn waits for.
             let may_go_on = standing.awaits.is_some() && unseen.is_some();
 
             may_go_on || runnable(&standing, unseen, broker.clock.now())

@@ -1,4 +1,4 @@
-//! A session made of another one's history.
+//! Creates a session from another one's history.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::broker::Broker;
 use crate::fold::{Fold, restored};
 use crate::owner::{Stretch, stretch};
 
-/// Question of `fork`.
+/// Request of `fork`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Forking {
     persona: String,
     session: String,
-    /// The new session's name.
+    /// Name of the new session.
     to: String,
-    /// The last turn that it has; absent = the newest, where history did not begin anew behind it.
+    /// Last turn of the new session; absent = the newest, unless the history was reset after it.
     turn: Option<Ulid>,
 }
 
-/// The session as it was after a turn becomes the beginning of another one.
+/// Creates a session that begins as another one was after a turn.
 pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, Refusal> {
     let from = SessionRef {
         persona: forking.persona.clone(),
@@ -58,7 +58,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
     }
 }
 
-/// The session `from` as it was at the end of `turn`, or of its newest turn that is over.
+/// Returns the session `from` as it was at the end of `turn`, or of its newest finished turn.
 async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Result<Fold, Refusal> {
     let mut through = None;
     loop {
@@ -81,8 +81,8 @@ async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Re
     }
 }
 
-/// The fold of `stretch` through the end of `turn`, or through the newest turn that is over, however it ended, or the
-/// reset behind it; none where that lies before it. A ledger may begin with turns that it inherited: a fork's does.
+/// Returns the fold of `stretch` through the end of `turn`, or through the newest finished turn with any ending, or
+/// the reset after it; `None` if that is before the stretch. A ledger may begin with inherited turns: a fork's does.
 fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
     let begins = stretch.records.first().and_then(|(_, record)| record.entries.first());
     let mut state = match begins {
@@ -109,7 +109,7 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
                 found = Some(state.clone());
             }
 
-            // What it was before it began anew is had by naming a turn.
+            // The history before a reset is available only by naming a turn.
             if matches!(entry, LedgerEntry::SessionReset { .. }) && turn.is_none() {
                 found = Some(state.clone());
             }
@@ -119,10 +119,10 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
     found
 }
 
-/// `fold` with `through` as the newest turn of its history; none where it does not remember it.
+/// Returns `fold` with `through` as the newest turn of its history; `None` if the fold does not remember the turn.
 fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
     let last = fold.history.iter().position(|exchange| exchange.turn == through);
-    // Of its newest turn a summary may have been made.
+    // The fold's newest turn may be in the summary only.
     let kept = last
         .map(|last| last + 1)
         .or((fold.head == Some(through)).then_some(0))?;
@@ -136,7 +136,7 @@ fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
     Some(fold)
 }
 
-/// What a fork begins with: the history of `fold`, and nothing of its queue, its replies or its place.
+/// Returns the first entries of a fork: the history of `fold`, without its queue, its replies and its cursor.
 fn forked_entries(fold: Fold, to: &SessionRef) -> Vec<LedgerEntry> {
     let begin = Fold {
         session: Some(to.clone()),
@@ -189,7 +189,7 @@ mod tests {
         )
     }
 
-    /// The records of three more turns of the session that stands at `state`.
+    /// Returns the records of three more turns of the session with the state `state`.
     fn three_turns(mut state: Fold) -> Vec<(u64, LedgerRecord)> {
         let first = state.last_sequence + 1;
         let one_more = |number| {
@@ -207,12 +207,12 @@ mod tests {
         (first..first + 3).map(one_more).collect()
     }
 
-    /// The whole of a ledger.
+    /// Returns a stretch with the whole of a ledger.
     fn whole(records: Vec<(u64, LedgerRecord)>) -> Stretch {
         Stretch { records, upon: None }
     }
 
-    /// The ledger of a fork through `turn`, which nobody has used yet.
+    /// Returns the ledger of a fork through `turn` without any turn of its own.
     fn forked_ledger(stretch: &Stretch, turn: Option<Ulid>) -> Stretch {
         let to = SessionRef {
             persona: "default".to_owned(),
@@ -292,7 +292,7 @@ mod tests {
         );
     }
 
-    /// The records of three turns: one is done, one fails, one is interrupted.
+    /// Returns the records of three turns: one is done, one fails, one is interrupted.
     fn three_ends() -> Vec<(u64, LedgerRecord)> {
         let mut state = Fold::default();
         let one_more = |number| {

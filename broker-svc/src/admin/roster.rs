@@ -1,4 +1,4 @@
-//! Which sessions there are, and letting a quarantined one run again.
+//! Lists sessions, and releases a quarantined one.
 
 use std::sync::Arc;
 
@@ -14,44 +14,44 @@ use shared::wire::topology::streams::LEDGER;
 use super::{Parked, Refusal};
 use crate::broker::Broker;
 
-/// Sessions listed where nobody says how many, and at most.
+/// Number of sessions listed if the request names none.
 const LISTED: usize = 50;
-/// See [`LISTED`].
+/// Maximum number of sessions in one list.
 const MAX_LISTED: usize = 1_000;
 
-/// Question of `list`.
+/// Request of `list`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Listing {
-    /// Only those of this persona.
+    /// Lists only sessions of this persona.
     persona: Option<String>,
-    /// Only those behind this one, in the order in which they are listed.
+    /// Lists only sessions after this one, in the order of the list.
     after: Option<SessionRef>,
-    /// At most this many; 0 = [`LISTED`].
+    /// Maximum number of sessions; 0 = [`LISTED`].
     limit: usize,
 }
 
-/// One session.
+/// One session in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Listed {
     session: SessionRef,
-    /// Records of its ledger.
+    /// Number of records in its ledger.
     records: u64,
 }
 
-/// Answer of `list`.
+/// Response of `list`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Roster {
     sessions: Vec<Listed>,
-    /// How many there are in all, of those asked for.
+    /// Total number of the sessions that the request asks for.
     total: usize,
 }
 
-/// Answer of `release`.
+/// Response of `release`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Released {
     session: SessionRef,
-    /// Why it was quarantined.
+    /// Reason for the quarantine.
     why: String,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
     })
 }
 
-/// The mark of `session` where it is quarantined, with its revision.
+/// Returns the mark of `session` if it is quarantined, with its revision.
 pub(super) async fn mark(broker: &Broker, session: &SessionRef) -> Result<Option<(Parked, u64)>, Refusal> {
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     let found = marks.get(&subject::session_key(session)).await;
@@ -99,8 +99,8 @@ pub(super) async fn mark(broker: &Broker, session: &SessionRef) -> Result<Option
     }))
 }
 
-/// Takes the quarantine's mark off `session` and claims it. A broker that has not heard of it yet ends that claim, and
-/// claims the session itself once it has.
+/// Removes the quarantine mark of `session` and claims it. A broker that does not know of the removal yet ends that
+/// claim, and claims the session itself once it knows.
 pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<Released, Refusal> {
     let unavailable = |error: String| (503, error);
     let Some((Parked { why, .. }, revision)) = mark(&broker, &session).await? else {

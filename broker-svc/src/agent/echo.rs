@@ -1,4 +1,4 @@
-//! The echo: it answers with the message. It needs no network, so that the system runs out of the box.
+//! The echo: an agent that answers with the message. It needs no network, so that the system runs out of the box.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use shared::wire::agent::AgentRequest;
 use super::port::{Agent, Origin};
 use crate::agent::port::{Answer, AskAgentError};
 
-/// What stands before the message.
+/// Prefix of the echoed message.
 pub const PREFIX: &str = "echo: ";
 
-/// Answers with the message.
+/// Agent that answers with the message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Echo;
 

@@ -1,7 +1,8 @@
 //! The built-in agent: a model and its tools, one step at a time over the turn's journal.
 //!
-//! It keeps nothing between two steps: the conversation is the journal's, so any broker asks the next question. A tool
-//! call whose arguments are no JSON, or do not fit the tool's schema, is answered with why and never started.
+//! The agent keeps nothing between two steps: the conversation is in the journal, so any broker asks the next
+//! question. A tool call whose arguments are no JSON, or do not fit the tool's schema, gets the reason as its outcome
+//! and never starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +27,11 @@ use crate::tool::schema::misfit;
 use crate::tool::toolbox::Toolbox;
 use crate::tool::{ToolCall, failed};
 
-/// What stands for a message without words: a timer's, or an answer that was none. Some providers refuse a conversation
-/// with an empty one in it.
+/// Replacement for a message without text: a timer's, or an empty answer. Some providers refuse a conversation with an
+/// empty message in it.
 const WORDLESS: &str = "[no text]";
 
-/// The agent `llm`.
+/// The agent of runner `llm`.
 #[derive(Debug)]
 pub struct Llm {
     model: SharedModel,
@@ -41,7 +42,7 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// An agent that asks `model`, for `personas`.
+    /// Creates an agent that asks `model`, for `personas`.
     #[must_use]
     pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: &SharedClock) -> Self {
         Self {
@@ -178,7 +179,7 @@ fn spec(tool: &ToolDescription) -> ToolSpec {
     }
 }
 
-/// History and message, then what was said and done in this turn.
+/// Returns the history and the message, then the conversation of this turn.
 fn conversation(request: &AgentRequest, so_far: &[Line]) -> Vec<Message> {
     let before = request.messages.iter().map(|message| match message.role {
         Role::User => Message::user(worded(with_names(message.content.clone(), &message.attachments))),
@@ -233,7 +234,7 @@ fn requested(call: &Asked) -> ToolRequest {
     }
 }
 
-/// An outcome as the model reads it.
+/// Returns an outcome as text for the model.
 fn reading(outcome: &ToolOutcome) -> String {
     match outcome {
         ToolOutcome::Ok {
@@ -246,8 +247,8 @@ fn reading(outcome: &ToolOutcome) -> String {
     }
 }
 
-/// A call as the journal takes it, with the reason why it must not be run, where there is one. A tool that was not
-/// offered is the caller's to refuse.
+/// Returns a call for the journal, with the reason if it must not run. The caller refuses a tool that was not
+/// offered.
 fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
     let schema = offered.iter().find(|tool| tool.name == call.name);
     let (arguments, fault) = match call.arguments {
@@ -266,7 +267,7 @@ fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
     }
 }
 
-/// The text, and why it is not the whole, where it is not.
+/// Returns the text, with a note if it is incomplete.
 fn told(content: String, finish: &Finish) -> String {
     let note = match finish {
         Finish::Done => return content,

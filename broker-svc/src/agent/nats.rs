@@ -1,7 +1,7 @@
-//! Whoever serves `nexus.agent.<persona>`, in any language with a NATS client.
+//! The agent of runner `nats`: a service on `nexus.agent.<persona>`, in any language with a NATS client.
 //!
-//! `AgentRequest/1` in JSON, with the header `Nexus-Turn`: the same when the question is repeated, so that an agent
-//! that had begun, or had even answered, can give the same answer again instead of working twice.
+//! The request is `AgentRequest/1` in JSON, with the header `Nexus-Turn`, which is the same when the question is
+//! repeated: an agent that had begun, or had even answered, can give the same answer again instead of working twice.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use shared::wire::subject;
 use super::port::{Agent, Origin};
 use crate::agent::port::{Answer, AskAgentError};
 
-/// Asks over NATS.
+/// Agent that is asked over NATS.
 #[derive(Debug, Clone)]
 pub struct Nats {
     bus: Bus,
 }
 
 impl Nats {
-    /// Asks over `bus`.
+    /// Creates the agent on `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {
         Self { bus }
@@ -56,7 +56,7 @@ impl Agent for Nats {
             )),
             Err(error @ RequestError::Answer { .. }) => Err(AskAgentError::Unreachable(error.to_string())),
             Err(RequestError::Service { subject: _, code, text }) => {
-                // A NATS service says 5xx where it failed and 4xx where the question is wrong.
+                // A NATS service answers 5xx if it failed and 4xx if the question is invalid.
                 Err(AskAgentError::Refused {
                     error: format!("{code}: {text}"),
                     retryable: code >= 500,

@@ -17,217 +17,217 @@ use ulid::Ulid;
 
 use crate::absence::Absence;
 
-/// Longest answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
+/// Maximum length of an answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
 
-/// What an agent says.
+/// Answer of an agent to a whole turn.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// The text.
+    /// Text of the answer.
     pub content: String,
-    /// What goes along.
+    /// Attachments of the answer.
     pub attachments: Vec<Attachment>,
-    /// What it cost.
+    /// Tokens and cost of the answer.
     pub usage: Usage,
 }
 
-/// Why an agent says nothing.
+/// Reason for which an agent gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskAgentError {
-    /// Nobody serves the persona.
+    /// No agent serves the persona.
     #[error("no agent serves this persona")]
     NoAgent,
-    /// No answer came in time; the agent may still be at work.
+    /// No answer came within this many milliseconds; the agent may still be working.
     #[error("no answer within {0} ms")]
     Silent(u64),
-    /// The way to the agent is broken.
+    /// The connection to the agent is broken.
     #[error("failed to call the agent: {0}")]
     Unreachable(String),
-    /// The agent answered, and what it said cannot be read.
+    /// The agent's answer cannot be read.
     #[error("malformed answer from the agent: {0}")]
     Malformed(String),
-    /// The agent says that it cannot.
+    /// The agent answered with an error.
     #[error("the agent refused: {error}")]
     Refused {
-        /// What it said.
+        /// Error text of the agent.
         error: String,
         /// Whether asking again may help.
         retryable: bool,
     },
-    /// The agent waits for a human's word.
+    /// The agent waits for the approval with this id.
     #[error("the agent is waiting for approval {0}")]
     Waits(String),
 }
 
-/// One message of the running turn's own conversation, behind the history and the message that it answers.
+/// One message of the running turn's own conversation, after the history and the message that it answers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
-    /// The person, while the turn ran.
+    /// A message of the person while the turn ran.
     User {
-        /// What they said.
+        /// Text of the message.
         content: String,
     },
-    /// The model.
+    /// An answer of the model.
     Assistant {
-        /// What it said.
+        /// Text of the answer.
         content: String,
-        /// What it wants done; every call is answered by a [`Line::Tool`] behind.
+        /// Tool calls that the model asks for; each is answered by a [`Line::Tool`] after this.
         tool_calls: Vec<ToolCall>,
-        /// What its provider must see again.
+        /// Opaque part that the provider must get back.
         opaque: Option<Value>,
     },
-    /// A tool.
+    /// The outcome of a tool call.
     Tool {
-        /// The call that it answers.
+        /// Id of the call.
         call: String,
-        /// The tool's name.
+        /// Name of the tool.
         name: String,
-        /// How it ended.
+        /// Outcome of the call.
         outcome: ToolOutcome,
     },
 }
 
-/// Somebody who answers.
+/// An agent that answers turns.
 #[async_trait]
 pub trait Agent: Send + Sync + std::fmt::Debug {
-    /// Whether to ask it changes nothing outside: then its whole turn is one append, and it may be asked before the
-    /// session is owned.
+    /// Returns whether asking the agent has no effect outside: then its whole turn is one append, and it may be asked
+    /// before the session is owned.
     fn is_pure(&self) -> bool;
 
-    /// Asks, and waits at most `timeout`. The request names its turn, the same whenever the question is repeated;
-    /// `origin` says who may see the answer while it is made.
-    /// To drop the future is to interrupt the agent. Not asked where it offers [`Agent::steps`].
+    /// Asks the agent and waits at most `timeout`. The request names its turn, the same whenever the question is
+    /// repeated; `origin` determines who may see the answer while it is made. Dropping the future interrupts the
+    /// agent. The method is not called if the agent offers [`Agent::steps`].
     ///
     /// # Errors
-    /// [`AskAgentError`] says whether asking again may help.
+    /// Returns [`AskAgentError`], which says whether asking again may help.
     async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError>;
 
-    /// It as one that thinks in steps, where it does.
+    /// Returns the agent's stepper if it thinks in steps.
     fn steps(&self) -> Option<&dyn Stepper> {
         None
     }
 }
 
-/// A tool that a stepper has.
+/// A tool that a stepper offers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
-    /// What the model is told of it.
+    /// Description of the tool for the model.
     pub description: ToolDescription,
-    /// Whether to run it again with the same arguments changes nothing more: only then is a call begun by a broker
-    /// that is gone run again.
+    /// Whether running the tool again with the same arguments has no further effect: only then is a call that a
+    /// former owner began run again.
     pub idempotent: bool,
 }
 
-/// Where a turn comes from and where its answer goes.
+/// Source of a turn and destination of its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// Where the answer goes.
+    /// Destination of the answer.
     pub delivery: DeliveryContext,
-    /// The event that it answers, and how many led to it.
+    /// The event that the turn answers, and the number of events that led to it.
     pub causation: Causation,
-    /// Sessions that it works for, the nearest first: their hooks bind it as well.
+    /// Sessions that the turn works for, the nearest first: their hooks bind it as well.
     pub works_for: Vec<SessionRef>,
 }
 
-/// One model call.
+/// Input of one model call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     /// Prompt, history, the message that is answered, the tools that the turn may use, and the turn's deadline.
     pub request: AgentRequest,
-    /// What was said and done in this turn, behind `request.messages`.
+    /// Conversation of this turn, after `request.messages`.
     pub so_far: Vec<Line>,
-    /// Which model call of the turn it is; the first is 1.
+    /// Number of the model call in the turn; the first is 1.
     pub step: u32,
-    /// The time that the turn has left; the answer must come within it.
+    /// Time that the turn has left; the answer must come within it.
     pub left: Duration,
-    /// Where the turn comes from.
+    /// Source of the turn and destination of its answer.
     pub origin: Origin,
-    /// Whether nobody is to hear the answer before it is whole: hooks may make another of it.
+    /// Whether the answer must not be shown before it is whole, because hooks may change it.
     pub quiet: bool,
-    /// Who shows that the model cannot be reached.
+    /// Indicator that shows that the model cannot be reached.
     pub absence: Option<Absence>,
 }
 
 /// A tool call that a model asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedCall {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments; [`Value::Null`] where they cannot be read.
+    /// Arguments of the call; [`Value::Null`] if they cannot be read.
     pub arguments: Value,
-    /// Why it must not be run (its arguments are no JSON): the model is told so, and nothing is started.
+    /// Reason why the call must not run (its arguments are no JSON): the model gets it, and nothing is started.
     pub fault: Option<String>,
 }
 
-/// What a model call led to.
+/// Result of a model call.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Said {
-    /// The text.
+    /// Text of the answer.
     pub content: String,
     /// Tools to run before the model is asked again, in order; none = the turn is done.
     pub calls: Vec<AskedCall>,
-    /// What goes along with the text, where the turn is done.
+    /// Attachments of the text, if the turn is done.
     pub attachments: Vec<Attachment>,
-    /// What it cost.
+    /// Tokens and cost of the call.
     pub usage: Usage,
-    /// What the model's provider must see again when the turn goes on.
+    /// Opaque part that the model's provider must get back when the turn goes on.
     pub opaque: Option<Value>,
-    /// Which model it was.
+    /// Name of the model that answered.
     pub model: Option<String>,
 }
 
-/// One tool call.
+/// One tool call with its context.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// The ownership under which it is made: a tool that is asked twice may refuse the older one.
+    /// Epoch of the ownership under which the call is made: a tool that is called twice may refuse the older one.
     pub epoch: u64,
-    /// Which call, with its arguments. Its id is unique within the turn, and the same when it is run again.
+    /// The call with its arguments. Its id is unique within the turn, and the same when it is run again.
     pub call: ToolCall,
-    /// What the turn may do, `credentials` among it.
+    /// Permissions of the turn, `credentials` included.
     pub permissions: PermissionSet,
-    /// Where the turn comes from.
+    /// Source of the turn and destination of its answer.
     pub origin: Origin,
-    /// Whether the owner alone wrote what the turn answers, with all of their rights.
+    /// Whether the owner alone wrote the messages that the turn answers, with all of their permissions.
     pub is_owners: bool,
-    /// When nobody waits for the outcome any more.
+    /// Time after which the outcome is not waited for any more.
     pub deadline: Instant,
-    /// Cancelled where the turn is interrupted; a moment later the future is dropped.
+    /// Token that is canceled if the turn is interrupted; a moment later the future is dropped.
     pub cancel: CancellationToken,
 }
 
 /// A tool whose server is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Away {
-    /// Whether running it again changes nothing more.
+    /// Whether running the tool again has no further effect.
     pub idempotent: bool,
 }
 
-/// Somebody who thinks in steps: a model and its tools. It keeps nothing between two calls.
+/// An agent that thinks in steps: a model and its tools. It keeps nothing between two calls.
 #[async_trait]
 pub trait Stepper: Send + Sync + std::fmt::Debug {
-    /// Every tool that `persona` has; the turn's permissions are applied to it by the caller.
+    /// Returns every tool of `persona`; the caller applies the turn's permissions.
     async fn tools(&self, persona: &str) -> Vec<Offer>;
 
-    /// What is known of the tool `name` of `persona` whose server cannot be had at the moment; none where there is no such
+    /// Returns the known facts about the tool `name` of `persona` if its server is away; `None` if there is no such
     /// tool, or it is there.
     fn away(&self, _persona: &str, _name: &str) -> Option<Away> {
         None
     }
 
-    /// Asks the model once. Every piece of text goes to `said` as it comes. To drop the future is to interrupt it.
+    /// Asks the model once. Every piece of text goes to `said` as it comes. Dropping the future interrupts the call.
     ///
     /// # Errors
-    /// [`AskAgentError`] says whether asking again may help.
+    /// Returns [`AskAgentError`], which says whether asking again may help.
     async fn answer(
         &self,
         question: &Question,
         said: &mut (dyn for<'a> FnMut(&'a str) + Send),
     ) -> Result<Said, AskAgentError>;
 
-    /// Runs a tool. It was offered, the turn may use it, and the ledger says that it is about to run.
+    /// Runs a tool that was offered, that the turn may use, and whose start is in the ledger.
     async fn call(&self, call: Call) -> ToolOutcome;
 }

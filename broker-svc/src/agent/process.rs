@@ -1,11 +1,12 @@
-//! An external harness as an agent: a program is given `AgentRequest/1` as JSON on its standard input and says JSON
-//! lines on its standard output.
+//! The agent of runner `process`, an external harness: a program that reads `AgentRequest/1` as JSON on its standard
+//! input and writes JSON lines to its standard output.
 //!
-//! A line is `{"type": "text", "text": "…"}` (a piece of the answer, shown as it comes), `{"type": "answer", "content":
-//! "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer), `{"type": "error",
-//! "error": "…", "retryable": false}`, or `{"type": "waiting", "approval": "…"}` (it is started again once a human has
-//! decided). The program runs in a process group of its own, all of which is killed when the turn is cancelled, when
-//! its time is over, and when the answer is there. Source: `docs/design/sessions.md` §6.3.
+//! A line is `{"type": "text", "text": "…"}` (a piece of the answer, shown as it comes), `{"type": "answer",
+//! "content": "…", "attachments": […], "usage": {…}}` (the end; without `content` the pieces are the answer),
+//! `{"type": "error", "error": "…", "retryable": false}`, or `{"type": "waiting", "approval": "…"}` (the program is
+//! started again once a human has decided). The program runs in a process group of its own, which is killed as a
+//! whole when the turn is canceled, when its time is over, and when the answer is there. Source:
+//! `docs/design/sessions.md` §6.3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,13 @@ use crate::live::Live;
 use crate::personas::{Personas, Program};
 use crate::walls;
 
-/// Longest line, bytes.
+/// Maximum length of a line, bytes.
 const MAX_LINE_BYTES: u64 = 4 * 1_024 * 1_024;
-/// What is kept of standard error, for the log and the ledger, bytes.
+/// Part of standard error that is kept for the log and the ledger, bytes.
 const MAX_STDERR_BYTES: u64 = 2_000;
-/// How long a harness that has closed its output may take to end.
+/// Time in which a harness that has closed its output must end.
 const END_WITHIN: Duration = Duration::from_millis(500);
-/// The agent `process`.
+/// The agent of runner `process`.
 #[derive(Debug)]
 pub struct Process {
     personas: Arc<Personas>,
@@ -42,7 +43,7 @@ pub struct Process {
     hooks: Option<Arc<Hooks>>,
 }
 
-/// What a harness says on one line.
+/// One line of a harness's output.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line {
@@ -68,7 +69,7 @@ enum Line {
 }
 
 impl Process {
-    /// An agent that runs the programs of `personas`.
+    /// Creates an agent that runs the programs of `personas`.
     #[must_use]
     pub const fn new(personas: Arc<Personas>, bus: Bus) -> Self {
         Self {
@@ -78,7 +79,7 @@ impl Process {
         }
     }
 
-    /// It, silent before its answer is whole where `hooks` may make another of it.
+    /// Returns the agent with `hooks`: it shows no partial answer if they may change the answer.
     #[must_use]
     pub fn heeding(self, hooks: Arc<Hooks>) -> Self {
         Self {
@@ -97,7 +98,7 @@ impl Process {
         let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
 
         let stderr = child.stderr.take().ok_or_else(|| unreachable("error output"))?;
-        // A harness may speak before it has read everything, and may not read at all.
+        // A harness may write before it has read everything, and may not read at all.
         let told = async {
             if let Some(stdin) = &mut stdin {
                 let _ = stdin.write_all(&question).await;
@@ -122,7 +123,7 @@ impl Process {
             return Ok(answer);
         }
 
-        // It has closed its output: it is given a moment to end, so that its exit code is its own.
+        // The output is closed: the program gets a moment to end, so that its exit code is its own.
         let status = tokio::time::timeout(END_WITHIN, child.wait()).await;
         drop(group);
         let status = status
@@ -178,7 +179,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
     }
 }
 
-/// The program, started, and whether its input is to be held open; `bytes` of that are its question.
+/// Starts the program; returns it and whether its input must be held open. `bytes` is the length of its question.
 fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
     let Tethered { mut command, is_held } = Tethered::new(&program.command, Handed::Bytes(bytes));
     command

@@ -1,11 +1,12 @@
-//! What a stream that was put back to an older state, emptied or recreated has lost of approvals.
+//! Repairs what approvals lose if a stream is restored to an older state, emptied or recreated.
 //!
-//! An approval is in KV, whole. A card that `DELIVERIES` has lost is sent again, under the same ids: a card that was sent
-//! before is delivered once. A decision that `DISPATCHES` has lost is not published again, since nobody would believe the
-//! message anyway: its session gets a claim, and the owner that takes the claim reads the decision in KV.
+//! An approval is in KV, whole. A card that `DELIVERIES` has lost is sent again, under the same ids: a card that was
+//! sent before is delivered once. A decision that `DISPATCHES` has lost is not published again, because such a
+//! message decides nothing anyway: its session gets a claim, and the owner that takes the claim reads the decision in
+//! KV.
 //!
-//! Both are done if the stream may be another one: when this broker starts, when its connection is restored, and when the
-//! stream's identity has changed or its last sequence has gone down.
+//! Both are done if the stream may be another one: when this broker starts, when its connection is restored, and when
+//! the stream's identity has changed or its last sequence has gone down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use shared::wire::topology::streams::{DELIVERIES, DISPATCHES};
 use super::desk::{KeepApprovalError, ends_untold};
 use crate::broker::Broker;
 
-/// How often the two streams are looked at.
+/// Interval at which the two streams are checked.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Which stream was there, and how far it had come.
+/// Identity of a stream and its last sequence, as seen by one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -32,14 +33,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether `later` is the same stream, not put back.
+    /// Returns whether `later` is the same stream, and not restored to an older state.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last
     }
 }
 
-/// Repeats what the streams have lost, until the process is asked to stop.
+/// Repeats what the streams have lost, until shutdown is requested.
 pub async fn serve(broker: Arc<Broker>) {
     let mut connections = broker.bus.connections();
     let (mut deliveries, mut dispatches) = (None, None);
@@ -62,9 +63,9 @@ pub async fn serve(broker: Arc<Broker>) {
     }
 }
 
-/// Returns the identity of `stream` and how far it has come.
+/// Returns the identity of `stream` and its last sequence.
 ///
-/// The connection is noted first: one that ends meanwhile is another one for the next look.
+/// The connection number is read first: if the connection ends meanwhile, the next look sees another number.
 async fn see(broker: &Broker, stream: &str) -> Result<Seen, KeepApprovalError> {
     let connection = broker.bus.connection_number();
     let info = broker.bus.stream_info(stream).await?;
@@ -76,7 +77,7 @@ async fn see(broker: &Broker, stream: &str) -> Result<Seen, KeepApprovalError> {
     })
 }
 
-/// Sends the cards of all approvals again, unless `DELIVERIES` is the stream that was `known`.
+/// Sends the cards of all approvals again, unless `DELIVERIES` is still the stream `known`.
 async fn send_lost_cards(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
     let seen = see(broker, DELIVERIES).await?;
     if !known.is_some_and(|known| known.is_followed_by(&seen)) {
@@ -87,7 +88,7 @@ async fn send_lost_cards(broker: &Broker, known: Option<&Seen>) -> Result<Seen, 
     Ok(seen)
 }
 
-/// Claims the sessions of all decided approvals, unless `DISPATCHES` is the stream that was `known`. A session that has
+/// Claims the sessions of all decided approvals, unless `DISPATCHES` is still the stream `known`. A session that has
 /// taken its decision already finds nothing to do.
 async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
     let seen = see(broker, DISPATCHES).await?;
@@ -104,7 +105,7 @@ async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, Kee
     Ok(seen)
 }
 
-/// Whether the end of `standing` is told to the session that asked.
+/// Returns whether the session that asked is notified of the end of `standing`.
 fn is_told(standing: &Confirmation) -> bool {
     standing.status != ApprovalStatus::Pending && !ends_untold(standing.status)
 }

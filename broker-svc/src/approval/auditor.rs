@@ -1,8 +1,9 @@
-//! Makes up for records of approvals that whoever wrote the change did not bring into `AUDIT`: it died, or the server was
-//! away. A change that others follow is told of with the next one; the last change of an approval has none.
+//! Adds records of approvals that are missing in `AUDIT` because the process that wrote the change died or the server
+//! was away. The next change of an approval writes the record of the change before it; the last change has no next
+//! one.
 //!
-//! Every broker follows the bucket and looks a moment after each change whether its record is there, which is one read;
-//! what is not there is appended behind the record before it, so that any number of brokers append it once.
+//! Every broker follows the bucket and checks a moment after each change whether its record is there, which is one
+//! read. A missing record is appended behind the record before it, so that several brokers append it once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::broker::Broker;
 
-/// How long whoever wrote a change has to tell of it.
+/// Time that the process that wrote a change has to write its record.
 const GRACE: Duration = Duration::from_secs(2);
-/// Wait before a record that could not be told is tried again.
+/// Wait before a record that could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Changes that wait to be looked at; beyond that the bucket is read more slowly.
+/// Maximum number of changes that wait for their check; beyond that the bucket is read more slowly.
 const MAX_WAITING: usize = 1_024;
 
-/// Looks until the process is asked to stop.
+/// Checks changes until shutdown is requested.
 pub async fn serve(broker: Arc<Broker>) {
     let (changes, changed) = channel(MAX_WAITING);
     let stop = broker.shutdown.clone();

@@ -1,4 +1,4 @@
-//! What humans are shown of an approval, and the code by which they answer. *Pure.*
+//! The card that shows an approval to humans, and the code with which they reply. *Pure.*
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
@@ -15,28 +15,28 @@ use super::scope::words;
 use crate::config::{ApprovalsConfig, LinkConfig};
 use crate::message_text::shortened;
 
-/// Letters of a reply code; those of ULIDs, of which none is taken for another.
+/// Number of characters of a reply code, from the alphabet of ULIDs, which has no two that look alike.
 const CODE_LETTERS: usize = 8;
-/// Longest text of the arguments on a card, bytes of JSON.
+/// Maximum text of the arguments on a card, bytes of JSON.
 const MAX_ARGUMENTS: usize = 1_000;
 
-/// Why a card is sent.
+/// Reason for which a card is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// It was asked.
+    /// The question was asked.
     Asked,
-    /// Nobody has answered for long.
+    /// The question was not answered for a long time.
     Escalated,
 }
 
-/// A new reply code: the end of `random`, which is a ULID's random part.
+/// Returns a new reply code: the last characters of `random`, from a ULID's random part.
 #[must_use]
 pub fn minted(random: Ulid) -> String {
     let mut letters = random.to_string();
     letters.split_off(letters.len() - CODE_LETTERS)
 }
 
-/// The code `code` as people write it: `K7Q2-M9PX`.
+/// Returns `code` as people write it: `K7Q2-M9PX`.
 #[must_use]
 pub fn spelt(code: &str) -> String {
     match (code.get(..CODE_LETTERS / 2), code.get(CODE_LETTERS / 2..)) {
@@ -45,14 +45,14 @@ pub fn spelt(code: &str) -> String {
     }
 }
 
-/// The code of `confirmation` as people write it; empty where it was never asked.
+/// Returns the code of `confirmation` as people write it; empty if the question was never asked.
 fn code_of(confirmation: &Confirmation) -> String {
     confirmation.trail.code.as_deref().map(spelt).unwrap_or_default()
 }
 
-/// Where the cards of `asked` go: to the conversation that waits, and to those who may decide, where the configuration
-/// knows a place of theirs; an escalation goes to the owner.
-/// A place of somebody's own comes with their id.
+/// Returns the destinations of the cards of `asked`: the conversation that waits, and the persons who may decide, if
+/// the configuration has a destination of theirs. An escalation goes to the owner. A person's own destination comes
+/// with the person's id.
 fn places(
     asked: &AskedIn,
     why: Why,
@@ -79,7 +79,7 @@ fn places(
     all
 }
 
-/// Ids of the persons that `scope` names, each once.
+/// Returns the ids of the persons that `scope` names, each once.
 fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
     match scope {
         Scope::Initiator => Vec::new(),
@@ -98,7 +98,7 @@ fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
     }
 }
 
-/// The cards of `confirmation`; the same again have the same ids.
+/// Returns the cards of `confirmation`; the same input gives the same ids.
 #[must_use]
 pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, config: &ApprovalsConfig) -> Vec<Reply> {
     let Some(asked) = confirmation.request.asked_in.as_deref() else {
@@ -128,7 +128,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
     places(asked, why, identities, config).into_iter().map(card).collect()
 }
 
-/// The link by which `person` decides, whose own place on `channel` the card goes to.
+/// Returns the link with which `person` decides, for a card to their own destination on `channel`.
 fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &ApprovalsConfig) -> Option<String> {
     let LinkConfig { base, secret } = config.link.as_ref()?;
     let (id, until) = (&confirmation.request.id, confirmation.request.expires_at.0);
@@ -144,7 +144,7 @@ fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &Appro
     ))
 }
 
-/// `text` as a value in a URL's query.
+/// Returns `text` escaped as a value in a URL's query.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -188,7 +188,7 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
     lines.join("\n")
 }
 
-/// What platforms make buttons of.
+/// Returns the description from which platforms make buttons.
 fn buttons(confirmation: &Confirmation, asked: &AskedIn, link: Option<&str>) -> Value {
     let request = &confirmation.request;
     let code = code_of(confirmation);

@@ -1,9 +1,9 @@
-//! Where approvals are kept, and from where they are told to their sessions.
+//! The store of approvals, which also notifies their sessions.
 //!
 //! KV `approvals` decides a race by compare-and-set; the session's ledger decides whether an approved call has run. A
-//! decision is stored, then audited, then published to the session with an id of its own, then claimed for: whoever
-//! repeats it does all of it again, and so do the sweeper and the timer of its end. What `AUDIT` is to say of a change
-//! stands in the value that the change led to, and is there before the next change is written.
+//! decision is stored, then audited, then published to the session with an id of its own, then claimed for. A process
+//! that repeats the decision repeats all of these steps, and so do the sweeper and the timer of its end. The `AUDIT`
+//! record of a change is part of the value that the change led to, and is in `AUDIT` before the next change begins.
 
 mod codes;
 mod given;
@@ -35,18 +35,18 @@ use super::scope::who;
 use super::timers;
 use crate::config::ApprovalsConfig;
 
-/// Tries of one change while others change the same.
+/// Maximum number of tries of one change while other processes change the same approval.
 const MAX_TRIES: u32 = 16;
-/// How long one that is over stays to be looked up; `AUDIT` keeps it for ever.
+/// Time that a finished approval stays in KV; `AUDIT` keeps it forever.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// An approval could not be kept, or told.
+/// Error while storing an approval or notifying its session.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepApprovalError {
-    /// The bucket cannot be read or written, or a message not be published.
+    /// The bucket cannot be read or written, or a message cannot be published.
     #[error(transparent)]
     Cas(#[from] CasError),
-    /// Others change it all the time.
+    /// Other processes keep changing the approval with this id.
     #[error("approval {0}: too many concurrent updates")]
     Contended(String),
 }
@@ -63,23 +63,23 @@ impl From<ReadStreamError> for KeepApprovalError {
     }
 }
 
-/// What came of somebody's word.
+/// Result of applying a decision to an approval.
 #[derive(Debug)]
 pub enum Said {
-    /// It stands so now; `changed` says whether by this word.
+    /// The approval now has this state.
     Stands {
-        /// How.
+        /// The approval after the decision.
         confirmation: Box<Confirmation>,
-        /// Whether the word changed it.
+        /// Whether this decision changed it.
         changed: bool,
     },
-    /// Nothing.
+    /// The decision does not count.
     Refused(Refused),
-    /// There is no such approval.
+    /// There is no approval with this id.
     Unknown,
 }
 
-/// See the module.
+/// Store of approvals; see the module.
 #[derive(Debug)]
 pub struct Desk {
     bus: Bus,
@@ -91,15 +91,15 @@ pub struct Desk {
     refusals: Refusals,
 }
 
-/// What the keys of turns' approvals begin with; the others are intents'.
+/// Prefix of the keys of turns' approvals; all other keys are approvals of intents.
 const ASKED: &str = "ask.";
 
-/// The key of the approval `id` of a turn.
+/// Returns the key of a turn's approval `id`.
 fn key(id: &str) -> String {
     format!("{ASKED}{id}")
 }
 
-/// What the session is told of `confirmation`.
+/// Returns the decision that the session gets for `confirmation`.
 #[must_use]
 pub fn decision_of(confirmation: &Confirmation) -> ApprovalDecision {
     ApprovalDecision {
@@ -115,7 +115,7 @@ pub fn decision_of(confirmation: &Confirmation) -> ApprovalDecision {
     }
 }
 
-/// Whether `status` is an end that sessions are not told of: it comes from a turn, not from a human or a clock.
+/// Returns whether `status` is an end that sessions are not notified of: a turn causes it, no human and no timer.
 #[must_use]
 pub const fn ends_untold(status: ApprovalStatus) -> bool {
     match status {
@@ -127,7 +127,7 @@ pub const fn ends_untold(status: ApprovalStatus) -> bool {
 }
 
 impl Desk {
-    /// On `bus`, for the persons of `identities`.
+    /// Creates a store on `bus`, for the persons of `identities`.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, identities: Arc<Identities>, config: ApprovalsConfig) -> Self {
         Self {
@@ -141,13 +141,13 @@ impl Desk {
         }
     }
 
-    /// Who is who.
+    /// Returns the persons and their accounts.
     #[must_use]
     pub fn identities(&self) -> Arc<Identities> {
         Arc::clone(&self.identities.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Who is who from now on; what was decided stays decided.
+    /// Replaces the persons and their accounts; earlier decisions remain.
     pub fn know(&self, identities: Identities) {
         *self.identities.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identities);
     }
@@ -156,29 +156,29 @@ impl Desk {
         Ok(self.values.get(&key(id)).await?)
     }
 
-    /// The approval `id`, from the leader.
+    /// Reads the approval `id` from the leader.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where the bucket cannot be asked.
+    /// Returns [`KeepApprovalError`] if the bucket cannot be read.
     pub async fn get(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
         Ok(self.entry(id).await?.map(|entry| entry.value))
     }
 
-    /// Everything in the bucket, the intents' approvals among it, newest first.
+    /// Reads all approvals in the bucket, those of intents included, newest first.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where the bucket cannot be asked.
+    /// Returns [`KeepApprovalError`] if the bucket cannot be read.
     pub async fn all(&self) -> Result<Vec<Confirmation>, KeepApprovalError> {
         let mut all: Vec<Confirmation> = self.values.entries().await?.into_iter().map(|(_, e)| e.value).collect();
         all.sort_by_key(|confirmation| std::cmp::Reverse(confirmation.requested_at));
         Ok(all)
     }
 
-    /// Asks: timers, then the question, then its cards. Asked before, it stands as it stands, and the cards go out
-    /// under the same ids.
+    /// Asks a question: sets its timers, stores it, and sends its cards. A question that was asked before keeps its
+    /// state, and its cards go out under the same ids.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; asking again does the rest.
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub async fn ask(&self, wanted: &Confirmation) -> Result<Confirmation, KeepApprovalError> {
         let id = &wanted.request.id;
         let timer = |purpose| ApprovalTimer {
@@ -227,14 +227,14 @@ impl Desk {
         Ok(())
     }
 
-    /// Sends `reply`; sent before, it is delivered once.
+    /// Publishes `reply`; a reply that was published before is delivered once.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where the server does not take it now.
+    /// Returns [`KeepApprovalError`] if the server does not take it now.
     pub async fn answer(&self, reply: &Reply) -> Result<(), KeepApprovalError> {
         match self.bus.publish(Outgoing::reply(reply).repeated()).await {
             Ok(_) => Ok(()),
-            // What no server takes keeps nobody from deciding by another way.
+            // A card that no server takes must not keep a human from deciding in another way.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
                     delivery = %reply.id, event_id = %reply.causation.event, session = %reply.session, %error,
@@ -246,7 +246,7 @@ impl Desk {
         }
     }
 
-    /// `next`, with what led to it: the change `what`, by whom and how, behind what `AUDIT` has last of it.
+    /// Returns `next` with the `AUDIT` record of its change: `what`, by whom and how, numbered after the last record.
     fn led(
         &self,
         next: Confirmation,
@@ -269,7 +269,7 @@ impl Desk {
         next
     }
 
-    /// Writes `next` in the place of `before`, whose record is in `AUDIT` then; none where somebody else has written.
+    /// Writes `next` in place of `before`, whose record is in `AUDIT` then; `None` if another process wrote first.
     async fn change(
         &self,
         before: &Entry<Confirmation>,
@@ -293,14 +293,14 @@ impl Desk {
         }
     }
 
-    /// Writes `next` in the place of what `revision` names. What the session's ledger has taken vanishes in time; before
-    /// that it stays, however long the session's owner is away.
+    /// Writes `next` over `revision`. A state that the session's ledger has taken expires in time; before that it
+    /// stays, even if the session's owner is away for long.
     async fn write(&self, next: &Confirmation, revision: u64) -> Result<u64, CasError> {
         let key = key(&next.request.id);
         let may_vanish = match next.status {
             ApprovalStatus::Pending | ApprovalStatus::Approved => false,
             ApprovalStatus::Rejected | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
-            // Nothing runs on it.
+            // No call can run on these.
             ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
         };
 
@@ -310,10 +310,10 @@ impl Desk {
         }
     }
 
-    /// Takes the word of `by` on the approval `id`, and tells the session where it is decided.
+    /// Applies the decision `word` of `by` to the approval `id`, and notifies the session if the approval is decided.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; saying it again does the rest.
+    /// Returns [`KeepApprovalError`]; repeating the decision completes the missing steps.
     pub async fn say(&self, id: &str, by: &Party, word: &Word) -> Result<Said, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
             let Some(before) = self.entry(id).await? else {
@@ -372,10 +372,10 @@ impl Desk {
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Ends the waiting for `id` where its time is over, and tells the session how it stands.
+    /// Expires the approval `id` if its time is over, and notifies the session of its state.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; doing it again does the rest.
+    /// Returns [`KeepApprovalError`]; a repetition completes the missing steps.
     pub async fn lapse(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
             let Some(before) = self.entry(id).await? else {
@@ -400,11 +400,11 @@ impl Desk {
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Writes what the session's ledger says became of `id`: entries of the ledger are final. What was decided otherwise
-    /// before stays.
+    /// Writes the status `to`, which the session's ledger has for `id` and which is final. An approval that was
+    /// decided otherwise before stays.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; the ledger says it in any case.
+    /// Returns [`KeepApprovalError`]; the ledger has the status in any case.
     pub async fn bring(&self, id: &str, to: ApprovalStatus) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
             let Some(before) = self.entry(id).await? else {
@@ -430,10 +430,10 @@ impl Desk {
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Tells the owner of `id`, which nobody has decided for long.
+    /// Notifies the owner of the approval `id`, which was not decided for a long time.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; doing it again does the rest.
+    /// Returns [`KeepApprovalError`]; a repetition completes the missing steps.
     pub async fn escalate(&self, id: &str) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
             let Some(before) = self.entry(id).await? else {
@@ -459,11 +459,11 @@ impl Desk {
         Err(KeepApprovalError::Contended(id.to_owned()))
     }
 
-    /// Sees to what `AUDIT` is to say of `confirmation`, and tells the session how it stands, where it is decided and the
-    /// approved call has not begun.
+    /// Writes the `AUDIT` record of `confirmation` if it is missing, and notifies the session of the state if it is
+    /// decided and the approved call has not begun.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; the sweeper tells it later.
+    /// Returns [`KeepApprovalError`]; the sweeper repeats the notice later.
     pub async fn tell(&self, confirmation: &Confirmation) -> Result<(), KeepApprovalError> {
         self.audit(confirmation).await?;
         let Some(asked) = confirmation.request.asked_in.as_deref() else {

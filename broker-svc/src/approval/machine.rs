@@ -1,8 +1,8 @@
-//! What a word, or time, does to an approval. *Pure.*
+//! The transitions of an approval, caused by a decision or by time. *Pure.*
 //!
 //! `pending → approved | rejected | expired | cancelled | superseded`; `approved → consumed` once, or `cancelled` or
-//! `superseded` where the turn went on without it. What is written is written by compare-and-set, so of two that decide
-//! at once one finds the other's word and is judged by it. Source: `docs/design/sessions.md` §8.
+//! `superseded` if the turn went on without it. States are written by compare-and-set: of two decisions at once, one
+//! finds the state that the other wrote and is judged by it. Source: `docs/design/sessions.md` §8.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalStatus, AskedIn, Confirmation, Edited, Vote};
@@ -14,50 +14,50 @@ use super::scope::{Who, is_agreed};
 use crate::tool::schema::misfit;
 use crate::turn::arguments::args_hash;
 
-/// Largest arguments that an approver may write, bytes of JSON.
+/// Maximum size of the arguments that an approver may write, bytes of JSON.
 pub const MAX_EDITED_BYTES: usize = 64 * 1_024;
-/// Longest note of an approver, bytes.
+/// Maximum length of an approver's note, bytes.
 pub const MAX_RESPONSE_BYTES: usize = 4_096;
 
-/// What somebody says.
+/// A decision on an approval, as it came in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Word {
-    /// Yes or no.
+    /// Whether the call is approved or denied.
     pub approve: bool,
-    /// The arguments as they want them; none = as they are.
+    /// Arguments as the approver wants them; none leaves them unchanged.
     pub arguments: Option<Value>,
-    /// Hash of the arguments that they were shown; none = whatever stands.
+    /// Hash of the arguments that the approver was shown; none accepts the present ones.
     pub shown_hash: Option<String>,
-    /// What they write.
+    /// Note that the approver wrote.
     pub response: Option<String>,
-    /// How their word came.
+    /// Way by which the decision came, for the audit.
     pub via: String,
 }
 
-/// Why a word does nothing.
+/// Reason for which a decision does not count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// They may not decide it.
+    /// The person may not decide; the text says why.
     #[error("{0}")]
     Forbidden(String),
-    /// It was decided otherwise.
+    /// The approval was decided otherwise before.
     #[error("it is {} already{}", status.name(), by.as_deref().map(|by| format!(", by {by}")).unwrap_or_default())]
     Decided {
-        /// Where it stands.
+        /// Present status of the approval.
         status: ApprovalStatus,
-        /// Who decided.
+        /// Name of the person who decided, if one did.
         by: Option<String>,
     },
-    /// They saw other arguments than those that stand.
+    /// The person saw other arguments than the present ones.
     #[error("the arguments have changed since they were shown")]
     Stale,
-    /// What they wrote cannot be taken.
+    /// The decision itself is invalid; the text says why.
     #[error("{0}")]
     Bad(String),
 }
 
 impl Refused {
-    /// As HTTP says it.
+    /// Returns the code as in HTTP.
     #[must_use]
     pub const fn code(&self) -> usize {
         match self {
@@ -68,20 +68,20 @@ impl Refused {
     }
 }
 
-/// What a word does.
+/// Effect of a decision on an approval.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Nothing: they said so before.
+    /// No change: the same person decided the same before.
     Unchanged,
-    /// It is to be written; the status says whether it is decided.
+    /// The approval must be written; its status says whether it is decided.
     Changed(Box<Confirmation>),
-    /// Nothing, because its time is over: it is to lapse.
+    /// No change, because the time to decide is over: the approval must expire.
     Lapsed,
-    /// Nothing.
+    /// No change: the decision does not count.
     Refused(Refused),
 }
 
-/// What `word`, said by `who`, does to `standing` at `now`.
+/// Returns the effect of `word`, the decision of `who`, on `standing` at `now`.
 #[must_use]
 pub fn say(
     standing: &Confirmation,
@@ -127,7 +127,7 @@ pub fn say(
     if let Some(edited) = edited
         && edited.hash != standing.standing_hash()
     {
-        // Who said yes said it to other arguments.
+        // Earlier votes approved other arguments.
         next.trail.votes.clear();
         next.trail.edited = Some(edited);
     }
@@ -150,7 +150,8 @@ pub fn say(
     Outcome::Changed(Box::new(ended(next, ApprovalStatus::Approved, who, word, now)))
 }
 
-/// Whether `shown`, a hash or the beginning of one as a card's button says it, is of the arguments with the hash `standing`.
+/// Returns whether `shown`, a hash or the beginning of one as on a card's button, matches the arguments' hash
+/// `standing`.
 fn is_shown(shown: &str, standing: &str) -> bool {
     shown == standing || (shown.len() == SHOWN_DIGITS && standing.starts_with(shown))
 }
@@ -179,15 +180,15 @@ fn fault(word: &Word) -> Option<String> {
     (response > MAX_RESPONSE_BYTES).then(|| format!("response: at most {MAX_RESPONSE_BYTES} bytes"))
 }
 
-/// What is wrong with the arguments of `word` by the schema of the tool that `standing` asks about. Said at once, while
-/// whoever edits them can mend them: behind the decision the call would only fail.
+/// Returns why the arguments of `word` do not fit the schema of the tool that `standing` asks about. The check comes
+/// at once, while the person who edits them can correct them: after the decision the call would only fail.
 fn unfit(standing: &Confirmation, word: &Word) -> Option<String> {
     let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
     let misfit = misfit(schema, arguments)?;
     Some(format!("they do not fit the tool's schema: {misfit}"))
 }
 
-/// The answer where nothing is to be decided any more.
+/// Returns the outcome if the approval is decided already; `None` if it is open.
 fn decided_before(standing: &Confirmation, word: &Word, wanted_hash: &str) -> Option<Outcome> {
     let same = match standing.status {
         ApprovalStatus::Pending => return None,
@@ -218,7 +219,7 @@ fn ended(standing: Confirmation, status: ApprovalStatus, who: &Who, word: &Word,
     next
 }
 
-/// Whether an approval may go from `from` to `to`.
+/// Returns whether an approval may go from `from` to `to`.
 #[must_use]
 pub const fn may_follow(from: ApprovalStatus, to: ApprovalStatus) -> bool {
     use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
@@ -231,7 +232,8 @@ pub const fn may_follow(from: ApprovalStatus, to: ApprovalStatus) -> bool {
     }
 }
 
-/// `standing` brought to `to` by time or by its turn, at `now`; none where it stands there, or beyond.
+/// Returns `standing` with the status `to`, caused by time or by its turn at `now`; `None` if it has that status, or
+/// a later one.
 #[must_use]
 pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> Option<Confirmation> {
     if !may_follow(standing.status, to) {
@@ -251,8 +253,9 @@ pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> 
     Some(next)
 }
 
-/// `standing` brought to `to`, which its session's ledger says, at `now`; none where it stands there, or beyond. The
-/// ledger is final: where KV was put back to a time before the decision, the approval is over all the same.
+/// Returns `standing` with the status `to`, which its session's ledger has, at `now`; `None` if it has that status,
+/// or a later one. The ledger is final: if KV was restored to a time before the decision, the approval is over all
+/// the same.
 #[must_use]
 pub fn by_ledger(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> Option<Confirmation> {
     let is_behind = standing.status == ApprovalStatus::Pending && to == ApprovalStatus::Consumed;

@@ -1,8 +1,9 @@
-//! A human's word on a call that an agent runs itself: what the gate of its turn says to it. *Pure.*
+//! Approvals of calls that an agent runs itself: the response of its turn's gate. *Pure.*
 //!
-//! Such a call is asked about under numbers, from 0: the questions' ids follow from turn, call and number, so that any
-//! broker finds the newest of them in KV, which alone decides. The agent asks the gate again, with the same call, until
-//! there is an answer, and is given an approved call once: for the attempt that it names, or for the first that asks.
+//! The questions about such a call have numbers, from 0: their ids follow from turn, call and number, so that any
+//! broker finds the newest of them in KV, which alone decides. The agent asks the gate again, with the same call,
+//! until there is a decision, and is given an approved call once: for the attempt that it names, or for the first
+//! that asks.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalStatus, Ask, AskedIn, Confirmation, Scope};
@@ -14,14 +15,14 @@ use ulid::Ulid;
 use super::question::MAX_ASKS;
 use crate::turn::arguments::args_hash;
 
-/// The id of question `number` about the call `call` of `turn`, which began at `began`.
+/// Returns the id of question `number` about the call `call` of `turn`, which began at `began`.
 #[must_use]
 pub fn id_of(began: UnixMillis, turn: Ulid, call: &str, number: usize) -> String {
     let parts = ["outside", &turn.to_string(), call, &number.to_string()];
     derived_ulid(began, &parts).to_string()
 }
 
-/// Whether `asked` is about a call that the agent runs itself.
+/// Returns whether `asked` is about a call that the agent runs itself.
 #[must_use]
 pub fn is_outside(asked: Option<&AskedIn>) -> bool {
     asked.is_some_and(|asked| asked.outside.is_some())
@@ -30,16 +31,16 @@ pub fn is_outside(asked: Option<&AskedIn>) -> bool {
 /// The newest question about a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Newest {
-    /// Which question it is.
+    /// Number of the question, counted from 0.
     pub number: usize,
-    /// It.
+    /// The question with its state.
     pub question: Confirmation,
-    /// The arguments as an approver edited them last, of those that the agent writes.
+    /// Arguments as an approver last edited them, if the agent's own arguments are still those.
     pub edited: Option<Value>,
 }
 
 impl Newest {
-    /// The question `number` behind `before`, about arguments that the agent wrote with the hash `written`.
+    /// Returns the question `number` after `before`, about arguments that the agent wrote with the hash `written`.
     #[must_use]
     pub fn behind(before: Option<Self>, number: usize, question: Confirmation, written: &str) -> Self {
         let edited = question.trail.edited.as_ref().map(|edited| edited.arguments.clone());
@@ -52,20 +53,20 @@ impl Newest {
     }
 }
 
-/// What is known of a call before its gates see it.
+/// Knowledge about a call before its gates see it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Known {
-    /// Nothing that ends it, or an approval: its gates see it.
+    /// No decision that ends it, or an approval: its gates must see it.
     Open,
-    /// Humans have not answered.
+    /// The question is not answered yet.
     Waits,
-    /// It was given to this very attempt before, with these arguments.
+    /// The call was given to this very attempt before, with these arguments.
     Given(Value),
-    /// It must not run, and why.
+    /// The call must not run; the text says why.
     Denied(String),
 }
 
-/// What `newest`, the newest question about `call`, says of it, which the agent makes in `attempt`.
+/// Returns what `newest`, the newest question about `call`, decides for `attempt`, in which the agent makes the call.
 #[must_use]
 pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) -> Known {
     let Some(Newest { question: newest, .. }) = newest else {
@@ -85,7 +86,7 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
         return Known::Given(standing(newest));
     }
 
-    // Other arguments are another question.
+    // Other arguments need another question.
     if !used && !same {
         return Known::Open;
     }
@@ -107,26 +108,26 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
     }
 }
 
-/// What follows once the gates have let a call through.
+/// Next step after the gates have let a call through.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settled {
-    /// It runs: nobody has to be asked.
+    /// The call runs: no human must be asked.
     Run,
-    /// It runs, where the approval is used for it now.
+    /// The call runs if its approval can be used for it now.
     Use,
-    /// Humans are asked, as the question of this number; the one before is superseded.
+    /// Humans are asked; the question before this one is superseded.
     Ask {
-        /// How.
+        /// Scope and times of the question.
         ask: Ask,
-        /// Which question it is.
+        /// Number of the new question.
         number: usize,
     },
-    /// It must not run, and why.
+    /// The call must not run; the text says why.
     Denied(String),
 }
 
-/// What follows for a call that its gates let through with `arguments`, wanting humans asked as `ask` says; `newest` is
-/// the newest question about it. Once asked, a call runs only with what was approved.
+/// Returns the next step for a call that its gates let through with `arguments`; `ask` is how they want humans asked,
+/// and `newest` is the newest question about the call. Once asked, a call runs only with the approved arguments.
 #[must_use]
 pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> Settled {
     let Some(Newest {
@@ -177,13 +178,13 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
     }
 }
 
-/// Hash of the arguments of `newest` as the agent wrote them.
+/// Returns the hash of the arguments of `newest` as the agent wrote them.
 #[must_use]
 pub fn as_written(newest: &Confirmation) -> Option<&str> {
     newest.request.asked_in.as_deref()?.outside.as_deref()
 }
 
-/// The arguments that stand: the approver's, or those that were asked for.
+/// Returns the present arguments: the approver's if they were edited, else those that were asked for.
 fn standing(newest: &Confirmation) -> Value {
     let edited = newest.trail.edited.as_ref().map(|edited| &edited.arguments);
     edited.unwrap_or(&newest.request.arguments).clone()

@@ -1,4 +1,4 @@
-//! What a human is asked about a call, and on whose behalf. *Pure.*
+//! The question that a human gets about a call, and on whose behalf it is asked. *Pure.*
 
 use shared::model::approval::{
     ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Party, Proof,
@@ -15,18 +15,18 @@ use crate::agent::port::Origin;
 use crate::session::Pending;
 use crate::turn::arguments::args_hash;
 
-/// How often humans are asked about one call before it is given up: its arguments change each time.
+/// Maximum number of questions about one call before it is given up; its arguments change each time.
 pub const MAX_ASKS: usize = 8;
 
-/// Who wrote all of `pendings`; none where several did.
+/// Returns the author of all of `pendings`; `None` if there are several authors.
 #[must_use]
 pub fn initiator(pendings: &[Pending]) -> Option<Party> {
     let first = pendings.first().map(author)?;
     pendings.iter().all(|pending| author(pending) == first).then_some(first)
 }
 
-/// Who wrote the message of `pending`, as far as the origin of its event proves it; if one of our own services said it, an
-/// agent.
+/// Returns the author of the message of `pending`, as far as the origin of its event proves the author; if one of our
+/// own services wrote it, an agent.
 #[must_use]
 pub fn author(pending: &Pending) -> Party {
     let message = &pending.dispatch.message;
@@ -45,23 +45,23 @@ pub fn author(pending: &Pending) -> Party {
     }
 }
 
-/// The turn in which something is asked.
+/// The turn in which a question is asked.
 #[derive(Debug, Clone)]
 pub struct Asking<'a> {
-    /// Its session.
+    /// Session of the turn.
     pub session: &'a SessionRef,
-    /// It.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// Who wrote what it answers.
+    /// Author of the messages that the turn answers.
     pub initiator: Option<Party>,
-    /// Where it comes from and where its answer goes.
+    /// Source of the turn and destination of its answer.
     pub origin: Origin,
-    /// When it is asked.
+    /// Time of the question.
     pub now: UnixMillis,
 }
 
 impl Asking<'_> {
-    /// The question `id` about `call`, asked as `ask` says; `outside` as in [`AskedIn`].
+    /// Returns the question `id` about `call`, asked as `ask` says; `outside` is as in [`AskedIn`].
     #[must_use]
     pub fn question(self, id: String, call: ToolCall, ask: &Ask, outside: Option<String>) -> Confirmation {
         let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);

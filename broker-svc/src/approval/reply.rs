@@ -1,31 +1,31 @@
 //! `approve CODE` and `deny CODE` as a message of a channel. *Pure.*
 //!
-//! A message of a conversation that some hook dispatches is a decision where it says so word for word and the code
-//! names an approval: then it is no message to the agent, whatever the session's queue mode (one that steers would
-//! withdraw the very question that it answers). Anything else is an ordinary message. Source:
+//! A message of a conversation that some hook dispatches is a decision if it has exactly this form and the code names
+//! an approval. Then it is no message to the agent, in any queue mode of the session (a mode that steers would
+//! withdraw the very question that the message answers). Any other text is an ordinary message. Source:
 //! `docs/design/sessions.md` §8.4 (reply code).
 
-/// Letters of a code, without its dash.
+/// Number of characters of a code, without its dash.
 const CODE_LETTERS: usize = 8;
-/// Digits of the arguments' hash that a card's button says.
+/// Number of digits of the arguments' hash on a card's button.
 pub const SHOWN_DIGITS: usize = 16;
-/// Longest message that is looked at, bytes.
+/// Maximum length of a message that is read as a decision, bytes.
 const MAX_BYTES: usize = 512;
 
-/// What somebody says in a channel.
+/// A decision that was written in a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// Yes or no.
+    /// Whether the call is approved or denied.
     pub approve: bool,
-    /// The code, upper case, without its dash.
+    /// Reply code in upper case, without its dash.
     pub code: String,
-    /// The beginning of the hash of the arguments that they were shown, where a card's button says it.
+    /// Beginning of the hash of the arguments that the person was shown, if a card's button contains it.
     pub shown: Option<String>,
-    /// What they write behind it.
+    /// Text that the person wrote after the code.
     pub note: Option<String>,
 }
 
-/// The decision that `text` is, where it is one.
+/// Returns the decision in `text`, if it is one.
 #[must_use]
 pub fn read(text: &str) -> Option<Heard> {
     let text = text.trim();

@@ -1,38 +1,38 @@
-//! Whose word counts. *Pure.* Source: `docs/design/sessions.md` §8.3 (scope, checked at every ingress, never the
-//! agent).
+//! Rules for who may decide an approval. *Pure.* Source: `docs/design/sessions.md` §8.3 (scope, checked at every
+//! ingress, never the agent).
 
 use shared::model::approval::{AskedIn, Party, Proof, Scope, Vote};
 use shared::model::approval_api::LINK;
 use shared::model::identity::Identities;
 
-/// Channel of those who act on the installation itself, by its command line.
+/// Channel of persons who act on the installation itself, by its command line.
 pub const CLI: &str = "cli";
-/// Their id where they give none: whoever holds the installation's credentials is its owner.
+/// Id of a command-line user who gives none: a person who holds the installation's credentials is its owner.
 pub const OPERATOR: &str = "operator";
-/// What names an agent, as a channel and as the beginning of a name.
+/// Name of the channel of agents, and prefix of an agent's name.
 pub const AGENT: &str = "agent";
 
-/// Who somebody is: the person's id where they are known, and what their channel calls them.
+/// Identity of a party: the person's id if the person is known, and the channel's name for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
-    /// The person's id, or `{channel}:{id}`.
+    /// The person's id, or `{channel}:{id}` if unknown.
     pub name: String,
-    /// `{channel}:{id}`.
+    /// Address on the channel, `{channel}:{id}`.
     address: String,
     proof: Proof,
     owner: bool,
     agent: bool,
 }
 
-/// Who `party` is.
+/// Returns the identity of `party`.
 #[must_use]
 pub fn who(party: &Party, identities: &Identities) -> Who {
     let by_name = |id: &str| identities.persons.iter().find(|person| person.id == id);
     let person = match (party.proof, party.channel.as_str()) {
-        // Whom the installation itself vouches for goes by their person's id; a message's sender never does.
+        // A party that the installation itself vouches for goes by the person's id; a message's sender never does.
         (Proof::Vouched, CLI | LINK) => by_name(&party.id),
         (Proof::Vouched, channel) => identities.person(channel, &party.id),
-        // The origin of their message has said who they are; their address alone says nothing.
+        // The message's origin has named the person; the address alone proves nothing.
         (Proof::Channel, _) => party.person.as_deref().and_then(by_name),
         (Proof::Nobody, _) => None,
     };
@@ -55,7 +55,7 @@ pub fn who(party: &Party, identities: &Identities) -> Who {
 }
 
 impl Who {
-    /// Whether they own the installation.
+    /// Returns whether the party owns the installation.
     #[must_use]
     pub const fn is_owner(&self) -> bool {
         self.owner && !self.agent
@@ -65,16 +65,17 @@ impl Who {
         self.name == name || self.address == name
     }
 
-    /// Whether they are `other`, who wrote what is asked about: whoever only says so is nobody whom a channel knew.
+    /// Returns whether the party is `other`, who wrote what is asked about. A party without proof is never one with
+    /// proof.
     fn is_same(&self, other: &Self) -> bool {
         let proven = self.proof != Proof::Nobody || other.proof == Proof::Nobody;
         proven && (self.name == other.name || self.address == other.address)
     }
 
-    /// Whether they may decide what `asked` asks; the text says why not.
+    /// Checks whether the party may decide what `asked` asks.
     ///
     /// # Errors
-    /// Why not, for the audit.
+    /// Returns the reason if not, for the audit.
     pub fn may(&self, asked: &AskedIn, identities: &Identities) -> Result<(), String> {
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
@@ -98,7 +99,8 @@ impl Who {
         }
     }
 
-    /// Numbers of those among several scopes that a word of theirs counts for; empty where there is one.
+    /// Returns the indexes of the scopes, among several, that this party's vote counts for; empty if there is one
+    /// scope.
     #[must_use]
     pub fn counts_for(&self, asked: &AskedIn, identities: &Identities) -> Vec<usize> {
         match &asked.scope {
@@ -121,7 +123,7 @@ impl Who {
                     self.is_same(&initiator)
                 }
             }
-            // No human alone asked for it: the owner answers for them.
+            // No single human asked for it: the owner decides in their place.
             (Scope::Initiator, None) | (Scope::Owner, _) => self.owner,
             (Scope::Named { names }, _) => one_of(names),
             (Scope::Quorum { n: _, of }, _) => one_of(of),
@@ -130,7 +132,7 @@ impl Who {
     }
 }
 
-/// `scope` in words, for people.
+/// Returns `scope` in words, for people.
 #[must_use]
 pub fn words(scope: &Scope) -> String {
     match scope {
@@ -145,7 +147,7 @@ pub fn words(scope: &Scope) -> String {
     }
 }
 
-/// Whether `votes`, each of somebody else, are all the yes that `scope` needs.
+/// Returns whether `votes`, each by another person, are all the approvals that `scope` needs.
 #[must_use]
 pub fn is_agreed(scope: &Scope, votes: &[Vote]) -> bool {
     let needed = |part: &Scope| match part {
@@ -196,7 +198,7 @@ mod tests {
         };
 
         let table = [
-            // The message came from bob, on Telegram.
+            // The message came from Bob, on Telegram.
             (&Scope::Initiator, ("telegram", "2"), true),
             (&Scope::Initiator, ("webchat", "b"), true),
             (&Scope::Initiator, ("telegram", "1"), false),
@@ -255,7 +257,7 @@ mod tests {
             assert_eq!(who(&by, &known).may(&asked, &known).is_ok(), may, "{by:?}");
         }
 
-        // Bob wrote on Telegram; who only says that they are he is not he.
+        // Bob wrote on Telegram; a party that only claims to be Bob is not Bob.
         let asked = AskedIn {
             scope: Scope::Initiator,
             ..asked

@@ -1,7 +1,7 @@
-//! `nexus.svc.approval.*`: every way in which a human answers ends here. Source: `docs/design/sessions.md` §8.
+//! Serves `nexus.svc.approval.*`, through which every human decision passes. Source: `docs/design/sessions.md` §8.
 //!
-//! The bucket also holds the approvals of intents, which are the scheduler's: `decide` checks that it is the owner who
-//! speaks and hands on.
+//! The bucket also holds the approvals of intents, which belong to the scheduler: `decide` checks that the owner
+//! decides and forwards the decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use super::machine::Word;
 use super::scope::who;
 use crate::broker::Broker;
 
-/// Approvals listed where nobody says how many, and at most.
+/// Number of approvals listed if the request names none.
 const LISTED: usize = 50;
-/// See [`LISTED`].
+/// Maximum number of approvals in one list.
 const MAX_LISTED: usize = 1_000;
-/// What the ids of intents' approvals begin with.
+/// Prefix of the ids of intents' approvals.
 const INTENT: &str = "intent.";
-/// How long the scheduler's answer is awaited.
+/// Maximum wait for the scheduler's response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an endpoint says where it cannot: code and text.
+/// Code and text with which an endpoint refuses a request.
 pub type Refusal = (usize, String);
 
-/// Serves until the handle is dropped.
+/// Serves the endpoints until the handle is dropped.
 ///
 /// # Errors
-/// The client's word where the service cannot be announced.
+/// Returns the client's error text if the service cannot be announced.
 pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
     let mut spec = ServiceSpec::new("approval", "approvals: list, get, decide");
     let with = |broker: &Arc<Broker>| Arc::clone(broker);
@@ -58,7 +58,7 @@ fn unknown(id: &str) -> Refusal {
     (404, format!("there is no approval {id}"))
 }
 
-/// `confirmation` without its code, which stands on its card alone.
+/// Returns `confirmation` without its code, which must appear on its card alone.
 fn shown(mut confirmation: Confirmation) -> Confirmation {
     confirmation.trail.code = None;
     confirmation
@@ -86,10 +86,10 @@ async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation,
     found.map(shown).ok_or_else(|| unknown(&question.id))
 }
 
-/// Decides, for any way in.
+/// Applies a decision, from any way in.
 ///
 /// # Errors
-/// Code and text: 403 wrong scope, 404 unknown, 409 decided otherwise or changed, 400 cannot be taken, 503 try again.
+/// Returns code and text: 403 wrong scope, 404 unknown, 409 decided otherwise or changed, 400 invalid, 503 try again.
 pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<ApprovalAnswer, Refusal> {
     if question.id.starts_with(INTENT) {
         return decide_intent(broker, &question).await;
@@ -122,7 +122,7 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
     }
 }
 
-/// The approvals of intents are the owner's.
+/// Applies a decision on an intent's approval, which only the owner may make.
 async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<ApprovalAnswer, Refusal> {
     let speaker = who(&question.by, &broker.desk().identities());
     if !speaker.is_owner() {
@@ -152,7 +152,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
     })?;
 
     let standing = broker.desk().all().await.map_err(|error| failed(&error))?;
-    // The newest of the intent: whoever names the intent alone means that one.
+    // Several approvals may name the intent; a request with the intent's id alone means the newest.
     let of_intent =
         |one: &Confirmation| one.request.id.starts_with(INTENT) && one.request.call == answer.id.to_string();
     let standing = standing.into_iter().find(of_intent);

@@ -1,6 +1,6 @@
 //! Handles the timers of approvals that fire.
 //!
-//! One may fire early (a turn that was taken up again asked a moment later), twice, or after everything is over: KV
+//! A timer may fire early (a turn that was resumed asked a moment later), twice, or after everything is over: KV
 //! decides.
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use shared::wire::topology::{APPROVAL_TIMERS, streams};
 use super::desk::{Desk, KeepApprovalError};
 use crate::config::SERVICE;
 
-/// Fired timers asked for at once.
+/// Number of fired timers that are requested at once.
 const BATCH: usize = 64;
-/// Wait before a timer whose handling failed is given out again.
+/// Wait before a timer whose handling failed is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest wait that one timer is sent back with.
+/// Maximum delay with which one timer is sent back.
 const LONGEST_NAK: Duration = Duration::from_secs(60);
-/// How long a timer that rings before its question is stored waits for it, milliseconds: whoever asks sets it first, and
-/// may die in between.
+/// Time that a timer waits for its question to be stored, milliseconds: the broker that asks sets the timer first,
+/// and may die in between.
 const QUESTION_MS: i64 = 60_000;
 
-/// Fired timers, and the store that they act on.
+/// Consumer of fired timers, with the store that they act on.
 #[derive(Debug, Clone)]
 pub struct TimerHandler {
     /// The bus that the timers fire on.
     pub bus: Bus,
-    /// The time.
+    /// Clock that decides whether a timer is due.
     pub clock: SharedClock,
-    /// The approvals.
+    /// The store of approvals.
     pub store: Arc<Desk>,
 }
 
@@ -69,7 +69,7 @@ impl TimerHandler {
     }
 }
 
-/// Applies `timer`, which fired at `rang`. Returns how long to wait before it is delivered again if it fired too early.
+/// Applies `timer`, which fired at `rang`. Returns the delay before its next delivery if it fired too early.
 async fn apply(
     desk: &Desk,
     timer: &ApprovalTimer,

@@ -7,9 +7,9 @@ use shared::model::approval::{ApprovalTimer, ApprovalTimerPurpose};
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
 
-/// How long a fired message is kept for whoever is to handle it, seconds.
+/// Time that a fired message is kept for the broker that handles it, seconds.
 const FIRED_TTL_S: u64 = 7 * 24 * 3_600;
-/// The message that rings for `timer` at `due`.
+/// Returns the message that fires `timer` at `due`.
 fn message(timer: &ApprovalTimer, due: UnixMillis) -> Outgoing {
     let letter = match timer.purpose {
         ApprovalTimerPurpose::Expire => "x",
@@ -25,10 +25,10 @@ fn message(timer: &ApprovalTimer, due: UnixMillis) -> Outgoing {
         .expect_last(0)
 }
 
-/// Sets `timer` to ring at `due`; one that is set already stays.
+/// Sets `timer` to fire at `due`; a timer that is set already stays.
 ///
 /// # Errors
-/// [`PublishError`] where the server refuses it.
+/// Returns [`PublishError`] if the server refuses it.
 pub async fn set(bus: &Bus, timer: &ApprovalTimer, due: UnixMillis) -> Result<(), PublishError> {
     match bus.publish(message(timer, due)).await {
         Ok(_) | Err(PublishError::WrongLastSequence { .. }) => Ok(()),

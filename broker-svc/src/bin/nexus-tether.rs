@@ -1,17 +1,17 @@
-//! `nexus-tether [hide=PATH…] BYTES|all -- PROGRAM [ARG…]`: runs PROGRAM, and ends it with all that it started once nobody holds the
-//! other end of our standard input.
+//! `nexus-tether [hide=PATH…] BYTES|all -- PROGRAM [ARG…]`: runs PROGRAM, and ends it with all processes that it
+//! started once the other end of standard input is closed.
 //!
-//! A broker that is killed kills nobody: without this its programs would go on beside those of the broker that takes its
-//! sessions over. So the broker keeps our input open as long as it wants the program. The first BYTES of it are the
-//! program's, which then sees its end; with `all` every byte is, and the program has a moment to end by itself. Our
-//! process group, which whoever starts us makes ours alone, is killed whole. Output, errors and exit code are the
-//! program's. Exit code 127 = it cannot be started.
+//! A broker that is killed cannot end its programs: without this launcher they would go on beside those of the broker
+//! that takes its sessions over. So the broker keeps the launcher's input open as long as it wants the program. The
+//! first BYTES of the input are the program's, which then sees the end of its input; with `all` every byte is, and
+//! the program has a moment to end by itself. The launcher's process group, which the parent creates for it alone, is
+//! killed as a whole. Output, errors and exit code are the program's. Exit code 127 = the program cannot be started.
 //!
-//! PROGRAM and all that it starts can neither read nor change what lies at each PATH ([`hiding`]).
+//! PROGRAM and all processes that it starts can neither read nor change the files at each PATH ([`hiding`]).
 //!
-//! `nexus-tether until=PID -- PROGRAM [ARG…]` becomes PROGRAM, which the kernel kills when the thread of process PID that
-//! started it ends. `nexus up` starts the server and the services so: its own end, by whatever signal and at whatever
-//! moment, is theirs.
+//! `nexus-tether until=PID -- PROGRAM [ARG…]` becomes PROGRAM, which the kernel kills when the thread of process PID
+//! that started it ends. `nexus up` starts the server and the services in this way: they end when it ends, by any
+//! signal and at any moment.
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read as _, Write as _, stdin};
@@ -23,15 +23,15 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_current_process_group};
 
-/// What a path to be hidden follows.
+/// Prefix of a path to be hidden.
 const HIDE: &str = "hide=";
-/// How long a program that was given all may take to end once its input has.
+/// Time in which a program that was given all input must end after the input has ended.
 const GRACE: Duration = Duration::from_secs(2);
-/// Bytes read at once.
+/// Number of bytes read at once.
 const BUFFER: usize = 64 * 1024;
-/// Exit code where the program cannot be started, or nothing is said that can be done.
+/// Exit code if the program cannot be started, or the arguments are invalid.
 const NOT_STARTED: u8 = 127;
-/// Exit code of a program that a signal ended, before the signal's number.
+/// Exit code of a program that a signal ended, to which the signal's number is added.
 const SIGNALLED: i32 = 128;
 
 #[cfg(target_os = "linux")]
@@ -116,13 +116,13 @@ fn become_program(parent: &str, mut words: impl Iterator<Item = OsString>) -> Ex
     ExitCode::from(NOT_STARTED)
 }
 
-/// Has the kernel kill this process, and what it becomes, when its parent ends.
+/// Has the kernel kill this process, and the program that it becomes, when its parent ends.
 #[cfg(target_os = "linux")]
 fn end_with(parent: &str) -> Result<(), String> {
     use rustix::process::{getppid, set_parent_process_death_signal};
 
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
-    // The parent may have ended before the kernel knew that its end matters: then another process is our parent now.
+    // The parent may have ended before the kernel got the request: then another process is our parent now.
     let found = getppid().map(|pid| pid.as_raw_nonzero().to_string());
     if found.as_deref() == Some(parent) {
         Ok(())
@@ -131,16 +131,17 @@ fn end_with(parent: &str) -> Result<(), String> {
     }
 }
 
-/// Other systems have no such signal: what is started outlives a parent that is killed.
+/// Other systems have no such signal: a started program outlives a parent that is killed.
 #[cfg(not(target_os = "linux"))]
 fn end_with(_parent: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Hands the program what is its, then waits for the end of our input. `end` is closed when the program has ended.
+/// Hands the program its part of the input, then waits for the end of our input. `end` is closed when the program has
+/// ended.
 fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
     let (chunks, handing) = channel();
-    // On a thread of its own: a program that does not read holds up the writing, and must not hold up the reading.
+    // A program that does not read blocks the writing, which must not block the reading: it has its own thread.
     std::thread::spawn(move || hand(program, handing));
     let (mut input, mut buffer) = (stdin().lock(), vec![0; BUFFER]);
     let mut chunks = Some(chunks).filter(|_| handed != Some(0));
@@ -155,7 +156,7 @@ fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
         };
 
         if let Some(program) = &chunks {
-            // One that has ended, or reads no more, is none the worse.
+            // It does not matter if the program has ended or reads no more.
             let _ = program.send(buffer[..count].to_vec());
         }
 
@@ -174,7 +175,7 @@ fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-/// Writes what comes of `handing` to the program's input, and ends it.
+/// Writes the chunks of `handing` to the program's input, then closes it.
 fn hand(program: Option<ChildStdin>, handing: Receiver<Vec<u8>>) {
     let Some(mut program) = program else { return };
     for chunk in handing {

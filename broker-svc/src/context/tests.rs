@@ -13,7 +13,7 @@ fn of_the_owner(mut pending: Pending) -> Pending {
     pending
 }
 
-/// What is asked in a session of `turns` turns before, the dispatch changed by `change`.
+/// Returns the request in a session after `turns` turns, with the dispatch changed by `change`.
 fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dispatch::Dispatch)) -> AgentRequest {
     let mut fold = Fold::default();
     for number in 1..=turns {

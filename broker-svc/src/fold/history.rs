@@ -1,4 +1,4 @@
-//! The history: what was said in the turns that are over, as much as is remembered. *Pure.*
+//! The history: the texts of finished turns, as far as they are remembered. *Pure.*
 
 use serde::{Deserialize, Serialize};
 use shared::model::ledger::DispatchRef;
@@ -8,25 +8,25 @@ use super::Fold;
 use crate::message_text::as_data;
 use crate::message_text::shortened;
 
-/// Turns of history remembered.
+/// Maximum number of turns in the history.
 pub const HISTORY_TURNS: usize = 64;
-/// Text of history remembered, bytes over all turns.
+/// Maximum text of the history, bytes over all turns.
 pub const HISTORY_BYTES: usize = 48 * 1_024;
-/// Text of history that can go along, bytes: with a turn more it is all remembered still, so that what goes for want of
-/// room stands in the summary before.
+/// Maximum text of the history in one request, bytes. With one more turn the whole history is still remembered, so
+/// that a turn left out for want of room is in the summary before that.
 pub const MAX_SENT_HISTORY: usize = HISTORY_BYTES - 2 * MAX_HISTORY_TEXT;
 
-/// Longest text of one side of an exchange kept in history, bytes.
+/// Maximum text of one side of an exchange in the history, bytes.
 pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
 
-/// One turn of the history.
+/// One finished turn of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// What the user said; what is not the owner's is marked.
+    /// Text of the user; text that is not the owner's is marked.
     pub user: String,
-    /// What the agent said.
+    /// Text of the agent's answer.
     pub agent: String,
 }
 
@@ -37,7 +37,7 @@ impl Exchange {
 }
 
 impl Fold {
-    /// A turn that is over without an answer: what it had said, and what it had done.
+    /// Adds a turn that ended without an answer, with its partial text and the tools that it began.
     pub(super) fn remember_broken_off(&mut self, turn: Ulid, partial: &str, why: &str) {
         let Some(running) = &self.running else { return };
         let mut said = String::new();

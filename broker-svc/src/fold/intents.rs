@@ -1,4 +1,4 @@
-//! The intents of a session's finished turns, as far as the session still has to do with them. *Pure.*
+//! Intents of a session's finished turns that are not settled or not yet reported. *Pure.*
 
 use std::collections::VecDeque;
 
@@ -9,42 +9,43 @@ use ulid::Ulid;
 
 use super::notes::push_bounded;
 
-/// Owed intents remembered at once.
+/// Maximum number of owed intents that are remembered at once.
 pub const MAX_OWED_INTENTS: usize = 16;
 
-/// An intent that the scheduler has not answered for.
+/// An intent that the scheduler has not answered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OwedIntent {
-    /// The question to the scheduler.
+    /// The proposal for the scheduler.
     pub proposal: ProposeIntent,
-    /// When its turn ended.
+    /// Time at which the intent's turn ended.
     pub since: UnixMillis,
 }
 
-/// Intents that the scheduler has not answered for, and those of which the next turn is told why they were refused.
+/// Intents that the scheduler has not answered, and refusals that the next turn must read.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SessionIntents {
-    /// Intents that the scheduler has not answered for, oldest first; at most [`MAX_OWED_INTENTS`].
+    /// Intents that the scheduler has not answered, oldest first; at most [`MAX_OWED_INTENTS`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub owed: VecDeque<OwedIntent>,
-    /// Why intents of the newest turn were refused, for the next turn's context; at most [`super::MAX_NOTES`].
+    /// Reasons why intents of the newest turn were refused, for the next turn's context; at most
+    /// [`super::MAX_NOTES`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub refusals: VecDeque<String>,
 }
 
 impl SessionIntents {
-    /// Returns whether nothing is owed and nothing is to be told.
+    /// Returns whether no intent is owed and no refusal is to be reported.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Remembers that the next turn is told `note`, which says why an intent was refused.
+    /// Remembers `note` for the next turn; it says why an intent was refused.
     pub(super) fn add_refusal(&mut self, note: &str) {
         push_bounded(&mut self.refusals, note);
     }
 
-    /// Remembers `proposal` as owed since `since`; one more than [`MAX_OWED_INTENTS`] is forgotten.
+    /// Remembers `proposal` as owed since `since`; beyond [`MAX_OWED_INTENTS`] it is forgotten.
     pub(super) fn add_owed(&mut self, proposal: &ProposeIntent, since: UnixMillis) {
         if self.owed.len() < MAX_OWED_INTENTS {
             let proposal = proposal.clone();
@@ -52,7 +53,7 @@ impl SessionIntents {
         }
     }
 
-    /// Forgets the owed intent `id`; the next turn is told `note`, if there is one.
+    /// Forgets the owed intent `id`; the next turn reads `note`, if there is one.
     pub(super) fn settle(&mut self, id: Ulid, note: Option<&str>) {
         if let Some(note) = note {
             self.add_refusal(note);

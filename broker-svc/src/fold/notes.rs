@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Lines remembered for the next turn.
+/// Maximum number of lines remembered for the next turn.
 pub const MAX_NOTES: usize = 40;
 
 /// Lines about messages that were dropped since the last turn began.
@@ -13,12 +13,12 @@ pub struct DroppedNotes {
     /// The newest lines, oldest first; at most [`MAX_NOTES`].
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub lines: VecDeque<String>,
-    /// How many older lines there is no room for.
+    /// Number of older lines that were removed for want of room.
     pub lost: u32,
 }
 
 impl DroppedNotes {
-    /// Remembers `line`; an empty one is nothing to tell.
+    /// Remembers `line` for the next turn; an empty line is ignored.
     pub(super) fn add(&mut self, line: &str) {
         if !line.is_empty() {
             let lost = push_bounded(&mut self.lines, line);
@@ -26,7 +26,7 @@ impl DroppedNotes {
         }
     }
 
-    /// Takes the lines for the context of a turn that begins; the first says how many there is no room for.
+    /// Takes the lines for the context of a turn that begins; the first says how many were removed.
     pub(super) fn take(&mut self) -> Vec<String> {
         let Self { lines, lost } = std::mem::take(self);
         let lost = (lost > 0).then(|| format!("({lost} older ones, which only the ledger has)"));
@@ -34,7 +34,7 @@ impl DroppedNotes {
     }
 }
 
-/// Appends `line`, at most [`MAX_NOTES`] in all. Returns whether the oldest line had to go.
+/// Appends `line`, at most [`MAX_NOTES`] in all. Returns whether the oldest line was removed.
 pub(super) fn push_bounded(lines: &mut VecDeque<String>, line: &str) -> bool {
     let is_full = lines.len() == MAX_NOTES;
     if is_full {

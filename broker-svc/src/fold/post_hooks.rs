@@ -13,14 +13,14 @@ pub const MAX_PENDING_POST_HOOKS: usize = 64;
 /// A finished turn whose post-turn hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PendingPostHooks {
-    /// The turn, as its hooks are told of it.
+    /// The turn, as its hooks see it.
     pub finished: FinishedTurn,
     /// Keys of the hooks that have run.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub done: BTreeSet<String>,
-    /// How often the next hook has failed.
+    /// Number of times that the next hook has failed.
     pub tries: u32,
-    /// The earliest time of its next run; none if it may run at once.
+    /// Earliest time of the next hook's next run; none if it may run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again_at: Option<UnixMillis>,
 }

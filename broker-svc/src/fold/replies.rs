@@ -11,7 +11,7 @@ use ulid::Ulid;
 pub struct ReplyOutbox {
     /// The replies, oldest first.
     pub unpublished: Vec<Reply>,
-    /// The dispatch that each of them answers (of several the last), by turn.
+    /// Id of the dispatch that each reply answers (of several the last), by turn.
     pub answers: BTreeMap<Ulid, Ulid>,
 }
 

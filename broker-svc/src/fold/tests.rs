@@ -28,7 +28,7 @@ fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
     }
 }
 
-/// A ledger writer as brokers are: checkpoints when they are due, everything else as `steps` say.
+/// Builds a ledger as brokers write it: checkpoints when they are due, everything else as `steps` say.
 fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
     let mut state = Fold::default();
     let mut records = Vec::new();
@@ -271,7 +271,7 @@ fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
         }
     );
 
-    // Sequence 900 was begun by a former owner; only what lies through 60 was read.
+    // Sequence 900 was begun by a former owner; the subject was read only through 60.
     assert_eq!(
         advanced(&start, 900, 60, None),
         Cursor {
@@ -360,7 +360,7 @@ fn everything_remembered_is_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Beginning at any checkpoint gives the same session as beginning at the beginning.
+    /// Folding from any checkpoint gives the same session as folding from the beginning.
     #[test]
     fn a_checkpoint_and_the_tail_are_the_whole(steps in prop::collection::vec(any::<u8>(), 1..400)) {
         let records = ledger(&steps);
@@ -414,7 +414,7 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
     assert_eq!(state.intents.refusals, ["there is no such kind"]);
 }
 
-/// A hook may be called as an operator likes: what the ledger says of its run is no intent, reminder or post-turn hook.
+/// A hook may have any name: the ledger's record of its run is never an intent, a reminder or a post-turn hook.
 #[test]
 fn a_hook_called_intents_changes_nothing_but_the_count_of_entries() {
     let mut state = Fold::default();

@@ -1,13 +1,13 @@
-//! Which commands may run: the allow-list, and the reader of commands in front of it.
+//! The allow-list of commands that may run, and the reader of commands in front of it.
 //!
-//! A command passes as a whole or not at all. It is one command: no pipe, no list, no background, no line break outside
-//! of quotes, no substitution, no assignment before it, no redirect but those of the two outputs to `/dev/null` and to
-//! one another. What is left are words. They are expanded here, matched against an entry word by word, and executed as
-//! they were matched: no shell reads them again.
+//! A command passes as a whole or not at all. It must be one command: no pipe, no list, no background, no line break
+//! outside of quotes, no substitution, no assignment before it, no redirect except those of the two outputs to
+//! `/dev/null` and to one another. The rest are words. They are expanded here, matched against an entry word by word,
+//! and executed as they were matched: no shell reads them again.
 //!
-//! An entry with a wildcard is a fault unless its program is known to only read (file `programs`), or is a script that it
-//! names by its path, or it says `unsafe: true`; of the harmless programs a wildcard takes no option with which they write
-//! files or run others.
+//! An entry with a wildcard is a fault unless its program is known to only read (file `programs`), or is a script
+//! that the entry names by its path, or the entry says `unsafe: true`. For the harmless programs, a wildcard takes no
+//! option with which they write files or run other programs.
 //!
 //! Source: seed 004 §3; `docs/design/sessions.md` §7.4; `docs/design/trust.md` §6.
 
@@ -26,28 +26,28 @@ pub use place::Place;
 pub use words::{Errors, Redirects, Refusal};
 use words::{Piece, written};
 
-/// The mode whose entries hold in every mode.
+/// Name of the mode whose entries hold in every mode.
 pub const ALL_MODES: &str = "all";
-/// Most entries of one mode.
+/// Maximum number of entries of one mode.
 const MAX_ENTRIES: usize = 1_000;
 
-/// A command that may run.
+/// A command that may run, as its words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainCommand {
     /// The program and its arguments, as they are executed; at least one.
     pub words: Vec<String>,
-    /// Where its outputs go.
+    /// Destinations of the command's two outputs.
     pub redirects: Redirects,
 }
 
-/// The entries in force.
+/// The entries in force in one mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowList {
     entries: Vec<Entry>,
 }
 
 impl AllowList {
-    /// The entries of `mode` and of `all`; those of other modes are checked as well.
+    /// Reads the entries of `mode` and of `all`; entries of other modes are checked as well.
     pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<KeyFault>) -> Self {
         let mut entries = Vec::new();
         for (name, declared) in modes {
@@ -73,10 +73,10 @@ impl AllowList {
         Self { entries }
     }
 
-    /// The list of `entries`.
+    /// Creates the list of `entries`.
     ///
     /// # Errors
-    /// What is wrong with the first entry that cannot be taken.
+    /// Returns the fault of the first entry that is invalid.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let entries = entries.into_iter().map(|entry| Entry::parse(entry, false));
         Ok(Self {
@@ -84,10 +84,11 @@ impl AllowList {
         })
     }
 
-    /// Whether `command` may run at `place`, and what is executed then. Reads the directories that patterns name.
+    /// Decides whether `command` may run at `place`, and returns the command to execute. Reads the directories that
+    /// patterns name.
     ///
     /// # Errors
-    /// [`Refusal`] says why not.
+    /// Returns [`Refusal`] if the command may not run.
     pub fn admit(&self, command: &str, place: &Place) -> Result<PlainCommand, Refusal> {
         let written = written(command)?;
         let words = written.words.iter().map(|word| place.expand(word));
@@ -100,11 +101,12 @@ impl AllowList {
         })
     }
 
-    /// Whether `command` may be handed to somebody else's shell, at a place that is not known: nothing of it is expanded
-    /// here, so nothing that stands for something else passes, but a pattern that can become no option.
+    /// Decides whether `command` may be handed to another program's shell, at an unknown place. Nothing is expanded
+    /// here, so no variable or substitution passes; a file name pattern passes only if its names can never be
+    /// options.
     ///
     /// # Errors
-    /// [`Refusal`] says why not.
+    /// Returns [`Refusal`] if the command may not be handed over.
     pub fn admit_text(&self, command: &str) -> Result<(), Refusal> {
         let written = written(command)?;
         let words: Vec<Vec<String>> = written
@@ -115,8 +117,8 @@ impl AllowList {
         self.take(&words, |variable| elsewhere(variable).ok())
     }
 
-    /// Whether an entry takes the whole of `words`; each is all that one word of the command became. `text` says what a
-    /// variable of an entry is.
+    /// Checks that an entry takes the whole of `words`; each element holds all that one word of the command became.
+    /// `text` returns the value of an entry's variables.
     fn take(&self, words: &[Vec<String>], text: impl Fn(&[Piece]) -> Option<String>) -> Result<(), Refusal> {
         let mut refusal = Refusal::NoEntry;
         for entry in &self.entries {
@@ -130,8 +132,8 @@ impl AllowList {
     }
 }
 
-/// A word for a shell elsewhere. What a pattern becomes there begins as the pattern does: with neither a wildcard nor a
-/// hyphen it is no option.
+/// Returns `word` for a shell elsewhere. The names that a pattern becomes there begin as the pattern does: without a
+/// leading wildcard or hyphen they are no options.
 fn elsewhere(word: &[Piece]) -> Result<String, Refusal> {
     let mut text = String::new();
     for piece in word {

@@ -1,9 +1,10 @@
-//! Breakers of the hooks that can fail, one state for all brokers in KV `breakers`: a hook that fails five times in a row
-//! is not asked for five minutes, then once, by one broker. Meanwhile its gate denies at once instead of after its
-//! time-out.
+//! Breakers of the hooks that can fail, one state for all brokers in KV `breakers`. A hook that fails five times in a
+//! row is not asked for five minutes, then once, by one broker. Meanwhile its gate denies at once instead of after
+//! its time-out.
 //!
-//! What a watch has told is the ground on which hooks are refused; every change is decided on the leader's value. A hook
-//! that does not fail costs neither a read nor a write. While the server cannot be asked, each broker counts for itself.
+//! Hooks are refused by the state that a watch has reported; every change is decided on the leader's value. A hook
+//! that does not fail costs neither a read nor a write. While the server cannot be reached, each broker counts for
+//! itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +20,10 @@ use super::declared::Hook;
 use super::outcome::RunHookError;
 use crate::broker::Broker;
 
-/// How long beyond a hook's time-out its probe is held, milliseconds.
+/// Time beyond a hook's time-out for which its probe is claimed, milliseconds.
 const CLAIM_GRACE_MS: u64 = 5_000;
 
-/// Follows what other brokers find out about hooks that keep failing, until the process is asked to stop.
+/// Follows the breakers that other brokers change, until shutdown is requested.
 pub async fn serve(broker: Arc<Broker>) {
     tokio::select! {
         () = broker.hooks().follow() => {}
@@ -30,20 +31,21 @@ pub async fn serve(broker: Arc<Broker>) {
     }
 }
 
-/// See the module.
+/// The breakers of hooks inside turns; see the module.
 #[derive(Debug)]
 pub struct Breakers {
     kv: Kv<Breaker>,
     clock: SharedClock,
-    /// Who claims probes: this broker.
+    /// Name of this broker, which claims probes.
     me: String,
     policy: BreakerPolicy,
-    /// By KV key, with its revision: those that are not at rest.
+    /// Breakers that are not at rest, with their revisions, by KV key.
     restless: Mutex<HashMap<String, (Breaker, u64)>>,
 }
 
 impl Breakers {
-    /// The breakers on `bus`, as the broker `me` sees them; unknown until [`Breakers::follow`] has heard of them.
+    /// Creates the breakers on `bus` for the broker `me`; states are unknown until [`Breakers::follow`] has read
+    /// them.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, me: &str) -> Self {
         Self {
@@ -55,7 +57,7 @@ impl Breakers {
         }
     }
 
-    /// Follows the bucket for ever.
+    /// Follows the bucket forever.
     pub async fn follow(&self) {
         let mut watch = self.kv.watch(&format!("{}.", key_prefix()));
         loop {
@@ -65,17 +67,17 @@ impl Breakers {
                     self.restless().remove(&key);
                 }
                 KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
-                // What the bucket tells now counts whatever its revision is.
+                // Values that the bucket reports from now on count with any revision.
                 KvEvent::Anew => self.restless().values_mut().for_each(|(_, revision)| *revision = 0),
                 KvEvent::Current => {}
             }
         }
     }
 
-    /// Whether `hook` may be asked.
+    /// Checks whether `hook` may be asked.
     ///
     /// # Errors
-    /// [`RunHookError::Paused`] where it may not.
+    /// Returns [`RunHookError::Paused`] if it may not.
     pub async fn admit(&self, hook: &Hook) -> Result<(), RunHookError> {
         let now = self.clock.now();
         let Some(breaker) = self.known(hook) else {
@@ -86,7 +88,7 @@ impl Breakers {
         match breaker.admit(&self.me, now) {
             Admission::Pass => return Ok(()),
             Admission::Refuse { until } => return Err(RunHookError::Paused(until)),
-            // Another turn probes it already.
+            // Another turn is probing the hook already.
             Admission::Probe => return Err(RunHookError::Paused(now)),
             Admission::Claim => {}
         }
@@ -109,8 +111,8 @@ impl Breakers {
         }
     }
 
-    /// Clears away what another declaration of `hook` left, once its time is over: brokers that still have that one
-    /// may be asking by it until then.
+    /// Removes the state that another declaration of `hook` left, once its time is over: until then, brokers that
+    /// still have that declaration may be asking by it.
     async fn renew(&self, hook: &Hook, now: UnixMillis) {
         let key = key_of(&id_of(hook));
         let is_over = |(other, _): &(Breaker, u64)| other.admit(&self.me, now) == Admission::Claim;
@@ -119,7 +121,7 @@ impl Breakers {
         }
     }
 
-    /// Takes in how asking `hook` went. Stored, where it changes anything, before this returns.
+    /// Records whether asking `hook` failed. A change is stored before this returns.
     pub async fn record(&self, hook: &Hook, failed: bool) {
         let now = self.clock.now();
         let known = self.known(hook);
@@ -156,7 +158,7 @@ impl Breakers {
         self.restless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The breaker of `hook` as it is declared now, where it is not at rest.
+    /// Returns the breaker of `hook` as it is declared now, if it is not at rest.
     fn known(&self, hook: &Hook) -> Option<Breaker> {
         let restless = self.restless();
         if restless.is_empty() {
@@ -178,7 +180,7 @@ impl Breakers {
         }
     }
 
-    /// The breaker of `hook` once `next` has changed it, for all brokers; where the server cannot be asked, for this one.
+    /// Applies `next` to the breaker of `hook`, for all brokers; if the server cannot be reached, for this one alone.
     async fn change(&self, hook: &Hook, mut next: impl FnMut(&Breaker) -> Option<Breaker>) -> Breaker {
         let key = key_of(&id_of(hook));
         match self.kv.change(&id_of(hook), &hash_of(hook), &mut next).await {
@@ -200,17 +202,17 @@ impl Breakers {
     }
 }
 
-/// The token that keys of hooks inside turns begin with.
+/// Returns the first token of the keys of hooks inside turns.
 fn key_prefix() -> &'static str {
     TURN_PREFIX.trim_end_matches(':')
 }
 
-/// By what people name the breaker of `hook`.
+/// Returns the name of `hook`'s breaker for people.
 fn id_of(hook: &Hook) -> String {
     format!("{TURN_PREFIX}{}", hook.key())
 }
 
-/// SHA-256 of how `hook` is declared, in hex.
+/// Returns the SHA-256 of the declaration of `hook`, in hex.
 fn hash_of(hook: &Hook) -> String {
     hex::encode(Sha256::digest(format!("{hook:?}")))
 }

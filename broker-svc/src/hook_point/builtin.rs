@@ -1,4 +1,4 @@
-//! The builtins: their parameters, and what those say that need nothing from outside. *Pure.*
+//! The builtins: their parameters, and the outcomes of those that need nothing from outside. *Pure.*
 //!
 //! Source: seed 002 §4; `docs/design/sessions.md` §7.3.
 
@@ -14,42 +14,42 @@ use super::outcome::{HookContext, HookOutcome};
 use super::point::Point;
 use super::truncate::truncated;
 
-/// Characters of a result that `result_truncate` leaves where nobody says otherwise.
+/// Default number of characters of a result that `result_truncate` keeps.
 pub const RESULT_CHARS: usize = 8_000;
-/// Tools that `read_only_guard` takes for harmless where nobody says otherwise.
+/// Default globs of the tools that `read_only_guard` treats as harmless.
 const READS: [&str; 5] = ["get_*", "list_*", "read_*", "search_*", "web_search"];
-/// What `rate_limit` lets pass where nobody says otherwise: calls, and within how many seconds.
+/// Default of `rate_limit`: number of calls, and window in seconds.
 const RATE: (usize, u64) = (10, 60);
 
 /// One builtin with its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Builtin {
-    /// A human decides first.
+    /// A human must decide first.
     ApprovalGate(Box<Ask>),
     /// Each call is written to `AUDIT`: before it runs, or with its outcome.
     AuditLog,
-    /// In read-only mode nothing is called that may write.
+    /// In read-only mode, tools that may write are refused.
     ReadOnlyGuard {
-        /// Whatever the mode.
+        /// Whether it refuses in every mode.
         always: bool,
-        /// Tools that only read: globs.
+        /// Globs of the tools that only read.
         reads: Vec<String>,
     },
     /// Long results are cut, and the cut is marked.
     ResultTruncate {
-        /// Characters that stay.
+        /// Number of characters that are kept.
         max_chars: usize,
     },
-    /// At most so many calls of one tool by one user, over all brokers.
+    /// Calls of one connector by one user are limited, over all brokers.
     RateLimit {
-        /// How many.
+        /// Maximum number of calls in the window.
         calls: usize,
-        /// Within how long, milliseconds.
+        /// Length of the window, milliseconds.
         window_ms: u64,
     },
-    /// A command line that a model wants to run is on the allow-list, whole.
+    /// A command line that a model wants to run must be on the allow-list, whole.
     ShellAllowList {
-        /// The argument that is the command line.
+        /// Name of the argument with the command line.
         argument: String,
     },
 }
@@ -127,14 +127,14 @@ const NAMES: [&str; 6] = [
 ];
 
 impl Builtin {
-    /// `read_only_guard` as it is where nobody says how.
+    /// Returns `read_only_guard` with its default parameters.
     #[must_use]
     pub fn read_only_guard() -> Self {
         let Guard { always, reads } = Guard::default();
         Self::ReadOnlyGuard { always, reads }
     }
 
-    /// Its name in the catalogue.
+    /// Returns the name of the builtin in the catalogue.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -147,7 +147,7 @@ impl Builtin {
         }
     }
 
-    /// Whether it does something outside, or asks somebody.
+    /// Returns whether the builtin has effects outside, or asks a human.
     #[must_use]
     pub const fn acts(&self) -> bool {
         match self {
@@ -159,13 +159,13 @@ impl Builtin {
         }
     }
 
-    /// Whether it only looks on at `point`, after the fact.
+    /// Returns whether the builtin only observes at `point`, after the fact.
     #[must_use]
     pub fn observes_after(&self, point: Option<Point>) -> bool {
         matches!(self, Self::AuditLog) && point != Some(Point::PreToolUse)
     }
 
-    /// The builtin `name` with the parameters `with`, for `point`.
+    /// Reads the builtin `name` with the parameters `with`, for `point`.
     pub(super) fn declared(
         name: &str,
         with: Map<String, Value>,
@@ -230,7 +230,7 @@ fn parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut Fields<'
         .ok()
 }
 
-/// What `approval_gate` asks; its policy is the hook's name where nothing else is said.
+/// Reads the question of `approval_gate`; its policy is the hook's name by default.
 fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
     let name = fields
         .map
@@ -251,7 +251,7 @@ fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
     Some(ask)
 }
 
-/// What `read_only_guard` says.
+/// Returns the outcome of `read_only_guard`.
 #[must_use]
 pub fn read_only(reads: &[String], context: &HookContext) -> HookOutcome {
     let tool = &context.tool_name;
@@ -264,7 +264,7 @@ pub fn read_only(reads: &[String], context: &HookContext) -> HookOutcome {
     }
 }
 
-/// What `result_truncate` says.
+/// Returns the outcome of `result_truncate`.
 #[must_use]
 pub fn cut(max_chars: usize, context: &HookContext) -> HookOutcome {
     let result = context.tool_result.as_ref().unwrap_or(&Value::Null);
@@ -274,7 +274,7 @@ pub fn cut(max_chars: usize, context: &HookContext) -> HookOutcome {
     }
 }
 
-/// What `shell_allow_list` says.
+/// Returns the outcome of `shell_allow_list`.
 #[must_use]
 pub fn shell(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
     let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {

@@ -1,9 +1,9 @@
 //! `nexus.svc.turn.gate`: the hooks of a tool call for agents that run their tools themselves.
 //!
-//! An agent of runner `nats` or `process` asks before a tool runs (`PreToolUse`) and after (`PostToolUse`), for the turn
-//! that it works on. Any broker answers: what the turn may do and whose it is stands in the session's ledger. The
-//! ledger itself is its owner's, so what hooks say here is told in `AUDIT` alone. Nobody waits for a human here: the
-//! agent is told that one is asked (`making`), and asks again.
+//! An agent of runner `nats` or `process` asks before a tool runs (`PreToolUse`) and after (`PostToolUse`), for the
+//! turn that it works on. Any broker can respond: the session's ledger has the turn's permissions and its owner. Only
+//! the owner writes the ledger, so hook runs are recorded here in `AUDIT` alone. The service does not wait for
+//! humans: the agent gets the id of the approval (`making`), and asks again.
 
 mod making;
 
@@ -27,79 +27,80 @@ use crate::owner::load;
 use crate::turn::Turn;
 use shared::model::permission::permitted;
 
-/// The question is wrong.
+/// Code for an invalid request.
 const WRONG: usize = 400;
-/// The turn is not under way.
+/// Code if the turn is not under way.
 const OVER: usize = 409;
-/// It cannot be answered now.
+/// Code if the request cannot be served now.
 const UNAVAILABLE: usize = 503;
 
-/// Longest name of a call or of an attempt, bytes.
+/// Maximum length of the id of a call or of an attempt, bytes.
 const MAX_ID_BYTES: usize = 256;
 
 /// A tool call that an agent is about to make, or has made.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// The turn that it works on (`AgentRequest/1`).
+    /// The turn that the agent works on (`AgentRequest/1`).
     pub turn: Ulid,
-    /// Its session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// `PreToolUse` or `PostToolUse`.
+    /// The hook point: `PreToolUse` or `PostToolUse`.
     pub hook_event_name: String,
     /// The agent's own id of the call, the same at both points.
     pub tool_use_id: String,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: String,
-    /// Its arguments: an object.
+    /// Arguments of the tool: an object.
     pub tool_input: Value,
-    /// What it answered, at `PostToolUse`.
+    /// Result of the tool, at `PostToolUse`.
     #[serde(default)]
     pub tool_response: Option<Value>,
-    /// Names this attempt to make the call: an approved call is given to one attempt, however often that asks.
+    /// Name of this attempt to make the call: an approved call is given to one attempt, even if that one asks several
+    /// times.
     #[serde(default)]
     pub attempt: Option<String>,
 }
 
-/// What hooks made of it.
+/// Decision of the hooks about the call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
 pub enum Answer {
-    /// It may run, with these arguments; or the result may be read, as this.
+    /// The call may run with these arguments, or the result may be read as given here.
     Allow {
-        /// The arguments, at `PreToolUse`.
+        /// Arguments to run with, at `PreToolUse`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool_input: Option<Value>,
-        /// The result, at `PostToolUse`.
+        /// Result to read, at `PostToolUse`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tool_response: Option<Value>,
-        /// What hooks say to the model.
+        /// Texts of hooks for the model.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         context: Vec<String>,
     },
-    /// It must not run, or its result not be read.
+    /// The call must not run, or its result must not be read.
     Deny {
-        /// Why, for the model to read.
+        /// Reason for the refusal, for the model to read.
         reason: String,
     },
     /// A human is asked, at `PreToolUse`: ask again with the same call until there is another answer.
     Ask {
-        /// The approval.
+        /// Id of the approval.
         approval: String,
-        /// The rule that asks.
+        /// Name of the rule that asks.
         policy: String,
-        /// When it lapses, Unix milliseconds.
+        /// Time at which the approval lapses, Unix milliseconds.
         expires_at: UnixMillis,
     },
 }
 
-/// Code and text of a refusal to answer.
+/// Code and text with which a request is refused.
 type Refusal = (usize, String);
 
 /// Serves the service `turn` for `broker`.
 ///
 /// # Errors
-/// The client's word where it cannot be announced.
+/// Returns the client's error text if the service cannot be announced.
 pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
     let at = Arc::clone(broker);
     let spec = ServiceSpec::new("turn", "Turns under way: the hooks of an agent's own tool calls");
@@ -180,7 +181,7 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     making.decided().await.map_err(|error| unavailable(error.to_string()))
 }
 
-/// What hooks that `ran` say to the model.
+/// Returns the texts for the model of the hooks that `ran`.
 fn texts(ran: &[Ran]) -> Vec<String> {
     ran.iter().filter_map(|ran| ran.context.clone()).collect()
 }

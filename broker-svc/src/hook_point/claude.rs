@@ -1,5 +1,4 @@
-//! What a command hook reads on standard input and what its answer means: the words that existing hook scripts of
-//! Claude Code use. *Pure.*
+//! Input and output of a command hook, in the format that existing hook scripts of Claude Code use. *Pure.*
 //!
 //! Exit 0 with nothing, or with JSON; exit 2 refuses, with standard error as the reason; any other exit is a failure.
 //! Source: `docs/design/sessions.md` §7.4; seed 004.
@@ -13,14 +12,14 @@ use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::Point;
 use crate::message_text::shortened;
 
-/// Output of a command that is kept, bytes.
+/// Maximum output of a command that is kept, bytes.
 pub const MAX_OUTPUT_BYTES: usize = 4_096;
-/// Exit code that refuses.
+/// Exit code with which a command refuses.
 const REFUSES: i32 = 2;
-/// Longest reason, bytes.
+/// Maximum length of a reason, bytes.
 const MAX_REASON_BYTES: usize = 2_000;
 
-/// The question.
+/// Returns the JSON that a command reads on standard input.
 #[must_use]
 pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     let point = hook.point;
@@ -67,14 +66,14 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     Value::Object(asked)
 }
 
-/// How a command ended.
+/// Exit code and outputs of a command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// Its code; none where a signal ended it.
+    /// Exit code; none if a signal ended the command.
     pub code: Option<i32>,
-    /// What it said, at most as much as is kept.
+    /// Standard output, at most as much as is kept.
     pub stdout: String,
-    /// What it complained of.
+    /// Standard error, at most as much as is kept.
     pub stderr: String,
 }
 
@@ -102,10 +101,10 @@ struct Specific {
     hidden_tools: Vec<String>,
 }
 
-/// What `exit` says at the point of `hook`.
+/// Returns the outcome that `exit` means at the point of `hook`.
 ///
 /// # Errors
-/// [`RunHookError::Failed`] where it is neither an answer nor a refusal.
+/// Returns [`RunHookError::Failed`] if it is neither an answer nor a refusal.
 pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
     let point = hook.point;
     match exit.code {

@@ -1,9 +1,9 @@
 //! Command hooks: a program of the operator's, within the allow-list, asked on standard input.
 //!
-//! What is not on the list is never run. A command is started as the words that the list took; no shell reads it again.
-//! It leads a process group of its own, all of which is killed at its time-out, when the turn is cancelled, and when it
-//! has ended. One whose answer nobody waits for runs beside the turn. Source: seed 004 §3;
-//! `docs/design/sessions.md` §7.4.
+//! A command that is not on the list is never run. It is started with exactly the words that the list took; no shell
+//! reads it again. The command leads a process group of its own, which is killed as a whole at its time-out, when the
+//! turn is canceled, and when the command has ended. A command that is not waited for runs beside the turn. Source:
+//! seed 004 §3; `docs/design/sessions.md` §7.4.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
 use crate::message_text::shortened;
 use crate::walls;
 
-/// Commands that run at once beside turns; further ones are skipped and reported.
+/// Maximum number of commands that run at once beside turns; further ones are skipped and reported.
 const MAX_BESIDE: usize = 32;
-/// Output that is read as an answer, bytes; what is beyond is read and forgotten.
+/// Maximum output that is read as an answer, bytes; the rest is read and discarded.
 const MAX_ANSWER_BYTES: u64 = 256 * 1_024;
-/// Runs command hooks; cheap to clone.
+/// Runner of command hooks; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Commands {
     allow: Arc<AllowList>,
@@ -40,7 +40,7 @@ pub struct Commands {
     beside: Arc<Semaphore>,
 }
 
-/// What is to be told of one run.
+/// One run of a command, as its records describe it.
 struct Run {
     hook: Arc<Hook>,
     command: String,
@@ -60,7 +60,7 @@ impl Run {
 }
 
 impl Commands {
-    /// Commands within `allow`.
+    /// Creates a runner for commands within `allow`.
     #[must_use]
     pub fn new(allow: AllowList, recorder: Recorder, clock: SharedClock) -> Self {
         Self {
@@ -71,11 +71,11 @@ impl Commands {
         }
     }
 
-    /// Runs `command`, where it may be run, and says what it answered. Of one that is not `blocking` only its start is
-    /// waited for, but at the turn's end, where nothing else waits and the run is owed.
+    /// Runs `command`, if it may run, and returns its outcome. For a command that is not `blocking` only the start is
+    /// awaited, except at the turn's end, where nothing else waits and the run is owed.
     ///
     /// # Errors
-    /// [`RunHookError`] says why there is no answer.
+    /// Returns [`RunHookError`] if there is no outcome.
     pub async fn run(
         &self,
         hook: &Arc<Hook>,
@@ -121,7 +121,7 @@ impl Commands {
         Ok(HookOutcome::default())
     }
 
-    /// What is executed for `command` in our working directory, whose files its patterns name.
+    /// Returns the words to execute for `command` in the broker's working directory, whose files its patterns name.
     async fn admit(&self, command: &str) -> Result<PlainCommand, String> {
         let (allow, command) = (Arc::clone(&self.allow), command.to_owned());
         let read = tokio::task::spawn_blocking(move || allow.admit(&command, &Place::here()?));
@@ -188,12 +188,12 @@ impl Commands {
     }
 }
 
-/// A command that runs.
+/// A command that is running.
 struct Started {
     child: Child,
-    /// Whether its input is to be held open as long as it runs.
+    /// Whether the command's input must be held open as long as it runs.
     is_held: bool,
-    /// None = nobody hears it.
+    /// Pipe of standard output; none = the output is discarded.
     stdout: Option<Output>,
     stderr: Option<Output>,
 }
@@ -234,14 +234,14 @@ async fn answered(output: Option<Output>) -> String {
     }
 }
 
-/// The command's end; then whatever it has left behind ends as well, and with it the output.
+/// Waits for the command's end, then ends every process that it has left behind, which closes the output.
 async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process::ExitStatus> {
     let status = child.wait().await;
     drop(group);
     status
 }
 
-/// Starts the command; `bytes` of its input are its question.
+/// Starts the command; `bytes` is the length of the question on its input.
 fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Result<Started, String> {
     let failed = |error: std::io::Error| format!("cannot be started: {error}");
     let (program, arguments) = plain.words.split_first().ok_or("there is no command")?;
@@ -266,7 +266,7 @@ fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Resu
     })
 }
 
-/// Redirects the outputs of `command`; where both go the same way, returns its end.
+/// Redirects the outputs of `command`; if both have the same destination, returns the reading end.
 fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Option<Output>> {
     let redirects = plain.redirects;
     if redirects.silent {

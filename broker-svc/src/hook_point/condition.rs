@@ -1,4 +1,4 @@
-//! What must hold of a call's arguments for a hook to run. *Pure.*
+//! Conditions on a call's arguments under which a hook runs. *Pure.*
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,23 +6,23 @@ use shared::model::permission::glob;
 
 use super::fault::Fields;
 
-/// One condition on one argument. Where an argument that is compared by size is no number, the condition holds: a hook
-/// that guards amounts must not be got around by spelling one otherwise.
+/// One condition on one argument. If an argument that is compared by size is not a number, the condition holds: a
+/// hook that guards amounts must not be avoidable by spelling an amount in another way.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
     /// Dotted path of the argument.
     pub argument: String,
-    /// It is more than this.
+    /// Holds if the argument is greater than this.
     #[serde(default)]
     pub above: Option<f64>,
-    /// It is less than this.
+    /// Holds if the argument is less than this.
     #[serde(default)]
     pub below: Option<f64>,
-    /// It is this.
+    /// Holds if the argument equals this value.
     #[serde(default)]
     pub equals: Option<Value>,
-    /// As text it matches this glob.
+    /// Holds if the argument as text matches this glob.
     #[serde(default)]
     pub matches: Option<String>,
 }
@@ -46,7 +46,7 @@ impl Condition {
         conditions
     }
 
-    /// Whether it holds of `arguments`.
+    /// Returns whether the condition holds for `arguments`.
     #[must_use]
     pub fn holds(&self, arguments: &Value) -> bool {
         let mut found = Some(arguments);
@@ -74,7 +74,7 @@ impl Condition {
     }
 }
 
-/// A number, also one that is written as text.
+/// Returns the number in `value`, also if it is written as text.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),

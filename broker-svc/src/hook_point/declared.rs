@@ -1,7 +1,7 @@
-//! One declared hook: where it runs, upon which calls, what it does. *Pure.*
+//! One declared hook: its point, the calls that it is for, and its action. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §7; seed 004 §3 for command hooks. What is unknown is a fault that names its key,
-//! and every fault of a declaration is found at once.
+//! Source: `docs/design/sessions.md` §7; seed 004 §3 for command hooks. An unknown key is a fault that names it, and
+//! every fault of a declaration is found at once.
 
 use serde_json::{Map, Value};
 use shared::model::permission::{glob, pattern_fault};
@@ -14,16 +14,16 @@ use super::outcome::HookContext;
 use super::point::Point;
 use super::reminder::{Reminder, Trigger};
 
-/// Time-out of a hook that names none, and of one that says 0, milliseconds.
+/// Time-out of a hook that declares none, or 0, milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
-/// Longest time-out, seconds.
+/// Maximum time-out of a hook, seconds.
 pub const MAX_TIMEOUT_S: u64 = 600;
-/// Priority of a hook that names none; the lowest runs first.
+/// Priority of a hook that declares none; the lowest runs first.
 pub const DEFAULT_PRIORITY: i32 = 50;
-/// Longest name of a hook, bytes.
+/// Maximum length of a hook's name, bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// Where a hook is declared; the wider layer first.
+/// Layer in which a hook is declared; the wider layer first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// For every turn.
@@ -34,61 +34,61 @@ pub enum Layer {
     Session(String),
 }
 
-/// What a hook does.
+/// Action of a hook.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Code of ours.
+    /// A builtin of the broker.
     Builtin(Builtin),
     /// A command of the operator's, within the allow-list.
     Command {
-        /// As written.
+        /// Command line as it is written.
         command: String,
     },
     /// A TypeScript hook of hook-svc's registry.
     Script {
-        /// Its id.
+        /// Id of the hook in the registry.
         hook: String,
     },
     /// Text for the conversation.
     Reminder(Reminder),
 }
 
-/// What the absence of an answer means.
+/// Meaning of a hook's failure for the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// What was to happen does not.
+    /// The step is denied.
     Deny,
-    /// It happens.
+    /// The step happens all the same.
     Allow,
 }
 
 /// One declared hook.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hook {
-    /// Its name, unique among all that may run in one turn.
+    /// Name of the hook, unique among all that may run in one turn.
     pub name: String,
-    /// Where it runs.
+    /// Point at which the hook runs.
     pub point: Point,
-    /// Where it is declared.
+    /// Layer in which the hook is declared.
     pub layer: Layer,
-    /// The lowest first.
+    /// Priority; the lowest runs first.
     pub priority: i32,
-    /// Tools that it is for: globs; empty = all.
+    /// Globs of the tools that the hook is for; empty = all.
     pub tools: Vec<String>,
-    /// What must hold of a call's arguments; all of it.
+    /// Conditions on a call's arguments; all of them must hold.
     pub when: Vec<Condition>,
-    /// How long it may take, milliseconds.
+    /// Maximum run time, milliseconds.
     pub timeout_ms: u64,
-    /// Whether its answer is waited for and acted upon.
+    /// Whether the turn waits for the hook's outcome and acts on it.
     pub blocking: bool,
-    /// What the absence of its answer means.
+    /// Meaning of the hook's failure.
     pub on_failure: OnFailure,
-    /// What it does.
+    /// Action of the hook.
     pub action: Action,
 }
 
 impl Hook {
-    /// Whether it is to run at `context` (`should_trigger` of seed 002 §2).
+    /// Returns whether the hook must run at `context` (`should_trigger` of seed 002 §2).
     #[must_use]
     pub fn should_trigger(&self, context: &HookContext) -> bool {
         if !self.point.is_of_a_call() {
@@ -99,13 +99,13 @@ impl Hook {
             && self.when.iter().all(|condition| condition.holds(&context.tool_args))
     }
 
-    /// Whether what comes next waits for its word.
+    /// Returns whether the next step waits for this hook's permission.
     #[must_use]
     pub const fn is_gate(&self) -> bool {
         self.blocking && self.point.is_gate()
     }
 
-    /// Whether it does something outside, or asks somebody.
+    /// Returns whether the hook has effects outside, or asks a human.
     #[must_use]
     pub const fn acts(&self) -> bool {
         match &self.action {
@@ -115,13 +115,13 @@ impl Hook {
         }
     }
 
-    /// What orders the hooks of a point: priority, layer, name.
+    /// Returns the sort key of the hooks of a point: priority, layer, name.
     #[must_use]
     pub fn order(&self) -> (i32, Layer, String) {
         (self.priority, self.layer.clone(), self.name.clone())
     }
 
-    /// Its name among all hooks of all layers.
+    /// Returns the hook's name among all hooks of all layers.
     #[must_use]
     pub fn key(&self) -> String {
         match &self.layer {
@@ -132,7 +132,7 @@ impl Hook {
     }
 }
 
-/// Reads one declaration, which stands at `at` in its file.
+/// Reads one declaration, which is at the path `at` in its file.
 pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Option<Hook> {
     let before = faults.len();
     let mut fields = Fields {
@@ -145,7 +145,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     let action = action(&mut fields, point);
     let given: Option<String> = fields.take("name");
 
-    // What cannot be read has no name of its own either.
+    // A declaration whose action cannot be read has no default name either.
     let is_named = given.is_some() || action.is_some();
     let name = given.unwrap_or_else(|| action.as_ref().map(default_name).unwrap_or_default());
     if is_named && (name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control)) {
@@ -275,7 +275,7 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
     command.map(|command| Action::Command { command })
 }
 
-/// Whether it is waited for where nobody says so: a command alone fires and observes.
+/// Returns whether the turn waits for a hook by default: only a command fires without being waited for.
 const fn waits_by_itself(action: &Action) -> bool {
     match action {
         Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => true,
@@ -292,7 +292,8 @@ fn default_name(action: &Action) -> String {
     }
 }
 
-/// A gate denies where it does not answer, and a result is withheld whose rewriter does not; all else fails open.
+/// Returns the meaning of a failure: a gate denies and a rewriter of results withholds the result; all others fail
+/// open.
 fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Point>, blocking: bool) -> OnFailure {
     let closed = point.is_some_and(|point| point.is_gate() || point == Point::PostToolUse);
     let rewrites = match action {

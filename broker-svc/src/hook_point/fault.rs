@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::process::config::KeyFault;
 
-/// The fields of a mapping, taken one by one; what is left at the end is unknown.
+/// The fields of a mapping, taken one by one; fields left at the end are unknown keys.
 pub(super) struct Fields<'a> {
     pub(super) map: Map<String, Value>,
     pub(super) at: &'a str,

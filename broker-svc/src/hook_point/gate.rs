@@ -1,9 +1,10 @@
-//! `PreToolUse`: what the hooks of a call make of it. *Pure.*
+//! `PreToolUse`: the decision of the hooks about a call. *Pure.*
 //!
-//! One after the other by (priority, layer, name), each sees the arguments as rewritten so far; the first denial ends
-//! it. Where arguments changed after a gate had allowed, the gates see them once more; a change then is a denial. A
-//! gate that does not answer denies. Whether a human must decide is said last, of the final arguments. Nothing is kept
-//! between two runs, so the whole chain may run again. Source: `docs/design/sessions.md` §7.2.
+//! The hooks run one after the other by (priority, layer, name). Each sees the arguments as rewritten so far, and the
+//! first denial ends the chain. If arguments changed after a gate had allowed them, the gates see them once more; a
+//! change in that round is a denial. A gate that fails denies. Whether a human must decide is determined last, for
+//! the final arguments. Nothing is kept between two runs, so the whole chain may run again. Source:
+//! `docs/design/sessions.md` §7.2.
 
 use std::sync::Arc;
 
@@ -13,45 +14,45 @@ use shared::model::approval::Ask;
 use super::declared::{Hook, OnFailure};
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 
-/// What is to become of a call.
+/// Decision about a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Gated {
-    /// It runs with these arguments.
+    /// The call runs with these arguments.
     Run {
-        /// The final ones.
+        /// Final arguments after all rewrites.
         arguments: Value,
     },
-    /// It does not run.
+    /// The call does not run.
     Denied {
-        /// Why, for the model to read.
+        /// Reason for the denial, for the model to read.
         error: String,
     },
-    /// A human decides.
+    /// A human must decide first.
     Ask {
-        /// Who, and within how long.
+        /// Persons to ask, and the time that they have.
         ask: Box<Ask>,
-        /// The final arguments.
+        /// Final arguments after all rewrites.
         arguments: Value,
     },
 }
 
-/// The chain of one call, on its way.
+/// The running chain of hooks over one call.
 #[derive(Debug, Clone)]
 pub struct Gate {
     hooks: Vec<Arc<Hook>>,
     at: usize,
-    /// The gates see the arguments once more.
+    /// Whether the gates see the arguments for the second time.
     again: bool,
-    /// What the next hook is told.
+    /// Context for the next hook.
     context: HookContext,
-    /// The arguments changed behind a gate, whether or not it was concerned by what they were then.
+    /// Whether the arguments changed after a gate, even one that did not apply to the earlier arguments.
     changed: bool,
     asks: Vec<Ask>,
     denied: Option<String>,
 }
 
 impl Gate {
-    /// The chain of `hooks`, in their order, over the call of `context`.
+    /// Creates the chain of `hooks`, in their order, over the call of `context`.
     #[must_use]
     pub const fn new(hooks: Vec<Arc<Hook>>, context: HookContext) -> Self {
         Self {
@@ -65,7 +66,7 @@ impl Gate {
         }
     }
 
-    /// The hook that runs next, and what it is told; none where the chain is at its end.
+    /// Returns the hook that runs next and its context; `None` at the end of the chain.
     pub fn due(&mut self) -> Option<(Arc<Hook>, &HookContext)> {
         loop {
             if self.denied.is_some() {
@@ -91,9 +92,9 @@ impl Gate {
         }
     }
 
-    /// Takes in what `hook` said.
+    /// Applies the outcome of `hook` to the chain.
     pub fn heard(&mut self, hook: &Hook, said: Result<HookOutcome, RunHookError>) {
-        // A hook that nobody waits for only looks on.
+        // A hook that is not waited for only observes.
         if !hook.blocking {
             return;
         }
@@ -133,7 +134,7 @@ impl Gate {
         }
     }
 
-    /// What the chain comes to.
+    /// Returns the decision of the chain.
     #[must_use]
     pub fn result(self) -> Gated {
         let arguments = self.context.tool_args;
@@ -148,7 +149,7 @@ impl Gate {
     }
 }
 
-/// What several ask, as one question: layers only tighten, so nobody's wish takes another's place.
+/// Combines several asks into one question: layers only tighten, so no ask replaces another.
 #[must_use]
 pub fn together(asks: impl IntoIterator<Item = Ask>) -> Option<Ask> {
     asks.into_iter().reduce(|one, other| one.and(&other))

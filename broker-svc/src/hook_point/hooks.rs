@@ -1,8 +1,8 @@
-//! The dispatch seam: every hook of every point runs through here, whatever its kind.
+//! The dispatch seam: every hook of every point runs through here, of any kind.
 //!
-//! Hooks of a point run one after the other. What they say is decided upon in pure files; here they are asked, each
-//! within its time-out, counted by its breaker, and told of in `AUDIT`. What is to be in the ledger is handed back, so
-//! that it is appended with what the turn does next. Source: seed 004 §3.
+//! Hooks of a point run one after the other. Pure files decide about their outcomes; here hooks are asked, each
+//! within its time-out, counted by its breaker, and recorded in `AUDIT`. Ledger entries are returned to the caller,
+//! so that they are appended with the turn's next step. Source: seed 004 §3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,19 +37,19 @@ pub struct Hooks {
     commands: Commands,
 }
 
-/// What the hooks of a point came to, where the point is of no call.
+/// Combined outcome of the hooks of a point that belongs to no call.
 #[derive(Debug, Default)]
 pub struct Said {
-    /// What the ledger is to say.
+    /// Runs to be recorded in the ledger.
     pub ran: Vec<Ran>,
-    /// Why what comes next must not happen.
+    /// Reason for which the next step must not happen.
     pub denied: Option<String>,
-    /// What stands in place of what was to be seen.
+    /// Text or value that replaces the one that the hooks saw.
     pub rewritten: Option<serde_json::Value>,
 }
 
 impl Hooks {
-    /// The hooks of `rules`, run by the broker `instance`.
+    /// Creates the hooks of `rules`, run by the broker `instance`.
     #[must_use]
     pub fn new(rules: HookRules, bus: Bus, clock: SharedClock, instance: &str) -> Self {
         let recorder = Recorder::new(bus.clone(), Arc::clone(&clock));
@@ -63,12 +63,12 @@ impl Hooks {
         }
     }
 
-    /// Follows what other brokers find out about hooks that keep failing, for ever.
+    /// Follows the breakers that other brokers change, forever.
     pub async fn follow(&self) {
         self.breakers.follow().await;
     }
 
-    /// The hooks of a turn of `session`, with those of the sessions it works for.
+    /// Returns the hooks of a turn of `session`, with those of the sessions that it works for.
     #[must_use]
     pub fn of(&self, session: &SessionRef, inherited: &[SessionRef]) -> Arc<HookSet> {
         if self.rules.is_empty() {
@@ -77,7 +77,7 @@ impl Hooks {
         Arc::new(self.rules.of(session, inherited))
     }
 
-    /// What the hooks make of `call`, and what the ledger is to say of them.
+    /// Runs the hooks before `call`; returns their decision, and the runs for the ledger.
     pub async fn gate(&self, moment: &Moment, call: &ToolCall) -> (Gated, Vec<Ran>) {
         let hooks: Vec<Arc<Hook>> = moment.set.at(Point::PreToolUse).cloned().collect();
         let mut gate = Gate::new(hooks, moment.before(call));
@@ -94,7 +94,7 @@ impl Hooks {
         (gate.result(), ran)
     }
 
-    /// The outcome of `call` as the model is to read it, and what the ledger is to say.
+    /// Runs the hooks after `call`; returns the outcome for the model, and the runs for the ledger.
     pub async fn after(&self, moment: &Moment, call: &ToolCall, outcome: ToolOutcome) -> (ToolOutcome, Vec<Ran>) {
         let mut outcome = outcome;
         let mut ran = Vec::new();
@@ -124,7 +124,7 @@ impl Hooks {
         (outcome, ran)
     }
 
-    /// What the hooks of `point` say, which is of no call; `told` is what there is to see.
+    /// Runs the hooks of `point`, which belongs to no call; `told` is the text or value that they see.
     pub async fn at(&self, moment: &Moment, point: Point, told: serde_json::Value) -> Said {
         let mut all = Said::default();
         let mut context = moment.context(told);
@@ -157,8 +157,8 @@ impl Hooks {
         all
     }
 
-    /// Runs `hook` behind a turn that is over, for the time `attempt`; `told` is what there is to see. Says whether it
-    /// failed, and to run it again may help.
+    /// Runs `hook` after a finished turn, for the time `attempt`; `told` is the value that it sees. Returns the run,
+    /// and whether the hook failed in a way that a repetition may repair.
     pub async fn last(
         &self,
         hook: &Arc<Hook>,
@@ -248,7 +248,7 @@ impl Hooks {
         }
     }
 
-    /// Tells `AUDIT` of what a hook did, and hands back what the ledger is to say.
+    /// Records a hook's run in `AUDIT`, and returns the run for the ledger.
     async fn tell(
         &self,
         hook: &Hook,

@@ -1,4 +1,4 @@
-//! The turn at whose points hooks run: what is the same at all of them, and what a hook is told at one. *Pure.*
+//! The turn at whose points hooks run: data common to all points, and the context of a hook at one of them. *Pure.*
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use super::rules::HookSet;
 use crate::message_text::shortened;
 use crate::session::Pending;
 
-/// Longest message or answer that hooks are told, bytes; the rest is cut.
+/// Maximum length of a message or answer in a hook's context, bytes; the rest is cut.
 const MAX_TOLD_BYTES: usize = 64 * 1_024;
 
-/// Longest message that the hooks of a turn's end are told, bytes: until they have run, the fold holds it.
+/// Maximum length of a message in the context of post-turn hooks, bytes: the fold holds it until they have run.
 const MAX_KEPT_BYTES: usize = 2 * 1_024;
 
-/// A turn, to its hooks.
+/// A turn, as its hooks see it.
 #[derive(Debug, Clone)]
 pub struct Moment {
-    /// The session.
+    /// Session of the turn.
     pub session: SessionRef,
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// The ownership under which it runs: records of two owners are told apart by it.
+    /// Epoch of the ownership under which the turn runs; it makes the record ids of two owners differ.
     pub epoch: u64,
-    /// Its hooks.
+    /// Hooks of the turn.
     pub set: Arc<HookSet>,
-    /// How far it has come.
+    /// Progress of the turn so far.
     pub progress: Progress,
-    /// Which of the times it is that this owner asks hooks in the turn: records of two are told apart by it.
+    /// Number of the times that this owner has asked hooks in the turn; it makes the record ids of two times differ.
     pub visit: u32,
-    /// Keys of the reminders that the session has had and that come once.
+    /// Keys of the reminders that the session has had and that are given once.
     pub reminded: BTreeSet<String>,
     user: String,
     metadata: Map<String, Value>,
 }
 
 impl Moment {
-    /// The turn `turn` of `session`, which answers `pendings`, with the hooks of `set`.
+    /// Describes the turn `turn` of `session`, which answers `pendings`, with the hooks of `set`.
     #[must_use]
     pub fn new(session: &SessionRef, turn: Ulid, epoch: u64, set: Arc<HookSet>, pendings: &[Pending]) -> Self {
         let mut metadata = Map::new();
@@ -65,7 +65,7 @@ impl Moment {
             }
         }
 
-        // Of several, `user_id` is the newest.
+        // Of several authors, `user_id` is the newest.
         if users.len() > 1 {
             metadata.insert("users".to_owned(), json!(users));
         }
@@ -86,7 +86,7 @@ impl Moment {
         }
     }
 
-    /// Returns the turn `finished` to its post-turn hooks, which are in `set`.
+    /// Describes the turn `finished` for its post-turn hooks, which are in `set`.
     #[must_use]
     pub fn over(session: &SessionRef, epoch: u64, set: Arc<HookSet>, finished: &FinishedTurn) -> Self {
         let mut moment = Self::new(session, finished.turn, epoch, set, &[]);
@@ -95,7 +95,7 @@ impl Moment {
         moment
     }
 
-    /// Returns what is kept of the turn for its post-turn hooks.
+    /// Returns the part of the description that is kept for the turn's post-turn hooks.
     #[must_use]
     pub fn description(&self) -> TurnDescription {
         let mut metadata = self.metadata.clone();
@@ -109,7 +109,8 @@ impl Moment {
         }
     }
 
-    /// It under the ownership `epoch`, as far as `progress` says, the time `visit` that hooks are asked.
+    /// Returns the description under the ownership `epoch`, with `progress`, for the time `visit` that hooks are
+    /// asked.
     #[must_use]
     pub fn at(&self, epoch: u64, visit: u32, progress: Progress, reminded: BTreeSet<String>) -> Self {
         Self {
@@ -121,7 +122,7 @@ impl Moment {
         }
     }
 
-    /// It, with `value` under `key` in what hooks are told.
+    /// Returns the description with `value` under `key` in the metadata for hooks.
     #[must_use]
     pub fn telling(&self, key: &str, value: Value) -> Self {
         let mut moment = self.clone();
@@ -129,7 +130,7 @@ impl Moment {
         moment
     }
 
-    /// What a hook is told at a point that is of no call; `told` is what there is to see there.
+    /// Returns a hook's context at a point that belongs to no call; `told` is the text or value that it sees.
     #[must_use]
     pub fn context(&self, told: Value) -> HookContext {
         let mut metadata = self.metadata.clone();
@@ -143,7 +144,7 @@ impl Moment {
         }
     }
 
-    /// What a hook is told before `call` is run.
+    /// Returns a hook's context before `call` runs.
     #[must_use]
     pub fn before(&self, call: &ToolCall) -> HookContext {
         let mut context = self.context(call.arguments.clone());
@@ -152,7 +153,7 @@ impl Moment {
         context
     }
 
-    /// What a hook is told after `call` was run.
+    /// Returns a hook's context after `call` has run.
     #[must_use]
     pub fn after(&self, call: &ToolCall, outcome: &ToolOutcome) -> HookContext {
         let mut context = self.before(call);
@@ -167,7 +168,7 @@ impl Moment {
     }
 }
 
-/// `outcome` with `result` in place of its own.
+/// Returns `outcome` with its result replaced by `result`.
 #[must_use]
 pub fn with_result(outcome: &ToolOutcome, result: Value) -> ToolOutcome {
     let text = |value: Value| match value {

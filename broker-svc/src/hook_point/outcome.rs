@@ -1,4 +1,4 @@
-//! What a hook is told, and what it says: the contract that all four kinds share. *Pure.*
+//! Context and outcome of a hook: the contract that all four kinds share. *Pure.*
 //!
 //! Source: seed 002 §2 (`HookContext`, `HookResult`).
 
@@ -6,63 +6,63 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use shared::model::approval::Ask;
 
-/// Longest text that one hook puts into a conversation, bytes; the rest is cut.
+/// Maximum text that one hook adds to a conversation, bytes; the rest is cut.
 pub const MAX_CONTEXT_BYTES: usize = 16 * 1_024;
 
-/// What a hook is told of the moment at which it runs.
+/// Context in which a hook runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct HookContext {
-    /// The tool; empty where the point is not of a call.
+    /// Name of the tool; empty if the point belongs to no call.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tool_name: String,
-    /// Its arguments, as rewritten so far; what a model said or a person wrote at points of the stream.
+    /// Arguments of the tool, as rewritten so far; at points of the stream, the text of the model or the person.
     #[serde(default)]
     pub tool_args: Value,
-    /// What the tool answered, after it ran.
+    /// Result of the tool, after it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_result: Option<Value>,
-    /// The persona.
+    /// Name of the persona.
     pub agent_id: String,
-    /// Who wrote the message that the turn answers.
+    /// Author of the message that the turn answers.
     pub user_id: String,
-    /// What the runtime knows besides: session, turn, call, step, event, channel, prompt.
+    /// Other facts of the runtime: session, turn, call, step, event, channel, prompt.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
 
 impl HookContext {
-    /// What is told under `key`, as text; empty where nothing is.
+    /// Returns the metadata under `key` as text; empty if there is none.
     #[must_use]
     pub fn told(&self, key: &str) -> &str {
         self.metadata.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 }
 
-/// What a hook says.
+/// Outcome of a hook.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HookOutcome {
-    /// Whether what comes next may happen.
+    /// Whether the next step may happen.
     pub allow: bool,
-    /// Why not, for the model to read.
+    /// Reason for a denial, for the model to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Other arguments.
+    /// Arguments that replace the present ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified_args: Option<Value>,
-    /// Another result.
+    /// Result that replaces the present one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified_result: Option<Value>,
-    /// What it did, for the audit.
+    /// Effects that the hook had, for the audit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub side_effects: Vec<String>,
-    /// A human is to decide.
+    /// Question to a human, who must decide.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<Ask>,
-    /// Text for the conversation.
+    /// Text to add to the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// Tools that the model is not offered in this call: globs.
+    /// Globs of the tools that the model is not offered in this call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hidden_tools: Vec<String>,
 }
@@ -83,7 +83,7 @@ impl Default for HookOutcome {
 }
 
 impl HookOutcome {
-    /// A refusal, with why.
+    /// Returns a denial for the reason `error`.
     #[must_use]
     pub fn denied(error: impl Into<String>) -> Self {
         Self {
@@ -93,29 +93,29 @@ impl HookOutcome {
         }
     }
 
-    /// Whether it let everything be as it was, without a word.
+    /// Returns whether the hook changed and reported nothing.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Why a hook said nothing.
+/// Reason for which a hook has no outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunHookError {
-    /// It did not answer in time.
+    /// The hook did not answer within this many milliseconds.
     #[error("no answer within {0} ms")]
     TimedOut(u64),
-    /// It failed, and said this.
+    /// The hook failed with this error.
     #[error("{0}")]
     Failed(String),
-    /// Nobody who could run it is there now. That says nothing of the hook, so it does not count for its breaker.
+    /// No service that could run the hook is available. This does not count for the hook's breaker.
     #[error("no service runs this hook: {0}")]
     Absent(String),
-    /// It failed so often lately that it is not asked.
+    /// The hook failed so often lately that it is not asked until this time.
     #[error("paused after repeated errors until {0}")]
     Paused(shared::model::time::UnixMillis),
-    /// Its command is not on the allow-list: it was never run.
+    /// The hook's command is not on the allow-list: it was never run.
     #[error("command is not allowed: {0}")]
     OffList(String),
 }

@@ -3,15 +3,15 @@
 /// A place in a turn at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Point {
-    /// Before the first model call of a session, and of one whose history was reset.
+    /// Before the first model call of a session, also after a reset of its history.
     PreSession,
     /// Before waiting messages are taken into the turn.
     PreQueueDrain,
-    /// After they were.
+    /// After waiting messages were taken into the turn.
     PostQueueDrain,
     /// Before a model call.
     PreStream,
-    /// After a model call, before what it said counts.
+    /// After a model call, before its answer counts.
     PostStream,
     /// Before the first tool call that a model's answer asks for.
     PreTool,
@@ -21,12 +21,12 @@ pub enum Point {
     PostToolUse,
     /// After the last tool call that a model's answer asked for.
     PostTool,
-    /// After the turn, however it ended.
+    /// After the turn, with any ending.
     PostSession,
 }
 
 impl Point {
-    /// All of them, in the order in which a turn comes to them.
+    /// All points, in the order in which a turn reaches them.
     pub const ALL: [Self; 10] = [
         Self::PreSession,
         Self::PreQueueDrain,
@@ -40,7 +40,7 @@ impl Point {
         Self::PostSession,
     ];
 
-    /// As the ledger, `AUDIT` and `hooks.yaml` name it.
+    /// Returns the name in the ledger, `AUDIT` and `hooks.yaml`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Point {
         }
     }
 
-    /// As existing hook scripts read it (`hook_event_name`).
+    /// Returns the name that existing hook scripts read (`hook_event_name`).
     #[must_use]
     pub const fn event_name(self) -> &'static str {
         match self {
@@ -74,14 +74,14 @@ impl Point {
         }
     }
 
-    /// The point that is called `name`, by either name.
+    /// Returns the point with either name `name`.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|point| point.name() == name || point.event_name() == name)
     }
 
-    /// Whether what happens next can be refused here.
+    /// Returns whether a hook can refuse the next step here.
     #[must_use]
     pub const fn is_gate(self) -> bool {
         match self {
@@ -96,8 +96,8 @@ impl Point {
         }
     }
 
-    /// Whether text can be put into the conversation here. Between a model's calls and their results it cannot: every
-    /// provider wants the results right behind the calls.
+    /// Returns whether a hook can add text to the conversation here. Between a model's calls and their results it
+    /// cannot: every provider requires the results directly after the calls.
     #[must_use]
     pub const fn injects(self) -> bool {
         match self {
@@ -106,7 +106,7 @@ impl Point {
         }
     }
 
-    /// Whether it belongs to one tool call.
+    /// Returns whether the point belongs to one tool call.
     #[must_use]
     pub const fn is_of_a_call(self) -> bool {
         matches!(self, Self::PreToolUse | Self::PostToolUse)

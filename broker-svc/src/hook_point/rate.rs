@@ -15,25 +15,25 @@ use super::declared::Hook;
 use super::moment::Moment;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 
-/// Tries of one compare-and-set while others count.
+/// Maximum number of tries of one compare-and-set while other brokers count.
 const MAX_TRIES: u32 = 200;
-/// Wait between two of them.
+/// Wait between two tries.
 const BETWEEN_TRIES: Duration = Duration::from_millis(2);
 
-/// At most so many within any so many milliseconds.
+/// A limit: at most so many calls in any window of so many milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// How many.
+    /// Maximum number of calls in the window.
     pub calls: usize,
-    /// Within how long, milliseconds.
+    /// Length of the window, milliseconds.
     pub window_ms: u64,
 }
 
-/// Counts the call of `context`, and says whether it may run. A call that was counted is not counted again: the chain
-/// may run more than once for one call.
+/// Counts the call of `context`, and returns whether it may run. A call that was counted is not counted again: the
+/// chain may run more than once for one call.
 ///
 /// # Errors
-/// [`RunHookError::Failed`] where the count is not to be had.
+/// Returns [`RunHookError::Failed`] if the count cannot be read or written.
 pub async fn admit(
     bus: &Bus,
     clock: &SharedClock,
@@ -43,14 +43,14 @@ pub async fn admit(
     context: &HookContext,
 ) -> Result<HookOutcome, RunHookError> {
     let kv: Kv<RateWindow> = bus.kv(HOOK_LIMITS);
-    // The same id on another channel is somebody else.
+    // The same user id on another channel is another person.
     let hook = hook.key();
     let connector = connector(&context.tool_name);
     let key = [hook.as_str(), connector, context.told("channel"), &context.user_id];
     let key = key.map(token).join(".");
     let id = format!("{}/{}", moment.turn, context.told("call"));
 
-    // Whole seconds, and one more: what is still counted must still be there.
+    // Whole seconds, and one more: a call that still counts must still be stored.
     let ttl = Duration::from_secs(limit.window_ms.div_ceil(1_000) + 1);
     for _ in 0..MAX_TRIES {
         let entry = kv
@@ -77,9 +77,9 @@ pub async fn admit(
     Err(RunHookError::Failed("the calls cannot be counted now".to_owned()))
 }
 
-/// The connector that `tool` belongs to: the server in its name, as we (`{server}__{tool}`) and Claude Code
-/// (`mcp__{server}__{tool}`) spell it; a tool without one is its own. A server whose own name holds `__` is counted with
-/// those that begin alike, which is stricter and never laxer.
+/// Returns the connector of `tool`: the server in its name, as Nexus (`{server}__{tool}`) and Claude Code
+/// (`mcp__{server}__{tool}`) spell it; a tool without a server is its own connector. A server whose own name contains
+/// `__` is counted with those that begin alike, which is stricter and never laxer.
 fn connector(tool: &str) -> &str {
     let named = tool.strip_prefix("mcp__").filter(|rest| rest.contains("__"));
     let server = named.unwrap_or(tool).split_once("__").map(|(server, _)| server);

@@ -1,7 +1,8 @@
-//! What hooks did, for whoever looks after the system: records in `AUDIT` (`nexus.audit.turn`), and of commands also on
-//! the session's live stream.
+//! Records of what hooks did, for operators: in `AUDIT` (`nexus.audit.turn`), and for commands also on the session's
+//! live stream.
 //!
-//! A record has an id made of turn, ownership, call, hook, round and visit, so that one that is told again soon is the same.
+//! A record's id is made of turn, ownership, call, hook, round and visit, so that a record repeated soon is stored
+//! once.
 
 use serde_json::{Map, Value, json};
 use shared::bus::{Bus, Outgoing};
@@ -19,10 +20,10 @@ use crate::turn::arguments::args_hash;
 
 /// Topic of the records.
 pub const TOPIC: &str = "turn";
-/// Longest arguments or result that a record of a call keeps, bytes of JSON.
+/// Maximum size of the arguments or result in a record of a call, bytes of JSON.
 const MAX_TOLD_BYTES: usize = 64 * 1_024;
 
-/// Tells of hooks; cheap to clone.
+/// Writer of hook records; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     bus: Bus,
@@ -30,13 +31,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Tells over `bus`.
+    /// Creates a recorder on `bus`.
     #[must_use]
     pub const fn new(bus: Bus, clock: SharedClock) -> Self {
         Self { bus, clock }
     }
 
-    /// Tells of a run that was not silent. Where it cannot be told the ledger has it all the same.
+    /// Records a run that was not silent. If the record cannot be written, the ledger has the run all the same.
     pub async fn ran(&self, ran: &Ran, moment: &Moment, context: &HookContext, round: usize) {
         let mut record = self.record("hook", moment, context);
         record.insert("point".to_owned(), json!(ran.point));
@@ -49,10 +50,10 @@ impl Recorder {
         }
     }
 
-    /// Tells of a tool call: before it runs, or with what it answered.
+    /// Records a tool call: before it runs, or with its result.
     ///
     /// # Errors
-    /// Why it is not told.
+    /// Returns the reason if the record cannot be written.
     pub async fn tool_call(&self, hook: &Hook, moment: &Moment, context: &HookContext) -> Result<(), String> {
         let mut record = self.record("tool_call", moment, context);
         let hash = args_hash(&context.tool_args);
@@ -76,7 +77,7 @@ impl Recorder {
         self.publish(&record, id).await
     }
 
-    /// Tells of a command, on the live stream as well.
+    /// Records a command, on the live stream as well.
     pub async fn command(
         &self,
         kind: &str,
@@ -138,7 +139,7 @@ fn id(moment: &Moment, context: &HookContext, what: &str) -> String {
     format!("hook:{}:{}:{step}:{call}:{what}", moment.turn, moment.epoch)
 }
 
-/// A value, or the beginning of its JSON where it is long.
+/// Returns `value`, or the beginning of its JSON if it is long.
 fn kept(value: &Value) -> Value {
     let text = value.to_string();
     if text.len() <= MAX_TOLD_BYTES {

@@ -1,4 +1,4 @@
-//! Reminders: text that is put into the conversation when its trigger says so. *Pure.*
+//! Reminders: text that is added to the conversation when its trigger is due. *Pure.*
 //!
 //! Source: seed 004 §2; `docs/design/sessions.md` §7.6. A turn is counted in model calls: 0 before the first was
 //! answered.
@@ -7,52 +7,52 @@ use serde_json::{Map, Value};
 
 use super::fault::Fields;
 
-/// Calls in a row that must have failed where `on_repeated_failure` names no number.
+/// Default number of calls in a row that must have failed for `on_repeated_failure`.
 const REPEATED: u32 = 2;
 
-/// Text, and when.
+/// A text, and the trigger that adds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reminder {
-    /// What is put in.
+    /// Text that is added to the conversation.
     pub text: String,
-    /// When.
+    /// Trigger that decides when the text is added.
     pub trigger: Trigger,
 }
 
 /// When a reminder is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// Each time.
+    /// Before every model call.
     Always,
-    /// Each so many model calls, not before the first.
+    /// Every so many model calls, not before the first.
     Interval(u32),
     /// The first time in a session.
     Once,
     /// The first time in a session that so many model calls were answered.
     OnceAfter(u32),
-    /// When so many model calls are left of those that the turn may make.
+    /// When this many model calls are left of the turn's limit.
     TurnsBeforeMax(u32),
-    /// Where the tool call before failed.
+    /// After a tool call that failed.
     OnFailure,
-    /// Where so many tool calls in a row failed.
+    /// After this many failed tool calls in a row.
     OnRepeatedFailure(u32),
 }
 
-/// What a trigger looks at.
+/// Progress of a turn, by which a trigger is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Model calls that were answered in this turn.
+    /// Number of model calls answered in this turn.
     pub turn: u32,
-    /// Model calls that it may make.
+    /// Maximum number of model calls of the turn.
     pub max: u32,
-    /// Tool calls that failed in a row, the newest among them.
+    /// Number of failed tool calls in a row, the newest among them.
     pub failures: u32,
-    /// Whether this reminder was put in before, in this session.
+    /// Whether this reminder was given in this session before.
     pub reminded: bool,
 }
 
 impl Trigger {
-    /// Reads `trigger:`, which is `always` where it is absent: a word, or a word with its number.
+    /// Reads `trigger:`, which is `always` if absent: a word, or a word with its number.
     pub(super) fn declared(trigger: Option<Value>, fields: &mut Fields<'_>) -> Option<Self> {
         let (word, number) = match trigger {
             None => return Some(Self::Always),
@@ -80,7 +80,7 @@ impl Trigger {
         }
     }
 
-    /// Whether it is due at `progress`.
+    /// Returns whether the trigger is due at `progress`.
     #[must_use]
     pub const fn is_due(self, progress: Progress) -> bool {
         let Progress {
@@ -101,7 +101,7 @@ impl Trigger {
         }
     }
 
-    /// Whether it matters if the reminder was put in before.
+    /// Returns whether it matters that the reminder was given before.
     #[must_use]
     pub const fn is_once(self) -> bool {
         matches!(self, Self::Once | Self::OnceAfter(_))

@@ -1,8 +1,8 @@
-//! `hooks.yaml`, with the hooks of `personas.yaml`: what runs in which turn. *Pure.*
+//! `hooks.yaml`, with the hooks of `personas.yaml`: the hooks that run in each turn. *Pure.*
 //!
-//! Three layers: global, persona, session. A narrower one adds hooks and may switch read-only mode on; it can neither
-//! take away nor redefine what a wider one says, so layers only tighten. Source: `docs/design/sessions.md` §7.1,
-//! seed 004.
+//! Three layers: global, persona, session. A narrower layer adds hooks and may switch read-only mode on; it can
+//! neither remove nor redefine the hooks of a wider one, so layers only tighten. Source: `docs/design/sessions.md`
+//! §7.1, seed 004.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use super::fault::Fields;
 use super::point::Point;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 
-/// Most hooks that one layer declares.
+/// Maximum number of hooks that one layer declares.
 const MAX_HOOKS: usize = 256;
-/// The mode whose allow-list holds beside `all` where nobody says otherwise.
+/// Default mode, whose allow-list holds beside `all`.
 const DEFAULT_MODE: &str = "default";
-/// Name of the guard that stands where read-only mode is on and nobody declares one.
+/// Name of the guard that is added if read-only mode is on and no guard is declared.
 const READ_ONLY: &str = "read_only";
 
-/// Why a text is no `hooks.yaml`: every fault that was found, at least one.
+/// Reason why a text is no `hooks.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ParseHooksError(pub Vec<KeyFault>);
 
-/// What a session's pattern adds.
+/// Hooks and mode that a session's pattern adds.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct SessionLayer {
     read_only: bool,
     hooks: Vec<Arc<Hook>>,
 }
 
-/// Everything that is declared.
+/// All declared hooks and their settings.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookRules {
     /// Whether command hooks run at all.
     pub commands: bool,
-    /// What they, and `shell_allow_list`, may run.
+    /// Allow-list for command hooks and for `shell_allow_list`.
     pub allow: AllowList,
     read_only: bool,
     global: Vec<Arc<Hook>>,
@@ -55,35 +55,35 @@ pub struct HookRules {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookSet {
     hooks: Vec<Arc<Hook>>,
-    /// Whether `read_only_guard` refuses.
+    /// Whether read-only mode is on, in which `read_only_guard` refuses.
     pub read_only: bool,
 }
 
 impl HookSet {
-    /// Those of `point`, in the order in which they run.
+    /// Returns the hooks of `point`, in the order in which they run.
     pub fn at(&self, point: Point) -> impl Iterator<Item = &Arc<Hook>> {
         self.hooks.iter().filter(move |hook| hook.point == point)
     }
 
-    /// Whether there is one at `point`.
+    /// Returns whether there is a hook at `point`.
     #[must_use]
     pub fn has(&self, point: Point) -> bool {
         self.at(point).next().is_some()
     }
 
-    /// Whether a hook of `point` does something outside, or asks somebody.
+    /// Returns whether a hook of `point` has effects outside, or asks a human.
     #[must_use]
     pub fn acts(&self, point: Point) -> bool {
         self.at(point).any(|hook| hook.acts())
     }
 
-    /// Whether there is none at all.
+    /// Returns whether there are no hooks at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hooks.is_empty()
     }
 
-    /// Whether what a model says must not be heard before hooks have seen it whole.
+    /// Returns whether a model's answer must not be shown before hooks have seen it whole.
     #[must_use]
     pub fn withholds(&self) -> bool {
         self.at(Point::PostStream).any(|hook| hook.blocking)
@@ -94,7 +94,7 @@ impl HookRules {
     /// Reads `hooks.yaml` (an empty text declares nothing), and the hooks of `personas`.
     ///
     /// # Errors
-    /// [`ParseHooksError`] names every key that is wrong and what is expected there.
+    /// Returns [`ParseHooksError`] with every wrong key and the value expected there.
     pub fn parse(text: &str, personas: &Personas) -> Result<Self, ParseHooksError> {
         let (rules, faults) = Self::found(text, Some(personas));
         match rules {
@@ -103,14 +103,14 @@ impl HookRules {
         }
     }
 
-    /// Everything that is wrong with `hooks.yaml` (an empty text declares nothing), and with the hooks of `personas`: `None`
-    /// if it is not known which personas there are.
+    /// Returns every fault of `hooks.yaml` (an empty text declares nothing), and of the hooks of `personas`: `None`
+    /// if the personas are not known.
     #[must_use]
     pub fn check(text: &str, personas: Option<&Personas>) -> Vec<KeyFault> {
         Self::found(text, personas).1
     }
 
-    /// What is declared, as far as it can be read, and every fault.
+    /// Returns the declarations, as far as they can be read, and every fault.
     fn found(text: &str, personas: Option<&Personas>) -> (Option<Self>, Vec<KeyFault>) {
         let mut faults = Vec::new();
         let file = if text.trim().is_empty() {
@@ -124,7 +124,7 @@ impl HookRules {
 
         let rules = match (file, personas) {
             (Some(file), personas) => Self::read(file, personas, &mut faults),
-            // Those of the personas, at least.
+            // The hooks of the personas can be read even if the file cannot.
             (None, Some(personas)) => Self::read(Map::new(), Some(personas), &mut faults),
             (None, None) => return (None, faults),
         };
@@ -193,7 +193,7 @@ impl HookRules {
         }
     }
 
-    /// A name stands for one hook wherever two could meet in one turn.
+    /// Adds a fault for each name that two hooks of one turn could share.
     fn check_names(&self, faults: &mut Vec<KeyFault>) {
         let mut wide = BTreeSet::new();
         let mut seen = |hooks: &[Arc<Hook>], known: &mut BTreeSet<String>, at: String| {
@@ -221,7 +221,7 @@ impl HookRules {
         }
     }
 
-    /// Whether nothing is declared.
+    /// Returns whether nothing is declared.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let nothing = |layer: &SessionLayer| layer.hooks.is_empty() && !layer.read_only;
@@ -231,8 +231,8 @@ impl HookRules {
             && self.sessions.values().all(nothing)
     }
 
-    /// The hooks of a turn of `session`, with those of the sessions that `inherited` names: whoever works for somebody
-    /// is bound by what binds them.
+    /// Returns the hooks of a turn of `session`, with those of the sessions in `inherited`: an agent that works for
+    /// others is bound by the hooks that bind them.
     #[must_use]
     pub fn of(&self, session: &SessionRef, inherited: &[SessionRef]) -> HookSet {
         let mut hooks: Vec<Arc<Hook>> = self.global.clone();
@@ -259,12 +259,12 @@ impl HookRules {
         hooks.sort_by_cached_key(|hook| hook.order());
         hooks.dedup_by(|one, other| one.order() == other.order() && one.point == other.point);
 
-        // A command hook without the flag is none.
+        // Without the flag, command hooks do not run.
         hooks.retain(|hook| self.commands || !matches!(hook.action, Action::Command { .. }));
         HookSet { hooks, read_only }
     }
 
-    /// Says of which command hooks it is known already that they will not run.
+    /// Logs a warning for each command hook that is known not to run.
     pub fn warn(&self) {
         for hook in self.all() {
             let Action::Command { command } = &hook.action else {
@@ -289,13 +289,13 @@ impl HookRules {
     }
 }
 
-/// Whether `hook` is a `read_only_guard` that is shown every call.
+/// Returns whether `hook` is a `read_only_guard` that sees every call.
 fn guards_everything(hook: &Hook) -> bool {
     let is_guard = matches!(hook.action, Action::Builtin(Builtin::ReadOnlyGuard { .. }));
     is_guard && hook.blocking && hook.tools.is_empty() && hook.when.is_empty()
 }
 
-/// The guard of those who say `read_only: true` and declare none: the mode holds all the same.
+/// Returns the guard for a layer with `read_only: true` that declares none: the mode holds all the same.
 fn guard() -> Hook {
     Hook {
         name: READ_ONLY.to_owned(),

@@ -1,4 +1,4 @@
-//! One run of one hook: what the ledger and `AUDIT` say of it. *Pure.*
+//! One run of one hook, as the ledger and `AUDIT` record it. *Pure.*
 
 use serde_json::{Map, Value, json};
 use shared::model::ledger::{HookRunOutcome, HookRunResult, LedgerEntry};
@@ -23,12 +23,12 @@ pub struct Ran {
     pub context: Option<String>,
     /// Glob patterns of the tools that it hides from the next model call.
     pub hidden_tools: Vec<String>,
-    /// It is a reminder that a session gets only once.
+    /// Whether the run is a reminder that a session gets only once.
     pub is_single_reminder: bool,
 }
 
 impl Ran {
-    /// Returns the run of `hook` that ended with `said`; none if it let everything pass without comment.
+    /// Returns the run of `hook` that ended with `said`; `None` if it let everything pass without comment.
     #[must_use]
     pub fn of(hook: &Hook, said: &Result<HookOutcome, RunHookError>) -> Option<Self> {
         let said = match said {

@@ -1,8 +1,9 @@
 //! Script hooks: a TypeScript hook of hook-svc's registry, run in its sandbox by `nexus.svc.hook.run`.
 //!
-//! The script is shown an event on channel `turn`, which no stream has: `ctx.event.metadata` is `HookContext` of
-//! seed 002 §2. A script that does not fire allows. One that fires says in `context.extracted` what `HookResult` of
-//! seed 002 §2 says: `allow`, `error`, `modified_args`, `modified_result`, `side_effects`, `ask`, `context`.
+//! The script sees an event on channel `turn`, which no stream has: `ctx.event.metadata` is `HookContext` of seed 002
+//! §2. A script that does not fire allows. A script that fires returns in `context.extracted` the fields of
+//! `HookResult` of seed 002 §2: `allow`, `error`, `modified_args`, `modified_result`, `side_effects`, `ask`,
+//! `context`.
 
 use std::time::Duration;
 
@@ -18,15 +19,15 @@ use super::declared::Hook;
 use super::moment::Moment;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 
-/// The channel of the events that scripts are shown.
+/// Channel of the events that scripts see.
 pub const CHANNEL: &str = "turn";
-/// Who runs them.
+/// Subject of the service that runs scripts.
 const SERVICE: &str = "nexus.svc.hook.run";
 
 /// Runs the script `script` for `hook`.
 ///
 /// # Errors
-/// [`RunHookError`] says why there is no answer.
+/// Returns [`RunHookError`] if there is no outcome.
 pub async fn run(
     bus: &Bus,
     hook: &Hook,
@@ -56,7 +57,7 @@ pub async fn run(
     }
 }
 
-/// What a script is shown.
+/// Returns the event that a script sees.
 fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -> Option<Event> {
     let call = context.told("call");
     let id = format!(

@@ -1,8 +1,9 @@
-//! Cutting a long result where no character is split. *Pure.* Source: seed 002 §4.
+//! Cuts a long result without splitting a character. *Pure.* Source: seed 002 §4.
 
 use serde_json::Value;
 
-/// `result` cut to `max_chars` characters and marked; none where it is not longer. What is no text is cut as its JSON.
+/// Returns `result` cut to `max_chars` characters and marked; `None` if it is not longer. Other values than text are
+/// cut as their JSON.
 #[must_use]
 pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
     let rendered;
@@ -14,7 +15,7 @@ pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
         }
     };
 
-    // Fewer bytes than characters there are not.
+    // A text has at least as many bytes as characters.
     if text.len() <= max_chars {
         return None;
     }
@@ -31,8 +32,8 @@ pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
     Some(Value::from(format!("{kept}… [cut: {left} of {all} characters]")))
 }
 
-/// The beginning of `text` up to `at`, without a character as a reader sees it being split: marks, joiners and skin
-/// tones stay with what they belong to, or go with it.
+/// Returns the beginning of `text` up to `at`, without splitting a character as a reader sees it: marks, joiners and
+/// skin tones stay with the character they belong to, or go with it.
 fn whole(text: &str, at: usize) -> &str {
     let mut at = at;
     while let (Some(before), Some(after)) = (text[..at].chars().next_back(), text[at..].chars().next()) {
@@ -49,7 +50,7 @@ fn whole(text: &str, at: usize) -> &str {
 
 const JOINER: char = '\u{200D}';
 
-/// Whether `c` belongs to the character before it.
+/// Returns whether `c` belongs to the character before it.
 const fn continues(c: char) -> bool {
     matches!(c,
         '\u{0300}'..='\u{036F}' | '\u{0483}'..='\u{0489}' | '\u{0591}'..='\u{05BD}' | '\u{064B}'..='\u{065F}'

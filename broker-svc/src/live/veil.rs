@@ -1,11 +1,11 @@
-//! What of an answer may be shown while it is being made: an element that asks for an intent is not for its reader. *Pure.*
+//! Filters an answer while it is being made: an element that asks for an intent is not shown to its reader. *Pure.*
 //!
-//! What might become the beginning of one is held back until it is clear. Source: `docs/design/schedules.md` §3.1 (wire
-//! form).
+//! Text that might become the beginning of an element is held back until it is clear. Source:
+//! `docs/design/schedules.md` §3.1 (wire form).
 
 use shared::model::intent::extract::{CLOSING, NAME};
 
-/// The place in one answer.
+/// Position in one answer, with the text that is held back.
 #[derive(Debug, Default)]
 pub(super) struct Veil {
     held: String,
@@ -13,7 +13,7 @@ pub(super) struct Veil {
 }
 
 impl Veil {
-    /// What of `text`, and of what was held back, may be shown.
+    /// Returns the part of `text`, and of the text held back, that may be shown.
     pub(super) fn pass(&mut self, text: &str) -> String {
         self.held.push_str(text);
         let mut shown = String::new();
@@ -38,14 +38,14 @@ impl Veil {
         }
     }
 
-    /// What is still held back when the answer ends.
+    /// Returns the text that is still held back when the answer ends.
     pub(super) fn end(&mut self) -> String {
         let rest = std::mem::take(&mut self.held);
         if self.hides { String::new() } else { rest }
     }
 }
 
-/// How many bytes at the end of `text` are the beginning of `mark`.
+/// Returns the number of bytes at the end of `text` that are the beginning of `mark`.
 fn begun(text: &str, mark: &str) -> usize {
     let mut longest_first = (1..mark.len()).rev();
     longest_first.find(|&bytes| text.ends_with(&mark[..bytes])).unwrap_or(0)
@@ -55,7 +55,7 @@ fn begun(text: &str, mark: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// What is shown of `answer`, whichever way it comes in pieces.
+    /// Checks the shown text of `answer`, for any split into pieces.
     fn check(answer: &str, expected: &str) {
         for size in [1, 2, 3, 7, answer.len().max(1)] {
             let mut veil = Veil::default();

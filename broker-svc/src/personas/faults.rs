@@ -1,4 +1,4 @@
-//! What is wrong with a `personas.yaml` that can be read. *Pure.*
+//! Faults of a `personas.yaml` that can be read. *Pure.*
 
 use shared::llm::LlmConfig;
 use shared::process::config::KeyFault;
@@ -9,12 +9,12 @@ use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;
 
-/// Why a text is not a `personas.yaml`: every fault that was found, at least one.
+/// Reason why a text is not a `personas.yaml`: every fault that was found, at least one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ParsePersonasError(pub Vec<KeyFault>);
 
-/// Faults of meaning.
+/// Returns the faults of meaning.
 pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, server) in &personas.mcp_servers {
@@ -38,7 +38,7 @@ pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
     faults
 }
 
-/// Limits of US dollars that bound nothing. A limit of nothing needs no price.
+/// Returns the limits of US dollars without effect. A limit of zero needs no price.
 pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
     let asking = personas
         .personas
@@ -46,7 +46,7 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
         .filter(|(_, persona)| persona.runner == Runner::Llm);
     let bounded = asking.filter_map(|(name, persona)| {
         let most = persona.limits.cost_usd.filter(|most| *most > 0.0)?;
-        // Where no model can be asked at all, that is a fault by itself.
+        // If no model can be asked at all, that is a fault of its own.
         let model = persona.model.as_deref().or_else(|| llm.usable().ok())?;
         let error = llm.prices.bounding(model).err()?;
 

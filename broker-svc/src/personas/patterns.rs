@@ -1,7 +1,8 @@
-//! Patterns of tools' names in a `personas.yaml`: those that can match nothing, and guards of tools that nobody has. *Pure.*
+//! Patterns of tools' names in a `personas.yaml`: those that can match nothing, and guards of tools that no persona
+//! has. *Pure.*
 //!
-//! A denial, or a rule that wants a human asked, looks as good misspelt as well spelt; what it was to keep back runs. Only
-//! the tools of models are known here: a `nats` or `process` agent has tools of its own, so any name may be one.
+//! A misspelled denial or approval rule looks like a correct one, but the tool that it should guard runs. Only the
+//! tools of models are known here: a `nats` or `process` agent has tools of its own, so any name may be one.
 
 use shared::model::permission::{ToolRules, glob, may_begin, pattern_fault};
 use shared::process::config::KeyFault;
@@ -11,7 +12,7 @@ use super::{Persona, Personas, Runner};
 use crate::tool::catalogue;
 use crate::tool::mcp::prefix_of;
 
-/// Patterns that match no tool, whatever tools there are.
+/// Returns the patterns that match no possible tool.
 pub(super) fn faults(personas: &Personas) -> Vec<KeyFault> {
     let presets = personas.permission_levels.faults();
     let mut faults: Vec<KeyFault> = presets.map(|(key, problem)| fault(key, problem)).collect();
@@ -31,7 +32,7 @@ pub(super) fn faults(personas: &Personas) -> Vec<KeyFault> {
     faults
 }
 
-/// Denials, and rules that want a human asked, of tools that nobody has whom they hold for.
+/// Returns the denials and approval rules for tools that none of their personas has.
 pub(super) fn idle(personas: &Personas) -> Vec<KeyFault> {
     let all: Vec<&Persona> = personas.personas.values().collect();
     let mut faults = Vec::new();
@@ -52,7 +53,7 @@ pub(super) fn idle(personas: &Personas) -> Vec<KeyFault> {
     faults
 }
 
-/// Levels that allow something by their rules and nothing in truth, because no persona has such a tool: each `key: why`.
+/// Returns the levels whose rules allow something that no persona has, so that they allow nothing: each `key: why`.
 pub(super) fn empty_levels(personas: &Personas) -> Vec<String> {
     let is_empty = |rules: &ToolRules| {
         let allowed = rules.allow.as_deref().unwrap_or_default();
@@ -68,7 +69,7 @@ pub(super) fn empty_levels(personas: &Personas) -> Vec<String> {
     told.collect()
 }
 
-/// The patterns of the tools that run only after a human's yes, with their keys.
+/// Returns the patterns of the tools that need an approval, with their keys.
 fn confirmed(persona: &Persona) -> impl Iterator<Item = (String, &String)> {
     let rules = persona.requires_confirmation.iter().enumerate();
     rules.flat_map(|(index, rule)| {
@@ -77,17 +78,17 @@ fn confirmed(persona: &Persona) -> impl Iterator<Item = (String, &String)> {
     })
 }
 
-/// The fault that `pattern` at `key` is, where it matches no tool of `personas`.
+/// Returns the fault of `pattern` at `key`, if it matches no tool of `personas`.
 fn unknown(key: &str, pattern: &str, personas: &[&Persona]) -> Option<KeyFault> {
     let has = personas.iter().any(|persona| may_have(persona, pattern));
     let problem = format!("`{pattern}` matches no tool that anybody has whom it holds for");
     (!has).then(|| fault(key.to_owned(), problem))
 }
 
-/// Whether `persona` may have a tool that `pattern` matches.
+/// Returns whether `persona` may have a tool that `pattern` matches.
 fn may_have(persona: &Persona, pattern: &str) -> bool {
     match persona.runner {
-        // Tests, and whoever embeds the broker, put agents of their own in its place.
+        // Tests, and programs that embed the broker, replace the echo by agents of their own.
         Runner::Nats | Runner::Process | Runner::Echo => true,
         Runner::Llm => {
             let mut own = catalogue::names().filter(|name| persona.tools.iter().any(|own| glob(own, name)));

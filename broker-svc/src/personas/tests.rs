@@ -1,4 +1,4 @@
-//! Files of personas, whole and wrong.
+//! Tests with valid and invalid files of personas.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn faults_name_the_key_and_what_is_expected_there() {
         &["personas.a.limits.wall_ms", "at least 1"],
     );
 
-    // All faults of meaning at once.
+    // All faults of meaning are reported at once.
     check("mcp_servers: {a: {}}", &["mcp_servers.a.command", "`url`"]);
     check("personas: {a: {mcp_servers: [b]}}", &["personas.a.mcp_servers", "`b`"]);
 
@@ -75,7 +75,7 @@ fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_mu
     assert_eq!(asked("pay", serde_json::json!({"amount": 50_000})), [""; 0]);
     assert_eq!(asked("pay", serde_json::json!({"amount": 50_000.5})), ["payments"]);
 
-    // Whoever writes a second rule does not take the first away.
+    // A second rule does not remove the first.
     assert_eq!(
         asked("pay_all", serde_json::json!({"amount": "5"})),
         ["payments", "all"]

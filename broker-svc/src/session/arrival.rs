@@ -1,4 +1,4 @@
-//! What arrives at a session, and what orders and joins it. *Pure.*
+//! Messages that arrive at a session, their order, and what joins them. *Pure.*
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use shared::model::time::UnixMillis;
 use shared::wire::headers::Carrier;
 use ulid::Ulid;
 
-/// A dispatch that waits, and where it stands in `DISPATCHES`.
+/// A waiting dispatch, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pending {
-    /// Its sequence in `DISPATCHES`.
+    /// Sequence of the dispatch in `DISPATCHES`.
     pub sequence: u64,
-    /// When the stream took it.
+    /// Time at which the stream stored it.
     pub arrived: UnixMillis,
-    /// What is to be done.
+    /// The dispatch itself.
     pub dispatch: Arc<Dispatch>,
-    /// The trace that it belongs to.
+    /// Trace context of the dispatch.
     pub carrier: Carrier,
-    /// Its message says that it may have been published before, under another message id.
+    /// Whether the message's header says that it may have been published before, under another message id.
     pub is_repeated: bool,
 }
 
 impl Pending {
-    /// How the ledger names it, without its content.
+    /// Returns the reference by which the ledger names the dispatch, without its content.
     #[must_use]
     pub fn reference(&self) -> DispatchRef {
         DispatchRef {
@@ -40,7 +40,7 @@ impl Pending {
         }
     }
 
-    /// Returns the sender of the message; none if that is the owner.
+    /// Returns the sender of the message; `None` if the sender is the owner.
     #[must_use]
     pub fn stranger(&self) -> Option<&str> {
         let is_owner = self.dispatch.permissions.level == Level::Full;
@@ -48,41 +48,41 @@ impl Pending {
     }
 }
 
-/// An order, and where it stands in `DISPATCHES`.
+/// An order, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// Its sequence in `DISPATCHES`.
+    /// Sequence of the order in `DISPATCHES`.
     pub sequence: u64,
-    /// When the server stored it.
+    /// Time at which the server stored it.
     pub arrived: UnixMillis,
-    /// What is wanted.
+    /// The order itself.
     pub order: SessionOrder,
 }
 
-/// A message that one of the session's approvals was asked or decided, and where it stands in `DISPATCHES`.
+/// A notice that one of the session's approvals was asked for or decided, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// Its sequence in `DISPATCHES`.
+    /// Sequence of the notice in `DISPATCHES`.
     pub sequence: u64,
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// What KV says became of it, once the owner has read that; none = nothing has.
+    /// Decision that KV has, once the owner has read it; none = the approval is undecided or unread.
     pub decision: Option<ApprovalDecision>,
 }
 
-/// What a look finds.
+/// A message that a look finds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
-    /// A dispatch.
+    /// A dispatch to run.
     Dispatch(Pending),
-    /// An order.
+    /// An order for the session.
     Order(Placed),
-    /// The end of waiting for a human's word.
+    /// A notice about an approval.
     Decision(Told),
 }
 
 impl Arrival {
-    /// The id of the dispatch or order; none = it has none of its own.
+    /// Returns the id of the dispatch or order; `None` if the message has none.
     #[must_use]
     pub fn id(&self) -> Option<Ulid> {
         match self {
@@ -92,7 +92,7 @@ impl Arrival {
         }
     }
 
-    /// How the ledger names it, without its content.
+    /// Returns the reference by which the ledger names the message, without its content.
     #[must_use]
     pub fn reference(&self) -> DispatchRef {
         let named = |kind: &str, id: Ulid, sequence| DispatchRef {
@@ -110,7 +110,7 @@ impl Arrival {
         }
     }
 
-    /// Its sequence in `DISPATCHES`.
+    /// Returns the message's sequence in `DISPATCHES`.
     #[must_use]
     pub const fn sequence(&self) -> u64 {
         match self {
@@ -125,7 +125,7 @@ pub(super) fn target_of(pending: &Pending) -> &DeliveryContext {
     &pending.dispatch.delivery_context
 }
 
-/// Whether an answer to both can be one message; which of them it refers to does not count.
+/// Returns whether one message can answer both; the message that an answer refers to does not count.
 pub(super) fn same_target(one: &DeliveryContext, other: &DeliveryContext) -> bool {
     let place = |at: &DeliveryContext| DeliveryContext {
         reply_to_id: None,
@@ -134,7 +134,7 @@ pub(super) fn same_target(one: &DeliveryContext, other: &DeliveryContext) -> boo
     place(one) == place(other)
 }
 
-/// What orders the dispatches that one look found: event, then higher priority, then hook, then place.
+/// Returns the sort key of the dispatches of one look: event, then higher priority, then hook, then sequence.
 pub(super) fn order(pending: &Pending) -> (u64, std::cmp::Reverse<i32>, &str, u64) {
     let dispatch = &pending.dispatch;
     (

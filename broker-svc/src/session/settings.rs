@@ -1,4 +1,4 @@
-//! Whose queue settings hold for a dispatch, and what a merged turn may do. *Pure.*
+//! The queue settings that apply to a dispatch, and the permissions of a merged turn. *Pure.*
 //!
 //! Source: `docs/design/sessions.md` §2: the dispatch (its hook's result) > the session's own > the channel's > the
 //! persona's > the global ones.
@@ -11,37 +11,37 @@ use shared::model::permission::PermissionSet;
 use shared::model::permission::combine::narrows;
 use shared::model::session::{Overflow, QueueMode, QueueSettings};
 
-/// How long after the last arrival a `collect` turn begins where nobody says so, milliseconds.
+/// Default delay of a `collect` turn after the last arrival, milliseconds.
 pub const DEBOUNCE_MS: u64 = 1_000;
-/// Dispatches that may wait behind a running turn where nobody says so.
+/// Default number of dispatches that may wait behind a running turn.
 pub const CAP: u32 = 20;
 
-/// Settings in force for one dispatch.
+/// Queue settings in force for one dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// How it meets a busy session.
+    /// Behavior of the dispatch if the session is busy.
     pub mode: QueueMode,
-    /// How long after the last arrival a `collect` turn begins, milliseconds.
+    /// Delay of a `collect` turn after the last arrival, milliseconds.
     pub debounce_ms: u64,
-    /// Dispatches that may wait behind a running turn; at least 1.
+    /// Maximum number of dispatches that wait behind a running turn; at least 1.
     pub cap: usize,
-    /// What becomes of those beyond.
+    /// Treatment of dispatches beyond the maximum.
     pub overflow: Overflow,
 }
 
-/// What holds for every session of a persona.
+/// Settings that apply to every session of a persona.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Policy {
-    /// For all channels, the persona's before the global ones.
+    /// Settings for all channels, the persona's before the global ones.
     pub common: QueueSettings,
-    /// By channel.
+    /// Settings of single channels, by channel.
     pub channels: BTreeMap<String, QueueSettings>,
-    /// Presets of tools by level.
+    /// Presets of tools by permission level.
     pub presets: PermissionPresets,
 }
 
 impl Policy {
-    /// What holds for `dispatch` in a session with its `own` settings.
+    /// Returns the settings for `dispatch` in a session with its `own` settings.
     #[must_use]
     pub fn rules(&self, own: QueueSettings, dispatch: &Dispatch) -> Rules {
         let said = QueueSettings {
@@ -59,8 +59,8 @@ impl Policy {
         }
     }
 
-    /// Whether a message that may do what `message` says may be put into a turn that may do what `turn` says: only
-    /// where it narrows nothing, because the turn's permissions stand in the ledger.
+    /// Returns whether a message with the permissions `message` may be put into a turn with the permissions `turn`:
+    /// only if that narrows nothing, because the turn's permissions are in the ledger.
     #[must_use]
     pub fn may_join(&self, turn: &PermissionSet, message: &PermissionSet) -> bool {
         turn == message || !narrows(turn, message, &self.presets)

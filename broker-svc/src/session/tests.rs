@@ -19,7 +19,7 @@ fn arrived(pendings: Vec<Pending>) -> Input {
     Input::Arrived(pendings.into_iter().map(Arrival::Dispatch).collect())
 }
 
-/// Message `number` in `mode`, at sequence `number`, arrived at [`NOW`].
+/// Returns message `number` in `mode`, at sequence `number`, arrived at [`NOW`].
 fn message(number: u64, mode: QueueMode) -> Pending {
     let mut one = pending(number, number, "a", 50);
     one.arrived = NOW;
@@ -42,7 +42,7 @@ fn order_to(sequence: u64, wanted: Wanted) -> Input {
     })])
 }
 
-/// What `effects` say, in short.
+/// Returns `effects` in short form.
 fn told(effects: &[Effect]) -> Vec<String> {
     let effect = |effect: &Effect| match effect {
         Effect::Start { pendings, .. } => {
@@ -65,7 +65,7 @@ fn told(effects: &[Effect]) -> Vec<String> {
     effects.iter().map(effect).collect()
 }
 
-/// Ends turns until none runs, at a time when every debounce is over; answers what was started.
+/// Ends turns until none runs, at a time when every debounce is over; returns the turns that were started.
 fn drained(machine: &mut Session) -> Vec<String> {
     let later = NOW.plus(60_000);
     let mut all = told(&machine.handle(Input::Tick, later));
@@ -75,7 +75,7 @@ fn drained(machine: &mut Session) -> Vec<String> {
     all
 }
 
-/// Where a session is when messages come.
+/// State of a session when messages come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Idle,
@@ -83,11 +83,11 @@ enum State {
     Running,
     /// The model is answering.
     Streaming,
-    /// The first of two tools is at work.
+    /// The first of two tools is running.
     Tool,
 }
 
-/// The journal of turn 1 in `state`.
+/// Returns the journal of turn 1 in `state`.
 fn journal(state: State) -> Option<Running> {
     let limits = crate::personas::Limits::default();
     let mut fold = Fold::default();
@@ -134,8 +134,8 @@ fn journal(state: State) -> Option<Running> {
     fold.running
 }
 
-/// Puts a session into `state`, lets `count` messages of `mode` come (numbers from 2), and says what follows: at once,
-/// of the running turn's next step, and once the turn is over.
+/// Puts a session into `state`, hands in `count` messages of `mode` (numbers from 2), and returns the effects: at
+/// once, in the running turn's next step, and after the turn.
 fn cell(mode: QueueMode, state: State, count: u64) -> String {
     let mut machine = Session::default();
     if state != State::Idle {
@@ -147,7 +147,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
 
     let mut said = told(&machine.handle(arrived((2..2 + count).map(|n| message(n, mode)).collect()), NOW));
     if let Some(mut running) = journal(state).filter(|_| !said.contains(&"cancel".to_owned())) {
-        // The tool in flight, and the model that is answering, come to their end first.
+        // The running tool, and the model that is answering, finish first.
         let ends = match state {
             State::Idle | State::Running => None,
             State::Streaming => Some(LedgerEntry::ModelAnswered {
@@ -215,7 +215,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
     said.join(", ")
 }
 
-/// Every cell of the table in `docs/design/sessions.md` §2: mode × where the session is × one or three messages.
+/// Every cell of the table in `docs/design/sessions.md` §2: mode × state of the session × one or three messages.
 #[test]
 fn every_cell_of_the_table_of_queue_modes() {
     use QueueMode::{Collect, Followup, Interrupt, Steer, SteerBacklog};
@@ -239,7 +239,7 @@ fn every_cell_of_the_table_of_queue_modes() {
         (Collect, Tool, 1, "run 1-2, |, wake 1000, start 2"),
         (Collect, Tool, 3, "run 1-2, |, wake 1000, start 2+3+4"),
         (Steer, Idle, 1, "start 2, |"),
-        // The first starts a turn before the others are looked at; they steer it.
+        // The first starts a turn before the others are looked at; they steer that turn.
         (Steer, Idle, 3, "start 2, |, start 3, start 4"),
         (Steer, Running, 1, "ask 1 with [2], |"),
         (Steer, Running, 3, "ask 1 with [2 3 4], |"),

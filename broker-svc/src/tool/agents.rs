@@ -1,8 +1,9 @@
-//! Agents that speak to agents: messages are events, so they are routed, traced and bounded as everything else is.
+//! Tools with which agents write to agents: messages are events, so they are routed, traced and bounded as all events
+//! are.
 //!
-//! The event's id follows from the turn and the call, so a message that is sent again is the same one. A chain of more
-//! than [`MAX_HOPS`] causes is refused and audited. Who waits for the reply listens on the core subject to which the
-//! channel `agent` of delivery-svc sends it. Source: `docs/design/sessions.md` §6.4.
+//! The event's id follows from the turn and the call, so a message that is sent again is the same one. A chain of
+//! more than [`MAX_HOPS`] causes is refused and audited. A sender that waits for the reply listens on the core
+//! subject to which the channel `agent` of delivery-svc sends it. Source: `docs/design/sessions.md` §6.4.
 
 use std::time::Duration;
 
@@ -26,21 +27,21 @@ use super::service::described;
 use super::{Tool, ToolCall, failed};
 use crate::turn::WORKS_FOR;
 
-/// Who knows of sessions.
+/// Subject of the service that shows sessions.
 const SHOW: &str = "nexus.svc.session.show";
-/// How long its answer is awaited.
+/// Maximum wait for the service's response.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
-/// The channel of such events.
+/// Channel of the events that agents send.
 pub const CHANNEL: &str = "agent";
 
-/// Names of the tools of this room.
+/// Names of the tools in this module.
 pub(super) const NAMES: [&str; 2] = ["send_message_to_agent", "get_agent_status"];
-/// Longest wait for a reply where the turn has more time left.
+/// Maximum wait for a reply, even if the turn has more time left.
 const MAX_WAIT: Duration = Duration::from_mins(2);
-/// Longest message, bytes.
+/// Maximum length of a message, bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1_024;
 
-/// `send_message_to_agent`.
+/// The tool `send_message_to_agent`.
 #[derive(Debug)]
 pub struct SendMessage {
     bus: Bus,
@@ -56,14 +57,14 @@ struct Wanted {
     wait_for_reply: bool,
 }
 
-/// A part as the channel sends it.
+/// One part of a reply, as the channel sends it.
 #[derive(Debug, Deserialize)]
 struct Part {
     content: String,
 }
 
 impl SendMessage {
-    /// The tool, speaking over `bus`.
+    /// Creates the tool, which sends over `bus`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock) -> Self {
         let properties = json!({
@@ -80,7 +81,7 @@ impl SendMessage {
         }
     }
 
-    /// The chain is too long: nothing is sent, and who looks after the system can see it.
+    /// Refuses a message whose chain is too long: nothing is sent, and operators can see the refusal in `AUDIT`.
     async fn refuse(&self, call: &ToolCall, to: &str) -> ToolOutcome {
         let asked = &call.call;
         let hops = asked.origin.causation.hops;
@@ -100,7 +101,7 @@ impl SendMessage {
         failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
     }
 
-    /// The first part of the answer to `event`.
+    /// Waits for the first part of the reply to `event`.
     async fn reply(&self, mut parts: CoreSubscription, event: &EventId, within: Duration) -> Option<String> {
         let answer = async {
             loop {
@@ -116,7 +117,7 @@ impl SendMessage {
     }
 }
 
-/// The event that carries the message of `call` to persona `to`.
+/// Returns the event that carries the message of `call` to persona `to`.
 fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     let asked = &call.call;
     let from = &asked.session;
@@ -153,7 +154,7 @@ impl Tool for SendMessage {
     }
 
     fn is_idempotent(&self) -> bool {
-        // The message is the same one again, but a reply that came meanwhile is not heard twice.
+        // The repeated message is the same one, but a reply that came meanwhile is not heard twice.
         false
     }
 
@@ -170,7 +171,7 @@ impl Tool for SendMessage {
             return failed("there is no agent of this name");
         };
 
-        // Listening begins before anybody can answer.
+        // The subscription must exist before anyone can reply.
         let parts = match self.bus.core_subscribe(&subject::out(&wanted.to, &event.peer.id)).await {
             Ok(parts) => parts,
             Err(error) => return failed(format!("not available: {error}")),
@@ -202,7 +203,7 @@ impl Tool for SendMessage {
     }
 }
 
-/// `get_agent_status`.
+/// The tool `get_agent_status`.
 #[derive(Debug)]
 pub struct AgentStatus {
     bus: Bus,
@@ -210,7 +211,7 @@ pub struct AgentStatus {
 }
 
 impl AgentStatus {
-    /// The tool, reading over `bus`.
+    /// Creates the tool, which reads over `bus`.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
         let properties = json!({
@@ -265,7 +266,7 @@ impl Tool for AgentStatus {
     }
 }
 
-/// Of what the service `session` shows, as much as is told.
+/// The part of the service `session`'s response that the tool reports.
 #[derive(Debug, Deserialize)]
 struct Shown {
     running: Option<ShownTurn>,
@@ -280,7 +281,7 @@ struct ShownTurn {
 }
 
 impl Shown {
-    /// What the session is at, and since when.
+    /// Returns the present activity of the session, and since when.
     const fn status(&self) -> (&'static str, Option<UnixMillis>) {
         match &self.running {
             Some(ShownTurn {

@@ -1,7 +1,7 @@
 //! The built-in tools: hooks, the session's own future, the search, other agents.
 //!
-//! Source: seed 003 §9.4; `docs/design/schedules.md` §3; `docs/design/sessions.md` §6.4. Where no service answers, a
-//! tool says `not available`.
+//! Source: seed 003 §9.4; `docs/design/schedules.md` §3; `docs/design/sessions.md` §6.4. If no service responds, a
+//! tool fails with `not available`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::agents::{AgentStatus, SendMessage};
 use super::service::{Question, ServiceTool, described};
 use super::{Tool, ToolCall};
 
-/// A tool that asks a service.
+/// A tool that sends a request to a service.
 struct Row {
     name: &'static str,
     subject: &'static str,
@@ -27,7 +27,7 @@ struct Row {
     required: &'static [&'static str],
 }
 
-/// All of them.
+/// Returns all built-in tools.
 pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
     let services = ROWS.iter().map(|row| -> Arc<dyn Tool> {
         Arc::new(ServiceTool {
@@ -48,7 +48,7 @@ pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
     services.chain(agents).collect()
 }
 
-/// The names of all of them.
+/// Returns the names of all built-in tools.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name).chain(super::agents::NAMES)
 }
@@ -124,7 +124,7 @@ const ROWS: [Row; 10] = [
     Row {
         name: "schedule_intent",
         subject: "nexus.svc.intent.propose",
-        // Its id follows from the call: the same question again is the same intent.
+        // The intent's id follows from the call: the same request again is the same intent.
         idempotent: true,
         question: proposed,
         description: "Asks for an action of your own later. `schedule` is typed, never free text: \
@@ -185,7 +185,7 @@ const ROWS: [Row; 10] = [
     },
 ];
 
-/// The arguments as they stand.
+/// Returns the arguments unchanged.
 fn arguments(call: &ToolCall) -> Value {
     call.call.call.arguments.clone()
 }
@@ -195,7 +195,7 @@ fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>)
         Value::Object(map) => map,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
-    // What the runtime knows wins over what a model says of itself.
+    // Facts of the runtime replace what a model claims about itself.
     question.extend(added.into_iter().map(|(key, value)| (key.to_owned(), value)));
     Value::Object(question)
 }

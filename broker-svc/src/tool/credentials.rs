@@ -1,7 +1,7 @@
-//! Which secrets a turn's tools may resolve. Source: `docs/design/sessions.md` §5.
+//! The secrets that a turn's tools may resolve. Source: `docs/design/sessions.md` §5.
 //!
-//! `credentials` of a turn's permissions names them; absent, there are none, except at level `full`. They are resolved
-//! where a tool uses them and at no other place: neither the question, nor the ledger, nor the log holds one.
+//! `credentials` of a turn's permissions names them; if absent, there are none, except at level `full`. They are
+//! resolved only at the place where a tool uses them: neither the question, nor the ledger, nor the log holds one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ pub type References = BTreeMap<String, String>;
 #[derive(Debug, Clone)]
 pub struct Credentials {
     known: Arc<References>,
-    /// None = all.
+    /// Names of the granted secrets; none = all.
     granted: Option<Vec<String>>,
 }
 
-/// Why a tool does not get a secret.
+/// Reason for which a tool does not get a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveCredentialError {
-    /// The turn may not use it, or there is none of this name: a model does not learn which there are.
+    /// The turn may not use the secret, or there is none of this name: a model does not learn which exist.
     #[error("credential `{name}` is not granted to this turn")]
     NotGranted {
-        /// Which.
+        /// Name of the secret.
         name: String,
     },
-    /// It is granted, and what its reference names is not there.
+    /// The secret is granted, but its reference leads to nothing.
     #[error("failed to read credential `{name}`")]
     Missing {
-        /// Which.
+        /// Name of the secret.
         name: String,
     },
 }
 
 impl Credentials {
-    /// Those of `known` that `permissions` grant.
+    /// Returns the secrets of `known` that `permissions` grant.
     #[must_use]
     pub fn of(known: Arc<References>, permissions: &PermissionSet) -> Self {
         let granted = match (&permissions.credentials, permissions.level) {
@@ -49,10 +49,10 @@ impl Credentials {
         Self { known, granted }
     }
 
-    /// Whether a tool of the turn may have `name`.
+    /// Checks whether a tool of the turn may use `name`, and returns its reference.
     ///
     /// # Errors
-    /// [`ResolveCredentialError::NotGranted`].
+    /// Returns [`ResolveCredentialError::NotGranted`] if it may not.
     pub fn check(&self, name: &str) -> Result<&str, ResolveCredentialError> {
         let granted = self
             .granted
@@ -64,10 +64,10 @@ impl Credentials {
             .ok_or_else(|| ResolveCredentialError::NotGranted { name: name.to_owned() })
     }
 
-    /// The secret `name`.
+    /// Resolves the secret `name`.
     ///
     /// # Errors
-    /// [`ResolveCredentialError`] says whether it is not granted or not there.
+    /// Returns [`ResolveCredentialError`], which says whether the secret is not granted or missing.
     pub fn resolve(&self, name: &str) -> Result<Secret, ResolveCredentialError> {
         Secret::resolve(self.check(name)?).map_err(|error| {
             tracing::warn!(credential = name, %error, "failed to read a credential");

@@ -1,9 +1,10 @@
-//! MCP servers: programs and addresses that offer tools by the Model Context Protocol. The one room of crate `rmcp`.
+//! MCP servers: programs and addresses that offer tools by the Model Context Protocol. The only module that uses
+//! crate `rmcp`.
 //!
-//! A server is started, or spoken to, when a turn first needs it; it is started anew when it has gone. Its tools are
-//! named `{server}__{tool}`, so that two servers do not meet and permissions can name one server's (`files__*`). What
-//! it declares of its tools is a hint and no promise: a tool is run again after a crash only where `personas.yaml` says
-//! that it is idempotent. Source: `docs/design/sessions.md` §6.4.
+//! A server is started or connected to when a turn first needs it, and again when it has gone. Its tools are named
+//! `{server}__{tool}`, so that names of two servers do not collide and permissions can name one server's
+//! (`files__*`). A server's own declarations about its tools are hints and no promise: a tool is run again after a
+//! crash only if `personas.yaml` says that it is idempotent. Source: `docs/design/sessions.md` §6.4.
 
 mod connection;
 mod declared;
@@ -27,15 +28,15 @@ use super::credentials::References;
 use super::{Tool, ToolCall, failed};
 use crate::agent::port::Away;
 
-/// How long a server may take to start and to list its tools.
+/// Time in which a server must start and list its tools.
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// How long a server that could not be had is not tried again, at least and at most: each turn would wait for it.
+/// Minimum and maximum pause before an unreachable server is tried again: each turn would wait for it.
 const REST: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// That many times as long as it took to find that out.
+/// Pause before an unreachable server is tried again, as a multiple of the time that the failure took.
 const REST_FOR: u32 = 10;
-/// Tools of one server.
+/// Maximum number of tools of one server.
 const MAX_TOOLS: usize = 256;
-/// Longest name that model providers take.
+/// Maximum length of a name that model providers accept.
 const MAX_NAME: usize = 64;
 
 /// The declared servers, and the connections to those that were needed.
@@ -47,7 +48,7 @@ pub struct Servers {
     clock: SharedClock,
 }
 
-/// What is known of a server: its open connection, or why it could not be had and until when it is not tried again.
+/// State of a server: its open connection, or why it is unreachable and until when it is not tried again.
 #[derive(Debug, Default)]
 struct Place {
     open: Option<Arc<Connection>>,
@@ -55,7 +56,7 @@ struct Place {
 }
 
 impl Servers {
-    /// `declared` servers; `references` are the secrets that they may name.
+    /// Creates the `declared` servers; `references` are the secrets that they may name.
     #[must_use]
     pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<References>, clock: SharedClock) -> Self {
         let places = declared.keys().map(|name| (name.clone(), Mutex::default())).collect();
@@ -67,7 +68,7 @@ impl Servers {
         }
     }
 
-    /// The tools of `server`; none where it cannot be had at the moment.
+    /// Returns the tools of `server`; none if it is unreachable at the moment.
     pub async fn tools(&self, server: &str) -> Vec<Arc<dyn Tool>> {
         let Some(declared) = self.declared.get(server) else {
             return Vec::new();
@@ -102,12 +103,12 @@ impl Servers {
         tools.collect()
     }
 
-    /// What is known of the tool `name` of `server`, where that cannot be had.
+    /// Returns the known facts about the tool `name` of `server`, if the server is unreachable.
     #[must_use]
     pub fn away(&self, server: &str, name: &str) -> Option<Away> {
         let declared = self.declared.get(server)?;
         let tool = name.strip_prefix(&named(server, "")?)?;
-        // While somebody else tries to reach it, it is not there.
+        // While another task is connecting to the server, it counts as unreachable.
         let is_open = self.places.get(server)?.try_lock().is_ok_and(|place| {
             let open = place.open.as_ref();
             open.is_some_and(|open| open.is_open())
@@ -116,8 +117,8 @@ impl Servers {
         (!is_open).then_some(Away { idempotent })
     }
 
-    /// The open connection to `server`, or a new one. Who comes meanwhile waits for the same, and who comes soon after a
-    /// failure gets that.
+    /// Returns the open connection to `server`, or opens one. A caller that comes meanwhile waits for the same
+    /// connection, and a caller soon after a failure gets that failure.
     async fn connection(&self, server: &str, declared: &McpServer) -> Result<Arc<Connection>, String> {
         let place = self.places.get(server).ok_or("is not declared")?;
         let mut place = place.lock().await;
@@ -149,25 +150,25 @@ impl Servers {
     }
 }
 
-/// How long a server is not tried again where it `took` so long to find out that it cannot be had.
+/// Returns the pause before a server is tried again, if the failure `took` so long.
 fn rest(took: Duration) -> Duration {
     let [least, most] = REST;
     took.saturating_mul(REST_FOR).clamp(least, most)
 }
 
-/// Whether a tool called `name` may be one of `server`'s.
+/// Returns whether a tool called `name` may belong to `server`.
 #[must_use]
 pub fn may_be_of(server: &str, name: &str) -> bool {
     prefix_of(server).is_some_and(|own| name.starts_with(&own))
 }
 
-/// How the names of the tools of `server` begin; none where they would be too long.
+/// Returns the prefix of the names of `server`'s tools; `None` if they would be too long.
 #[must_use]
 pub fn prefix_of(server: &str) -> Option<String> {
     named(server, "")
 }
 
-/// The name of a server's tool in characters that every model provider takes; none where it is too long for them.
+/// Returns the name of a server's tool in characters that every model provider accepts; `None` if it is too long.
 fn named(server: &str, tool: &str) -> Option<String> {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
@@ -180,13 +181,13 @@ fn named(server: &str, tool: &str) -> Option<String> {
     (name.len() <= MAX_NAME).then_some(name)
 }
 
-/// A tool of a server.
+/// A tool of an MCP server.
 #[derive(Debug)]
 struct McpTool {
     description: ToolDescription,
-    /// As the server names it.
+    /// Name of the tool on the server.
     remote: String,
-    /// The credentials that its server was given: without all of them, a turn does not use it.
+    /// Credentials that the server was given: a turn without all of them may not use the tool.
     needs: Vec<String>,
     idempotent: bool,
     connection: Arc<Connection>,
@@ -218,7 +219,7 @@ impl Tool for McpTool {
         let mut params = CallToolRequestParams::new(self.remote.clone()).with_arguments(arguments);
         params.meta = Some(meta);
 
-        // A request whose future is dropped is cancelled at the server as well.
+        // Dropping a request's future cancels the request at the server as well.
         tokio::select! {
             answer = self.connection.peer.call_tool(params) => match answer {
                 Ok(result) => outcome(&result),
@@ -230,7 +231,7 @@ impl Tool for McpTool {
     }
 }
 
-/// Which call it is, so that a server can tell one that is made again from a new one.
+/// Returns metadata with the call's id, so that a server can tell a repeated call from a new one.
 fn named_call(call: &ToolCall) -> RequestMetaObject {
     let call = &call.call;
     let mut meta = RequestMetaObject::new();
@@ -240,7 +241,7 @@ fn named_call(call: &ToolCall) -> RequestMetaObject {
     meta
 }
 
-/// The structured result where there is one, else the texts; other contents by their kind alone.
+/// Returns the structured result if there is one, else the texts; other contents by their kind alone.
 fn outcome(result: &CallToolResult) -> ToolOutcome {
     let texts: Vec<String> = result
         .content

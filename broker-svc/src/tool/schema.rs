@@ -1,16 +1,16 @@
-//! Whether arguments fit a tool's JSON Schema. *Pure.*
+//! Checks whether arguments fit a tool's JSON Schema. *Pure.*
 //!
-//! What tools' schemas are made of is looked at: `type`, `enum`, `const`, `required`, `properties`,
+//! The usual keywords of tools' schemas are checked: `type`, `enum`, `const`, `required`, `properties`,
 //! `additionalProperties`, `items`, bounds of numbers, texts and lists, `anyOf`, `oneOf`, `allOf`, `not`, and
 //! references within the schema. Other keywords demand nothing here; references to elsewhere let nothing pass, and
-//! are never followed: a schema may come from a server that somebody else wrote.
+//! are never followed: a schema may come from a third party's server.
 
 use serde_json::{Map, Value};
 
-/// How deep a schema is looked into; deeper, nothing passes.
+/// Maximum depth to which a schema is checked; deeper, nothing passes.
 const MAX_DEPTH: usize = 64;
 
-/// What is wrong with `arguments` by `schema`, the first thing found; none where they fit.
+/// Returns the first reason why `arguments` do not fit `schema`; `None` if they fit.
 #[must_use]
 pub fn misfit(schema: &Value, arguments: &Value) -> Option<String> {
     let root = Checker { root: schema };

@@ -1,4 +1,4 @@
-//! Tools that are a question to a service of the bus.
+//! Tools that send a request to a service of the bus.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use shared::wire::headers::{CALL, EPOCH, Headers, TURN};
 
 use super::{Tool, ToolCall, failed};
 
-/// The longest that a service may take.
+/// Maximum wait for a service.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Makes the service's question out of the call: the arguments, and what the runtime knows of the asker.
+/// Builds the service's request from the call: the arguments, and facts of the runtime about the caller.
 pub type Question = fn(&ToolCall) -> Value;
 
-/// See the module.
+/// A tool that sends a request to a service.
 #[derive(Debug, Clone)]
 pub struct ServiceTool {
-    /// Name, description, schema.
+    /// Name, description and argument schema of the tool.
     pub description: ToolDescription,
-    /// Whom to ask: `nexus.svc.…`.
+    /// Subject of the service: `nexus.svc.…`.
     pub subject: &'static str,
-    /// Whether asking the same again changes nothing more.
+    /// Whether sending the same request again has no further effect.
     pub idempotent: bool,
-    /// The question.
+    /// Function that builds the request.
     pub question: Question,
-    /// The bus.
+    /// Bus that the request is sent on.
     pub bus: Bus,
-    /// The clock.
+    /// Clock for the call's deadline.
     pub clock: SharedClock,
 }
 
@@ -59,7 +59,7 @@ impl Tool for ServiceTool {
     }
 }
 
-/// Which call it is, so that a service can tell one that is made again from a new one.
+/// Returns headers with the call's id, so that a service can tell a repeated call from a new one.
 fn named(call: &ToolCall) -> Headers {
     let call = &call.call;
     let named = [
@@ -75,14 +75,14 @@ fn outcome(answer: Result<Value, RequestError>) -> ToolOutcome {
         Ok(result) => ToolOutcome::Ok { result },
         Err(RequestError::NoResponder { .. }) => failed("not available"),
         Err(RequestError::Service { code, text, .. }) => failed(format!("{code}: {text}")),
-        // It may have been done, and it may not.
+        // The request may or may not have been carried out.
         Err(error @ (RequestError::Timeout { .. } | RequestError::Answer { .. })) => ToolOutcome::Unknown {
             reason: error.to_string(),
         },
     }
 }
 
-/// A tool's description; `properties` are those of its arguments, of which no others are taken.
+/// Returns a tool's description; `properties` are those of its arguments, and no others are accepted.
 pub(super) fn described(name: &str, description: &str, properties: &Value, required: &[&str]) -> ToolDescription {
     ToolDescription {
         name: name.to_owned(),

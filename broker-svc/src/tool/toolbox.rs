@@ -1,4 +1,4 @@
-//! Every tool that a persona has: built-ins by its `tools` patterns, those of its MCP servers by their names.
+//! All tools of a persona: built-ins by its `tools` patterns, those of its MCP servers by their names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub struct Toolbox {
 }
 
 impl Toolbox {
-    /// The tools that speak over `bus`, and the MCP servers that `personas` declare; those are started when they are
-    /// first needed.
+    /// Creates the tools that speak over `bus`, and the MCP servers that `personas` declare; a server is started when
+    /// it is first needed.
     #[must_use]
     pub fn new(bus: &Bus, clock: &SharedClock, personas: &Personas) -> Self {
         let builtins = catalogue::builtins(bus, clock);
@@ -39,7 +39,7 @@ impl Toolbox {
         }
     }
 
-    /// Every tool of `persona`. A server that cannot be had offers none.
+    /// Returns every tool of `persona`. An unreachable server offers none.
     pub async fn of(&self, persona: &Persona) -> Vec<Arc<dyn Tool>> {
         let wanted = |name: &str| persona.tools.iter().any(|pattern| glob(pattern, name));
         let tools = self.builtins.values();
@@ -49,7 +49,7 @@ impl Toolbox {
         tools
     }
 
-    /// What is known of the tool `name` of `persona`, where it is of a server that cannot be had.
+    /// Returns the known facts about the tool `name` of `persona`, if its server is unreachable.
     #[must_use]
     pub fn away(&self, persona: &Persona, name: &str) -> Option<Away> {
         persona
@@ -58,7 +58,7 @@ impl Toolbox {
             .find_map(|server| self.servers.away(server, name))
     }
 
-    /// The tool `name` of `persona`.
+    /// Returns the tool `name` of `persona`.
     pub async fn find(&self, persona: &Persona, name: &str) -> Option<Arc<dyn Tool>> {
         let wanted = persona.tools.iter().any(|pattern| glob(pattern, name));
         if let Some(builtin) = self.builtins.get(name).filter(|_| wanted) {

@@ -1,4 +1,4 @@
-//! Arguments and outcomes of tool calls: their fingerprint, and what is kept of them. *Pure.*
+//! Arguments and outcomes of tool calls: their fingerprint, and the part that is kept. *Pure.*
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -6,10 +6,11 @@ use shared::model::ledger::ToolOutcome;
 
 use crate::message_text::shortened;
 
-/// Longest result of a tool that is kept and shown to the model, bytes of JSON; the rest is cut and the cut is marked.
+/// Maximum result of a tool that is kept and shown to the model, bytes of JSON; the rest is cut and the cut is
+/// marked.
 pub const MAX_OUTCOME_BYTES: usize = 256 * 1_024;
 
-/// SHA-256 of the canonical arguments (keys sorted, no spaces), in hex.
+/// Returns the SHA-256 of the canonical arguments (keys sorted, no spaces), in hex.
 #[must_use]
 pub fn args_hash(arguments: &Value) -> String {
     let mut canonical = String::new();
@@ -51,7 +52,7 @@ fn write(value: &Value, out: &mut String) {
     }
 }
 
-/// `outcome`, or as much of it as is kept: what is longer becomes the beginning of its JSON, as text.
+/// Returns `outcome`, cut to the maximum that is kept: a longer one becomes the beginning of its JSON, as text.
 #[must_use]
 pub fn bounded_outcome(outcome: ToolOutcome) -> ToolOutcome {
     let cut = |text: &str| format!("{}… [cut]", shortened(text, MAX_OUTCOME_BYTES));

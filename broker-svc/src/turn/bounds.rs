@@ -1,7 +1,7 @@
-//! What of an answer besides its text has room in a ledger record. *Pure.*
+//! Bounds for the parts of an answer besides its text in a ledger record. *Pure.*
 //!
-//! Attachments, tool calls and what the provider must see again cannot be cut as a text can: too much of them is a
-//! fault of the agent, and ends its turn before a record is made that nobody would take.
+//! Attachments, tool calls and the provider's opaque part cannot be cut as a text can: too much of them is a fault of
+//! the agent, and ends its turn before a record is made that the server would not store.
 
 use serde::Serialize;
 use shared::model::event::Attachment;
@@ -9,16 +9,16 @@ use shared::model::ledger::TurnFailure;
 
 use crate::agent::port::Said;
 
-/// Largest attachments, tool calls and opaque part of one answer together, bytes of JSON.
+/// Maximum size of the attachments, tool calls and opaque part of one answer together, bytes of JSON.
 pub const MAX_BESIDE_BYTES: usize = 1_024 * 1_024;
 
-/// Why an answer with these `attachments` cannot be kept, where it cannot.
+/// Returns the failure if an answer with these `attachments` is too large to be kept.
 #[must_use]
 pub fn excess(attachments: &[Attachment]) -> Option<TurnFailure> {
     judged(bytes(&attachments))
 }
 
-/// Why what a model `said` cannot be kept, where it cannot.
+/// Returns the failure if the model's answer `said` is too large to be kept.
 #[must_use]
 pub fn excess_of(said: &Said) -> Option<TurnFailure> {
     let calls: usize = said
@@ -46,7 +46,8 @@ mod tests {
     use super::*;
     use crate::agent::port::AskedCall;
 
-    /// Whether a call with `half` of what is kept, an opaque part and attachments like it are kept.
+    /// Checks whether a call with half of the maximum, an opaque part and attachments of the same size are kept
+    /// together.
     fn check(call: bool, opaque: bool, attached: bool) -> bool {
         let half = Value::from("x".repeat(MAX_BESIDE_BYTES / 2));
         let attachment: Attachment =

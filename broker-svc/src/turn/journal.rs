@@ -1,7 +1,7 @@
-//! The journal of a running turn: what its ledger entries add up to, and the conversation that it makes. *Pure.*
+//! The journal of a running turn: the sum of its ledger entries, and the conversation that they make. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §3. The journal is part of the fold, so whoever takes the session over has the
-//! same conversation and goes on at the same step.
+//! Source: `docs/design/sessions.md` §3. The journal is part of the fold, so a broker that takes the session over has
+//! the same conversation and continues at the same step.
 
 mod asked;
 mod calls;
@@ -18,51 +18,51 @@ use ulid::Ulid;
 use super::used::{Stamp, UsedTime};
 pub use asked::{Asked, Awaited, Standing, stands};
 
-/// One thing that happened in a running turn.
+/// One event in a running turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Passage {
-    /// The model answered.
+    /// The model answered a model call.
     Answered {
-        /// Which model call; the first is 1.
+        /// Number of the model call; the first is 1.
         step: u32,
-        /// What it said.
+        /// Text of the answer.
         content: String,
-        /// What it wants done.
+        /// Tool calls that the model asks for.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
-        /// What its provider must see again.
+        /// Opaque part that the provider must get back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opaque: Option<Value>,
-        /// What goes along with it.
+        /// Attachments of the answer.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<Attachment>,
     },
-    /// A tool was called.
+    /// A tool was called, or its call was refused.
     Called {
-        /// The call's id within the turn.
+        /// Id of the call within the turn.
         call: String,
-        /// What it runs with, where that is not what the model asked for.
+        /// Arguments of the call if they differ from the model's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         arguments: Option<Value>,
-        /// How it ended; none = it started, and nobody knows yet.
+        /// Outcome of the call; none = it started, and its end is not known yet.
         outcome: Option<ToolOutcome>,
-        /// The hooks behind the call have not seen how.
+        /// Whether the hooks after the call have not seen its outcome.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unseen: bool,
-        /// It was begun; one that was refused has an end alone.
+        /// Whether the call was begun; a refused call has only an end.
         begun: bool,
     },
     /// A message was put in before the next model call.
     Steered {
-        /// Which, with what it says.
+        /// The dispatch with its text.
         dispatch: DispatchRef,
     },
-    /// A hook put text into the conversation.
+    /// A hook added text to the conversation.
     Injected {
-        /// What.
+        /// Text that the hook added.
         content: String,
-        /// Which hook, and where.
+        /// Key of the hook, and its point.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
     },
@@ -71,44 +71,44 @@ pub enum Passage {
 /// A turn that was begun and is not over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Running {
-    /// The turn.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// What it answers.
+    /// Dispatches that the turn answers, steered ones included.
     pub dispatches: Vec<DispatchRef>,
-    /// What it may do.
+    /// Permissions of the turn.
     pub permissions: PermissionSet,
-    /// What bounds it.
+    /// Limits of the turn.
     pub limits: TurnLimits,
-    /// When it began.
+    /// Time at which the turn began.
     pub began_at: UnixMillis,
-    /// Lines about dispatches that were dropped for want of room before it; they are part of its context.
+    /// Lines about dispatches that were dropped for want of room before the turn; they are part of its context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Why intents of the turn before were refused; part of its context.
+    /// Reasons why intents of the turn before were refused; part of the context.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// What happened in it, in order.
+    /// Events of the turn, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passages: Vec<Passage>,
-    /// Tools that hooks hide from the model call at hand: globs.
+    /// Globs of the tools that hooks hide from the next model call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hiding: Vec<String>,
-    /// Tools that they hid from the last one that was answered, whose calls are not run.
+    /// Globs of the tools that were hidden from the last answered model call; calls of them are not run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
-    /// What its model calls cost.
+    /// Tokens and cost of the turn's model calls.
     pub usage: Usage,
-    /// The approval that it waits for.
+    /// The approval that the turn waits for.
     pub awaits: Option<Awaited>,
-    /// The time that it has used.
+    /// Time that the turn has used.
     pub used: UsedTime,
-    /// What humans were asked in it, in order.
+    /// Approvals that were asked for in the turn, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Asked>,
 }
 
 impl Running {
-    /// The model's last answer: which call it was, what it said, what it wants done.
+    /// Returns the model's last answer: its number, its text, and the calls that it asks for.
     #[must_use]
     pub fn answered(&self) -> Option<(u32, &str, &[ToolCall])> {
         self.passages.iter().rev().find_map(|passage| match passage {
@@ -123,7 +123,7 @@ impl Running {
         })
     }
 
-    /// What goes along with the model's last answer.
+    /// Returns the attachments of the model's last answer.
     #[must_use]
     pub fn attached(&self) -> &[Attachment] {
         let mut newest = self.passages.iter().rev();
@@ -134,7 +134,7 @@ impl Running {
         attached.unwrap_or_default()
     }
 
-    /// Text that hooks put in.
+    /// Returns the texts that hooks added.
     pub fn injected(&self) -> impl Iterator<Item = &str> {
         self.passages.iter().filter_map(|passage| match passage {
             Passage::Injected { content, .. } => Some(content.as_str()),
@@ -142,7 +142,7 @@ impl Running {
         })
     }
 
-    /// Sequences of the dispatches that it was begun for: those that were put in later aside.
+    /// Returns the sequences of the dispatches that the turn was begun for, without those that were put in later.
     #[must_use]
     pub fn answers(&self) -> Vec<u64> {
         let steered = |sequence: u64| {
@@ -153,14 +153,14 @@ impl Running {
         sequences.filter(|&sequence| !steered(sequence)).collect()
     }
 
-    /// Model calls that were answered.
+    /// Returns the number of model calls that were answered.
     #[must_use]
     pub fn model_calls(&self) -> u32 {
         let answered = self.passages.iter().filter(|p| matches!(p, Passage::Answered { .. }));
         u32::try_from(answered.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a message was put in that no model call has seen.
+    /// Returns whether a message was put in that no model call has seen.
     #[must_use]
     pub fn ends_steered(&self) -> bool {
         let mut passages = self.passages.iter().rev();
@@ -168,7 +168,7 @@ impl Running {
         matches!(last, Some(Passage::Steered { .. }))
     }
 
-    /// Takes in an entry of the running turn, written at `now`; those of other kinds change nothing.
+    /// Applies an entry of the running turn, written at `now`; entries of other kinds change nothing.
     pub fn apply(&mut self, entry: &LedgerEntry, now: Stamp) {
         match entry {
             LedgerEntry::ModelAnswered {
@@ -244,8 +244,8 @@ impl Running {
         }
     }
 
-    /// Puts text in. Whoever takes a turn over runs the hooks of its step once more: what one says again stands in place
-    /// of what it said.
+    /// Adds a hook's text. An owner that takes a turn over runs the hooks of its step once more: a text that a hook
+    /// adds again replaces the former one.
     fn inject(&mut self, content: String, by: String) {
         let newest = self.passages.iter_mut().rev();
         let mut injected = newest.map_while(|passage| match passage {
@@ -259,7 +259,7 @@ impl Running {
     }
 }
 
-/// The sum of two bills; a cost that is no number counts as nothing.
+/// Returns the sum of two usages; a cost that is not finite counts as nothing.
 #[must_use]
 pub fn sum(one: &Usage, other: &Usage) -> Usage {
     let cost = if other.cost_usd.is_finite() {

@@ -1,74 +1,75 @@
-//! The turn machine: what a turn that thinks in steps does next, by its journal alone. *Pure.*
+//! The turn machine: the next step of a turn that thinks in steps, by its journal alone. *Pure.*
 //!
-//! Source: `docs/design/sessions.md` §3. It holds no state of its own: whoever folds the same ledger takes the same
-//! step, so a turn that moves between brokers neither repeats an answered model call nor a finished tool.
+//! Source: `docs/design/sessions.md` §3. The machine holds no state of its own: every broker that folds the same
+//! ledger takes the same step, so a turn that moves between brokers repeats neither an answered model call nor a
+//! finished tool.
 
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome};
 
 use super::journal::Running;
 
-/// What a call that was not begun when a newer message came is answered with.
+/// Outcome of a call that was not begun when a newer message came.
 pub const SKIPPED_FOR_NEWER: &str = "superseded by a newer message";
-/// What a call that was begun, and whose end nobody knows, is answered with.
+/// Outcome of a call that was begun and whose end is unknown.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// What is known besides the journal.
+/// Facts besides the journal that decide the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Situation {
-    /// How long the owner has held the session, milliseconds.
+    /// Time that the owner has held the session, milliseconds.
     pub held_ms: u64,
     /// Whether a message waits to be put in before the next model call.
     pub steering: bool,
 }
 
-/// What a turn does next.
+/// Next step of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Ask the model; the first call is 1.
     Ask {
-        /// Which model call it is.
+        /// Number of the model call.
         step: u32,
     },
     /// Run a tool that was not begun.
     Run {
-        /// Which call.
+        /// The call to run.
         call: ToolCall,
     },
-    /// A tool was begun by somebody who is gone: again where it is idempotent, else its outcome is unknown.
+    /// Handle a tool call that a former owner began: run it again if it is idempotent, else its outcome is unknown.
     Recover {
-        /// Which call.
+        /// The call that was begun.
         call: ToolCall,
     },
-    /// Show the hooks behind a call how it ended.
+    /// Show the outcome of a call to the hooks after it.
     Observe {
-        /// Which call, with what it ran with.
+        /// The call, with the arguments that it ran with.
         call: ToolCall,
-        /// How it ended.
+        /// Outcome of the call.
         outcome: ToolOutcome,
     },
-    /// Write down that a call is not run.
+    /// Record that a call is not run.
     Skip {
-        /// Which call.
+        /// The call that is skipped.
         call: ToolCall,
-        /// How it ends.
+        /// Outcome to record for the call.
         outcome: ToolOutcome,
     },
-    /// Commit what the model said last.
+    /// Commit the model's last answer.
     Finish {
-        /// It.
+        /// Text of the answer.
         content: String,
-        /// What goes along with it.
+        /// Attachments of the answer.
         attachments: Vec<Attachment>,
     },
-    /// A limit is reached.
+    /// Fail the turn, because a limit is reached.
     Fail {
-        /// Which: the name of the persona's limit.
+        /// Name of the persona's limit.
         limit: &'static str,
     },
 }
 
-/// What the turn whose journal is `running` does next.
+/// Returns the next step of the turn whose journal is `running`.
 #[must_use]
 pub fn next(running: &Running, situation: Situation) -> Step {
     if let Some((call, outcome)) = running.unseen() {
@@ -82,7 +83,7 @@ pub fn next(running: &Running, situation: Situation) -> Step {
     let (asked, open) = match running.answered() {
         None => (0, None),
         Some((step, content, [])) if !running.ends_steered() => {
-            // What was paid for is delivered, whatever the limits say.
+            // An answer that was paid for is delivered, even beyond the limits.
             let _ = step;
             return Step::Finish {
                 content: content.to_owned(),
@@ -103,7 +104,7 @@ pub fn next(running: &Running, situation: Situation) -> Step {
     }
 }
 
-/// The first call without an end, and whether it was begun.
+/// Returns the first call without an end, and whether it was begun.
 fn first_open<'a>(running: &Running, calls: &'a [ToolCall]) -> Option<(&'a ToolCall, bool)> {
     calls.iter().find_map(|call| match running.called(&call.call) {
         None => Some((call, false)),
@@ -132,7 +133,7 @@ fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bo
     }
 }
 
-/// The limit that a further effect would exceed.
+/// Returns the limit that a further step would exceed.
 fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
     let limits = &running.limits;
 
@@ -151,8 +152,9 @@ fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
         .then_some("cost_usd")
 }
 
-/// The time that the turn has left, milliseconds, when its owner has held the session for `held_ms`. Every time-out of
-/// the turn, of its model calls, its tools and its agent is at most this; [`super::used`] says what counts.
+/// Returns the time that the turn has left, milliseconds, when its owner has held the session for `held_ms`. Every
+/// time-out of the turn, of its model calls, its tools and its agent is at most this; [`super::used`] defines what
+/// counts.
 #[must_use]
 pub fn left_ms(running: &Running, held_ms: u64) -> u64 {
     running.limits.wall_ms.saturating_sub(running.used.at(held_ms))

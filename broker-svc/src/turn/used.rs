@@ -1,42 +1,44 @@
 //! How much of its time a running turn has used: the one place that counts it, for every runner. *Pure.*
 //!
 //! Time is counted while an owner works on the turn. It does not count while the turn waits for a human, and not
-//! between two owners: each record of the ledger says how long its writer had held the session by the boot-time clock
-//! (`LedgerRecord::held_ms`), so that only times of one owner are subtracted from each other. No wall clock is involved,
-//! except for the little that an owner may have worked after its last record: see [`UsedTime::taken_over`].
+//! between two owners: each record of the ledger has the time that its writer had held the session by the boot-time
+//! clock (`LedgerRecord::held_ms`), so that only times of one owner are subtracted from each other. No wall clock is
+//! involved, except for the short time that an owner may have worked after its last record: see
+//! [`UsedTime::taken_over`].
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 
-/// The part of a turn's wall time that a change of owners counts as, at most: nobody knows how long the former owner
-/// worked after its last record. A turn whose owners all die under it ends after ten of them.
+/// Divisor of a turn's wall time that gives the most that a change of owners counts: it is unknown how long the
+/// former owner worked after its last record. A turn whose owners all die under it ends after ten of them.
 const TAKE_OVER_PART: u64 = 10;
 
-/// When a record was written.
+/// Time of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// By the writer's wall clock.
+    /// Time by the writer's wall clock.
     pub at: UnixMillis,
-    /// How long the writer had held the session, milliseconds.
+    /// Time that the writer had held the session, milliseconds.
     pub held_ms: u64,
 }
 
-/// The time that a running turn has used, as the ledger tells it.
+/// Time that a running turn has used, according to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedTime {
-    /// Milliseconds before the present stretch of work.
+    /// Time used before the present stretch of work, milliseconds.
     before_ms: u64,
-    /// When the present stretch began, in the owner's held time; none while the turn waits for a human.
+    /// Beginning of the present stretch in the owner's held time, milliseconds; none while the turn waits for a
+    /// human.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since_ms: Option<u64>,
-    /// The owner's held time at its last record.
+    /// The owner's held time at its last record, milliseconds.
     seen_ms: u64,
-    /// Its wall clock then.
+    /// The owner's wall clock at its last record.
     seen_at: UnixMillis,
 }
 
 impl UsedTime {
-    /// Of a turn that begins with the record `stamp`.
+    /// Creates the used time of a turn that begins with the record `stamp`.
     #[must_use]
     pub const fn begin(stamp: Stamp) -> Self {
         Self {
@@ -47,32 +49,32 @@ impl UsedTime {
         }
     }
 
-    /// The milliseconds used when the owner of the last record has held the session for `held_ms`.
+    /// Returns the time used, milliseconds, when the owner of the last record has held the session for `held_ms`.
     #[must_use]
     pub fn at(&self, held_ms: u64) -> u64 {
         let stretch = self.since_ms.map_or(0, |since| held_ms.saturating_sub(since));
         self.before_ms.saturating_add(stretch)
     }
 
-    /// Takes in that the owner wrote a record.
+    /// Notes that the owner wrote a record.
     pub const fn saw(&mut self, stamp: Stamp) {
         self.seen_ms = stamp.held_ms;
         self.seen_at = stamp.at;
     }
 
-    /// The turn begins to wait for a human with the record `stamp`.
+    /// Stops counting, because the turn begins to wait for a human with the record `stamp`.
     pub fn suspend(&mut self, stamp: Stamp) {
         self.before_ms = self.at(stamp.held_ms);
         self.since_ms = None;
     }
 
-    /// The turn goes on with the record `stamp`.
+    /// Counts again, because the turn goes on with the record `stamp`.
     pub fn resume(&mut self, stamp: Stamp) {
         self.since_ms.get_or_insert(stamp.held_ms);
     }
 
-    /// A new owner writes its first record, `stamp`. What the former one used is known up to its last record; what it
-    /// used after that is at most the time until now, and counts as at most a tenth of `wall_ms`.
+    /// Notes the first record, `stamp`, of a new owner. The time that the former owner used is known up to its last
+    /// record; after that it is at most the time until now, and counts as at most a tenth of `wall_ms`.
     pub fn taken_over(&mut self, stamp: Stamp, wall_ms: u64) {
         if self.since_ms.is_some() {
             let passed = u64::try_from(stamp.at.since(self.seen_at)).unwrap_or(0);

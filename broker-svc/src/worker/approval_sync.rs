@@ -1,5 +1,5 @@
-//! What KV `approvals` is to say of a turn's questions once its ledger has said it. The ledger decides: people read KV,
-//! and an approval that led to nothing must not look as if it had.
+//! Statuses to write to KV `approvals` once the ledger has recorded how a turn's questions ended. The ledger decides:
+//! people read KV, and an approval that led to nothing must not look as if it had led to a call.
 
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::session::SessionRef;
@@ -9,14 +9,14 @@ use super::approve::ended;
 use crate::approval::desk::Desk;
 use crate::turn::journal::{Asked, Running};
 
-/// Most questions that are remembered because nobody in the ledger waits for them.
+/// Maximum number of remembered approvals that no ledger entry asks for.
 const MAX_STRAYS: usize = 64;
 
-/// Returns the status to write to KV for `asked`, a question of `running`, now that the ledger has taken it; none if a
-/// human or a timer still decides.
+/// Returns the status to write to KV for `asked`, a question of `running`, now that the ledger has recorded it.
+/// Returns `None` if a human or a timer still decides.
 pub(super) fn over(running: &Running, asked: &Asked) -> Option<ApprovalStatus> {
     match asked.status {
-        // The approved call was begun.
+        // An approval is consumed only once its call was begun.
         ApprovalStatus::Approved => running.was_begun(&asked.call).then_some(ApprovalStatus::Consumed),
         ApprovalStatus::Cancelled
         | ApprovalStatus::Superseded
@@ -27,29 +27,29 @@ pub(super) fn over(running: &Running, asked: &Asked) -> Option<ApprovalStatus> {
     }
 }
 
-/// Approvals of which KV does not say yet what the ledger says.
+/// Approvals whose status in KV is behind the ledger.
 #[derive(Debug, Default)]
 pub(super) struct ApprovalSync {
-    /// What KV is to say once what is staged is appended.
+    /// Approval ids and the statuses to write to KV once the staged entries are appended.
     marks: Vec<(String, ApprovalStatus)>,
-    /// Approvals that were decided and that no ledger entry asks for: their turn may ask yet.
+    /// Ids of decided approvals that no ledger entry asks for; their turn may still ask for them.
     orphans: Vec<String>,
 }
 
 impl ApprovalSync {
-    /// KV is to say that `approval` is `status`, once what is staged is appended.
+    /// Schedules `status` to be written to KV for `approval` once the staged entries are appended.
     pub(super) fn mark(&mut self, approval: String, status: ApprovalStatus) {
         self.marks.push((approval, status));
     }
 
-    /// The ledger has `decision`: KV need not keep it.
+    /// Marks `decision` as recorded in the ledger, so that KV need not keep it.
     pub(super) fn mark_taken(&mut self, decision: &ApprovalDecision) {
         if let ApprovalStatus::Rejected | ApprovalStatus::Expired = decision.status {
             self.mark(decision.id.clone(), decision.status);
         }
     }
 
-    /// KV is to say once more what the ledger says of the questions of `running`.
+    /// Schedules the statuses of all questions of `running` to be written to KV again.
     pub(super) fn mark_all(&mut self, running: &Running) {
         let marks = running
             .asked
@@ -58,16 +58,16 @@ impl ApprovalSync {
         self.marks.extend(marks);
     }
 
-    /// The approval `id` was decided, and no ledger entry asks for it: its turn may be about to ask this very question
-    /// again; if it does not, nobody ever will.
+    /// Remembers the decided approval `id`, which no ledger entry asks for. Its turn may be about to ask this very
+    /// question again; if the turn does not, no other turn ever will.
     pub(super) fn add_orphan(&mut self, id: String) {
         if self.orphans.len() < MAX_STRAYS {
             self.orphans.push(id);
         }
     }
 
-    /// Ends the questions of the turn `running`, and those outside of its ledger. Returns the approvals that were given
-    /// and not used, which the ledger is to cancel.
+    /// Ends the questions of the turn `running` and those outside its ledger. Returns the approvals that were given
+    /// and not used; the ledger must cancel them.
     pub(super) fn end_turn(&mut self, running: Option<&Running>) -> Vec<String> {
         let orphans = std::mem::take(&mut self.orphans);
         let Some(running) = running else {
@@ -90,8 +90,8 @@ impl ApprovalSync {
         unused
     }
 
-    /// Writes into KV what the ledger says. What is not written here is made good by whoever takes the session next, or
-    /// when the approval is told again.
+    /// Writes the scheduled statuses to KV. A status that cannot be written is corrected by the session's next owner,
+    /// or when the session is notified of the approval again.
     pub(super) async fn write(&mut self, desk: &Desk, session: &SessionRef) {
         for (approval, status) in std::mem::take(&mut self.marks) {
             if let Err(error) = desk.bring(&approval, status).await {
@@ -102,12 +102,12 @@ impl ApprovalSync {
 }
 
 impl Worker<'_> {
-    /// Writes into KV what the ledger says of approvals.
+    /// Writes the statuses of approvals that the ledger has recorded to KV.
     pub(super) async fn mark_approvals(&mut self) {
         self.approvals.write(self.broker.desk(), &self.claimed.session).await;
     }
 
-    /// Writes into KV what a former owner wrote down of its turn's questions, and perhaps not into KV.
+    /// Writes the statuses that a former owner recorded in the ledger, and perhaps not in KV, to KV again.
     pub(super) async fn mark_again(&mut self) {
         if let Some(running) = self.owner.fold().running.as_ref() {
             self.approvals.mark_all(running);
@@ -115,7 +115,7 @@ impl Worker<'_> {
         self.mark_approvals().await;
     }
 
-    /// The approval of `call`, which does not run, is nobody's any more.
+    /// Cancels the unused approval of `call`, which does not run, for the reason `why`.
     pub(super) fn not_used(&mut self, call: &str, why: &str) {
         let running = self.owner.fold().running.as_ref();
         let asked = running.and_then(|running| running.last_asked(call));
@@ -125,7 +125,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The turn is over: what was approved and not begun never will be, nor is what was asked outside of its ledger.
+    /// Cancels the approvals that the finished turn did not use, and those that were asked outside its ledger.
     pub(super) fn give_up_approvals(&mut self) {
         let unused = self.approvals.end_turn(self.owner.fold().running.as_ref());
         for approval in unused {

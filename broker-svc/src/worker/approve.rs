@@ -1,8 +1,9 @@
-//! A call that a human must confirm: asked for, suspended, taken up again, run with exactly what was approved.
+//! Calls that a human must confirm: asked for, suspended, resumed, and run with exactly the approved arguments.
 //!
-//! The question stands in KV, with its timers, before the ledger says that the turn waits, and its id follows from
-//! turn, call and arguments: whoever comes to the same call again asks the same question. Once the ledger says it,
-//! nothing of the turn is in memory; its end comes as a message of the session. Source: `docs/design/sessions.md` §8.
+//! The question is in KV, with its timers, before the ledger records that the turn waits. Its id follows from turn,
+//! call and arguments, so a broker that reaches the same call again asks the same question. Once the ledger records
+//! the wait, nothing of the turn is in memory; the decision arrives as a message of the session. Source:
+//! `docs/design/sessions.md` §8.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};
@@ -26,30 +27,30 @@ use crate::session::{Arrival, Pending};
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::{Standing, stands};
 
-/// Largest schema that is kept with a question, bytes of JSON. Arguments for a larger one are looked at when the call
-/// would run.
+/// Maximum size of a schema that is kept with a question, bytes of JSON. Arguments for a larger schema are checked
+/// only when the call would run.
 const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
 
-/// What a look found, as far as humans are concerned.
+/// Messages that a look found, sorted by what they have to do with approvals.
 #[derive(Debug, Default)]
 pub(super) struct Listened {
-    /// What goes to the machine.
+    /// Messages that go to the machine.
     pub(super) others: Vec<Arrival>,
-    /// Words on approvals, dealt with.
+    /// Messages that decided an approval and are done.
     pub(super) words: Vec<Pending>,
-    /// What agents ask by themselves, and where that stands in `DISPATCHES`.
+    /// Questions that agents ask by themselves, with their sequences in `DISPATCHES`.
     pub(super) questions: Vec<(u64, ApprovalRequest)>,
-    /// Messages about approvals of which KV says nothing new: where they stand, and which approval they name.
+    /// Messages about approvals that KV has no news of: their sequences, and the approval ids that they name.
     pub(super) empty: Vec<(u64, String)>,
 }
 
 impl Worker<'_> {
-    /// Whether the turn waits for a human's word.
+    /// Returns whether the turn waits for an approval.
     pub(super) fn is_suspended(&self) -> bool {
         self.owner.fold().awaited().is_some()
     }
 
-    /// Whether a turn is begun that waits for nobody's word, or whose waiting something has ended.
+    /// Returns whether a turn was begun that waits for no approval, or whose wait something has ended.
     pub(super) fn goes_on(&self) -> bool {
         let fold = self.owner.fold();
         fold.running.is_some()
@@ -58,10 +59,10 @@ impl Worker<'_> {
             })
     }
 
-    /// Whether a turn that waits goes on waiting: nothing has come that ends it, and its time is not over.
+    /// Returns whether a waiting turn goes on waiting: no message has ended the wait, and its time is not over.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the approval cannot be asked for.
+    /// Returns [`RunSessionError`] if the approval cannot be read.
     pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
         let awaited = self.owner.fold().awaited().cloned();
         let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
@@ -87,7 +88,7 @@ impl Worker<'_> {
         Ok(false)
     }
 
-    /// The turn goes on without the word that it waits for.
+    /// Cancels the approval that the turn waits for, for the reason `why`; the turn goes on without it.
     pub(super) fn withdraw(&mut self, why: &str) {
         let awaited = self.owner.fold().awaited().cloned();
         if let Some(awaited) = awaited {
@@ -105,11 +106,11 @@ impl Worker<'_> {
         });
     }
 
-    /// Takes the messages out of `arrivals` that are somebody's word on an approval, and answers them; and those that say
-    /// that something became of one, which is looked up in KV. The others go on.
+    /// Takes the decisions on approvals out of `arrivals` and answers them. Notices that an approval changed are
+    /// looked up in KV. All other messages are passed on.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the word cannot be kept, or the session is not ours any more.
+    /// Returns [`RunSessionError`] if a decision cannot be stored or the session has another owner.
     pub(super) async fn hear(&mut self, arrivals: Vec<Arrival>) -> Result<Listened, RunSessionError> {
         let mut listened = Listened::default();
         for arrival in arrivals {
@@ -136,7 +137,7 @@ impl Worker<'_> {
                     Box::pin(self.obey(&pending, heard, id)).await?;
                     listened.words.push(pending);
                 }
-                // Nobody asked that: it is a message like any other.
+                // The code belongs to no approval: the text is a message like any other.
                 None => listened.others.push(Arrival::Dispatch(pending)),
             }
         }
@@ -144,7 +145,7 @@ impl Worker<'_> {
         Ok(listened)
     }
 
-    /// A word on an approval is dealt with.
+    /// Stages that the message `pending`, a decision on an approval, is done.
     pub(super) fn drop_word(&mut self, pending: &Pending) {
         let cursor = self.cursor_after(&[pending.sequence]);
         self.owner.stage(LedgerEntry::DispatchDropped {
@@ -155,10 +156,10 @@ impl Worker<'_> {
         });
     }
 
-    /// Somebody's word, said in a channel: decided, and answered there.
+    /// Applies a decision that was sent in a channel, and answers it there.
     async fn obey(&mut self, pending: &Pending, heard: Heard, id: String) -> Result<(), RunSessionError> {
         self.owner.own().await?;
-        // What the ledger has withdrawn is not there to be decided.
+        // An approval that the ledger has withdrawn must not be decided.
         self.mark_approvals().await;
         let dispatch = &pending.dispatch;
 
@@ -171,12 +172,14 @@ impl Worker<'_> {
         };
 
         let mut by = author(pending);
-        // A code counts from an account alone that a platform proves: a token may speak for persons, and decides nothing.
+        // A code counts only from an account that a platform proves: a token may speak for persons, and decides
+        // nothing.
         if !dispatch.message.origin.is_verified() {
             by.proof = Proof::Nobody;
         }
 
-        // The answer is read by everybody in the conversation, and whoever knows the code may try it: it does not say it.
+        // Everybody in the conversation reads the answer, and anyone who knows the code may try it: the answer omits
+        // the code.
         let told = match self.broker.desk().say(&id, &by, &word).await? {
             Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
                 format!("noted, {} so far", confirmation.trail.votes.len())
@@ -186,7 +189,7 @@ impl Worker<'_> {
             Said::Unknown => "there is no such approval".to_owned(),
         };
 
-        // A repeated dispatch has the same id, whenever it was evaluated: its answer is the same delivery.
+        // A repeated dispatch has the same id at any time of evaluation, so its answer is the same delivery.
         let at = UnixMillis(i64::try_from(dispatch.id.timestamp_ms()).unwrap_or(i64::MAX));
         let answer = Reply {
             id: derived_ulid(at, &["approval", &dispatch.id.to_string()]),
@@ -203,11 +206,11 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether `call` runs, and with which arguments: as they are where nobody has to be asked, as they were approved
-    /// where somebody was.
+    /// Decides whether `call` runs and with which arguments: unchanged if no human must be asked, as approved if one
+    /// was.
     ///
     /// # Errors
-    /// [`RunSessionError`] where nobody could be asked, or the session is not ours any more.
+    /// Returns [`RunSessionError`] if no human could be asked or the session has another owner.
     pub(super) async fn confirm(
         &mut self,
         thinking: &Thinking<'_>,
@@ -218,6 +221,7 @@ impl Worker<'_> {
         };
         let arguments = running.arguments_of(&call);
         let unfit = thinking.misfit(&call.name, &arguments);
+        // The model's own arguments were checked with its answer; only an approver's are new.
         if let Some(unfit) = unfit.filter(|_| arguments != call.arguments) {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
@@ -242,17 +246,18 @@ impl Worker<'_> {
         }
 
         let (personas, session) = (&self.broker.personas, &self.claimed.session);
+        // The persona's rules and the gates ask together, because layers only tighten.
         let flagged = personas.confirmations(session, thinking.turn.works_for(), &call.name, &gated);
         let ask = together(flagged.cloned().chain(asks));
 
         self.settle(thinking, call, gated, ask).await
     }
 
-    /// Whether `call` runs with `arguments`, which its gates let through; `ask` is how they want a human asked, if they
-    /// do. Once asked, a call runs only with what was approved, whatever its gates say later.
+    /// Decides whether `call` runs with `arguments`, which its gates let through; `ask` is how they want a human
+    /// asked, if they do. Once asked, a call runs only with the approved arguments, even if its gates change later.
     ///
     /// # Errors
-    /// As [`Worker::confirm`].
+    /// Returns the errors of [`Worker::confirm`].
     pub(super) async fn settle(
         &mut self,
         thinking: &Thinking<'_>,
@@ -311,8 +316,8 @@ impl Worker<'_> {
         }
     }
 
-    /// The approval of `call` was used, and the ledger does not have the call's beginning (it is older than KV): the call
-    /// may have run, so it is not run.
+    /// Ends `call` as unknown: its approval was used, but the ledger, which is older than KV, does not have the
+    /// beginning of the call. The call may have run, so it is not run again.
     async fn used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
         tracing::warn!(
             session = %self.claimed.session, turn = %thinking.turn.id, call = call.call, tool = call.name,
@@ -329,11 +334,11 @@ impl Worker<'_> {
         Confirmed::Stepped(Stepped::On)
     }
 
-    /// Asks a human about `call` with `arguments`, and suspends the turn; where they have answered the same question
-    /// already, the turn goes on with that.
+    /// Asks a human about `call` with `arguments` and suspends the turn. If the same question was answered already,
+    /// the turn goes on with that answer.
     ///
     /// # Errors
-    /// As [`Worker::confirm`].
+    /// Returns the errors of [`Worker::confirm`].
     pub(super) async fn ask_human(
         &mut self,
         thinking: &Thinking<'_>,
@@ -345,7 +350,7 @@ impl Worker<'_> {
             return Ok(Stepped::On);
         };
 
-        // Nobody is asked by a broker that does not own the session.
+        // Only the broker that owns the session may ask.
         self.owner.own().await?;
         let standing = self.broker.desk().ask(&wanted).await?;
         let request = standing.request.clone();
@@ -367,6 +372,7 @@ impl Worker<'_> {
         let running = self.owner.fold().running.as_ref()?;
         let hash = args_hash(&arguments);
         let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
+        // The number of earlier questions gives a question that is asked again an id of its own.
         let parts = ["approval", &turn, &call.call, &hash, &times];
         let id = derived_ulid(running.began_at, &parts).to_string();
 
@@ -391,7 +397,7 @@ impl Worker<'_> {
         Some(question)
     }
 
-    /// A call that was begun, with the arguments that it was begun with; the approval of it is used.
+    /// Returns a call that was begun, with the arguments that it was begun with, and marks its approval as used.
     pub(super) fn begun(&mut self, call: ToolCall) -> ToolCall {
         let Some(running) = self.owner.fold().running.as_ref() else {
             return call;
@@ -405,7 +411,7 @@ impl Worker<'_> {
     }
 }
 
-/// How the question `approval` ended, where nobody's word ended it.
+/// Returns a decision on the question `approval` that ended without a human's answer.
 pub(super) fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
     ApprovalDecision {
         id: approval.to_owned(),

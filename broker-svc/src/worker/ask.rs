@@ -1,4 +1,4 @@
-//! Asking an agent that works outside and answers whole: the question is repeated until it is answered or the turn's
+//! Asks an agent that runs outside and answers whole. The question is repeated until it is answered or the turn's
 //! limits end it.
 
 use std::time::{Duration, Instant};
@@ -23,21 +23,21 @@ use crate::personas::{Limits, Persona};
 use crate::session::Pending;
 use crate::turn::{Next, Turn, after};
 
-/// Wait before a question is repeated where the configuration names none.
+/// Wait before a question is repeated if the configuration has no schedule.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is known of the questions of one turn that were not answered.
+/// State of the unanswered questions of one turn.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// Questions asked.
+    /// Number of questions asked so far.
     attempt: u32,
     malformed: u32,
     absent_since: Option<Instant>,
 }
 
 impl Patience {
-    /// A question was asked at `asked` and ended at `ended` with `outcome`; the turn has `left_ms` left. Says what
-    /// follows.
+    /// Returns what follows after a question that was asked at `asked` and ended at `ended` with `outcome`; `left_ms`
+    /// is the time that the turn has left, milliseconds.
     pub(super) fn after(
         &mut self,
         outcome: Result<Answer, AskAgentError>,
@@ -70,33 +70,33 @@ impl Patience {
         after(outcome, left_ms, absent, self.malformed, limits)
     }
 
-    /// How long to wait before the next question.
+    /// Returns the wait before the next question.
     pub(super) fn wait(&self, schedule: &shared::retry::Schedule) -> Duration {
         schedule.delay(self.attempt.max(1), 0.5).unwrap_or(ASK_AGAIN)
     }
 }
 
-/// What becomes of a turn whose agent says that it waits.
+/// Outcome for a turn whose agent says that it waits for an approval.
 enum Waiting {
-    /// It waits too.
+    /// The turn waits for the approval too.
     Suspended,
-    /// There is an answer: the agent is asked again.
+    /// The approval is decided: the agent is asked again.
     Decided,
-    /// Nobody was asked that in this turn.
+    /// No such question was asked in this turn.
     Unknown,
 }
 
-/// Whether the agent of `turn` of `session` has asked `standing` by itself.
+/// Returns whether the agent of `turn` of `session` has asked `standing` by itself.
 fn is_asked_in(standing: &Confirmation, turn: &Turn, session: &SessionRef) -> bool {
     let asked = standing.request.asked_in.as_deref();
     is_outside(asked) && asked.is_some_and(|asked| asked.turn == turn.id && asked.session == *session)
 }
 
 impl Worker<'_> {
-    /// Asks `agent` until `turn` has its answer or its failure, or is cancelled.
+    /// Asks `agent` until `turn` has its answer or its failure, or is canceled.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
+    /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
     pub(super) async fn ask(
         &mut self,
         turn: &Turn,
@@ -129,6 +129,7 @@ impl Worker<'_> {
             let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
 
+            // The agent sees no steps of the turn, so texts of hooks go to the end of its prompt.
             for text in self.owner.fold().running.iter().flat_map(|running| running.injected()) {
                 request.system_prompt.push_str("\n\n## Note\n");
                 request.system_prompt.push_str(text);
@@ -177,7 +178,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The agent waits for `approval`: so does its turn, where nobody has decided it.
+    /// Suspends the turn whose agent waits for `approval`, unless that approval is decided.
     async fn waits_for_word(&mut self, turn: &Turn, approval: &str) -> Result<Waiting, RunSessionError> {
         let Ok(id) = approval.parse::<Ulid>() else {
             return Ok(Waiting::Unknown);
@@ -194,6 +195,7 @@ impl Worker<'_> {
         let request = standing.request;
         tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "agent is waiting for an approval");
 
+        // An agent's own question suspends its turn only once it is recorded a second time.
         let known = self.owner.fold().running.as_ref();
         if known.is_none_or(|running| !running.has_asked(&request.id)) {
             let request = request.clone();
@@ -203,15 +205,15 @@ impl Worker<'_> {
         self.owner.stage(LedgerEntry::ApprovalRequested { request });
         self.owner.commit().await?;
 
-        // Its end may have been told before the ledger knew of it.
+        // The approval may have been decided before the ledger recorded the question.
         Ok(match self.is_suspended() {
             true => Waiting::Suspended,
             false => Waiting::Decided,
         })
     }
 
-    /// What became of the calls that the turn's agent asked about by itself is written down before the turn ends: KV
-    /// decides it, and nobody is to approve a call of a turn that is over.
+    /// Stages how the questions that the turn's agent asked by itself ended, before the turn ends. KV decides the
+    /// end; a call of a finished turn must not be approved.
     pub(super) async fn settle_outside(&mut self) -> Result<(), RunSessionError> {
         let running = self.owner.fold().running.iter();
         let asked = running.flat_map(|running| &running.asked);
@@ -223,7 +225,7 @@ impl Worker<'_> {
             return Ok(());
         }
 
-        // A turn that is somebody else's by now goes on, and its questions with it.
+        // If another broker owns the turn, the turn and its questions go on.
         self.owner.own().await?;
 
         for approval in open {
@@ -242,19 +244,19 @@ impl Worker<'_> {
         self.turns.note_error(error);
     }
 
-    /// Waits; says whether the turn goes on.
+    /// Waits before the next question. Returns whether the turn goes on.
     pub(super) async fn wait_to_ask_again(&mut self, patience: &Patience) -> Result<bool, RunSessionError> {
         let wait = std::pin::pin!(pause(patience.wait(&self.broker.config.agent_retry)));
         Ok(self.beside(wait).await?.is_some())
     }
 
-    /// The end of a turn that the machine wants cancelled; `partial` is what it had said.
+    /// Returns the end of a turn that the machine wants canceled; `partial` is the text that it had produced.
     pub(super) fn cancelled_turn(&mut self, partial: String) -> Ended {
         let reason = self.cancelled.take().unwrap_or_else(|| "cancelled".to_owned());
         Ended::Cancelled { reason, partial }
     }
 
-    /// A limit of the turn is reached.
+    /// Returns the failure of a turn that reached `limit`.
     pub(super) fn over(limit: &str) -> Ended {
         Ended::Failed(TurnFailure::Limit {
             limit: limit.to_owned(),

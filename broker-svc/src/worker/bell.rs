@@ -1,6 +1,6 @@
-//! Waiting for something while looking up: at the deadline, at the request to stop, at the queue.
+//! Waits for a result while checking the claim's deadline, the request to stop and the queue.
 //!
-//! Data is always read from where the last look ended: soon after a ring of the bell, and each second.
+//! Data is always read from the end of the last look: soon after a ring of the bell, and each second.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use shared::clock::pause;
 use super::Worker;
 use crate::error::RunSessionError;
 
-/// How often a running turn looks up without being rung.
+/// Wait between two looks of a running turn if the bell does not ring.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Waits between the looks after a ring, milliseconds, until one of them finds something.
 const LOOKS_AFTER_RING: [u64; 6] = [1, 4, 10, 25, 50, 100];
-/// Part of the drain time kept for handing the session back.
+/// Part of the drain time that is kept for handing the session back.
 const HAND_BACK_BEFORE: Duration = Duration::from_secs(2);
-/// Dispatches that may wait in memory; more are looked for once there is room.
+/// Maximum number of dispatches in memory; more are read once there is room.
 const MAX_QUEUED: usize = 1_024;
 
 impl Worker<'_> {
-    /// Waits for `work`, looking up meanwhile. None where the machine wants something first: the running turn to be
-    /// cancelled or, where it waits for a human's word, to go on; or something to be started.
+    /// Waits for `work` and looks up meanwhile. Returns `None` if the machine wants something else first: the running
+    /// turn to be canceled, a turn that waits for an approval to go on, or a turn to be started.
     pub(super) async fn beside<F: Future>(
         &mut self,
         mut work: Pin<&mut F>,
@@ -52,7 +52,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Looks at the deadline and the request to stop.
+    /// Fails if the claim's deadline has passed or the process must stop now.
     pub(super) fn still_ours(&self) -> Result<(), RunSessionError> {
         self.owner.live()?;
         if self.broker.overdue() {
@@ -61,8 +61,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Looks at the deadline, the request to stop and the queue; where the session is given back, what is new there is for
-    /// whoever takes it next.
+    /// Checks the deadline, the request to stop and the queue. If the session is being given back, new messages are
+    /// left to its next owner.
     pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
         self.still_ours()?;
         if !self.yields && self.machine.queued() < MAX_QUEUED {
@@ -72,8 +72,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Listens to the session's subject from now on, and looks at what came before. Without a bell the look each
-    /// second finds the same, later.
+    /// Listens to the session's subject from now on, and looks at the messages that came before. Without a bell the
+    /// look each second finds the same messages, later.
     pub(super) async fn listen(&mut self) -> Result<(), RunSessionError> {
         if self.inbox.listen(&self.broker.bus, &self.claimed.session).await {
             self.look_up().await?;
@@ -83,7 +83,7 @@ impl Worker<'_> {
 }
 
 impl crate::broker::Broker {
-    /// Whether the request to stop is so old that running turns must be handed back.
+    /// Returns whether the request to stop is so old that running turns must be handed back.
     fn overdue(&self) -> bool {
         let patience = self.drain.saturating_sub(HAND_BACK_BEFORE);
         self.stopping_since()

@@ -1,4 +1,4 @@
-//! The hook points of a turn, as its worker comes to them: what hooks say is staged for the ledger here.
+//! Runs the hook points of a turn and stages what the hooks did for the ledger.
 
 use serde_json::{Value, json};
 use shared::model::ledger::{ToolCall, ToolOutcome, TurnFailure};
@@ -13,35 +13,35 @@ use crate::hook_point::{Gated, Moment, Point, Said};
 use crate::session::Pending;
 use crate::turn::Turn;
 
-/// Which steps' hooks have run under this owner.
+/// Steps whose hooks have run under this owner.
 #[derive(Debug, Default)]
 pub(super) struct Paces {
-    /// Those before the model call of this step.
+    /// Step whose hooks before the model call have run.
     asked: u32,
-    /// Those before the calls of this step's answer.
+    /// Step whose hooks before the answer's calls have run.
     batch: u32,
 }
 
-/// How the turn goes on behind a point.
+/// Outcome of a hook point for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Hooked {
-    /// As it would.
+    /// The turn goes on unchanged.
     On,
-    /// It must not.
+    /// The turn must not go on; the text is the error.
     Denied(String),
-    /// The turn is cancelled, or its time over.
+    /// The turn is canceled, or its time is over.
     Over,
 }
 
 impl Worker<'_> {
-    /// The turn, to its hooks.
+    /// Returns the description of the turn that its hooks get.
     pub(super) fn moment(&self, turn: &Turn, pendings: &[Pending]) -> Moment {
         let session = &self.claimed.session;
         let set = self.broker.hooks().of(session, turn.works_for());
         Moment::new(session, turn.id, self.owner.fold().epoch, set, pendings)
     }
 
-    /// `moment` as far as the turn has come.
+    /// Returns `moment` with the progress of the turn so far.
     fn now(&mut self, moment: &Moment) -> Moment {
         let visit = self.turns.count_visit();
         let fold = self.owner.fold();
@@ -63,14 +63,15 @@ impl Worker<'_> {
         }
     }
 
-    /// What the hooks make of `call`; none where the turn is cancelled, or its time over.
+    /// Returns the decision of the hooks on `call`; `None` if the turn is canceled or its time is over.
     pub(super) async fn gate(&mut self, moment: &Moment, call: &ToolCall) -> Result<Option<Gated>, RunSessionError> {
         if !moment.set.has(Point::PreToolUse) {
             let arguments = call.arguments.clone();
             return Ok(Some(Gated::Run { arguments }));
         }
 
-        // What is done outside over a call rests upon the answer that asks for it.
+        // Effects outside that hooks have over a call rest on the answer that asks for it: that answer must be in the
+        // ledger.
         if moment.set.acts(Point::PreToolUse) {
             self.owner.own().await?;
         }
@@ -85,7 +86,8 @@ impl Worker<'_> {
         Ok(Some(gated))
     }
 
-    /// What the model is to read of `call`, which ended as `outcome`; none where the turn is cancelled, or its time over.
+    /// Returns the outcome of `call` for the model, which the hooks may change; `None` if the turn is canceled or its
+    /// time is over.
     pub(super) async fn after_call(
         &mut self,
         moment: &Moment,
@@ -106,7 +108,7 @@ impl Worker<'_> {
         Ok(Some(outcome))
     }
 
-    /// What hooks say before model call `step`. It is asked for once a step, however often the model has to be asked.
+    /// Runs the hooks before model call `step`, once for each step, even if the model has to be asked several times.
     pub(super) async fn before_model(
         &mut self,
         moment: &Moment,
@@ -117,6 +119,7 @@ impl Worker<'_> {
             return Ok(Hooked::On);
         }
 
+        // These points come once, before the turn's first model call.
         if step == 1 {
             if self.owner.fold().head.is_none()
                 && self.point(moment, Point::PreSession, Value::Null).await? == Hooked::Over
@@ -141,7 +144,7 @@ impl Worker<'_> {
         Ok(hooked)
     }
 
-    /// What hooks say before the first call of a batch.
+    /// Runs the hooks before the first call of a batch, once for each answer.
     pub(super) async fn before_batch(&mut self, moment: &Moment, paces: &mut Paces) -> Result<Hooked, RunSessionError> {
         let answered = self
             .owner
@@ -167,7 +170,7 @@ impl Worker<'_> {
             .is_some_and(|(_, _, calls)| !calls.is_empty())
     }
 
-    /// The end of a turn that goes no further behind a hook point.
+    /// Returns the end of a turn that a hook point stopped.
     pub(super) fn ended_by(&mut self, hooked: Hooked) -> Ended {
         match hooked {
             Hooked::Denied(error) => Ended::Failed(TurnFailure::Agent { error }),
@@ -176,7 +179,7 @@ impl Worker<'_> {
         }
     }
 
-    /// What the hooks of `point` say, where nothing is rewritten.
+    /// Runs the hooks of `point`, which rewrite nothing.
     pub(super) async fn point(
         &mut self,
         moment: &Moment,
@@ -192,7 +195,7 @@ impl Worker<'_> {
         })
     }
 
-    /// What a model's answer is once hooks have seen it, with the `calls` that it asks for.
+    /// Runs the hooks after a model's answer with `content` and `calls`; they may rewrite `content`.
     pub(super) async fn after_model(
         &mut self,
         moment: &Moment,
@@ -223,7 +226,7 @@ impl Worker<'_> {
         Ok(Hooked::On)
     }
 
-    /// What the hooks of `point` say, which is of no call; none where the turn is cancelled, or its time over.
+    /// Runs the hooks of `point`, which belongs to no call; `None` if the turn is canceled or its time is over.
     pub(super) async fn hooks_at(
         &mut self,
         moment: &Moment,

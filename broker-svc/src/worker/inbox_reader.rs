@@ -1,7 +1,7 @@
-//! How far a worker has read its session's subject, and what it knows of the messages there.
+//! How far a worker has read its session's subject, and the state of the messages there.
 //!
-//! The bell is a core subscription on the session's subject: it may ring twice or not at all, and before the stream
-//! holds what it rings for, so data is always read from where the last look ended.
+//! The bell is a core subscription on the session's subject. It may ring twice, not at all, or before the stream
+//! holds the message that it rings for, so data is always read from the end of the last look.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::session::Arrival;
 /// A worker's place in its session's subject of `DISPATCHES`.
 #[derive(Debug)]
 pub(super) struct InboxReader {
-    /// What holds of the streams.
+    /// Facts about the streams that hold at present.
     era: Arc<Era>,
-    /// What was found out about dispatches in doubt.
+    /// Results of the checks of dispatches in doubt.
     doubts: Doubts,
-    /// Rings when something comes for the session; listened to while something takes time.
+    /// Subscription that rings when a message comes for the session; it is open while the worker waits.
     bell: Option<CoreSubscription>,
-    /// Everything on the session's subject up to here was handed to the machine.
+    /// Sequence up to which every message on the session's subject was handed to the machine.
     looked_through: u64,
-    /// Unreadable messages that are not given up yet: the cursor's floor stays below them.
+    /// Sequences of unreadable messages that are not given up yet: the cursor's floor stays below them.
     unreadable: BTreeSet<u64>,
-    /// Of what was looked at and is not consumed: when it was stored, nanoseconds since 1970, and the sequence of its
-    /// event, 0 = it has none.
+    /// By sequence of a message that was looked at and not consumed: the time it was stored, nanoseconds since 1970,
+    /// and the sequence of its event, 0 = it has none.
     stamps: HashMap<u64, (i64, u64)>,
     /// Sequences whose consumption is staged or appended since the last flush.
     consumed: Vec<u64>,
@@ -61,10 +61,10 @@ impl InboxReader {
         self.looked_through
     }
 
-    /// Looks at what has come since the last look.
+    /// Reads the messages that have come since the last look.
     ///
     /// # Errors
-    /// [`ReadStreamError`] if the stream cannot be asked.
+    /// Returns [`ReadStreamError`] if the stream cannot be read.
     pub(super) async fn look(&mut self, broker: &Broker, session: &SessionRef) -> Result<Look, ReadStreamError> {
         let look = inbox::look(broker, session, self.looked_through + 1).await?;
         self.looked_through = look.through.unwrap_or(self.looked_through);
@@ -75,7 +75,7 @@ impl InboxReader {
     /// Returns whether a dispatch that `cursor` does not count was handled before, or may have been.
     ///
     /// # Errors
-    /// [`RunSessionError`] if the record cannot be asked.
+    /// Returns [`RunSessionError`] if the record cannot be read.
     pub(super) async fn doubt(
         &mut self,
         broker: &Broker,
@@ -96,7 +96,8 @@ impl InboxReader {
         self.unreadable.remove(&sequence);
     }
 
-    /// Returns `cursor` once the messages at `consumed` are over; `open` is the lowest one that the machine still has.
+    /// Returns `cursor` once the messages at `consumed` are done; `open` is the lowest sequence that the machine
+    /// still has.
     pub(super) fn cursor_after(&mut self, cursor: &Cursor, consumed: &[u64], open: Option<u64>) -> Cursor {
         self.consumed.extend(consumed);
         let unreadable = self.unreadable.first().copied();
@@ -108,6 +109,7 @@ impl InboxReader {
             let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
             cursor.event_seq = cursor.event_seq.max(event_seq);
 
+            // The newest consumed message lets a later owner detect that the stream was restored.
             if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
                 cursor.newest = Some(Position {
                     incarnation: self.era.incarnation.clone(),
@@ -125,9 +127,9 @@ impl InboxReader {
         std::mem::take(&mut self.consumed)
     }
 
-    /// Listens to the session's subject from now on. Returns whether it did not before.
+    /// Listens to the session's subject from now on. Returns whether the subscription is new.
     ///
-    /// Without a bell the look each second finds the same, later.
+    /// Without a bell the look each second finds the same messages, later.
     pub(super) async fn listen(&mut self, bus: &Bus, session: &SessionRef) -> bool {
         if self.bell.is_some() {
             return false;
@@ -141,7 +143,7 @@ impl InboxReader {
         true
     }
 
-    /// Waits until the bell rings, for ever if there is none.
+    /// Waits until the bell rings; waits forever if there is none.
     pub(super) async fn wait_for_ring(&mut self) {
         let is_open = match self.bell.as_mut() {
             Some(bell) => bell.next().await.is_some(),

@@ -1,11 +1,12 @@
-//! Intents inside of what an agent says: cut out of the answer, asked for, and told of where they are refused.
+//! Intents in the answer of an agent: cut out of the text, proposed to the scheduler, and reported if they are
+//! refused.
 //!
-//! The answer is in the ledger before anything is asked for in its name, and an intent's name follows from its turn and
-//! its place in the answer. So whoever takes the turn over finds the same answer, asks for the same intents, and is
-//! told the same; a refusal is a note, appended with the turn's end, which the session's next turn reads. What the
-//! scheduler does not answer for stands in the ledger with that end, and is asked for whenever the session is taken,
-//! for which the sweeper sees: neither the reply nor a slot waits for a scheduler that is away. Source:
-//! `docs/design/schedules.md` §3.1; seed 000 §5.
+//! The answer is in the ledger before anything is proposed in its name, and an intent's id follows from its turn and
+//! its place in the answer. A broker that takes the turn over therefore finds the same answer, proposes the same
+//! intents, and gets the same results. A refusal is a note that is appended with the turn's end and that the
+//! session's next turn reads. A proposal that the scheduler does not answer is recorded in the ledger with that end,
+//! and is repeated each time the session is taken, which the sweeper ensures: neither the reply nor a slot waits for
+//! a scheduler that is away. Source: `docs/design/schedules.md` §3.1; seed 000 §5.
 
 use std::time::Duration;
 
@@ -28,35 +29,35 @@ use crate::fold::MAX_OWED_INTENTS;
 use crate::message_text::shortened;
 use crate::turn::{Turn, bounded};
 
-/// Where intents are asked for.
+/// Subject on which intents are proposed.
 const PROPOSE: &str = "nexus.svc.intent.propose";
-/// How long one answer of the scheduler is awaited.
+/// Maximum wait for one answer of the scheduler.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often the scheduler is asked for one intent before the turn ends without its answer.
+/// Maximum number of times one intent is proposed before the turn ends without an answer.
 const TRIES: u32 = 3;
-/// Wait before it is asked again.
+/// Wait before an intent is proposed again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// So long after the end of its turn an intent that nobody has answered for is given up, milliseconds.
+/// Time after the end of its turn at which an unanswered intent is given up, milliseconds.
 const GIVE_UP_MS: i64 = 24 * 3_600_000;
-/// What a service says where somebody else was first: asked again, it says who.
+/// Code of a service if another request was first; a repeated request gets the result.
 const CONFLICT: u16 = 409;
-/// Lowest code of a service that cannot now.
+/// Lowest code of a service that is temporarily unable to answer.
 const CANNOT_NOW: u16 = 500;
-/// Notes about one answer at most.
+/// Maximum number of notes about one answer.
 const MAX_NOTES: usize = 16;
-/// Longest note, bytes.
+/// Maximum length of a note, bytes.
 const MAX_NOTE_BYTES: usize = 1_024;
 
-/// Asks the scheduler for intents, as long as it answers.
+/// Proposes intents to the scheduler while the scheduler answers.
 #[derive(Debug, Default)]
 pub(super) struct IntentProposer {
-    /// The scheduler did not answer: it is asked when the session is taken again.
+    /// Whether the scheduler failed to answer; intents are then proposed when the session is taken again.
     is_unanswered: bool,
 }
 
 impl IntentProposer {
-    /// Asks up to `tries` times; says what the next turn has to know, if anything. None: nobody has answered, and
-    /// nobody is asked any more while the session is held.
+    /// Proposes an intent up to `tries` times. Returns the note for the next turn, if there is one; the outer `None`
+    /// means that the scheduler did not answer and is not asked again while the session is held.
     async fn propose(
         &mut self,
         bus: &Bus,
@@ -97,10 +98,10 @@ impl IntentProposer {
 }
 
 impl Worker<'_> {
-    /// Takes the intents out of how `turn` ended, asks for them, and stages what the next turn has to know.
+    /// Takes the intents out of how `turn` ended, proposes them, and stages the notes for the next turn.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more.
+    /// Returns [`RunSessionError`] if the session has another owner.
     pub(super) async fn extract_intents(&mut self, turn: &Turn, ended: Ended) -> Result<Ended, RunSessionError> {
         let (content, attachments, usage) = match ended {
             Ended::Answered(answer) => (bounded(answer.content), answer.attachments, Some(answer.usage)),
@@ -160,7 +161,7 @@ impl Worker<'_> {
         })
     }
 
-    /// What is asked of the scheduler for the wish at `place` of the answer.
+    /// Returns the proposal to the scheduler for the wish at `place` of the answer.
     fn proposal(&self, turn: &Turn, place: usize, wish: IntentWish) -> ProposeIntent {
         let session = &self.claimed.session;
         let at = UnixMillis(i64::try_from(turn.id.timestamp_ms()).unwrap_or(i64::MAX));
@@ -178,10 +179,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks for what nobody has answered for, as long as somebody answers now.
+    /// Proposes the session's unanswered intents again, while the scheduler answers.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more.
+    /// Returns [`RunSessionError`] if the session has another owner.
     pub(super) async fn settle_intents(&mut self) -> Result<(), RunSessionError> {
         while let Some(owed) = self.owner.fold().intents.owed.front().cloned() {
             let question = owed.proposal;
@@ -210,7 +211,7 @@ fn unanswered(question: &ProposeIntent) -> String {
     format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
 }
 
-/// How a turn ended whose answer asks for nothing.
+/// Returns the end of a turn whose answer contains no intents.
 fn as_it_was(content: String, attachments: Vec<Attachment>, usage: Option<Usage>) -> Ended {
     match usage {
         Some(usage) => Ended::Answered(Answer {

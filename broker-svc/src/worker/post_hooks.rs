@@ -1,9 +1,9 @@
-//! The last hooks of turns that are over: what they owe stands in the ledger, and is settled there one hook after the
-//! other, while the session goes on.
+//! The post-turn hooks of finished turns. The ledger records which hooks are due, and they run one after the other
+//! while the session goes on.
 //!
-//! One hook of a session runs at a time, in a task of its own, so that neither a new turn nor a stop waits for it. One that
-//! has run is not run again, whatever becomes of the others; one that fails is tried again a little later, and then let
-//! be and told of. It ends with its owner: whoever takes the session over runs it.
+//! One hook of a session runs at a time, in a task of its own, so that neither a new turn nor a stop waits for it. A
+//! hook that has run is not run again, even if others fail. A hook that fails is tried again a little later, and is
+//! then skipped and reported. The task ends with its owner: the session's next owner runs the hook again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ use crate::hook_point::{Hooks, Moment, Point};
 use crate::session::Pending;
 use crate::turn::Turn;
 
-/// Waits before one that failed is tried again; when none is left, it is let be.
+/// Waits before a failed hook is tried again; once they are used up, the hook is skipped.
 const AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
-/// Turns that may owe their last hooks while others run.
+/// Maximum number of turns with due post-turn hooks while other turns run.
 const MAX_BEHIND: usize = 8;
 
-/// The post-turn hook under way, if there is one; it ends with this.
+/// The post-turn hook that runs now, if there is one; dropping this ends the hook.
 #[derive(Debug, Default)]
 pub(super) struct PostHookRunner {
     tasks: JoinSet<FinishedHook>,
@@ -40,10 +40,10 @@ pub(super) struct PostHookRunner {
 #[derive(Debug)]
 struct FinishedHook {
     turn: Ulid,
-    /// Its key; none if these are the hooks after tool calls, which saw the turn's last call.
+    /// Key of the hook; none if these are the hooks after tool calls, which saw the turn's last call.
     hook: Option<String>,
     ran: Vec<Ran>,
-    /// It failed, and runs again.
+    /// Whether the hook failed and must run again.
     failed: bool,
 }
 
@@ -84,17 +84,17 @@ impl PostHookRunner {
     }
 }
 
-/// What is owed next.
+/// The post-turn work that is due next.
 enum Due {
     Nothing,
     At(UnixMillis),
-    /// The hooks behind the turn's call.
+    /// The hooks after the turn's last tool call.
     Observe(FinishedTurn, UnseenCall),
     Run(PendingPostHooks, Arc<Hook>),
 }
 
 impl Worker<'_> {
-    /// Stages, with the end of `turn`, which ended as `ended`, what its last hooks are owed.
+    /// Stages, with the end of `turn`, which post-turn hooks are due after it; `ended` is how it ended.
     pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: TurnEnding) {
         let moment = self.moment(turn, pendings);
         let running = self.owner.fold().running.as_ref();
@@ -119,7 +119,7 @@ impl Worker<'_> {
         });
     }
 
-    /// What is owed next; a turn that owes nothing any more is settled.
+    /// Returns the work that is due next, and settles turns without any left.
     fn due(&mut self) -> Due {
         loop {
             let Some(mut owed) = self.owner.fold().post_hooks.first().cloned() else {
@@ -144,17 +144,18 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes in what came of hooks that have run meanwhile.
+    /// Stages the results of hooks that have finished meanwhile.
     fn gather(&mut self) {
         while let Some(done) = self.post_hooks.tasks.try_join_next() {
             self.has_run(done);
         }
     }
 
-    /// Begins the hook that is owed next, unless one is under way. Says when to look again, where nothing is due before.
+    /// Starts the hook that is due next, unless one is running. Returns the time of the next attempt if none is due
+    /// before.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more.
+    /// Returns [`RunSessionError`] if the session has another owner.
     pub(super) async fn begin_last(&mut self) -> Result<Option<UnixMillis>, RunSessionError> {
         self.gather();
 
@@ -167,6 +168,7 @@ impl Worker<'_> {
             Due::At(at) => return Ok(Some(at)),
             due @ (Due::Observe(..) | Due::Run(..)) => due,
         };
+        // A hook may have effects outside: the ledger must name this owner first, and the claim must hold.
         self.owner.own().await?;
         self.owner.live()?;
 
@@ -191,11 +193,12 @@ impl Worker<'_> {
         Ok(None)
     }
 
-    /// Stages what came of a hook.
+    /// Stages the result of a hook that has finished.
     fn has_run(&mut self, done: Result<FinishedHook, JoinError>) {
         let done = match done {
             Ok(done) => done,
             Err(error) => {
+                // A hook that panics would do so again: the turn's other hooks are given up with it.
                 let turn = self.owner.fold().post_hooks.first().map(|owed| owed.finished.turn);
                 tracing::error!(
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "post-turn hook panicked"
@@ -222,10 +225,10 @@ impl Worker<'_> {
         self.owner.stage(entry);
     }
 
-    /// Begins what is owed behind a turn; waits for it only where too many turns owe.
+    /// Starts the hook that is due after a turn; waits for hooks only if too many turns have hooks due.
     ///
     /// # Errors
-    /// As [`Worker::begin_last`].
+    /// Returns the errors of [`Worker::begin_last`].
     pub(super) async fn keep_up(&mut self) -> Result<(), RunSessionError> {
         loop {
             self.begin_last().await?;
@@ -243,11 +246,11 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs what is owed to its end; whatever comes for the session meanwhile goes first, also for a turn that waits for
-    /// a human's word. Where somebody else shall have the slot, only the hook under way is waited for.
+    /// Runs all due hooks to their end. A message that arrives meanwhile goes first, also if a turn waits for an
+    /// approval. If another session must have the slot, only the running hook is waited for.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
+    /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
     pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
         loop {
             if self.goes_on() && (self.cancelled.is_some() || !self.yields) {
@@ -265,7 +268,7 @@ impl Worker<'_> {
             let again_at = match self.yields {
                 true => {
                     self.gather();
-                    // Nothing is begun; what owes nothing any more is settled.
+                    // No hook is started here; turns without due hooks are settled.
                     drop(self.due());
                     None
                 }
@@ -280,7 +283,7 @@ impl Worker<'_> {
             self.listen().await?;
 
             if self.yields {
-                // What else there is to do is for whoever takes the session next.
+                // Other work is left to the session's next owner.
                 self.effects.clear();
                 self.cancelled = None;
             } else if self.goes_on() {
@@ -295,13 +298,13 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether no hook is begun any more: the process ends, or others wait for the slot.
+    /// Returns whether no more hooks may start, because the process ends or other sessions wait for the slot.
     fn must_rest(&self) -> bool {
         let is_lent = self.claimed.slot.is_lent();
         self.broker.shutdown.is_requested() || !is_lent && self.must_yield()
     }
 
-    /// Waits for the hook under way or, where none is, for `left`; no longer than until something comes.
+    /// Waits for the running hook or, if there is none, for `left`; returns early if a message arrives.
     async fn wait_for_last(&mut self, left: Option<Duration>) -> Result<(), RunSessionError> {
         let mut post_hooks = std::mem::take(&mut self.post_hooks);
         let next = async {

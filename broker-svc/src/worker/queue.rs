@@ -1,4 +1,4 @@
-//! Looking at the session's subject, and writing down what does not become a turn.
+//! Reads the session's subject, and records the messages that do not become a turn.
 
 use shared::model::event::EventId;
 use shared::model::ledger::{Cursor, DispatchRef, DropReason, LedgerEntry};
@@ -13,16 +13,16 @@ use crate::error::RunSessionError;
 use crate::inbox::{Bad, Look};
 use crate::session::{Arrival, Effect, Input, Pending, Placed};
 
-/// What a look found that is not run.
+/// Messages that a look found and that are not run.
 #[derive(Debug, Default)]
 struct LeftOut {
-    /// The ledger has consumed it.
+    /// Messages that the ledger has consumed.
     consumed: Vec<Arrival>,
-    /// An earlier message has its id.
+    /// Messages with the id of an earlier one.
     repeated: Vec<Arrival>,
-    /// Nobody can tell; it is held.
+    /// Dispatches that may have been handled before; they are held.
     held: Vec<Arrival>,
-    /// Orders of which nobody can tell; they have dead letters.
+    /// Orders that may have been handled before; they have dead letters.
     unsure: Vec<Arrival>,
 }
 
@@ -31,11 +31,12 @@ impl Worker<'_> {
         Ok(self.inbox.look(self.broker, &self.claimed.session).await?)
     }
 
-    /// Hands what a look found to the machine; what cannot be read is given up.
+    /// Hands the messages of `look` to the machine; unreadable ones become dead letters.
     pub(super) async fn take_in(&mut self, mut look: Look) -> Result<(), RunSessionError> {
         let cursor = &self.owner.fold().cursor;
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
+        // The floor must not pass an unreadable message before its dead letter is stored.
         self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
         let (good, left) = self.sift(look.good).await?;
 
@@ -52,7 +53,7 @@ impl Worker<'_> {
             self.give_up(&bad).await?;
         }
 
-        // Only now the machine knows what lies open below them. A question is known before its end is.
+        // Only now does the machine know the open messages below them. A question must be known before its end.
         let asked = !questions.is_empty();
 
         for (sequence, request) in questions {
@@ -70,7 +71,8 @@ impl Worker<'_> {
             self.drop_told(sequence, &approval);
         }
 
-        // The agent's gate finds in the ledger that it is known; what cancels a turn is appended with the turn's end.
+        // The agent's gate finds in the ledger that the question is known; a cancellation is appended with the turn's
+        // end.
         if asked && self.cancelled.is_none() {
             self.owner.commit().await?;
         }
@@ -78,13 +80,13 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Leaves out what was handled before, as the record says, and what nobody can tell: that is held. Nothing is written
-    /// down yet: the machine does not know what else lies open.
+    /// Separates the messages that were handled before, as the record says, and holds those that may have been.
+    /// Nothing is staged yet, because the machine does not know the other open messages.
     async fn sift(&mut self, arrivals: Vec<Arrival>) -> Result<(Vec<Arrival>, LeftOut), RunSessionError> {
         let (mut good, mut left) = (Vec::with_capacity(arrivals.len()), LeftOut::default());
         for arrival in arrivals {
             let fold = self.owner.fold();
-            // The turn at hand consumes its own when it ends.
+            // The running turn consumes its own dispatches when it ends.
             let is_running = fold.running.as_ref().is_some_and(|turn| {
                 let id = arrival.id();
                 turn.dispatches.iter().any(|dispatch| Some(dispatch.id) == id)
@@ -122,7 +124,7 @@ impl Worker<'_> {
         Ok((good, left))
     }
 
-    /// Writes down what is left out: what an earlier message or an operator stands for one by one, and what the ledger has
+    /// Stages the messages that are left out: repeated and held ones one by one, and those that the ledger has
     /// consumed already in one entry, for the cursor alone.
     fn write_left_out(&mut self, left: &LeftOut) {
         let session = &self.claimed.session;
@@ -193,8 +195,8 @@ impl Worker<'_> {
         self.owner.commit().await
     }
 
-    /// Writes down at once what can be, and keeps the rest: what cancels a turn is appended with the turn's end, so
-    /// that whoever takes over in between cancels it too.
+    /// Stages the effects that can be recorded at once and queues the rest. A cancellation is appended with the
+    /// turn's end, so that an owner that takes over in between cancels the turn too.
     pub(super) fn note(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -256,7 +258,7 @@ impl Worker<'_> {
         self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate);
     }
 
-    /// Writes down that what is no dispatch, a `kind` of message, leads to nothing.
+    /// Stages that a message of `kind`, which is not a dispatch, leads to nothing.
     pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: DropReason) {
         let event_id = EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID");
         let cursor = self.cursor_after(&[sequence]);
@@ -274,7 +276,7 @@ impl Worker<'_> {
         });
     }
 
-    /// The cursor once `consumed` are over.
+    /// Returns the cursor once the messages at `consumed` are done.
     pub(super) fn cursor_after(&mut self, consumed: &[u64]) -> Cursor {
         let open = self.machine.lowest_open(consumed);
         self.inbox.cursor_after(&self.owner.fold().cursor, consumed, open)

@@ -1,4 +1,4 @@
-//! What the steps of a turn share: their inputs, and how one ends.
+//! Types that the steps of a turn share: their inputs, and their outcome.
 
 use serde_json::Value;
 use shared::model::approval::Party;
@@ -12,20 +12,20 @@ use crate::personas::Persona;
 use crate::tool::schema::misfit;
 use crate::turn::Turn;
 
-/// What stays the same over a turn's steps.
+/// Inputs that stay the same over the steps of a turn.
 pub(super) struct Thinking<'a> {
     pub(super) turn: &'a Turn,
     pub(super) persona: &'a Persona,
     pub(super) stepper: &'a dyn Stepper,
     pub(super) offers: Vec<Offer>,
     pub(super) request: AgentRequest,
-    /// Who wrote what the turn answers.
+    /// Author of the messages that the turn answers.
     pub(super) initiator: Option<Party>,
     pub(super) moment: Moment,
 }
 
 impl Thinking<'_> {
-    /// What is wrong with `arguments` by the schema of the tool `name`.
+    /// Returns why `arguments` do not fit the schema of the tool `name`, if they do not.
     pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
         misfit(&self.offer(name)?.description.parameters, arguments)
     }
@@ -35,16 +35,16 @@ impl Thinking<'_> {
     }
 }
 
-/// How a step went.
+/// Outcome of a step.
 pub(super) enum Stepped {
     On,
     Ended(Ended),
 }
 
-/// Whether a call runs.
+/// Whether a call may run now.
 pub(super) enum Confirmed {
-    /// It does, with these arguments.
+    /// The call runs, with these arguments.
     Run(ToolCall),
-    /// It does not, now.
+    /// The call does not run now; the step ends like this.
     Stepped(Stepped),
 }

@@ -1,8 +1,8 @@
-//! The steps of a turn: the effects that [`super::think`] comes to.
+//! Executes the steps of a turn, the effects that [`super::think`] arrives at.
 //!
-//! Each step is in the ledger before anything outside learns of it: what the model answered before its tools run,
-//! `tool_started` before the tool, what was steered before the model is asked. Hooks are asked
-//! before and after the model, before a batch of calls, and around each call; humans where a call's gates want it.
+//! Each step is in the ledger before anything outside learns of it: the model's answer before its tools run,
+//! `tool_started` before the tool, steering messages before the model is asked. Hooks run before and after the model,
+//! before a batch of calls, and around each call; humans are asked if a call's gates require it.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, left_ms};
 use crate::turn::{Next, bounded};
 
-/// How long a tool has to stop by itself once its turn is cancelled.
+/// Time that a tool has to stop by itself once its turn is canceled.
 const STOP_GRACE: Duration = Duration::from_millis(50);
 
 impl Worker<'_> {
@@ -38,8 +38,8 @@ impl Worker<'_> {
         self.owner.stage(LedgerEntry::ToolFinished { call, outcome, unseen });
     }
 
-    /// Stages how `call` ended. Where hooks behind it do something, they see it in a step of its own, with what the tool
-    /// answered in the ledger before.
+    /// Stages how `call` ended. If hooks after the call have effects, they run in a step of their own, with the
+    /// tool's outcome already in the ledger.
     pub(super) async fn called(
         &mut self,
         thinking: &Thinking<'_>,
@@ -62,7 +62,7 @@ impl Worker<'_> {
         });
     }
 
-    /// Shows the hooks behind `call` how it ended; what they make of it is what the model reads.
+    /// Shows the outcome of `call` to the hooks after it; the model reads the outcome that they return.
     pub(super) async fn observe(
         &mut self,
         thinking: &Thinking<'_>,
@@ -78,14 +78,14 @@ impl Worker<'_> {
         }
     }
 
-    /// The time that the running turn has left; zero without one.
+    /// Returns the time that the running turn has left; zero without one.
     pub(super) fn left(&self) -> Duration {
         let held_ms = self.claimed.hold.held_ms();
         let running = self.owner.fold().running.as_ref();
         Duration::from_millis(running.map_or(0, |running| left_ms(running, held_ms)))
     }
 
-    /// Asks the model once, with what was steered put in before.
+    /// Asks the model once, after the steering messages are put into the turn.
     pub(super) async fn ask_model(
         &mut self,
         thinking: &Thinking<'_>,
@@ -96,6 +96,7 @@ impl Worker<'_> {
             return Ok(self.stopped(Hooked::Over));
         }
 
+        // A model call costs money: the ledger must name this owner first, and the claim must hold.
         self.owner.own().await?;
         self.owner.live()?;
         let left = self.left();
@@ -124,7 +125,7 @@ impl Worker<'_> {
                     .after_model(&thinking.moment, &mut said.content, &said.calls)
                     .await?;
                 if hooked != Hooked::On {
-                    // It is paid for, and nobody is to read it.
+                    // The answer was paid for, so its usage counts, but its text must not be read.
                     self.answered(step, withheld(said));
                     return Ok(self.stopped(hooked));
                 }
@@ -139,7 +140,7 @@ impl Worker<'_> {
         self.ask_again(thinking, error, asked, patience).await
     }
 
-    /// Takes in what waits to be put in before the next model call.
+    /// Stages the steering messages that wait for the next model call.
     async fn drain(&mut self, thinking: &Thinking<'_>) -> Result<Hooked, RunSessionError> {
         if !self.machine.is_steering() {
             return Ok(Hooked::On);
@@ -208,7 +209,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Stages what the model said; calls that must not be run are answered with why.
+    /// Stages the model's answer; calls that must not run get their error as outcome.
     fn answered(&mut self, step: u32, said: Said) {
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
@@ -240,7 +241,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Runs a call that the turn may make; any other is answered with why not.
+    /// Runs a call if the turn may make it; any other call gets the reason as its outcome.
     pub(super) async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
         if let Some(error) = self.refused(thinking, &call) {
             self.not_used(&call.call, "the call was not allowed in the end");
@@ -264,7 +265,7 @@ impl Worker<'_> {
         self.run(thinking, call).await
     }
 
-    /// Whether the owner alone wrote what the turn answers, with all of their rights.
+    /// Returns whether the owner alone, with all of their permissions, wrote the messages that the turn answers.
     fn is_owners(&self, thinking: &Thinking<'_>) -> bool {
         let identities = self.broker.desk().identities();
         let initiator = thinking.initiator.as_ref();
@@ -276,7 +277,7 @@ impl Worker<'_> {
         let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
 
-        // One answer for both, so that a model does not learn which tools there are.
+        // Both cases get the same error, so that a model does not learn which tools exist.
         let hidden = self
             .owner
             .fold()
@@ -293,7 +294,7 @@ impl Worker<'_> {
         (!may).then(|| format!("there is no tool `{}` in this turn", call.name))
     }
 
-    /// A call that a former owner began: again where that changes nothing more.
+    /// Handles a call that a former owner began: repeats it only if the tool is idempotent.
     pub(super) async fn recover(
         &mut self,
         thinking: &Thinking<'_>,
@@ -302,6 +303,7 @@ impl Worker<'_> {
         let again =
             thinking.offer(&call.name).is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
+        // A repeated call must have exactly the arguments that its beginning recorded.
         let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
 
         let call = self.begun(call);
@@ -321,11 +323,11 @@ impl Worker<'_> {
         self.owner.own().await?;
         self.mark_approvals().await;
 
-        // To append and to mark may have taken long: somebody else may own the session, and run the tool.
+        // Appending and marking may have taken long: another broker may own the session by now and run the tool.
         self.owner.live()?;
         let cancel = CancellationToken::new();
 
-        // Whatever ends the wait, the tool is told.
+        // The guard cancels the tool if this wait is dropped.
         let told = cancel.clone().drop_guard();
         let ran = call.clone();
         let left = self.left();
@@ -361,7 +363,7 @@ impl Worker<'_> {
             },
         };
 
-        // The turn is over: whoever waits for its end does not wait for hooks.
+        // The turn is over: its end must not wait for hooks.
         match thinking.moment.set.has(Point::PostToolUse) {
             true => self.unseen(ran, outcome),
             false => self.finished(ran.call, outcome),
@@ -371,7 +373,7 @@ impl Worker<'_> {
     }
 }
 
-/// What is kept of an answer that hooks do not let pass.
+/// Returns the part of an answer that is kept if hooks do not let the answer pass.
 fn withheld(said: Said) -> Said {
     Said {
         content: "[withheld]".to_owned(),

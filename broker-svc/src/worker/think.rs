@@ -1,7 +1,8 @@
-//! A turn of an agent that thinks in steps: what its machine ([`crate::turn::steps`]) wants next, until it is over.
+//! Runs the turn of an agent that thinks in steps: executes what its machine ([`crate::turn::steps`]) wants next,
+//! until the turn is over.
 //!
-//! What a turn is asked with is assembled once for an owner; where a call that is to run needs a tool whose server is
-//! away, it is assembled again once that is there.
+//! The model's request is assembled once for each owner. If a call that must run needs a tool whose server is away,
+//! the request is assembled again once the tool is back.
 
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ use crate::session::Pending;
 use crate::turn::Turn;
 use crate::turn::steps::{Situation, Step, next};
 
-/// How long a turn waits before it looks again whether a tool is there.
+/// Wait before a turn checks again whether a missing tool is back.
 const TOOLS_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a turn has come to in the hands of one owner.
+/// Progress of a turn under one owner.
 #[derive(Default)]
 struct Pace {
     patience: Patience,
@@ -35,10 +36,10 @@ struct Pace {
 }
 
 impl Worker<'_> {
-    /// Takes `turn` from where its journal stands to its end.
+    /// Runs `turn` from the state of its journal to its end.
     ///
     /// # Errors
-    /// [`RunSessionError`] where the session is not ours any more or has to be handed back.
+    /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
     pub(super) async fn think(
         &mut self,
         turn: &Turn,
@@ -69,12 +70,12 @@ impl Worker<'_> {
                 return Ok(ended);
             }
 
-            // Whether it was cancelled meanwhile is seen above.
+            // The check above sees whether the turn was canceled meanwhile.
             self.beside(std::pin::pin!(pause(TOOLS_AGAIN))).await?;
         }
     }
 
-    /// What the model is asked with.
+    /// Returns the request for the model.
     fn request(&self, turn: &Turn, pendings: &[Pending], persona: &Persona, offers: &[Offer]) -> AgentRequest {
         let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
         let setting = Setting {
@@ -83,14 +84,14 @@ impl Worker<'_> {
             presets: &self.broker.personas.permission_levels,
         };
 
-        // The same whenever the turn is taken up, so that its model calls share one beginning.
+        // The time is the same each time the turn is resumed, so that its model calls share one beginning.
         let began = self.owner.fold().running.as_ref().map(|running| running.began_at);
         let began = began.unwrap_or_else(|| self.broker.clock.now());
 
         assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began)
     }
 
-    /// Goes on with the turn until it is over; none where it waits for a tool whose server is away.
+    /// Executes steps until the turn is over; returns `None` if the turn waits for a tool whose server is away.
     async fn steps(&mut self, thinking: &Thinking<'_>, pace: &mut Pace) -> Result<Option<Ended>, RunSessionError> {
         let Pace { patience, paces } = pace;
         loop {
@@ -137,8 +138,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether `call` is to run, or to run again, and its tool is only not there because its server is away: a human has
-    /// approved it, or it was `begun` and may be begun again. Any other is answered at once.
+    /// Returns whether the turn must wait for the tool of `call`, whose server is away: the call was approved by a
+    /// human, or it was `begun` and may be begun again. Any other call is answered at once.
     fn waits_for(&self, thinking: &Thinking<'_>, call: &ToolCall, begun: bool) -> bool {
         if thinking.offer(&call.name).is_some() || self.left().is_zero() {
             return false;

@@ -1,7 +1,7 @@
-//! Messages that say that something became of an approval, and what KV says of it.
+//! Notices that the state of an approval changed, and the state itself in KV.
 //!
-//! Such a message only wakes the session's owner: anybody who may publish on the session's subject can send one. What
-//! became of the approval is read from KV, from the leader, until the ledger has taken it. Source:
+//! A notice only wakes the session's owner, because anybody who may publish on the session's subject can send one.
+//! The state of the approval is read from KV, from the leader, until the ledger has recorded it. Source:
 //! `docs/design/trust.md` §1.
 
 use shared::model::approval::{ApprovalRequest, ApprovalStatus};
@@ -18,8 +18,9 @@ use crate::error::RunSessionError;
 use crate::session::{Arrival, Told};
 
 impl Worker<'_> {
-    /// Whether `approval`, which the ledger waits for, is still undecided. KV says so, read from the leader. Where its
-    /// value is gone, or older than what `AUDIT` has, the same question is asked again, with a new card.
+    /// Returns whether `approval`, which the ledger waits for, is still undecided according to KV, read from the
+    /// leader. If its value is gone, or older than the records in `AUDIT`, the same question is asked again, with a
+    /// new card.
     pub(super) async fn still_waits(&mut self, approval: &str) -> Result<bool, RunSessionError> {
         let standing = self.broker.desk().get(approval).await?;
         let standing = standing.filter(|standing| standing.is_of(&self.claimed.session));
@@ -29,7 +30,7 @@ impl Worker<'_> {
                     self.owner.own().await?;
                     self.broker.desk().ask_anew(&standing).await?;
                 } else {
-                    // Its asker may have been killed between the value and the card.
+                    // The broker that asked may have been killed between the value and the card.
                     self.broker.desk().tell_asked(&standing).await?;
                 }
 
@@ -42,7 +43,7 @@ impl Worker<'_> {
             None => {
                 let request = asked_for(self.broker, &self.claimed.session, approval).await?;
                 let Some(request) = request else {
-                    // Nobody knows what was asked: the call does not run.
+                    // The question is lost everywhere, so the call must not run.
                     let why = Some("the question is lost");
                     self.stage_decision(ended(approval, ApprovalStatus::Cancelled, why));
                     return Ok(false);
@@ -65,8 +66,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes in what KV says became of an approval. One that nobody waits for leads to nothing, and can lead to nothing
-    /// any more.
+    /// Stages the decision that KV has for an approval. An approval that no turn waits for leads to nothing and is
+    /// ended, so that it cannot lead to anything later.
     pub(super) fn take_decision(&mut self, told: Told) {
         let Told {
             sequence,
@@ -94,6 +95,7 @@ impl Worker<'_> {
             return;
         }
 
+        // The ledger does not wait for this decision: KV gets the status that the ledger implies.
         let known = running.and_then(|running| running.asked.iter().find(|asked| asked.approval == decision.id));
         match (running, known) {
             (Some(running), Some(asked)) => {
@@ -109,7 +111,8 @@ impl Worker<'_> {
         self.drop_named("approval", id, sequence, DropReason::ApprovalNotAwaited);
     }
 
-    /// Takes in what the turn's agent has asked by itself, so that it ends with the turn, and the ledger says so.
+    /// Stages a question that the turn's agent has asked by itself, so that the ledger knows it and it ends with the
+    /// turn.
     pub(super) fn take_question(&mut self, sequence: u64, request: ApprovalRequest) {
         let running = self.owner.fold().running.as_ref();
         let asked_in = request.asked_in.as_deref();
@@ -122,13 +125,13 @@ impl Worker<'_> {
         self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }
 
-    /// A message about `approval`, of which KV says nothing new, is dealt with.
+    /// Stages that a notice about `approval`, which KV has no news of, is done.
     pub(super) fn drop_told(&mut self, sequence: u64, approval: &str) {
         let id = approval.parse().unwrap_or(Ulid::nil());
         self.drop_named("approval", id, sequence, DropReason::ApprovalUnchanged);
     }
 
-    /// Looks up in KV what became of the approval that a message names, whoever sent it: the message decides nothing.
+    /// Looks up in KV the state of the approval that a notice names; the notice itself decides nothing.
     pub(super) async fn look_up_told(&mut self, told: Told, listened: &mut Listened) -> Result<(), RunSessionError> {
         let standing = self.broker.desk().get(&told.approval).await?;
         let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {

@@ -1,4 +1,4 @@
-//! One turn: begun, asked for, ended, appended.
+//! Runs one turn: begins it, asks the agent, ends it, and appends its entries.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -23,27 +23,27 @@ use shared::model::permission::combine::merged;
 /// How a turn ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The agent answered whole.
+    /// The agent answered in one piece.
     Answered(Answer),
-    /// The model's last answer stands in the ledger, or is staged.
+    /// The model's last answer is in the ledger, or is staged.
     Settled {
         content: String,
         attachments: Vec<Attachment>,
     },
-    /// It cannot be done.
+    /// The turn failed and is not repeated.
     Failed(TurnFailure),
-    /// It waits for a human's word: nothing of it is over.
+    /// The turn waits for an approval: nothing of it is over.
     Suspended,
-    /// It was cancelled.
+    /// The turn was canceled before its end.
     Cancelled {
         reason: String,
-        /// What it had said since the ledger's last entry.
+        /// Text that the agent produced since the ledger's last entry.
         partial: String,
     },
 }
 
 impl Ended {
-    /// Returns how the turn ended, as its post-turn hooks are told; none if it has not ended.
+    /// Returns how the turn ended, for its post-turn hooks; `None` if it has not ended.
     const fn ending(&self) -> Option<TurnEnding> {
         match self {
             Self::Answered(_) | Self::Settled { .. } => Some(TurnEnding::Completed),
@@ -58,7 +58,7 @@ impl Ended {
 }
 
 impl Worker<'_> {
-    /// Runs one turn for `pendings`, of which there is at least one.
+    /// Runs one turn for `pendings`; does nothing if there are none.
     pub(super) async fn turn(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
         let Some(pending) = pendings.last() else { return Ok(()) };
         let span = trace::consumer_span("broker.turn", &pending.carrier);
@@ -81,6 +81,7 @@ impl Worker<'_> {
         let agent = self.broker.agent(persona.runner);
         let hooks = self.broker.hooks().of(&self.claimed.session, &works_for(pendings));
         let hooked = !hooks.is_empty();
+        // Without effects outside, several turns can share one append.
         if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
             self.end(&turn, pendings, ended);
@@ -126,8 +127,8 @@ impl Worker<'_> {
         self.keep_up().await
     }
 
-    /// Stages the turn's beginning, unless the ledger has it already: then the second value is what the agent had
-    /// answered, if it had.
+    /// Stages the turn's beginning, unless the ledger has it already; then the second value is the answer that the
+    /// agent had given, if it had.
     fn begin(&mut self, pendings: &[Pending], persona: &Persona, compacts: bool) -> (Turn, Option<Answer>) {
         let named = pendings
             .last()
@@ -152,6 +153,7 @@ impl Worker<'_> {
 
         let presets = &self.broker.personas.permission_levels;
         let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        // The persona's ceiling narrows every turn, independent of its dispatches.
         if let Some(ceiling) = &persona.permissions {
             turn.permissions = merged(&[&turn.permissions, ceiling], presets);
         }
@@ -160,7 +162,7 @@ impl Worker<'_> {
         (turn, None)
     }
 
-    /// The whole turn of an agent that has no effect outside: nothing of it is appended yet.
+    /// Runs the whole turn of an agent without effects outside: nothing of the turn is appended yet.
     async fn answer_at_once(&mut self, pendings: &[Pending], persona: &Persona, agent: &dyn Agent) -> (Turn, Ended) {
         let (turn, answered) = self.begin(pendings, persona, false);
         if let Some(answer) = answered {
@@ -185,7 +187,7 @@ impl Worker<'_> {
         (turn, ended)
     }
 
-    /// Stages the turn's end.
+    /// Stages the turn's end, with its approvals, post-turn hooks and cursor.
     pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
         self.cancelled = None;
         self.withdraw("its turn is over");
@@ -195,6 +197,7 @@ impl Worker<'_> {
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
         let cursor = self.cursor_after(&sequences);
 
+        // The hooks need the running turn, which its end clears: their entry comes first.
         if let Some(ending) = ended.ending() {
             self.owe_hooks(turn, pendings, ending);
         }
@@ -229,13 +232,13 @@ impl Worker<'_> {
         metrics::counter!("nexus_broker_turns_total", "outcome" => label).increment(1);
     }
 
-    /// Appends what is staged, then publishes the replies that the ledger holds now.
+    /// Appends the staged entries, then publishes the replies that the ledger holds now.
     pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
         self.owner.commit().await?;
         self.turns.note_append();
 
-        // Only what the ledger says is settled: the sweeper takes our word for it. It has to look at a session whose
-        // intents nobody has answered for.
+        // Only messages that the ledger records are settled, because the sweeper relies on this. The sweeper must
+        // look at a session with unanswered intents.
         let consumed = self.inbox.take_consumed();
         if self.owner.fold().intents.owed.is_empty() {
             self.broker
@@ -254,7 +257,7 @@ impl Worker<'_> {
     }
 }
 
-/// A pure agent has nobody to wait for: what it says first is final.
+/// Returns the failure of a pure agent: its first error is final, because it depends on nothing that could come back.
 fn failure_of(error: &AskAgentError) -> TurnFailure {
     TurnFailure::Agent {
         error: error.to_string(),

@@ -1,4 +1,4 @@
-//! What a worker counts and shows while it runs turns.
+//! Counters and indicators of a worker that runs turns.
 
 use shared::model::ledger::TurnFailure;
 use shared::model::time::UnixMillis;
@@ -7,30 +7,31 @@ use super::seconds;
 use crate::absence::Absence;
 use crate::agent::port::AskAgentError;
 
-/// Text staged at most before it is appended, bytes: records stay far below the server's largest payload.
+/// Maximum size of staged text before it is appended, bytes: records stay far below the server's largest payload.
 const MAX_STAGED_BYTES: usize = 128 * 1_024;
-/// Turns staged at most before they are appended.
+/// Maximum number of staged turns before they are appended.
 const MAX_STAGED_TURNS: u32 = 8;
 
-/// The turns of one worker: the one at hand, and those that are over.
+/// Turns of one worker: the current one, and counts of the finished ones.
 #[derive(Debug, Default)]
 pub(super) struct TurnRunner {
-    /// Why the turn at hand is ended before anything is asked.
+    /// Failure with which the current turn ends before the agent is asked.
     hopeless: Option<TurnFailure>,
-    /// Shows that the agent of the turn at hand cannot be asked.
+    /// Indicator that the agent of the current turn is unreachable.
     absence: Option<Absence>,
-    /// Turns that are over.
+    /// Number of turns that are over.
     ended: u32,
-    /// How often hooks of turns were asked.
+    /// Number of times that hooks of turns were asked.
     visits: u32,
-    /// Text staged since the last append, bytes.
+    /// Size of the text staged since the last append, bytes.
     staged_bytes: usize,
-    /// When the dispatches were made of turns whose replies are not out: their latency is measured then.
+    /// Times at which the dispatches of turns without a published reply were made; their latency is measured at
+    /// publication.
     unmeasured: Vec<UnixMillis>,
 }
 
 impl TurnRunner {
-    /// Creates a runner whose first turn ends with `failure` before anything is asked.
+    /// Creates a runner whose first turn ends with `failure` before the agent is asked.
     pub(super) fn failing(failure: TurnFailure) -> Self {
         Self {
             hopeless: Some(failure),
@@ -38,7 +39,7 @@ impl TurnRunner {
         }
     }
 
-    /// Takes the failure with which the turn at hand ends at once.
+    /// Takes the failure with which the current turn ends at once.
     pub(super) const fn take_failure(&mut self) -> Option<TurnFailure> {
         self.hopeless.take()
     }
@@ -48,33 +49,33 @@ impl TurnRunner {
         self.ended
     }
 
-    /// Counts one more time that hooks are asked, and returns its number.
+    /// Counts one more time that hooks are asked, and returns the new count.
     pub(super) const fn count_visit(&mut self) -> u32 {
         self.visits = self.visits.wrapping_add(1);
         self.visits
     }
 
-    /// Shows with `absence` from now on that the turn's agent cannot be asked.
+    /// Uses `absence` from now on to show that the turn's agent is unreachable.
     pub(super) fn begin_asking(&mut self, absence: Absence) {
         self.absence = Some(absence);
     }
 
-    /// Nobody is asked any more; the next turn shows its agent's absence by itself.
+    /// Stops showing absence for this turn; the next turn brings its own indicator.
     pub(super) fn end_asking(&mut self) {
         self.absence = None;
     }
 
-    /// Returns what shows that the turn's agent cannot be asked.
+    /// Returns the indicator that the turn's agent is unreachable.
     pub(super) const fn absence(&self) -> Option<&Absence> {
         self.absence.as_ref()
     }
 
-    /// The agent has answered: it is there.
+    /// Notes that the agent has answered and is therefore reachable.
     pub(super) fn note_answer(&self) {
         self.absence.iter().for_each(Absence::over);
     }
 
-    /// The agent did not answer: shows whether it is away.
+    /// Notes that the agent did not answer, and shows its absence if the error means that it is away.
     pub(super) fn note_error(&self, error: &AskAgentError) {
         match error {
             AskAgentError::NoAgent
@@ -98,7 +99,7 @@ impl TurnRunner {
         self.staged_bytes += bytes;
     }
 
-    /// Counts a turn as over whose dispatches were made at `dispatched`.
+    /// Counts a finished turn, whose dispatches were made at `dispatched`.
     pub(super) fn note_end(&mut self, dispatched: impl IntoIterator<Item = UnixMillis>) {
         self.ended += 1;
         self.unmeasured.extend(dispatched);
@@ -109,12 +110,12 @@ impl TurnRunner {
         self.staged_bytes > MAX_STAGED_BYTES || self.ended.is_multiple_of(MAX_STAGED_TURNS)
     }
 
-    /// What was staged is appended.
+    /// Notes that the staged entries are appended.
     pub(super) const fn note_append(&mut self) {
         self.staged_bytes = 0;
     }
 
-    /// Measures the turns whose replies are out, at `now`.
+    /// Records the latency at `now` of the turns whose replies are published.
     pub(super) fn measure(&mut self, now: UnixMillis) {
         for dispatched in self.unmeasured.drain(..) {
             let took = u64::try_from(now.since(dispatched)).unwrap_or(0);

@@ -20,29 +20,29 @@ use super::time::UnixMillis;
 pub use self::drop_reason::DropReason;
 pub use self::hook_run::{FinishedTurn, HookRunOutcome, HookRunResult, TurnDescription, TurnEnding, UnseenCall};
 
-/// Names one append for ever, so that a repeated one is recognised as our own (`docs/design/sessions.md` §1.3).
+/// Unique id of one append, by which a broker recognizes its own repeated append (`docs/design/sessions.md` §1.3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AppendId {
-    /// The broker replica.
+    /// Name of the broker replica.
     pub broker: String,
-    /// The ownership.
+    /// Epoch of the ownership.
     pub epoch: u64,
-    /// Counts up within it.
+    /// Number of the append, which counts up within a process.
     pub counter: u64,
 }
 
-/// One message of `LEDGER`: entries that arose together.
+/// One message of `LEDGER`: entries that are appended together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LedgerRecord {
-    /// Whose append it is.
+    /// Id of the append that wrote the record.
     pub append: AppendId,
-    /// When it was written.
+    /// Time at which the record was written.
     pub at: UnixMillis,
-    /// How long its writer had held the session then, milliseconds of its boot-time clock; 0 for records that no owner
-    /// of the session wrote.
+    /// Time that the writer had held the session then, milliseconds of its boot-time clock; 0 for records that no
+    /// owner of the session wrote.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held_ms: u64,
-    /// In order.
+    /// Entries of the record, in order.
     pub entries: Vec<LedgerEntry>,
 }
 
@@ -51,7 +51,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// How far a session has come in `DISPATCHES`: everything up to `floor`, and `above` one by one.
+/// Position of a session in `DISPATCHES`: everything up to `floor`, and the sequences in `above`, are consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cursor {
     /// Every sequence of the session's subject up to and with this one is consumed.
@@ -59,16 +59,16 @@ pub struct Cursor {
     /// Consumed sequences above the floor, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub above: Vec<u64>,
-    /// The newest message consumed: while `DISPATCHES` has it, everything below it is what it was.
+    /// The newest consumed message: while `DISPATCHES` still has it, everything below it is unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<Position>,
-    /// The highest event sequence among the dispatches consumed: one of a higher event was never here before.
+    /// Highest event sequence among the consumed dispatches: a dispatch of a higher event is new.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub event_seq: u64,
 }
 
 impl Cursor {
-    /// Whether the dispatch at `sequence` is consumed.
+    /// Returns whether the dispatch at `sequence` is consumed.
     #[must_use]
     pub fn contains(&self, sequence: u64) -> bool {
         sequence <= self.floor || self.above.binary_search(&sequence).is_ok()
@@ -78,25 +78,25 @@ impl Cursor {
 /// Tokens and cost of model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens in.
+    /// Number of input tokens.
     pub tokens_in: u64,
-    /// Tokens out.
+    /// Number of output tokens.
     pub tokens_out: u64,
-    /// US dollars.
+    /// Cost in US dollars.
     pub cost_usd: f64,
 }
 
-/// What bounds a turn.
+/// Limits of one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TurnLimits {
-    /// Wall time, milliseconds.
+    /// Maximum wall time, milliseconds.
     pub wall_ms: u64,
-    /// Model calls.
+    /// Maximum number of model calls.
     pub model_calls: u32,
-    /// Tokens in and out.
+    /// Maximum number of tokens, in and out; none = unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// US dollars.
+    /// Maximum cost, US dollars; none = unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
 }
@@ -115,344 +115,344 @@ impl Default for TurnLimits {
 /// A tool call that a model asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The call's id within the turn.
+    /// Id of the call within the turn.
     pub call: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the call.
     pub arguments: Value,
 }
 
-/// How a tool call ended.
+/// Outcome of a tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ToolOutcome {
-    /// It answered.
+    /// The tool succeeded.
     Ok {
-        /// What.
+        /// Result of the tool.
         result: Value,
     },
-    /// It failed, and said why.
+    /// The tool failed.
     Error {
-        /// Why.
+        /// Error text of the tool.
         error: String,
     },
-    /// It did not run.
+    /// The tool did not run.
     Skipped {
-        /// Why.
+        /// Reason for skipping the call.
         reason: String,
     },
-    /// It started, and nobody knows how it ended.
+    /// The tool started, and its end is unknown.
     Unknown {
-        /// `interrupted`, …
+        /// Reason why it is unknown: `interrupted`, …
         reason: String,
     },
 }
 
-/// A dispatch and where it stands in `DISPATCHES`.
+/// A dispatch, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchRef {
-    /// The dispatch.
+    /// Id of the dispatch.
     pub id: Ulid,
-    /// Its sequence.
+    /// Sequence of the dispatch.
     pub sequence: u64,
-    /// The event it came from.
+    /// Id of the event that it came from.
     pub event_id: super::event::EventId,
-    /// What the user said, for history.
+    /// Text of the user, for history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
-    /// Who said it, where that is not the owner and `content` does not say so itself.
+    /// Name of the sender, if the sender is not the owner and `content` does not name them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stranger: Option<String>,
 }
 
-/// Why a turn failed.
+/// Reason for the failure of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum TurnFailure {
-    /// Nobody serves the persona.
+    /// No agent serves the persona.
     NoAgent,
-    /// A limit was reached.
+    /// A limit of the turn was reached.
     Limit {
-        /// Which.
+        /// Name of the limit.
         limit: String,
     },
-    /// The agent said that it cannot.
+    /// The agent failed.
     Agent {
-        /// What it said.
+        /// Error text of the agent.
         error: String,
     },
     /// The dispatch cannot be run.
     BadDispatch {
-        /// What is wrong with it.
+        /// Reason why it cannot be run.
         error: String,
     },
 }
 
-/// What happened in a session. The whole of it, in order, is the session.
+/// An event in a session. All entries, in order, are the session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum LedgerEntry {
-    /// The first entry.
+    /// The session was opened; this is the first entry.
     SessionOpened {
-        /// Encoded tokens may be shortened: the whole names stand here.
+        /// The session's whole names, because encoded subject tokens may be shortened.
         session: super::session::SessionRef,
     },
     /// A broker took the session.
     Owned {
-        /// Counts up with every taking.
+        /// Epoch of the ownership, which counts up with every taking.
         epoch: u64,
-        /// Which replica.
+        /// Name of the broker replica.
         broker: String,
     },
     /// A turn began.
     TurnStarted {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// The turn before it.
+        /// Id of the turn before it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         parent: Option<Ulid>,
-        /// What it answers.
+        /// Dispatches that the turn answers.
         dispatches: Vec<DispatchRef>,
-        /// What it may do.
+        /// Permissions of the turn.
         permissions: PermissionSet,
-        /// What bounds it.
+        /// Limits of the turn.
         limits: TurnLimits,
     },
     /// The model answered.
     ModelAnswered {
-        /// First model call of the turn = 1.
+        /// Number of the model call in the turn; the first is 1.
         step: u32,
-        /// What it said.
+        /// Text of the answer.
         content: String,
-        /// What it wants done.
+        /// Tool calls that the model asks for.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
-        /// What it cost.
+        /// Tokens and cost of the model call.
         usage: Usage,
-        /// What its provider must see again when the turn goes on (signed thoughts).
+        /// Opaque part that the provider must get back when the turn goes on (signed thoughts).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opaque: Option<Value>,
-        /// What goes along with what it said, where the turn ends with it; in a record that also ends the turn they are
-        /// in its reply.
+        /// Attachments of the answer, if the turn ends with it; in a record that also ends the turn they are in the
+        /// turn's reply.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<Attachment>,
-        /// Which model it was.
+        /// Name of the model that answered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
     },
     /// A tool is about to run.
     ToolStarted {
-        /// The call.
+        /// Id of the call.
         call: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
         /// SHA-256 of the canonical arguments, in hex.
         args_hash: String,
-        /// What it is run with, where hooks or an approver made other arguments of what the model asked for: whoever
-        /// runs the call again runs it with exactly these.
+        /// Arguments of the call, if hooks or an approver changed the model's: a broker that runs the call again must
+        /// use exactly these.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         arguments: Option<Value>,
     },
     /// A tool has run.
     ToolFinished {
-        /// The call.
+        /// Id of the call.
         call: String,
-        /// How it ended.
+        /// Outcome of the call.
         outcome: ToolOutcome,
-        /// The hooks behind the call have not seen it: the call is told of once more when they have. What stands here
-        /// until then is what the tool itself answered.
+        /// Whether the hooks after the call have not seen the outcome: once they have, a second entry follows. Until
+        /// then this is the outcome of the tool itself.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unseen: bool,
     },
-    /// A human is asked.
+    /// A human was asked for an approval.
     ApprovalRequested {
-        /// What.
+        /// The question with its id.
         request: ApprovalRequest,
     },
-    /// A human has answered.
+    /// An approval was decided.
     ApprovalDecided {
-        /// What.
+        /// The decision with the approval's id.
         decision: ApprovalDecision,
-        /// Its sequence in `DISPATCHES`; none where the owner found it out itself (a lapse, a newer message).
+        /// Sequence of the notice in `DISPATCHES`; none if the owner ended it itself (a lapse, a newer message).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// How far the session has come with it.
+        /// Position of the session after the notice.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cursor: Option<Cursor>,
     },
     /// A hook inside the turn ran.
     HookRan {
-        /// Which.
+        /// Key of the hook.
         hook: String,
-        /// At which point.
+        /// Name of the point.
         point: String,
-        /// How the run ended.
+        /// Outcome of the run.
         outcome: HookRunOutcome,
     },
     /// A hook added text to the conversation of the running turn.
     ContextAdded {
-        /// The hook.
+        /// Key of the hook.
         hook: String,
-        /// The point at which it ran.
+        /// Name of the point at which it ran.
         point: String,
-        /// The text, shortened to the longest that a hook may add.
+        /// Added text, shortened to the maximum that a hook may add.
         text: String,
     },
     /// A hook hides tools from the next model call of the running turn.
     ToolsHidden {
-        /// The hook.
+        /// Key of the hook.
         hook: String,
-        /// Glob patterns of tool names.
+        /// Glob patterns of the tools' names.
         tools: Vec<String>,
     },
     /// A reminder that a session gets only once was added to its conversation.
     ReminderShown {
-        /// The hook that declares the reminder.
+        /// Key of the hook that declares the reminder.
         hook: String,
     },
-    /// An intent in the agent's answer was refused; the next turn is told.
+    /// An intent in the agent's answer was refused; the next turn reads why.
     IntentRefused {
-        /// Why, for the agent to read.
+        /// Reason for the refusal, for the agent to read.
         note: String,
     },
     /// The scheduler did not answer for an intent in the agent's answer: it is asked again until it does.
     IntentOwed {
-        /// The question to the scheduler.
+        /// The proposal for the scheduler.
         proposal: Box<ProposeIntent>,
     },
     /// The scheduler answered for an owed intent, or the broker gave it up.
     IntentSettled {
-        /// The intent's id.
+        /// Id of the intent.
         id: Ulid,
-        /// Why it was refused or given up, for the agent to read; absent if the scheduler took it.
+        /// Reason for the refusal or for giving up, for the agent to read; absent if the scheduler took the intent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// The post-turn hooks of a turn are to run; written with the turn's end.
+    /// The post-turn hooks of a turn must run; written with the turn's end.
     PostHooksDue {
-        /// The turn.
+        /// The turn, as its hooks need it.
         finished: Box<FinishedTurn>,
     },
     /// The hooks after tool calls have seen the call that the finished turn left unseen.
     UnseenCallShown {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
     },
     /// A post-turn hook ran, and does not run again for this turn.
     PostHookRan {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// The hook.
+        /// Key of the hook.
         hook: String,
     },
     /// The next post-turn hook failed and runs again.
     PostHookFailed {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// The earliest time of the next run.
+        /// Earliest time of the next run.
         retry_at: UnixMillis,
     },
     /// All post-turn hooks of a turn ran, or were given up.
     PostHooksSettled {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
     },
     /// A dispatch was put into the running turn, before its next model call.
     Steered {
-        /// Which, with what it says.
+        /// The dispatch with its text.
         dispatch: DispatchRef,
-        /// It also gets a turn of its own afterwards.
+        /// Whether the dispatch also gets a turn of its own afterwards.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         backlog: bool,
     },
     /// The turn is done: the commit.
     TurnCompleted {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// What it says; none = nothing to deliver.
+        /// Reply of the turn; none = nothing to deliver.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reply: Option<Box<Reply>>,
-        /// The session's new head.
+        /// Id of the session's new head.
         head: Ulid,
-        /// How far it has come.
+        /// Position of the session after the turn.
         cursor: Cursor,
     },
-    /// The reply is on its way.
+    /// The reply of a turn was published.
     ReplyPublished {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
     },
-    /// The fold so far, so that nobody need begin at the beginning.
+    /// The fold so far, so that a reader need not begin at the first record.
     Checkpoint {
         /// The fold, as the broker writes it.
         fold: Value,
-        /// How far the session has come.
+        /// Position of the session.
         cursor: Cursor,
-        /// The ledger sequence that the fold covers.
+        /// Ledger sequence through which the fold covers the records.
         through: u64,
     },
-    /// The turn cannot be done.
+    /// The turn failed.
     TurnFailed {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// Why.
+        /// Reason for the failure.
         failure: TurnFailure,
-        /// What the user is told; none = nothing.
+        /// Reply that tells the user; none = no reply.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reply: Option<Box<Reply>>,
-        /// How far the session has come.
+        /// Position of the session after the turn.
         cursor: Cursor,
     },
-    /// The turn was cancelled.
+    /// The turn was canceled.
     TurnInterrupted {
-        /// The turn.
+        /// Id of the turn.
         turn: Ulid,
-        /// Why.
+        /// Reason for the cancellation.
         reason: String,
-        /// What it had said.
+        /// Text that the agent had produced.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         partial: String,
-        /// How far the session has come.
+        /// Position of the session after the turn.
         cursor: Cursor,
     },
     /// A dispatch will not be run.
     DispatchDropped {
-        /// Which.
+        /// The dispatch that is dropped.
         dispatch: DispatchRef,
-        /// Why.
+        /// Reason for dropping the dispatch.
         reason: DropReason,
-        /// What exactly is wrong with it, for people to read.
+        /// Exact fault of the message, for people to read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
-        /// How far the session has come.
+        /// Position of the session after the dispatch.
         cursor: Cursor,
     },
-    /// A summary stands for the beginning, in context.
+    /// A summary replaces the beginning of the history in the context.
     Compacted {
-        /// The last turn that it covers.
+        /// Id of the last turn that the summary covers.
         through: Ulid,
-        /// The summary.
+        /// Text of the summary.
         summary: String,
     },
-    /// History begins anew.
+    /// The history was reset.
     SessionReset {
-        /// Why.
+        /// Reason for the reset.
         reason: String,
     },
     /// An order was carried out.
     Ordered {
-        /// Which.
+        /// The order with its id.
         order: Box<super::order::SessionOrder>,
-        /// Its sequence in `DISPATCHES`.
+        /// Sequence of the order in `DISPATCHES`.
         sequence: u64,
-        /// How far the session has come.
+        /// Position of the session after the order.
         cursor: Cursor,
     },
 }
 
 impl LedgerRecord {
-    /// The dispatches and orders that this consumes.
+    /// Returns the ids of the dispatches and orders that this record consumes.
     #[must_use]
     pub fn consumed(&self) -> Vec<Ulid> {
         let mut ids = Vec::new();

@@ -1,7 +1,7 @@
-//! Ledger entries of one message → what changes in the agent tables. *Pure.*
+//! Changes of the agent tables that follow from the ledger entries of one message. *Pure.*
 //!
-//! Most entries speak of the turn under way without naming it, so the fold is given the turn that the
-//! session's earlier messages left running and hands back the one that this message leaves running.
+//! Most entries belong to the turn under way without naming it, so the fold gets the turn that the session's earlier
+//! messages left running and returns the one that this message leaves running.
 
 use serde_json::Value;
 use ulid::Ulid;
@@ -12,7 +12,7 @@ use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, Too
 use crate::model::reply::Reply;
 use crate::model::session::SessionRef;
 
-/// What one ledger message changes.
+/// Changes that follow from one ledger message.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct SessionRows<'a> {
     pub(super) turns: Vec<TurnChange<'a>>,
@@ -23,11 +23,11 @@ pub(super) struct SessionRows<'a> {
     pub(super) intents: Vec<IntentChange>,
     pub(super) tokens_in: u64,
     pub(super) tokens_out: u64,
-    /// The model that answered last, where it says its name.
+    /// Name of the model that answered last, if an entry names it.
     pub(super) model: Option<&'a str>,
-    /// The turn that the next one follows, where this message changes that; the inner none after a reset.
+    /// The turn that the next one follows, if this message changes that; the inner `None` after a reset.
     pub(super) head: Option<Option<String>>,
-    /// The turn that is under way after this message.
+    /// Id of the turn that is under way after this message.
     pub(super) running: Option<String>,
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Started<'a> {
 pub(super) struct Ended {
     pub(super) status: &'static str,
     pub(super) replied: bool,
-    /// Why it failed or was interrupted.
+    /// Reason for the failure or interruption.
     pub(super) outcome: Option<String>,
 }
 
-/// One thing said in a turn.
+/// One message in a turn.
 #[derive(Debug, PartialEq)]
 pub(super) struct MessageRow<'a> {
     pub(super) id: String,
@@ -62,7 +62,7 @@ pub(super) struct MessageRow<'a> {
     pub(super) content: &'a str,
 }
 
-/// What became known of a tool call.
+/// News about a tool call.
 #[derive(Debug, PartialEq)]
 pub(super) struct ToolChange<'a> {
     pub(super) turn: String,
@@ -71,7 +71,7 @@ pub(super) struct ToolChange<'a> {
     pub(super) arguments: Option<&'a Value>,
     pub(super) started: bool,
     pub(super) ended: bool,
-    /// How it ended, once the hooks behind the call have seen it: they may withhold some of it.
+    /// Outcome of the call, once the hooks after the call have seen it: they may withhold some of it.
     pub(super) outcome: Option<&'a ToolOutcome>,
 }
 
@@ -80,29 +80,29 @@ pub(super) struct ToolChange<'a> {
 pub(super) struct DispatchEnd {
     pub(super) dispatch: Ulid,
     pub(super) turn: Option<String>,
-    /// Why it will not, as people read it.
+    /// Reason why it will not, for people.
     pub(super) dropped: Option<String>,
 }
 
-/// A question to a human, or what became of one.
+/// A new approval, or the end of one.
 #[derive(Debug, PartialEq)]
 pub(super) enum ApprovalChange<'a> {
-    /// It was asked in this turn.
+    /// The approval was asked for in this turn.
     Asked { request: &'a ApprovalRequest },
-    /// It was decided, or ended without a decision.
+    /// The approval was decided, or ended without a decision.
     Decided { id: &'a str, status: ApprovalStatus },
 }
 
-/// An intent that the scheduler has not answered for, or that is answered for or given up.
+/// An unanswered intent, or the end of one.
 #[derive(Debug, PartialEq)]
 pub(super) enum IntentChange {
-    /// Its turn ended without an answer.
+    /// The turn of the intent ended without an answer.
     Owed(Box<ProposeIntent>),
-    /// It is owed no more.
+    /// The intent with this id is answered for or given up.
     Settled(String),
 }
 
-/// The session that `record` opens, if it does.
+/// Returns the session that `record` opens, if it opens one.
 pub(super) fn opened(record: &LedgerRecord) -> Option<&SessionRef> {
     record.entries.iter().find_map(|entry| {
         if let LedgerEntry::SessionOpened { session } = entry {
@@ -113,7 +113,7 @@ pub(super) fn opened(record: &LedgerRecord) -> Option<&SessionRef> {
     })
 }
 
-/// Whether `record` speaks of a turn that an earlier message began.
+/// Returns whether `record` has entries of a turn that an earlier message began.
 pub(super) fn continues(record: &LedgerRecord) -> bool {
     record
         .entries
@@ -122,7 +122,7 @@ pub(super) fn continues(record: &LedgerRecord) -> bool {
         .is_some_and(|began_here| !began_here)
 }
 
-/// Whether `entry` begins a turn (`true`), needs one to be under way (`false`), or neither.
+/// Returns whether `entry` begins a turn (`true`), needs one to be under way (`false`), or neither (`None`).
 const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
     match entry {
         LedgerEntry::TurnStarted { .. } => Some(true),
@@ -171,7 +171,7 @@ pub(super) fn fold<'a>(record: &'a LedgerRecord, running: Option<&str>) -> Sessi
 }
 
 impl<'a> SessionRows<'a> {
-    /// Takes in one entry.
+    /// Applies one entry.
     fn take(&mut self, entry: &'a LedgerEntry) {
         match entry {
             LedgerEntry::TurnStarted {
@@ -338,7 +338,8 @@ impl<'a> SessionRows<'a> {
         self.message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
     }
 
-    /// A call of the tool `name` begins; or it has ended, and how is known or not yet.
+    /// Records the call of the tool `name`: begun if `ended` is `None`, else ended, with its outcome if that is known
+    /// yet.
     fn tool(&mut self, call: &'a str, name: Option<&'a str>, ended: Option<Option<&'a ToolOutcome>>) {
         let Some(turn) = self.running.clone() else { return };
         self.tools.push(ToolChange {

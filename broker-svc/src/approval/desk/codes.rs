@@ -1,7 +1,7 @@
-//! Which approval a code belongs to, found with a bounded number of looks at the bucket.
+//! Finds the approval of a reply code, with a bounded number of scans of the bucket.
 //!
-//! The code stands in no key, so every approval that is kept is looked at. Anybody who may write to an agent can write
-//! `approve XXXX`: what was found is kept, one look serves all that wait for one, and looks are a second apart.
+//! No key contains the code, so every stored approval is read. Anybody who may write to an agent can write
+//! `approve XXXX`: the result of a scan is kept, one scan serves all callers that wait, and scans are a second apart.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,24 +10,24 @@ use shared::bus::{KvEvent, KvWatch};
 use shared::clock::{SharedClock, pause};
 use shared::model::approval::Confirmation;
 
-/// Least time between two looks.
+/// Minimum time between two scans.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the last look found.
+/// Result of the last scan.
 #[derive(Debug, Default)]
 struct Found {
-    /// The id of the newest approval of each code.
+    /// Id of the newest approval of each code.
     ids: HashMap<String, String>,
     begun_at: Option<Instant>,
 }
 
-/// The codes of the approvals that are kept.
+/// Codes of the stored approvals.
 #[derive(Debug, Default)]
 pub(super) struct Codes(tokio::sync::Mutex<Found>);
 
 impl Codes {
-    /// The id of the newest approval with `code`. Where it is not known, everything that `watch` tells is looked at; a look
-    /// that another began after this question was asked answers it as well.
+    /// Returns the id of the newest approval with `code`. If the code is not known, all values of `watch` are
+    /// scanned; a scan that another caller began after this call counts as well.
     pub(super) async fn id_of(
         &self,
         code: &str,
@@ -56,7 +56,7 @@ impl Codes {
     }
 }
 
-/// The newest approval of each code.
+/// Scans for the newest approval of each code.
 async fn look(mut watch: KvWatch<Confirmation>) -> HashMap<String, String> {
     let mut newest: HashMap<String, Confirmation> = HashMap::new();
     loop {

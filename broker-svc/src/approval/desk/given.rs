@@ -1,4 +1,4 @@
-//! Approvals of calls that an agent runs itself: told to the session's ledger, and given out once.
+//! Approvals of calls that an agent runs itself: announced to the session's ledger, and given out once.
 
 use shared::bus::{Outgoing, claim};
 use shared::model::approval::{ApprovalStatus, Confirmation, SessionDecision};
@@ -8,14 +8,14 @@ use shared::wire::subject;
 use super::{Desk, KeepApprovalError, MAX_TRIES};
 use crate::approval::machine::brought;
 
-/// How an agent gives its word for the call, in `AUDIT`.
+/// Name in `AUDIT` of the way by which an agent takes an approved call.
 const GATE: &str = "gate";
 
 impl Desk {
-    /// Tells the session what its turn's agent has asked by itself.
+    /// Notifies the session of a question that its turn's agent has asked by itself.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; whoever finds that the ledger does not know it tells it again.
+    /// Returns [`KeepApprovalError`]; a broker that finds the question missing in the ledger repeats the notice.
     pub async fn announce(&self, asked: &Confirmation) -> Result<(), KeepApprovalError> {
         let Some(asked_in) = asked.request.asked_in.as_deref() else {
             return Ok(());
@@ -34,11 +34,11 @@ impl Desk {
         Ok(())
     }
 
-    /// Gives out the approved call `id` for `attempt`: true where this is the one time, or the same attempt asks again,
-    /// whose answer was lost.
+    /// Gives out the approved call `id` to `attempt`. Returns true if this is the one time, or if the same attempt
+    /// asks again because the response was lost.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; asking again with the same attempt does the rest.
+    /// Returns [`KeepApprovalError`]; asking again with the same attempt completes the missing steps.
     pub async fn give(&self, id: &str, attempt: Option<&str>) -> Result<bool, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
             let Some(before) = self.entry(id).await? else {
@@ -51,7 +51,7 @@ impl Desk {
                 return Ok(is_used && attempt.is_some() && attempt == used_by);
             };
 
-            // KV was put back to a state before the call was given out: whoever has it, nobody is given it again.
+            // KV was restored to a state before the call was given out; the call must not be given out a second time.
             let is_given = self.newest_record(id, before.value.trail.audited).await?.is_used;
             next.trail.used_by = attempt.filter(|_| !is_given).map(str::to_owned);
             let by = next.requested_by.clone();

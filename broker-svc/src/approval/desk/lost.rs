@@ -1,7 +1,7 @@
-//! Approvals whose value is gone from KV, or older than what was known of it: asked again, under the same id.
+//! Asks again, under the same id, for approvals whose value is gone from KV or older than its records.
 //!
-//! Whatever was decided and not taken by the ledger is lost with the value; nothing runs on it. The question stands in
-//! the session's ledger, whole.
+//! A decision that the ledger had not taken is lost with the value, and nothing runs on it. The question is in the
+//! session's ledger, whole.
 
 use shared::bus::Entry;
 use shared::clock::{IdSource as _, SystemIds};
@@ -16,13 +16,13 @@ use crate::broker::Broker;
 use crate::error::RunSessionError;
 use crate::owner::stretch;
 
-/// Stretches of a ledger that are looked through for one question.
+/// Maximum number of stretches of a ledger that are read for one question.
 const MAX_STRETCHES: u32 = 64;
 
-/// The question `approval` as `session`'s ledger has it; none where it does not.
+/// Returns the question `approval` from the ledger of `session`; `None` if the ledger does not have it.
 ///
 /// # Errors
-/// [`RunSessionError`] where the ledger cannot be read.
+/// Returns [`RunSessionError`] if the ledger cannot be read.
 pub async fn asked_for(
     broker: &Broker,
     session: &SessionRef,
@@ -49,7 +49,7 @@ pub async fn asked_for(
     Ok(None)
 }
 
-/// The question `request`, asked again at `now`: nobody has decided it, and its card is another one.
+/// Returns the question `request`, asked again at `now`: it has no votes, and a new card.
 #[must_use]
 pub fn restored(request: ApprovalRequest, now: UnixMillis) -> Confirmation {
     let persona = request.asked_in.as_deref().map(|asked| asked.session.persona.clone());
@@ -66,10 +66,11 @@ pub fn restored(request: ApprovalRequest, now: UnixMillis) -> Confirmation {
 }
 
 impl Desk {
-    /// Asks `standing` again, whose value was put back to an older state: its votes are void, and it has a new card.
+    /// Asks `standing` again after its value was restored to an older state: its votes are void, and it gets a new
+    /// card.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; asking again does the rest.
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub async fn ask_anew(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
         let id = &standing.request.id;
         let Some(before) = self.entry(id).await? else {
@@ -101,10 +102,10 @@ impl Desk {
         self.send(&next, Why::Asked).await
     }
 
-    /// Sends the cards of `standing` again, where it is open; those that were sent before are delivered once.
+    /// Sends the cards of `standing` again if it is open; a card that was sent before is delivered once.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; asking again does the rest.
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub async fn send_again(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
         if standing.status != ApprovalStatus::Pending {
             return Ok(());
@@ -116,18 +117,18 @@ impl Desk {
         Ok(())
     }
 
-    /// Makes sure that the question `standing` is in `AUDIT` and that its cards are sent; those that were sent before are
-    /// delivered once.
+    /// Makes sure that the question `standing` is in `AUDIT` and that its cards are sent; a card that was sent before
+    /// is delivered once.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] if the server cannot be asked; asking again does the rest.
+    /// Returns [`KeepApprovalError`] if the server cannot be reached; asking again completes the missing steps.
     pub async fn tell_asked(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
         self.audit(standing).await?;
         self.send(standing, Why::Asked).await
     }
 
-    /// Notes that the session's ledger has taken what `before` says: from now on it may vanish. False where somebody else
-    /// has written.
+    /// Notes that the session's ledger has taken the state `before`, which may expire from now on. Returns false if
+    /// another process wrote first.
     pub(super) async fn take(&self, before: &Entry<Confirmation>) -> Result<bool, KeepApprovalError> {
         self.audit(&before.value).await?;
         let mut next = before.value.clone();

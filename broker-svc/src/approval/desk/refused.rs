@@ -1,4 +1,4 @@
-//! Words that do not count, as `AUDIT` is told of them: the first ones of each approval.
+//! Refused decisions in `AUDIT`: the first ones of each approval.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,13 +11,13 @@ use shared::wire::topology::streams::AUDIT;
 use super::super::machine::{Refused, Word};
 use super::{Desk, KeepApprovalError, record};
 
-/// Refusals of one approval that `AUDIT` keeps; whoever is told its code could fill it otherwise. Two brokers that refuse at
-/// once may keep some more.
+/// Maximum number of refusals of one approval in `AUDIT`; without it, a person who knows its code could fill the
+/// stream. Two brokers that refuse at once may keep a few more.
 const MAX_REFUSALS: u32 = 16;
-/// Approvals whose refusals are remembered; beyond it they are counted in `AUDIT` anew.
+/// Maximum number of approvals whose refusals are remembered; beyond that they are counted in `AUDIT` again.
 const MAX_KNOWN: usize = 1_024;
 
-/// How many refusals `AUDIT` has, by approval.
+/// Number of refusals in `AUDIT`, by approval id.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<HashMap<String, u32>>);
 
@@ -37,10 +37,11 @@ impl Refusals {
 }
 
 impl Desk {
-    /// Notes that the word of `by` on `standing` does not count, and why: in `AUDIT` while there are few, else in a metric alone.
+    /// Records that the decision of `by` on `standing` does not count, and why: in `AUDIT` for the first ones, after
+    /// that only in a metric.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where `AUDIT` cannot be asked or written.
+    /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read or written.
     pub(super) async fn refuse(
         &self,
         standing: &Confirmation,
@@ -75,7 +76,7 @@ impl Desk {
         Ok(())
     }
 
-    /// How many refusals of the approval `id` are in `AUDIT`, counted up to the bound.
+    /// Returns the number of refusals of the approval `id` in `AUDIT`, counted up to the bound.
     async fn refusals_in_audit(&self, id: &str) -> Result<u32, KeepApprovalError> {
         let subject = subject::approval_audit(id);
         let (mut count, mut from) = (0, 1);

@@ -1,4 +1,4 @@
-//! What `AUDIT` is to say of approvals.
+//! The `AUDIT` records of approvals: reading them, and writing those that are missing.
 
 use shared::bus::{KvWatch, Outgoing, PublishError};
 use shared::model::approval::{ApprovalRecord, ApprovalStatus, Confirmation};
@@ -7,22 +7,22 @@ use shared::wire::topology::streams::AUDIT;
 
 use super::{ASKED, Desk, KeepApprovalError, MAX_TRIES};
 
-/// The newest record that `AUDIT` has of an approval; both 0 where it has none.
+/// The newest record of an approval in `AUDIT`; both numbers are 0 if there is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Recorded {
-    /// Its sequence in `AUDIT`, or that of a refusal behind it.
+    /// Sequence of the record in `AUDIT`, or of a refusal behind it.
     pub(super) sequence: u64,
-    /// The how-manyth change it is.
+    /// Number of the change, counted from the first.
     pub(super) n: u64,
     /// Whether the approved call was begun, by this or an earlier record.
     pub(super) is_used: bool,
 }
 
 impl Desk {
-    /// The newest record of the approval `id` in `AUDIT`, looked for behind the sequence `after`.
+    /// Returns the newest record of the approval `id` in `AUDIT`, searched from behind the sequence `after`.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where `AUDIT` cannot be asked.
+    /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read.
     pub(super) async fn newest_record(&self, id: &str, after: u64) -> Result<Recorded, KeepApprovalError> {
         let subject = subject::approval_audit(id);
         let mut newest = Recorded {
@@ -40,20 +40,22 @@ impl Desk {
         Ok(newest)
     }
 
-    /// Whether `AUDIT` has changes of `standing` that KV does not have: KV was put back to an older state.
+    /// Returns whether `AUDIT` has changes of `standing` that KV does not have, because KV was restored to an older
+    /// state.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where `AUDIT` cannot be asked.
+    /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read.
     pub async fn is_behind_audit(&self, standing: &Confirmation) -> Result<bool, KeepApprovalError> {
         let newest = self.newest_record(&standing.request.id, standing.trail.audited).await?;
         let n = standing.trail.record.as_ref().map_or(0, |record| record.n);
         Ok(newest.n > n)
     }
 
-    /// Whether the approval `id` was used for its call: KV says so or, where that was put back to an older state, `AUDIT`.
+    /// Returns whether the approval `id` was used for its call, according to KV or, if KV was restored to an older
+    /// state, according to `AUDIT`.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where one of them cannot be asked.
+    /// Returns [`KeepApprovalError`] if one of them cannot be read.
     pub async fn was_used(&self, id: &str) -> Result<bool, KeepApprovalError> {
         let standing = self.get(id).await?;
         if standing
@@ -66,22 +68,22 @@ impl Desk {
         Ok(self.newest_record(id, audited).await?.is_used)
     }
 
-    /// The approvals of turns, and every change of them.
+    /// Watches the approvals of turns, and every change of them.
     #[must_use]
     pub fn watch(&self) -> KvWatch<Confirmation> {
         self.values.watch(ASKED)
     }
 
-    /// The id of the newest approval of a turn whose card has the letters `code`. Many who ask at once, and again and again, cost
-    /// one look at the bucket a second.
+    /// Returns the id of the newest approval of a turn whose card has the code `code`. Any number of calls cost at
+    /// most one scan of the bucket a second.
     pub async fn id_of(&self, code: &str) -> Option<String> {
         self.codes.id_of(code, &self.clock, || self.watch()).await
     }
 
-    /// Makes sure that what led to `confirmation`, which may be an old value, is in `AUDIT`.
+    /// Makes sure that the record of `confirmation`, which may be an old value, is in `AUDIT`.
     ///
     /// # Errors
-    /// [`KeepApprovalError`] where that cannot be done now.
+    /// Returns [`KeepApprovalError`] if this cannot be done now.
     pub async fn see_to_audit(&self, confirmation: &Confirmation) -> Result<(), KeepApprovalError> {
         let Some(record) = &confirmation.trail.record else {
             return Ok(());
@@ -90,7 +92,7 @@ impl Desk {
         let last = self.bus.last_on_subject(AUDIT, &subject).await?;
         let known = last.and_then(|stored| stored.decode::<ApprovalRecord>().ok());
 
-        // A refusal, which changes nothing, may be the last; then it is looked for.
+        // The last record may be a refusal, which changes nothing; then the record is searched for.
         if known.is_some_and(|known| known.n >= record.n) {
             return Ok(());
         }
@@ -99,8 +101,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Makes sure that what led to `confirmation` is in `AUDIT`, once; answers its sequence there. Refusals, which change
-    /// nothing, may stand between.
+    /// Makes sure that the record of `confirmation` is in `AUDIT`, once, and returns its sequence there. Refusals,
+    /// which change nothing, may be in between.
     pub(super) async fn audit(&self, confirmation: &Confirmation) -> Result<u64, KeepApprovalError> {
         let Some(record) = &confirmation.trail.record else {
             return Ok(confirmation.trail.audited);
@@ -127,7 +129,8 @@ impl Desk {
             }
 
             if last == expected {
-                // Nothing came behind it, and it is not the last: `AUDIT` was emptied, or put back to an older state.
+                // The expected record is not the last and no record follows it: `AUDIT` was emptied, or restored to
+                // an older state.
                 let newest = self.bus.last_on_subject(AUDIT, &subject).await?;
                 last = newest.map_or(0, |newest| newest.sequence);
             }

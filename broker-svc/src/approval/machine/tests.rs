@@ -36,7 +36,7 @@ pub(crate) fn identities() -> Identities {
     }
 }
 
-/// Asked by Bob, on Telegram, for the owner to decide.
+/// Details of a question that Bob asks on Telegram, for the owner to decide.
 pub(crate) fn asked_in() -> AskedIn {
     AskedIn {
         session: session(),
@@ -360,6 +360,6 @@ fn edited_arguments_must_fit_the_tools_schema() {
     }
 
     assert!(matches!(said(&edited(json!({"amount": 4}))), Outcome::Changed(_)));
-    // What the model wrote was looked at before anybody was asked.
+    // The model's own arguments were checked before a human was asked.
     assert!(matches!(said(&word(true)), Outcome::Changed(_)));
 }

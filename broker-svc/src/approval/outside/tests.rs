@@ -22,7 +22,7 @@ fn call(tool: &str, amount: u64) -> ToolCall {
     }
 }
 
-/// The first question about a payment of 60,000, given to the attempt `a` where it is used.
+/// The first question about a payment of 60,000, used by the attempt `a` if it is used.
 fn newest(status: ApprovalStatus) -> Newest {
     let mut question = confirmation(status);
     if let Some(asked) = &mut question.request.asked_in {
@@ -46,7 +46,7 @@ fn what_is_known_of_a_call_follows_from_its_newest_question() {
     let same = STATUSES.map(|status| said(status, "pay", 60_000, Some("a")));
     assert_eq!(same, ["waits", "open", "denied", "denied", "denied", "open", "given"]);
 
-    // Other arguments are another question; the name of a call that was made is nobody else's.
+    // Other arguments are another question; the id of a call that was made cannot be reused.
     let other = STATUSES.map(|status| said(status, "pay", 50_000, Some("a")));
     assert_eq!(other, ["open", "open", "open", "open", "open", "open", "denied"]);
 

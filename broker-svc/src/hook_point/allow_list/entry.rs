@@ -1,4 +1,4 @@
-//! One entry of the allow-list: what may be run. *Pure.*
+//! One entry of the allow-list: a pattern of commands that may run. *Pure.*
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,31 +6,31 @@ use serde_json::Value;
 use super::programs::{is_harmless, option};
 use super::words::{Piece, Refusal};
 
-/// What stands for any further words at the end of an entry.
+/// Token at the end of an entry that takes any further words.
 const REST: &str = "...";
 
 /// One part of an entry's word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
-    /// This, whose value is known where the command runs.
+    /// This piece, whose value is known at the place where the command runs.
     Is(Piece),
-    /// `?`: any character.
+    /// `?`: any one character.
     One,
     /// `*`: any number of characters.
     Any,
 }
 
-/// What may be run.
+/// A pattern of commands that may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     words: Vec<Vec<Token>>,
     /// Whether any further words may follow.
     rest: bool,
-    /// The operator answers for whatever a wildcard takes.
+    /// Whether the operator is responsible for everything that a wildcard takes.
     is_unsafe: bool,
 }
 
-/// An entry as `hooks.yaml` spells it.
+/// An entry as it is written in `hooks.yaml`.
 #[derive(Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Declared {
@@ -46,7 +46,7 @@ impl Entry {
     /// Reads an entry: a text, or `{command, unsafe}`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the fault of the entry, for people.
     pub(super) fn declared(value: &Value) -> Result<Self, String> {
         match Declared::deserialize(value) {
             Ok(Declared::Plain(command)) => Self::parse(&command, false),
@@ -55,11 +55,11 @@ impl Entry {
         }
     }
 
-    /// Words between blanks; within quotes, and behind a backslash, every character stands for itself, but the variables
-    /// in double quotes.
+    /// Parses words between blanks; within quotes, and behind a backslash, every character is literal, except the
+    /// variables in double quotes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the fault of the entry, for people.
     pub(super) fn parse(text: &str, is_unsafe: bool) -> Result<Self, String> {
         let mut words = tokens(text)?;
         let rest: Vec<Token> = REST.chars().map(|c| Token::Is(Piece::Is(c))).collect();
@@ -89,7 +89,7 @@ impl Entry {
         self.rest || self.words.iter().flatten().any(|token| !matches!(token, Token::Is(_)))
     }
 
-    /// The words before the first one with a wildcard.
+    /// Returns the words before the first one with a wildcard.
     fn literals(&self) -> Vec<String> {
         let plain = self.words.iter().map_while(|word| {
             let letters = word.iter().map(|token| match token {
@@ -102,11 +102,12 @@ impl Entry {
         plain.collect()
     }
 
-    /// Whether it takes the whole of `words`; each is all that one word of the command became, and must be taken by the
-    /// entry's word at its place. `text` says what a variable is.
+    /// Checks that the entry takes the whole of `words`. Each element holds all that one word of the command became,
+    /// and the entry's word at the same index must take every one. `text` returns the value of a variable.
     ///
     /// # Errors
-    /// [`Refusal::NoEntry`] where it does not, [`Refusal::Option`] where only a wildcard would take a bad option.
+    /// Returns [`Refusal::NoEntry`] if it does not, [`Refusal::Option`] if only a wildcard would take a dangerous
+    /// option.
     pub(super) fn take(
         &self,
         words: &[Vec<String>],
@@ -201,7 +202,7 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
     Ok(words)
 }
 
-/// The variable at the beginning of `text`, and what follows it.
+/// Returns the variable at the beginning of `text`, and the rest.
 fn variable(text: &str) -> Option<(Piece, &str)> {
     let known = [
         ("${CLAUDE_PROJECT_DIR}", Piece::Project),
@@ -216,7 +217,7 @@ fn variable(text: &str) -> Option<(Piece, &str)> {
     })
 }
 
-/// One character of a word of an entry whose variables have their values.
+/// One token of an entry's word after its variables have values.
 #[derive(Debug, Clone, Copy)]
 enum Valued {
     Is(char),
@@ -238,10 +239,10 @@ fn valued(word: &[Token], text: &impl Fn(&[Piece]) -> Option<String>) -> Option<
     Some(found)
 }
 
-/// Whether the whole of `word` is what `pattern` says.
+/// Returns whether `pattern` matches the whole of `word`.
 fn fits(pattern: &[Valued], word: &str) -> bool {
     let word: Vec<char> = word.chars().collect();
-    // Which lengths of the word the pattern so far can stand for.
+    // `reached[n]`: whether the pattern so far matches the first n characters.
     let mut reached = vec![false; word.len() + 1];
     reached[0] = true;
 

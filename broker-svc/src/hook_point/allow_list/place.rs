@@ -1,4 +1,4 @@
-//! What a command's words become where it is to run: variables, and the names that file name patterns stand for.
+//! Expansion of a command's words at the place where it runs: variables, and file name patterns.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use shared::process::Secret;
 
 use super::words::{MAX_MATCHES, Piece, Refusal};
 
-/// How a shell matches names: a leading dot is matched by a dot alone.
+/// Options for matching names as a shell does: only a dot matches a leading dot.
 const AS_A_SHELL: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// Where commands run.
+/// The place where commands run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The working directory, absolute: the project.
+    /// Working directory, absolute: the project.
     pub project: PathBuf,
-    /// The home directory of the user that we run as; none = it is not known.
+    /// Home directory of the user that the broker runs as; none = it is not known.
     pub home: Option<PathBuf>,
 }
 
 impl Place {
-    /// Where we run ourselves, and with us every command.
+    /// Returns the place where the broker runs, and with it every command.
     ///
     /// # Errors
-    /// [`Refusal::Nowhere`] if the working directory is gone.
+    /// Returns [`Refusal::Nowhere`] if the working directory is gone.
     pub fn here() -> Result<Self, Refusal> {
         let home = Secret::resolve("env:HOME").ok();
         Ok(Self {
@@ -37,18 +37,18 @@ impl Place {
         })
     }
 
-    /// Returns the words that `word` stands for; one that is no pattern, or that no file matches, is itself.
+    /// Returns the words that `word` expands to; a word that is no pattern, or that no file matches, stays as it is.
     ///
     /// # Errors
-    /// [`Refusal::Expansion`] where a variable has no value here; [`Refusal::Pattern`] and [`Refusal::Matches`] for
-    /// patterns.
+    /// Returns [`Refusal::Expansion`] if a variable has no value here; [`Refusal::Pattern`] and [`Refusal::Matches`]
+    /// for patterns.
     pub(super) fn expand(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
         let is_pattern = word.iter().any(is_wildcard);
         if !is_pattern {
             return Ok(vec![self.text(word)?]);
         }
 
-        // What is made of it would be an option, whatever the files are called.
+        // The names would be options for any file names.
         if word.first() == Some(&Piece::Is('-')) {
             return Err(Refusal::Pattern);
         }
@@ -61,7 +61,7 @@ impl Place {
         Ok(found)
     }
 
-    /// `word` as text: variables have their values, wildcards stand for themselves.
+    /// Returns `word` as text: variables have their values, wildcards stay as they are written.
     pub(super) fn text(&self, word: &[Piece]) -> Result<String, Refusal> {
         let mut text = String::new();
         for piece in word {
@@ -79,7 +79,7 @@ impl Place {
         Ok(text)
     }
 
-    /// The names that the pattern `word` stands for, sorted, spelled as the pattern spells their directories.
+    /// Returns the names that the pattern `word` matches, sorted, with their directories spelled as in the pattern.
     fn matching(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
         let too_many = || Refusal::Matches(self.text(word).unwrap_or_default());
         let mut found = vec![String::new()];
@@ -120,7 +120,7 @@ impl Place {
         Ok(found)
     }
 
-    /// One directory's part of a pattern, in the words of `glob`.
+    /// Translates one directory's part of a pattern to the syntax of `glob`.
     fn pattern(&self, part: &[Piece]) -> Result<Pattern, Refusal> {
         let mut text = String::new();
         for piece in part {
@@ -134,7 +134,7 @@ impl Place {
             }
         }
 
-        // Two stars beside each other mean any depth of directories there, and one star in a shell.
+        // Two stars in a row mean any depth of directories in `glob`, and one star in a shell.
         while text.contains("**") {
             text = text.replace("**", "*");
         }
@@ -143,7 +143,7 @@ impl Place {
     }
 }
 
-/// A name that would be read as an option is spelled so that it is none.
+/// Spells a name that would be read as an option so that it is none.
 fn safe(name: String) -> String {
     if name.starts_with('-') {
         format!("./{name}")
@@ -159,14 +159,14 @@ const fn is_wildcard(piece: &Piece) -> bool {
     }
 }
 
-/// The value of a variable, which must be an absolute path: nothing else is safe as the beginning of a word.
+/// Returns the value of a variable, which must be an absolute path: nothing else is safe as the beginning of a word.
 fn value(path: Option<&Path>) -> Result<&str, Refusal> {
     path.filter(|path| path.is_absolute())
         .and_then(Path::to_str)
         .ok_or(Refusal::Expansion)
 }
 
-/// The names in `directory`; none where it cannot be read.
+/// Returns the names in `directory`; none if it cannot be read.
 fn names(directory: &Path) -> Vec<OsString> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()

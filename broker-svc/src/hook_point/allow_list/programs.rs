@@ -1,10 +1,10 @@
-//! What programs can do with their words: which only read whatever their words are, and with which options some of them
-//! write files or run others after all. *Pure.*
+//! Capabilities of programs: which only read with any arguments, and with which options some of them write files or
+//! run other programs after all. *Pure.*
 //!
-//! Of a program that is not known here nobody can tell what a wildcard gives away: whatever is not listed as harmless is
-//! not.
+//! It is unknown what a wildcard allows for a program that is not listed here: a program that is not listed as
+//! harmless is not harmless.
 
-/// Programs that neither run others nor change anything, whatever their words say, but by the options of [`PROGRAMS`].
+/// Programs that neither run others nor change anything with any arguments, except by the options of [`PROGRAMS`].
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
     // Names and texts of files.
@@ -23,8 +23,8 @@ const HARMLESS: &[&str] = &[
     "shellcheck",
 ];
 
-/// Programs that run other programs, or change files of others, by what their words say: none of them is a script of the
-/// operator's own, wherever it lies.
+/// Programs that run other programs, or change files of others, depending on their arguments: none of them counts as
+/// a script of the operator's own in any directory.
 #[rustfmt::skip]
 const POWERFUL: &[&str] = &[
     // Version control, and builders.
@@ -53,7 +53,7 @@ const POWERFUL: &[&str] = &[
     "tclsh", "wish", "r", "rscript", "julia", "java", "jshell", "groovy", "scala", "kotlin", "clojure", "guile", "racket",
     "sbcl", "ghci", "runghc", "erl", "elixir", "iex", "escript", "octave", "m4", "bc", "dc", "jq", "yq", "gnuplot",
     "ts-node", "tsx", "osascript",
-    // What tests, formats or checks code loads code of the tree.
+    // Programs that test, format or check code load code of the tree.
     "pytest", "tox", "nox", "jest", "vitest", "mocha", "phpunit", "rspec", "eslint", "prettier", "ruff", "black", "isort",
     "mypy", "pylint", "pre-commit",
     // Package managers.
@@ -73,7 +73,7 @@ const POWERFUL: &[&str] = &[
     "magick", "pandoc", "latex", "pdflatex", "tex",
 ];
 
-/// Commands of git that only read; what they can do besides is among its options below.
+/// Subcommands of git that only read; their dangerous options are listed below.
 const READ_ONLY_GIT: &[&str] = &[
     "annotate",
     "blame",
@@ -103,12 +103,12 @@ const READ_ONLY_GIT: &[&str] = &[
     "whatchanged",
 ];
 
-/// A program and its options.
+/// A program and its dangerous options.
 struct Program {
     names: &'static [&'static str],
-    /// Whole words; of those with two hyphens every abbreviation too, and every value.
+    /// Whole options; for those with two hyphens, every abbreviation and every value count too.
     words: &'static [&'static str],
-    /// Letters that may stand in a cluster behind one hyphen.
+    /// Letters of short options, which may be clustered behind one hyphen.
     letters: &'static str,
 }
 
@@ -145,7 +145,7 @@ const PROGRAMS: [Program; 7] = [
         words: &["--pre", "--hostname-bin", "--search-zip"],
         letters: "z",
     },
-    // As it is outside of GNU.
+    // The program's options outside of GNU.
     Program {
         names: &["base64"],
         words: &["--output"],
@@ -163,11 +163,11 @@ const PROGRAMS: [Program; 7] = [
     },
 ];
 
-/// Directories of programs, by their last part: what lies there is no script of the operator's own.
+/// Last components of directories with programs: a file there is no script of the operator's own.
 const OF_PROGRAMS: [&str; 6] = ["bin", "sbin", ".bin", "libexec", "games", "shims"];
 
-/// Whether the program of an entry, whose words before the first wildcard are `literals`, only reads by whatever words a
-/// wildcard takes, or is a script of the operator's own, which answers for its words itself.
+/// Returns whether the program of an entry, whose words before the first wildcard are `literals`, only reads with any
+/// words that a wildcard takes, or is a script of the operator's own, which is responsible for its arguments itself.
 pub(super) fn is_harmless(literals: &[String]) -> bool {
     let Some(name) = literals.first() else {
         return false;
@@ -189,23 +189,23 @@ pub(super) fn is_harmless(literals: &[String]) -> bool {
     reads || is_script || HARMLESS.contains(&file)
 }
 
-/// The first option of `words` that writes files or runs other programs. Each word is with whether the entry names it:
-/// what an operator wrote out is meant.
+/// Returns the first option of `words` that writes files or runs other programs. Each word comes with whether the
+/// entry names it: an option that the operator wrote out is intended.
 pub(super) fn option(words: &[(&str, bool)]) -> Option<String> {
     let ((name, _), arguments) = words.split_first()?;
     let name = base(name);
     let program = PROGRAMS.iter().find(|program| program.names.contains(&name.as_str()))?;
-    // Behind `--` too: where an option before it takes a value, `--` is that value, and what follows is an option.
+    // Words behind `--` count too: if an option before it takes a value, `--` is that value, and an option follows.
     let found = arguments.iter().find(|(word, named)| !named && program.refuses(word));
     found.map(|(word, _)| (*word).to_owned())
 }
 
-/// The name of a program without its directory, its version and its case.
+/// Returns the name of a program without its directory, its version and its case.
 fn base(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or(name).to_lowercase();
     let name = name.strip_suffix(".exe").unwrap_or(&name);
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-    // `7z` and `sqlite3` are names as they are.
+    // The digit belongs to the name, as in `7z` and `sqlite3`.
     if plain.is_empty() || POWERFUL.contains(&name) {
         name.to_owned()
     } else {

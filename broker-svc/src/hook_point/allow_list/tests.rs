@@ -7,7 +7,7 @@ use super::*;
 mod entries;
 mod properties;
 
-/// What an operator might list.
+/// Entries that an operator might list.
 const ENTRIES: [&str; 16] = [
     "ls",
     "git status",
@@ -167,7 +167,7 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
     check("echo '*.txt' no*pe", &["*.txt", "no*pe"]);
     check("wc -l *.txt", &["-l", "./-rf.txt", "a.txt", "b.txt", "c d.txt"]);
 
-    // What is listed by letters takes no other file.
+    // An entry with literal words takes no other file.
     let refusal = list().admit("wc -l cmd/*", &place);
     assert_eq!(refusal, Err(Refusal::NoEntry));
     assert_eq!(list().admit("echo -*", &place), Err(Refusal::Pattern));

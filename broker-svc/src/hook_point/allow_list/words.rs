@@ -1,100 +1,100 @@
-//! One command line as its words, or why it is more than one plain command. *Pure.*
+//! Reads one command line as its words, or returns why it is more than one plain command. *Pure.*
 //!
 //! No shell reads a command again: the words that are matched against the list are the words that are executed.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Longest command line, bytes.
+/// Maximum length of a command line, bytes.
 const MAX_COMMAND_BYTES: usize = 16 * 1_024;
 
-/// Words that mean something to a shell where a command's name stands.
+/// Words that have a meaning for a shell in place of a command's name.
 const RESERVED: [&str; 33] = [
     "!", "[[", "]]", "alias", "builtin", "case", "command", "coproc", "do", "done", "elif", "else", "esac", "eval",
     "exec", "fi", "for", "function", "if", "in", "select", "set", "shopt", "source", "then", "time", "trap", "unalias",
     "until", "while", ".", "enable", "export",
 ];
 
-/// Why a command is not run.
+/// Reason for which a command is not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nothing is there, or only redirects.
+    /// The command is empty, or consists of redirects only.
     #[error("there is no command")]
     Empty,
-    /// It is too long.
+    /// The command line is too long.
     #[error("the command exceeds {MAX_COMMAND_BYTES} bytes")]
     TooLong,
-    /// `|`, `||`, `&&`, `;`, `&`.
+    /// A control operator: `|`, `||`, `&&`, `;`, `&`.
     #[error("`{0}` combines several commands; put them into a script and list the script")]
     Operator(&'static str),
     /// A line break outside of quotes, or one that is escaped.
     #[error("line break outside of quotes")]
     LineBreak,
-    /// A control character.
+    /// A control character, by its code point.
     #[error("control character U+{0:04X}")]
     Control(u32),
-    /// `$( )`, backticks, `<( )`, `>( )`.
+    /// A substitution: `$( )`, backticks, `<( )`, `>( )`.
     #[error("command substitution is not allowed")]
     Substitution,
-    /// `$name`, `${ }`, `$'…'`, `~user`; or a variable that has no absolute path as its value here.
+    /// An expansion: `$name`, `${ }`, `$'…'`, `~user`; or a variable whose value here is no absolute path.
     #[error("only $CLAUDE_PROJECT_DIR, ${{CLAUDE_PROJECT_DIR}}, $HOME and a leading ~ are expanded")]
     Expansion,
-    /// `( )`.
+    /// A subshell in parentheses: `( )`.
     #[error("subshells are not allowed")]
     Subshell,
-    /// `{a,b}`.
+    /// A brace expansion: `{a,b}`.
     #[error("brace outside of quotes")]
     Brace,
     /// A file name pattern that could become an option, or a program.
     #[error("file name pattern as the program or in an option")]
     Pattern,
-    /// A file name pattern that stands for too many files, or for names that are no UTF-8.
+    /// A file name pattern that matches too many files, or names that are not UTF-8.
     #[error("the file name pattern `{0}` matches more than {MAX_MATCHES} names, or a name that is not UTF-8")]
     Matches(String),
-    /// The working directory is gone.
+    /// The working directory does not exist any more.
     #[error("failed to read the working directory")]
     Nowhere,
-    /// `#`.
+    /// A comment that begins with `#`.
     #[error("comments are not allowed")]
     Comment,
     /// A redirect to a file.
     #[error("only the redirects `>/dev/null`, `2>/dev/null` and `2>&1` are allowed")]
     Redirect,
-    /// A word behind a redirect.
+    /// A word that follows a redirect.
     #[error("redirects must be at the end")]
     Behind,
-    /// A quote without its end.
+    /// A quote that is not closed.
     #[error("unbalanced quotes")]
     Quotes,
-    /// `NAME=value command`.
+    /// A variable assignment before the command: `NAME=value command`.
     #[error("variable assignments before the command are not allowed")]
     Assignment,
-    /// A word of the shell's own where the command stands.
+    /// A reserved word of the shell in place of the command.
     #[error("`{0}` is a shell keyword or builtin")]
     Reserved(String),
-    /// No entry takes it whole.
+    /// No entry takes the whole command.
     #[error("no entry of the allow-list matches the command")]
     NoEntry,
-    /// With this option the program writes a file or runs another, and only a wildcard takes it.
+    /// The program writes a file or runs another with this option, and only a wildcard takes it.
     #[error("option `{0}` can write files or run programs; the entry must name it")]
     Option(String),
 }
 
-/// Most names that one file name pattern stands for.
+/// Maximum number of names that one file name pattern may match.
 pub(super) const MAX_MATCHES: usize = 1_000;
 
 /// One part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// This character.
+    /// This literal character.
     Is(char),
     /// `*` of a file name pattern.
     Any,
-    /// `?` of one.
+    /// `?` of a file name pattern.
     One,
-    /// `[…]` of one, with its brackets.
+    /// `[…]` of a file name pattern, with its brackets.
     Class(String),
-    /// A `[` that nothing closes: itself here, and a pattern perhaps in another shell.
+    /// A `[` that is never closed: literal here, and perhaps a pattern in another shell.
     Bracket,
     /// The project's directory, which is the broker's working directory.
     Project,
@@ -102,24 +102,24 @@ pub(super) enum Piece {
     Home,
 }
 
-/// What happens to what a command says.
+/// Destination of a command's standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Errors {
-    /// Standard error is heard by itself.
+    /// Standard error is captured by itself.
     #[default]
     Apart,
-    /// It goes where standard output goes.
+    /// Standard error goes to the destination of standard output.
     WithOutput,
-    /// Nobody hears it.
+    /// Standard error is discarded.
     Nowhere,
 }
 
 /// The redirects of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Redirects {
-    /// Whether nobody hears standard output.
+    /// Whether standard output is discarded.
     pub silent: bool,
-    /// Where standard error goes.
+    /// Destination of standard error.
     pub errors: Errors,
 }
 
@@ -134,19 +134,19 @@ struct Reader<'a> {
     chars: Peekable<Chars<'a>>,
     words: Vec<Vec<Piece>>,
     word: Option<Vec<Piece>>,
-    /// The word at hand, where it is digits without quotes: the number of a descriptor, where a redirect follows.
+    /// The current word, if it is only digits without quotes: the number of a descriptor if a redirect follows.
     digits: Option<String>,
     redirects: Redirects,
-    /// A redirect was read.
+    /// Whether a redirect was read.
     redirected: bool,
-    /// A word stands behind it.
+    /// Whether a word follows a redirect.
     behind: bool,
 }
 
 /// Reads `command` as one plain command.
 ///
 /// # Errors
-/// [`Refusal`] says what makes it more, or something that cannot be checked.
+/// Returns [`Refusal`] with the part that makes it more than one command, or that cannot be checked.
 pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(Refusal::TooLong);
@@ -179,7 +179,7 @@ pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     })
 }
 
-/// Whether `word` can be the name of a program.
+/// Checks that `word` can be the name of a program.
 fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
     let mut name = String::new();
     for piece in word {
@@ -220,7 +220,7 @@ impl Reader<'_> {
             '&' => return Err(self.operator("&", "&&")),
             ';' => return Err(Refusal::Operator(";")),
             '(' | ')' => return Err(Refusal::Subshell),
-            // `{}` is no list of words; `find` and `xargs` read it.
+            // `{}` is no brace expansion; `find` and `xargs` read it.
             '{' if self.chars.next_if_eq(&'}').is_some() => self.push(['{', '}'].map(Piece::Is)),
             '{' | '}' => return Err(Refusal::Brace),
             '#' if self.word.is_none() => return Err(Refusal::Comment),
@@ -242,7 +242,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A character that means nothing to a shell.
+    /// Adds a character that has no meaning for a shell.
     fn plain(&mut self, c: char) {
         let digits = match self.digits.take() {
             Some(digits) if c.is_ascii_digit() => Some(digits),
@@ -269,7 +269,7 @@ impl Reader<'_> {
         Refusal::Operator(if doubled { two } else { one })
     }
 
-    /// A character that stands for itself.
+    /// Adds a literal character.
     fn quoted(&mut self, c: char) -> Result<(), Refusal> {
         if c.is_control() && !matches!(c, '\n' | '\t') {
             return Err(Refusal::Control(u32::from(c)));
@@ -314,7 +314,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind a `$`: one of the variables that are expanded.
+    /// Reads the rest of an expansion after `$`: one of the variables that are expanded.
     fn expansion(&mut self) -> Result<(), Refusal> {
         if self.chars.peek() == Some(&'(') {
             return Err(Refusal::Substitution);
@@ -339,13 +339,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Behind a `[`: the whole class, or the bracket itself where nothing closes it within the word.
+    /// Reads the rest after `[`: the whole class, or the bracket itself if it is not closed within the word.
     fn class(&mut self) -> Piece {
         let mut class = String::from("[");
         let mut ahead = self.chars.clone();
         while let Some(c) = ahead.next() {
             match c {
-                // A bracket right behind the beginning is one of the class.
+                // A closing bracket at the very beginning belongs to the class.
                 ']' if !matches!(class.as_str(), "[" | "[!" | "[^") => {
                     class.push(c);
                     self.chars = ahead;
@@ -393,7 +393,7 @@ impl Reader<'_> {
             (true, true, "1") => self.redirects.errors = Errors::WithOutput,
             (true, false, "/dev/null") => self.redirects.errors = Errors::Nowhere,
             (false, false, "/dev/null") => {
-                // What joined the output before stays with what the output was then: with its listener.
+                // If standard error joined standard output before, it keeps the former destination: it is captured.
                 self.redirects.silent = true;
             }
             _ => return Err(Refusal::Redirect),

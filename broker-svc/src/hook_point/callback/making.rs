@@ -1,7 +1,7 @@
-//! A call that an agent is about to make itself: its gates, and the humans whom they want asked.
+//! A call that an agent is about to make itself: its gates, and the humans that they ask.
 //!
-//! What becomes of a question is decided in KV alone, so any broker goes on where another died. The session's ledger is
-//! told of it by a message, as of every decision; where that was lost, the agent's next question sends it again.
+//! The state of a question is decided in KV alone, so any broker continues if another died. The session's ledger gets
+//! a message about the question, as about every decision; if that was lost, the agent's next request sends it again.
 
 use serde_json::Value;
 use shared::model::approval::{ApprovalStatus, Ask, Confirmation};
@@ -21,15 +21,15 @@ use crate::turn::Turn;
 use crate::turn::arguments::args_hash;
 use crate::turn::journal::Running;
 
-/// Questions about an agent's own calls that one turn may have asked.
+/// Maximum number of questions about an agent's own calls in one turn.
 const MAX_ASKED: usize = 64;
-/// How often a call is judged anew because its question was changed meanwhile.
+/// Maximum number of times a call is judged because its question changed meanwhile.
 const MAX_ROUNDS: u32 = 8;
 
-/// What a call that its gates let through runs with, how they want humans asked, and what they say to the model.
+/// A call that its gates let through: its arguments, how humans must be asked, and the texts for the model.
 type Through = (Value, Option<Ask>, Vec<String>);
 
-/// See the module.
+/// The check of one call of an agent; see the module.
 pub(super) struct Making<'a> {
     pub(super) broker: &'a Broker,
     pub(super) session: &'a SessionRef,
@@ -42,10 +42,10 @@ pub(super) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// What the agent is told.
+    /// Returns the decision for the agent.
     ///
     /// # Errors
-    /// [`KeepApprovalError`]; asking again does the rest.
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub(super) async fn decided(&self) -> Result<Answer, KeepApprovalError> {
         for _ in 0..MAX_ROUNDS {
             let newest = self.newest().await?;
@@ -72,7 +72,7 @@ impl Making<'_> {
                 Settled::Run => return Ok(allow(arguments, context)),
                 Settled::Denied(reason) => return Ok(Answer::Deny { reason }),
                 Settled::Use if self.give(question).await? => return Ok(allow(arguments, context)),
-                // Somebody was faster.
+                // Another process changed the question first: judge again.
                 Settled::Use => {}
                 Settled::Ask { ask, number } => {
                     if let Some(answer) = self.ask(question, number, arguments, &ask).await? {
@@ -89,7 +89,7 @@ impl Making<'_> {
         id_of(self.running.began_at, self.running.turn, &self.call.call, number)
     }
 
-    /// The newest question about the call.
+    /// Returns the newest question about the call.
     async fn newest(&self) -> Result<Option<Newest>, KeepApprovalError> {
         let written = args_hash(&self.call.arguments);
         let mut newest = None;
@@ -102,7 +102,7 @@ impl Making<'_> {
         Ok(newest)
     }
 
-    /// The agent goes on waiting; none where the time to decide is over.
+    /// Returns the answer that makes the agent wait; `None` if the time to decide is over.
     async fn waits(&self, question: Option<&Confirmation>) -> Result<Option<Answer>, KeepApprovalError> {
         let Some(question) = question else { return Ok(None) };
         if self.broker.clock.now() >= question.request.expires_at {
@@ -111,7 +111,7 @@ impl Making<'_> {
         }
 
         if !self.running.has_asked(&question.request.id) {
-            // Whoever asked may have died before anybody was told.
+            // The broker that asked may have died before it sent any notice.
             self.broker.desk().ask(question).await?;
             self.broker.desk().announce(question).await?;
         }
@@ -126,11 +126,11 @@ impl Making<'_> {
         }
     }
 
-    /// What the gates make of the call's arguments, which an approver may have edited, and how they want humans asked; or
-    /// why it must not run.
+    /// Runs the gates on the call's arguments, which an approver may have edited. Returns what they let through, or
+    /// why the call must not run.
     async fn gate(&self, newest: Option<&Newest>) -> Result<Result<Through, String>, KeepApprovalError> {
         let approved = newest.filter(|newest| newest.question.status == ApprovalStatus::Approved);
-        // Each time that the gates see the call, their records are others.
+        // Each time that the gates see the call, their records must have other ids.
         let visit = newest.map_or(0, |newest| 2 * newest.number + 1) + usize::from(approved.is_some());
         let (moment, reminded) = (&self.moment, self.moment.reminded.clone());
 
@@ -168,7 +168,8 @@ impl Making<'_> {
         Ok(Ok((arguments, ask, texts(&ran))))
     }
 
-    /// Asks humans, as the question `number` about the call; none where somebody has asked otherwise meanwhile.
+    /// Asks humans, as the question `number` about the call; `None` if another process has asked something else
+    /// meanwhile.
     async fn ask(
         &self,
         before: Option<&Confirmation>,

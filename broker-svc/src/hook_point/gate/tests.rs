@@ -5,7 +5,7 @@ use shared::model::approval::Scope;
 use super::super::declared::{Layer, declared};
 use super::*;
 
-/// A hook of the kind that the test answers for.
+/// Returns a hook of a kind whose outcomes the test supplies.
 fn hook(name: &str, more: &Value) -> Arc<Hook> {
     let mut map = Map::new();
     map.insert("name".to_owned(), json!(name));
@@ -41,7 +41,8 @@ fn asks(scope: Scope) -> Result<HookOutcome, RunHookError> {
     })
 }
 
-/// Runs the chain of `hooks`, for which `say` answers by name and arguments; who was asked, in order, and the end.
+/// Runs the chain of `hooks`, with `say` as their outcomes; returns the hooks that were asked, in order, and the
+/// result.
 fn run(hooks: Vec<Arc<Hook>>, say: impl Fn(&str, &Value) -> Result<HookOutcome, RunHookError>) -> (Vec<String>, Gated) {
     let context = HookContext {
         tool_name: "pay".to_owned(),
@@ -177,7 +178,7 @@ fn humans_are_asked_last_of_the_final_arguments_and_all_whom_any_gate_wants() {
     let of = vec![quorum(), Scope::Initiator];
     assert_eq!((ask.scope, arguments), (Scope::All { of }, json!({"n": 2})));
 
-    // Who denies after somebody asked denies.
+    // A denial after another hook's ask denies.
     let (_, gated) = run(hooks(), |name, _| match name {
         "a" => asks(Scope::Owner),
         _ => Ok(HookOutcome::denied("no")),
@@ -199,7 +200,7 @@ fn a_hook_runs_only_where_its_tools_and_conditions_say_so() {
     };
     assert_eq!(run(vec![other.clone(), big.clone()], deny).1, runs_with(1));
 
-    // It looks at the arguments as rewritten so far, and once more where they change behind it.
+    // The hook sees the arguments as rewritten so far, and once more if they change after it.
     assert_eq!(
         run(vec![other.clone(), plain("raise"), big.clone()], deny).1,
         denied("no")

@@ -1,4 +1,4 @@
-//! The machine against somebody who only keeps books: whatever comes, each message ends exactly once.
+//! Tests the machine against simple bookkeeping: with any input, each message ends exactly once.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{NOW, arrived};
 use crate::sample::pending;
 use crate::session::*;
 
-/// What became of each message, told by somebody who only keeps books.
+/// Ends of all messages, as simple bookkeeping records them.
 #[derive(Default)]
 struct Books {
     running: Option<Vec<u64>>,
@@ -42,7 +42,7 @@ impl Books {
     }
 }
 
-/// What may happen: a batch arrives (sequence, event, mode), the model is asked, the turn ends, time passes.
+/// A possible event: a batch arrives (sequence, event, mode), the model is asked, the turn ends, time passes.
 #[derive(Debug, Clone)]
 enum Event {
     Arrive(Vec<(u64, u64, QueueMode)>),
@@ -69,8 +69,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Whatever comes, in whatever order and however often: every message ends exactly once, as a turn or part of one,
-    /// as steered, or dropped with a reason; no turn begins while another runs; nothing stays behind.
+    /// For any input in any order, and any number of copies: every message ends exactly once, as a turn or part of
+    /// one, as steered, or dropped with a reason; no turn begins while another runs; nothing stays behind.
     #[test]
     fn nothing_is_lost_and_nothing_runs_beside(events in events(), cap in 1_u32..6) {
         let policy = Policy {
@@ -125,7 +125,7 @@ proptest! {
         prop_assert_eq!(machine.lowest_open(&[]), None);
     }
 
-    /// One conversation's dispatches, which come in event order, run in event order however the looks cut them.
+    /// Dispatches of one conversation, which come in event order, run in event order for any split into looks.
     #[test]
     fn order_is_kept(cuts in prop::collection::vec(1_usize..5, 1..10)) {
         let policy = Policy {

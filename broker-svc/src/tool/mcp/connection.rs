@@ -20,10 +20,10 @@ use crate::child::{Group, Handed, Tethered, keep};
 use crate::tool::credentials::References;
 use crate::walls;
 
-/// What a server's program keeps of our environment.
+/// Environment variables that a server's program inherits.
 const KEPT: [&str; 3] = ["PATH", "HOME", "TMPDIR"];
 
-/// How long a server may take to list its tools anew.
+/// Time in which a server must list its changed tools.
 const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// An open connection; the program ends with it.
@@ -33,14 +33,14 @@ pub(super) struct Connection {
     tools: Mutex<Arc<Vec<Tool>>>,
     ear: Ear,
     running: RunningService<RoleClient, Ear>,
-    /// It ends with this, and with it whatever it started.
+    /// The server's program, which is ended when this is dropped, with all processes that it started.
     _program: Option<(Child, Group)>,
 }
 
-/// What a server says of its own accord.
+/// Receiver of the server's notifications.
 #[derive(Debug, Clone, Default)]
 struct Ear {
-    /// Its tools are others than those that it has listed.
+    /// Whether the server's tools have changed since it listed them.
     changed: Arc<AtomicBool>,
 }
 
@@ -52,13 +52,13 @@ impl ClientHandler for Ear {
 }
 
 impl Connection {
-    /// The server's tools as it has listed them last.
+    /// Returns the server's tools as last listed.
     pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
         Arc::clone(&self.tools.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks for the tools anew, where the server has said that they are others. Where it does not answer, those that are
-    /// known stand until it is asked again.
+    /// Lists the tools again if the server has said that they changed. If it does not respond, the known tools remain
+    /// until the next try.
     pub(super) async fn keep_up(&self, server: &str) {
         if !self.ear.changed.swap(false, Ordering::SeqCst) {
             return;
@@ -84,10 +84,10 @@ impl Connection {
     }
 }
 
-/// Starts or reaches the server `name`, and asks for its tools.
+/// Starts or connects to the server `name`, and lists its tools.
 ///
 /// # Errors
-/// What went wrong, without any secret.
+/// Returns the error as text, without any secret.
 pub(super) async fn connect(name: &str, declared: &McpServer, known: &References) -> Result<Connection, String> {
     let ear = Ear::default();
     let (running, program) = if declared.url.is_empty() {
@@ -119,7 +119,7 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
     })
 }
 
-/// A value of the declaration, with the secret in the place of its name.
+/// Returns a value of the declaration, with a credential's name replaced by the secret.
 fn revealed(value: &str, known: &References) -> Result<String, String> {
     let Some(name) = credential(value) else {
         return Ok(value.to_owned());

@@ -1,4 +1,4 @@
-//! How `personas.yaml` declares an MCP server. *Pure.*
+//! Declaration of an MCP server in `personas.yaml`. *Pure.*
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::tool::credentials::References;
 
-/// What stands before the name of a credential in `env` and `headers`.
+/// Prefix of a credential's name in `env` and `headers`.
 const CREDENTIAL: &str = "credential:";
 
 /// An MCP server: a program (`command`) or an address (`url`).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpServer {
-    /// The program, spoken to over its standard input and output.
+    /// Program that is spoken to over its standard input and output.
     pub command: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
-    /// Its environment beside `PATH` and `HOME`: values, or `credential:NAME`.
+    /// Environment of the program beside `PATH` and `HOME`: values, or `credential:NAME`.
     pub env: BTreeMap<String, String>,
-    /// The address, spoken to by streamable HTTP.
+    /// Address that is spoken to by streamable HTTP.
     pub url: String,
     /// Headers of every request: values, or `credential:NAME`.
     pub headers: BTreeMap<String, String>,
-    /// Tools (globs, in the server's own names) that may be run again after a crash.
+    /// Globs of the tools, in the server's own names, that may be run again after a crash.
     pub idempotent: Vec<String>,
 }
 
 impl McpServer {
-    /// Names of the credentials that it is given.
+    /// Returns the names of the credentials that the server is given.
     #[must_use]
     pub fn credentials(&self) -> Vec<String> {
         let values = self.env.values().chain(self.headers.values());
@@ -37,12 +37,12 @@ impl McpServer {
     }
 }
 
-/// The credential that `value` names, where it names one.
+/// Returns the credential that `value` names, if it names one.
 pub(super) fn credential(value: &str) -> Option<&str> {
     value.strip_prefix(CREDENTIAL)
 }
 
-/// What is wrong with the declaration of `server`: the key within it, and what is expected.
+/// Returns the fault of the declaration of `server`: the key within it, and the value that is expected.
 #[must_use]
 pub fn fault(server: &McpServer, known: &References) -> Option<(&'static str, String)> {
     match (server.command.is_empty(), server.url.is_empty()) {

@@ -1,4 +1,4 @@
-//! What humans are asked in a running turn, and what they have answered. *Pure.*
+//! Approvals that are asked for in a running turn, and their decisions. *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,41 +14,41 @@ use crate::turn::used::Stamp;
 /// An approval that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Awaited {
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// When it lapses.
+    /// Time at which the approval lapses.
     pub expires_at: UnixMillis,
 }
 
-/// A human's word that was asked for in a running turn.
+/// An approval that was asked for in a running turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// The call that it is about.
+    /// Id of the call that it is about.
     pub call: String,
-    /// Hash of the arguments that were asked for.
+    /// Hash of the arguments that were asked about.
     pub arguments_hash: String,
-    /// Where it stands.
+    /// Status of the approval according to the ledger.
     pub status: ApprovalStatus,
-    /// The arguments as the approver edited them.
+    /// Arguments as the approver edited them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edited: Option<Value>,
-    /// Who decided.
+    /// Name of the person who decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
-    /// What they wrote.
+    /// Note that the approver wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
-    /// How it was asked for.
+    /// Scope and times of the question.
     pub ask: Ask,
-    /// The agent runs the call itself and has asked by itself: KV decides what becomes of the approval.
+    /// Whether the agent runs the call itself and has asked by itself: then KV decides about the approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
 }
 
 impl Asked {
-    /// Whether nothing has become of it yet: nobody has decided, or where KV decides, the call may be given out still.
+    /// Returns whether the approval is open: it is not decided or, if KV decides, the call may still be given out.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         match self.status {
@@ -63,34 +63,35 @@ impl Asked {
     }
 }
 
-/// Where a call stands with the humans.
+/// State of a call's approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Nobody was asked.
+    /// No approval was asked for.
     None,
-    /// Somebody was, and has not answered.
+    /// An approval was asked for, and is not decided.
     Pending,
     /// Exactly these arguments are approved.
     Approved,
-    /// The approval was used, and the ledger does not have the call's beginning: whether it ran is unknown.
+    /// The approval was used, and the ledger does not have the call's beginning: it is unknown whether the call ran.
     Used,
-    /// Somebody said no.
+    /// The call was denied.
     Rejected {
-        /// Who.
+        /// Name of the person who denied it.
         by: String,
-        /// What they wrote.
+        /// Note that the person wrote.
         response: Option<String>,
     },
-    /// Nobody answered in time.
+    /// The approval expired without a decision.
     Expired,
     /// The question was withdrawn.
     Cancelled,
-    /// Other arguments were approved, or asked for.
+    /// Other arguments were approved, or asked about.
     Superseded,
 }
 
-/// Where the call `call` of `running` stands, whose final arguments have the hash `arguments_hash`, and of which its
-/// gates want humans asked as `ask` says: an approver who edits arguments may lead to ones that others must approve.
+/// Returns the approval state of the call `call` of `running`. `arguments_hash` is the hash of its final arguments,
+/// and `ask` is how its gates want humans asked: an approver's edited arguments may be ones that other persons must
+/// approve.
 #[must_use]
 pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&Ask>) -> Standing {
     let Some(asked) = running.last_asked(call) else {
@@ -119,19 +120,20 @@ pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&
 }
 
 impl Running {
-    /// What a human was last asked about `call`.
+    /// Returns the last approval that was asked for `call`.
     #[must_use]
     pub fn last_asked(&self, call: &str) -> Option<&Asked> {
         self.asked.iter().rev().find(|asked| asked.call == call)
     }
 
-    /// How often a human was asked about `call`.
+    /// Returns the number of approvals that were asked for `call`.
     #[must_use]
     pub fn times_asked(&self, call: &str) -> usize {
         self.asked.iter().filter(|asked| asked.call == call).count()
     }
 
-    /// The arguments with which the gates of `call` begin: as an approver edited them last, or as the model wrote them.
+    /// Returns the arguments with which the gates of `call` begin: as last edited by an approver, or as the model
+    /// wrote them.
     #[must_use]
     pub fn arguments_of(&self, call: &ToolCall) -> Value {
         let edited = self.asked.iter().rev().filter(|asked| asked.call == call.call);
@@ -139,7 +141,7 @@ impl Running {
         edited.unwrap_or(&call.arguments).clone()
     }
 
-    /// Begins to wait, or ends it, at `now`.
+    /// Begins or ends the wait for an approval, at `now`.
     fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: Stamp) {
         match awaits {
             Some(_) => self.used.suspend(now),
@@ -148,20 +150,20 @@ impl Running {
         self.awaits = awaits;
     }
 
-    /// Whether the ledger has the question `approval`.
+    /// Returns whether the ledger has the question `approval`.
     #[must_use]
     pub fn has_asked(&self, approval: &str) -> bool {
         self.asked.iter().any(|asked| asked.approval == approval)
     }
 
-    /// Whether the ledger has the question `approval`, and nobody's answer to it.
+    /// Returns whether the ledger has the question `approval` without a decision.
     #[must_use]
     pub fn is_open(&self, approval: &str) -> bool {
         let open = |asked: &Asked| asked.approval == approval && asked.status == ApprovalStatus::Pending;
         self.asked.iter().any(open)
     }
 
-    /// Whether the question `approval` was asked by the agent itself.
+    /// Returns whether the agent itself asked the question `approval`.
     #[must_use]
     pub fn is_outside(&self, approval: &str) -> bool {
         self.asked
@@ -169,7 +171,8 @@ impl Running {
             .any(|asked| asked.approval == approval && asked.outside)
     }
 
-    /// Takes in that a human was asked, at `now`. What an agent asks by itself its turn waits for once that is said again.
+    /// Records a question at `now`. The turn waits for a question that its agent asks by itself only once it is
+    /// recorded a second time.
     pub(super) fn ask(&mut self, request: &ApprovalRequest, now: Stamp) {
         let awaited = Awaited {
             approval: request.id.clone(),
@@ -207,7 +210,7 @@ impl Running {
         });
     }
 
-    /// Takes in how a question ended, at `now`.
+    /// Records the decision of a question, at `now`.
     pub(super) fn decide(&mut self, decision: &ApprovalDecision, now: Stamp) {
         if self
             .awaits

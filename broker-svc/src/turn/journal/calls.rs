@@ -1,4 +1,4 @@
-//! The tool calls of a running turn: which were begun, how they ended, who has seen it. *Pure.*
+//! The tool calls of a running turn: whether they were begun, how they ended, and whether hooks have seen it. *Pure.*
 
 use serde_json::Value;
 use shared::model::ledger::{ToolCall, ToolOutcome};
@@ -6,7 +6,7 @@ use shared::model::ledger::{ToolCall, ToolOutcome};
 use super::{Passage, Running};
 
 impl Running {
-    /// What is known of the call `call`; the outer none = it was not begun.
+    /// Returns the outcome of the call `call`, if it is known; the outer `None` means that the call was not begun.
     #[must_use]
     pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
         self.passages.iter().rev().find_map(|passage| match passage {
@@ -17,14 +17,14 @@ impl Running {
         })
     }
 
-    /// Whether the call `call` was begun, however it ended.
+    /// Returns whether the call `call` was begun, with any end.
     #[must_use]
     pub fn was_begun(&self, call: &str) -> bool {
         let begun = |passage: &Passage| matches!(passage, Passage::Called { call: id, begun: true, .. } if id == call);
         self.passages.iter().any(begun)
     }
 
-    /// What the call `call` was begun with, where that is not what the model asked for.
+    /// Returns the arguments with which the call `call` was begun, if they differ from the model's.
     #[must_use]
     pub fn begun_with(&self, call: &str) -> Option<&Value> {
         self.passages.iter().rev().find_map(|passage| match passage {
@@ -37,7 +37,8 @@ impl Running {
         })
     }
 
-    /// The call that has ended and whose end the hooks behind it have not seen: with what it ran with, and how it ended.
+    /// Returns the ended call that the hooks after it have not seen, with the arguments that it ran with, and its
+    /// outcome.
     #[must_use]
     pub fn unseen(&self) -> Option<(ToolCall, &ToolOutcome)> {
         let (_, _, calls) = self.answered()?;
@@ -66,7 +67,7 @@ impl Running {
         })
     }
 
-    /// Names of the tools that were begun, in order.
+    /// Returns the names of the tools that were begun, in order.
     #[must_use]
     pub fn begun_calls(&self) -> Vec<String> {
         let calls = self.passages.iter().filter_map(|passage| match passage {
@@ -77,7 +78,7 @@ impl Running {
         calls.flatten().filter(ran).map(|call| call.name.clone()).collect()
     }
 
-    /// Tool calls that failed in a row, the newest among them.
+    /// Returns the number of failed tool calls in a row, the newest among them.
     #[must_use]
     pub fn failures(&self) -> u32 {
         let ended = self.passages.iter().rev().filter_map(|passage| match passage {
@@ -91,7 +92,7 @@ impl Running {
         u32::try_from(ended.take_while(failed).count()).unwrap_or(u32::MAX)
     }
 
-    /// Takes in how the call `id` ended.
+    /// Records how the call `id` ended.
     pub(super) fn finished(&mut self, id: &str, ended: &ToolOutcome, is_unseen: bool) {
         let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
             Passage::Called {

@@ -1,10 +1,10 @@
-//! The conversation that a running turn makes. *Pure.*
+//! The conversation of a running turn. *Pure.*
 
 use super::{Passage, Running};
 use crate::agent::port::Line;
 
 impl Running {
-    /// The turn's own conversation so far. A call whose end nobody knows is not in it.
+    /// Returns the turn's own conversation so far, without calls whose outcome is unknown.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let named = |id: &str| {
@@ -42,7 +42,7 @@ impl Running {
         };
 
         let mut lines = Vec::new();
-        // Results stand right behind their calls: what hooks put in meanwhile comes after the last of them.
+        // Results must follow their calls directly: texts that hooks added meanwhile come after the last result.
         let (mut open, mut held) = (0_usize, Vec::new());
         for passage in &self.passages {
             let Some(line) = line(passage) else { continue };

@@ -18,7 +18,7 @@ fn call() -> ToolCall {
     }
 }
 
-/// A turn whose model wants to pay, and what was written behind that, each at its time.
+/// Returns a turn whose model wants to pay, with the entries after that, each at its time.
 fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
     let mut fold = Fold {
         at: BEGAN,

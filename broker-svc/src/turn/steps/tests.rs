@@ -194,7 +194,7 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
         "{lines:?}"
     );
 
-    // An answer that came before it does not end the turn.
+    // An answer before the steering message does not end the turn.
     check(vec![answered(1, &[]), steered()], false, &Step::Ask { step: 2 });
 }
 

@@ -1,8 +1,8 @@
-//! Why a message of a session does not become a turn. *Pure.*
+//! Reasons why a message of a session does not become a turn. *Pure.*
 
 use serde::{Deserialize, Serialize};
 
-/// Why a message in `DISPATCHES` is consumed without a turn of its own.
+/// Reason why a message in `DISPATCHES` is consumed without a turn of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
@@ -12,7 +12,7 @@ pub enum DropReason {
     Superseded,
     /// The session was aborted.
     Aborted,
-    /// Its sender withdrew it.
+    /// The sender withdrew the message.
     Withdrawn,
     /// The queue was full; a line about it goes into the context of the next turn.
     OverflowSummarized,
@@ -28,15 +28,16 @@ pub enum DropReason {
     OrderInDoubt,
     /// The ledger consumed it before, which the cursor could not tell. One entry names the last of several.
     HandledBefore,
-    /// It cannot be decoded, or is addressed to another session; `detail` says which. It is also a dead letter.
+    /// The message cannot be decoded, or is addressed to another session; `detail` says which. It is also a dead
+    /// letter.
     Unreadable,
-    /// It answered the question of an approval.
+    /// The message answered the question of an approval.
     ApprovalAnswered,
-    /// It says how an approval ended that no turn waits for.
+    /// The message reports the end of an approval that no turn waits for.
     ApprovalNotAwaited,
-    /// It names an approval of which KV says nothing new.
+    /// The message names an approval whose state in KV is unchanged.
     ApprovalUnchanged,
-    /// It says that an agent asked for an approval.
+    /// The message reports that an agent asked for an approval.
     ApprovalAsked,
 }
 
@@ -64,7 +65,7 @@ impl DropReason {
         }
     }
 
-    /// Returns the reason as people read it: its name, followed by `detail` if there is one.
+    /// Returns the reason for people: its name, followed by `detail` if there is one.
     #[must_use]
     pub fn describe(self, detail: Option<&str>) -> String {
         match detail {
@@ -73,7 +74,7 @@ impl DropReason {
         }
     }
 
-    /// Returns whether the next turn is told what the dropped message said.
+    /// Returns whether the next turn reads a note about the dropped message.
     #[must_use]
     pub const fn leaves_a_note(self) -> bool {
         match self {

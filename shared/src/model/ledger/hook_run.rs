@@ -1,4 +1,4 @@
-//! What the ledger says of hooks inside a turn, and of those that run after it. *Pure.*
+//! Ledger types for hooks inside a turn, and for hooks that run after it. *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,26 +7,26 @@ use ulid::Ulid;
 use super::{ToolCall, ToolOutcome};
 use crate::model::session::SessionRef;
 
-/// How one run of a hook inside a turn ended.
+/// Outcome of one run of a hook inside a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookRunOutcome {
-    /// Its effect on the turn.
+    /// Effect of the run on the turn.
     pub result: HookRunResult,
-    /// Why it denied or failed, or an error that it reported.
+    /// Reason for a denial or failure, or an error that the hook reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its own account of what it did outside of the turn.
+    /// Effects outside of the turn, as the hook describes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub side_effects: Vec<String>,
 }
 
-/// The effect of one hook run on the turn.
+/// Effect of one hook run on the turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookRunResult {
-    /// Nothing changed.
+    /// The hook changed nothing.
     Allowed,
-    /// What was about to happen must not.
+    /// The next step must not happen.
     Denied,
     /// A human must decide.
     Asks,
@@ -40,7 +40,7 @@ pub enum HookRunResult {
     Failed,
 }
 
-/// How a turn ended, as its post-turn hooks are told.
+/// Ending of a turn, for its post-turn hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnEnding {
@@ -50,21 +50,21 @@ pub enum TurnEnding {
     Failed,
     /// A limit of the turn was reached.
     Limit,
-    /// The turn was cancelled.
+    /// The turn was canceled.
     Interrupted,
 }
 
 /// A finished turn, as its post-turn hooks need it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FinishedTurn {
-    /// The turn's id.
+    /// Id of the turn.
     pub turn: Ulid,
-    /// How it ended.
+    /// Ending of the turn.
     pub ended: TurnEnding,
     /// Sessions that the turn worked for, whose hooks run as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub works_for: Vec<SessionRef>,
-    /// Who asked for the turn, and where.
+    /// Author and origin of the turn's messages.
     #[serde(default, skip_serializing_if = "TurnDescription::is_empty")]
     pub description: TurnDescription,
     /// A call of the turn whose outcome the hooks after tool calls have not seen.
@@ -72,17 +72,17 @@ pub struct FinishedTurn {
     pub unseen: Option<UnseenCall>,
 }
 
-/// Who asked for a turn, and where: what hooks are told at every point of it.
+/// Author and origin of a turn's messages, which hooks get at every point of it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct TurnDescription {
-    /// Who wrote the newest message that the turn answers.
+    /// Author of the newest message that the turn answers.
     pub user: String,
     /// Event, channel, prompt and further users, by key.
     pub metadata: Map<String, Value>,
 }
 
 impl TurnDescription {
-    /// Returns whether nothing is known.
+    /// Returns whether the description is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.user.is_empty() && self.metadata.is_empty()
@@ -94,6 +94,6 @@ impl TurnDescription {
 pub struct UnseenCall {
     /// The call, with the arguments that it ran with.
     pub call: ToolCall,
-    /// How it ended.
+    /// Outcome of the call.
     pub outcome: ToolOutcome,
 }

@@ -1,4 +1,4 @@
-//! What may be listed, and what a listed wildcard takes.
+//! Tests of the entries that may be listed, and of what a listed wildcard takes.
 
 use shared::testing::fixture_text;
 
@@ -23,7 +23,7 @@ fn a_wildcard_takes_no_option_that_writes_or_runs() {
         refused(command, &Refusal::Option(option.to_owned()));
     }
 
-    // What an operator wrote out is meant.
+    // An option that the operator wrote out is intended.
     let list = AllowList::of(["sort -o sorted *", "rg --pre cat *"]).expect("entries");
     assert!(list.admit("sort -o sorted a", &place()).is_ok());
     assert!(list.admit("rg --pre cat x", &place()).is_ok());
@@ -58,7 +58,7 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
         "sh -c *",
         "sqlite3 ...",
         "LESS ...",
-        // Nobody has said of them what they do with their words.
+        // It is unknown what these programs do with their arguments.
         "my-tool ...",
         "date ...",
         "ack ...",
@@ -100,7 +100,7 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
         "xmllint ...",
         "exiftool ...",
         "pdftotext ...",
-        // Where programs lie, a path names no script of the operator's own.
+        // In a directory of programs, a path names no script of the operator's own.
         "/usr/bin/my-tool ...",
         "/opt/x/libexec/tool ...",
         "node_modules/.bin/my-lint ...",
@@ -187,8 +187,8 @@ fn no_entry_lets_a_command_run_another_or_write() {
     }
 }
 
-/// Commands of other people's cheat sheets, drawn by lot (`tests/data/draw-harmless-commands`), each listed as it is written.
-/// What is refused of them, an operator has to write otherwise.
+/// Commands of other people's cheat sheets, drawn by lot (`tests/data/draw-harmless-commands`), each listed as it is
+/// written. An operator has to write the refused ones in another way.
 #[test]
 fn of_two_hundred_harmless_commands_at_most_two_are_refused() {
     let text = include_str!("../../../../tests/data/harmless-commands.txt");
@@ -214,7 +214,7 @@ fn of_two_hundred_harmless_commands_at_most_two_are_refused() {
     assert!(refused.len() <= 2, "{refused:#?}");
 }
 
-/// The pairs that got past an earlier list: each entry is a fault, or refuses its command.
+/// The pairs that passed an earlier list: each entry is a fault, or refuses its command.
 #[test]
 fn no_pair_that_ever_got_past_does_so() {
     let Some(text) = fixture_text("repro/edges/optbypass.tsv") else {
@@ -231,7 +231,7 @@ fn no_pair_that_ever_got_past_does_so() {
         let admitted = AllowList::of([entry]).map(|list| list.admit(command, &place()));
         assert!(!matches!(admitted, Ok(Ok(_))), "{entry}: {command}: {admitted:?}");
 
-        // What an operator answers for is theirs to give away: the command itself is one that can be read.
+        // The operator is responsible for an unsafe entry: the command must only be readable.
         let declared = json!({"m": [{"command": entry, "unsafe": true}]});
         let modes = serde_json::from_value(declared).expect("modes");
         let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! What passes, read by a real shell's parser, and run beside a real shell.
+//! Commands that pass, read by a real shell's parser, and run beside a real shell.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -6,8 +6,8 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// Every command that a real shell parser finds in `command`, as its words; and whether there is anything else that a
-/// shell would act upon.
+/// Returns every command that a real shell parser finds in `command`, as its words, and everything else that a shell
+/// would act on.
 fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
     let mut parser = tree_sitter::Parser::new();
     parser
@@ -35,7 +35,7 @@ fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
             | "<"
             | ">>"
             | ">&" => {}
-            // What is expanded before it is matched.
+            // Variables that are expanded before matching are allowed.
             "simple_expansion" | "expansion" if is_expanded(&text(node)) => continue,
             "command" => {
                 let mut cursor = node.walk();
@@ -62,7 +62,7 @@ fn parsed(command: &str) -> (Vec<Vec<String>>, Vec<String>) {
     (commands, others)
 }
 
-/// Pieces that commands are put together from: words that are listed, and everything that a shell acts upon.
+/// Pieces that commands are made of: listed words, and everything that a shell acts on.
 fn piece() -> impl Strategy<Value = String> {
     let listed = prop::sample::select(vec![
         "ls",
@@ -156,7 +156,7 @@ fn is_expanded(text: &str) -> bool {
     ["$HOME", "$CLAUDE_PROJECT_DIR", "${CLAUDE_PROJECT_DIR}"].contains(&text)
 }
 
-/// The words of `command` as a program gets them at a place without files.
+/// Returns the words of `command` as a program gets them at a place without files.
 fn unquoted(command: &str) -> Vec<String> {
     let written = written(command).expect("a command that passed");
     let words = written
@@ -166,13 +166,14 @@ fn unquoted(command: &str) -> Vec<String> {
     words.flatten().collect()
 }
 
-/// Whether `command` passes; whatever a shell would find in it then is inside the list.
+/// Returns whether `command` passes; fails if a shell would find anything in it that is outside the list.
 fn passes_and_is_inside(command: &str) -> Result<bool, TestCaseError> {
     let Ok(admitted) = list().admit(command, &place()) else {
         return Ok(false);
     };
 
-    // The parser loses a blank behind a backslash at the beginning of a word; a real shell reads those below.
+    // The parser loses a blank behind a backslash at the beginning of a word; the tests with a real shell cover
+    // those.
     if command.contains("\\ ") || command.contains("\\\t") {
         return Ok(false);
     }
@@ -190,8 +191,8 @@ fn passes_and_is_inside(command: &str) -> Result<bool, TestCaseError> {
     Ok(true)
 }
 
-/// Commands as agents write them: what is listed, words of their own, redirects that may be, and now and then a piece that
-/// a shell acts upon.
+/// Commands as agents write them: listed words, words of their own, allowed redirects, and now and then a piece that
+/// a shell acts on.
 fn likely() -> impl Strategy<Value = String> {
     let begins = prop::sample::select(vec![
         "ls",
@@ -264,7 +265,7 @@ fn what_passes_of_likely_commands_is_inside_the_list_and_it_is_not_little() {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 4_000,
-        // The same commands each time: what is found once is found always.
+        // A fixed seed gives the same commands each time, so that a failure is reproducible.
         rng_seed: proptest::test_runner::RngSeed::Fixed(6),
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -282,7 +283,7 @@ proptest! {
     }
 }
 
-/// What one program was given, as it wrote it down; none = it was not started, or more than once.
+/// Returns the arguments that one program recorded; `None` if it was not started, or more than once.
 fn recorded(directory: &std::path::Path, run: &mut std::process::Command) -> Option<Vec<String>> {
     let record = directory.join("record");
     let _ = std::fs::remove_file(&record);
