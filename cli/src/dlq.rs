@@ -133,6 +133,7 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
 /// drop the old message id, so the message gets a new one, which no other message can take beforehand.
 async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
     let payload = payload_of(stored.sequence, letter)?;
+    // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
     let kept = letter
         .headers

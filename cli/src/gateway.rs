@@ -40,7 +40,7 @@ impl Gateway {
     /// configured.
     ///
     /// # Errors
-    /// Fails if there is no token; the error says where it was looked for.
+    /// Fails if there is no token; the error names the places that were searched.
     pub fn find(common: &Common, url: Option<&str>, token_file: Option<&Path>) -> Result<Self> {
         let document = document(common);
         let adapter: Value = document

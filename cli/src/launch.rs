@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// A running Nexus.
+/// The processes of a running Nexus.
 #[derive(Debug)]
 pub struct Stack {
     /// Servers of the stack.

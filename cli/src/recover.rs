@@ -119,6 +119,7 @@ async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) ->
 /// Publishes `held` again: a dispatch under an id that is derived from its own, so that its session treats it as a new
 /// one; a delivery unchanged, because the deliverer reads the stored decision.
 async fn publish(bus: &Bus, held: &Held) -> Result<()> {
+    // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
     let kept = held
         .headers
@@ -138,6 +139,7 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
             let target = was.target.clone();
             let again = Outgoing::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
             bus.publish(again).await?;
+            // Without a claim no broker would read the session's subject.
             claim::publish(bus, &target, &Carrier::default()).await?;
         }
     }

@@ -126,6 +126,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     }
 
     let unfinished = data.join(format!("{STORE}.restoring"));
+    // A killed restore has left an incomplete store.
     if unfinished.exists() {
         std::fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
     }
@@ -135,6 +136,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     server.stop().await;
 
     if is_taken {
+        // The former store is only moved, so that the operator can put it back.
         let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
         std::fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
         if !source.is_quiet {

@@ -45,6 +45,7 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
 
     let begun_at = SystemClock.now();
     let copied = copy_all(common, &bus, &names, &options.directory).await?;
+    // Checked after the last copy, so that a write during any of the copies is found.
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }

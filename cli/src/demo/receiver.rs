@@ -17,7 +17,7 @@ use crate::complain;
 /// Largest number of requests that may wait to be shown.
 const BACKLOG: usize = 16;
 
-/// A running receiver.
+/// A web server that receives the demo's deliveries.
 #[derive(Debug)]
 pub struct Receiver {
     address: std::net::SocketAddr,

@@ -61,6 +61,7 @@ impl Hold {
                 Err(TryLockError::WouldBlock) => {}
             }
 
+            // A live holder is an error at once; the processes of a dead one end soon and are waited for.
             let shown = data.display();
             if let Some(holder) = holder(&data) {
                 bail!(

@@ -18,7 +18,7 @@ use super::{Plan, READY_DEADLINE, spawner, users};
 /// server's time otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
 const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "768MiB")];
 
-/// One server process.
+/// One process of the NATS server.
 #[derive(Debug)]
 pub struct Nats {
     programs: Programs,

@@ -22,7 +22,7 @@ const OWN_SETTINGS: [&str; 4] = [
     "NEXUS__NATS__CREDENTIALS",
 ];
 
-/// A running replica.
+/// One running replica of a service.
 #[derive(Debug)]
 pub struct Running {
     /// Name of its service.

@@ -173,7 +173,7 @@ pub struct Item {
     /// Thread of the message; `None` for the conversation without a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// `visitor` or `system`.
+    /// Side that wrote the message: `visitor` or `system`.
     pub from: &'static str,
     /// Text of the message.
     pub text: String,
