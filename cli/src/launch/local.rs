@@ -4,7 +4,7 @@
 const LOCAL_CHAT: &str = "NEXUS__HOOKS__LOCAL_CHAT";
 
 /// Returns the variable for the services' environment by which the chat page has the owner's session while no address
-/// of the owner is configured. Returns `None` if `config` has the server reachable under other names or addresses than
+/// of the owner is configured. Returns `None` if `config` makes the page reachable under other names or addresses than
 /// this machine's, or if it sets the value itself.
 #[must_use]
 pub fn chat(config: &str) -> Option<(String, String)> {
