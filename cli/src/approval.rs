@@ -1,4 +1,4 @@
-//! `nexus approval`: what waits for a human's word, and the word.
+//! `nexus approval`: lists pending approvals and decides them.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::args::{ApprovalAction, Common, Speaker};
 use crate::output::{brief, bus, json, plain, table};
 use crate::say;
 
-/// How long an answer is awaited.
+/// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The channel of whoever sits at a terminal of the installation.
+/// Channel of the person at a terminal of the installation.
 const CLI: &str = "cli";
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if no broker answers, or it refuses.
+/// Fails if no broker answers, or if the broker refuses.
 pub async fn execute(common: &Common, action: ApprovalAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {

@@ -1,4 +1,4 @@
-//! `nexus backup` and `nexus restore`: every stream and bucket as the server's own snapshots, in an order that loses
+//! `nexus backup` and `nexus restore`: every stream and bucket as the server's own snapshot, in an order that loses
 //! nothing while work goes on.
 
 mod held;
@@ -18,10 +18,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that are hashed at once.
+/// Number of bytes that are hashed at once.
 const BUFFER: usize = 256 * 1024;
 
-/// SHA-256 of the file at `path`, in hexadecimal, and its size in bytes.
+/// Returns the SHA-256 of the file at `path`, in hexadecimal, and its size in bytes.
 fn checksum(path: &Path) -> Result<(String, u64)> {
     let mut file = std::fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
     let (mut hash, mut bytes, mut buffer) = (Sha256::new(), 0_u64, vec![0; BUFFER]);
@@ -37,7 +37,7 @@ fn checksum(path: &Path) -> Result<(String, u64)> {
     }
 }
 
-/// `at` as a date and time in UTC.
+/// Returns `at` as a date and time in UTC.
 fn shown_time(at: shared::model::time::UnixMillis) -> String {
     jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.0.to_string(), |time| time.to_string())
 }

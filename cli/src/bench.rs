@@ -1,7 +1,7 @@
-//! `nexus bench`: what this machine does, beside what raw JetStream does in the same run.
+//! `nexus bench`: measures this machine, beside what raw JetStream does in the same run.
 //!
-//! End to end means all five processes and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
-//! each, one fires, the echo agent answers, channel `nats` delivers, and the answer is seen by a plain subscriber.
+//! End to end means all five services and NATS: events go in over HTTP (`/v1/events`), ten deterministic hooks see
+//! each, one fires, the echo agent answers, channel `nats` delivers, and a plain subscriber receives the answer.
 
 mod bindings;
 mod cpu;
@@ -29,7 +29,7 @@ use report::{Latency, Report};
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if something does not start, or an answer is missing at the end.
+/// Fails if a process does not start, or if an answer is missing at the end.
 pub async fn execute(common: &Common, options: BenchOptions) -> Result<()> {
     match &options.part {
         Some(BenchPart::Hooks(options)) => return hooks::execute(common, options).await,
@@ -104,7 +104,7 @@ async fn run(options: &BenchOptions, durability: &str) -> Result<Report> {
     Ok(Report::new(options, durability, &measured, &flood, raw, hooks))
 }
 
-/// The `share`th part of ascending `sorted`, e.g. 0.99; 0 where it is empty.
+/// Returns the value below which `share` (e.g. 0.99) of the ascending `sorted` lie; 0 if it is empty.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted

@@ -1,4 +1,4 @@
-//! `nexus breaker list|reset`: hooks that keep failing, and letting them run again.
+//! `nexus breaker list|reset`: lists hooks that keep failing, and lets them run again.
 
 use anyhow::{Result, bail};
 use shared::breaker::{Breaker, Circuit, key_of};
@@ -12,7 +12,7 @@ use crate::say;
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the hook has no breaker that could be reset, or the server cannot be asked.
+/// Fails if the hook has no open breaker, or if the server cannot be asked.
 pub async fn execute(common: &Common, action: BreakerAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -63,10 +63,11 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Closes the breaker of `hook`, also where replicas write it at the same moment; answers what it was. Every replica
-/// hears of it at once.
+/// Closes the breaker of `hook`, even if replicas write it at the same moment. Returns its former value. Every replica
+/// learns of the change at once.
 ///
 /// # Errors
+/// Fails if the breaker is closed already, or if the server cannot be asked.
 /// Fails if it is at rest already, or the server cannot be asked.
 pub async fn reset(bus: &Bus, hook: &str) -> Result<Breaker> {
     let kv: Kv<Breaker> = bus.kv(BREAKERS);

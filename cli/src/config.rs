@@ -14,7 +14,7 @@ use crate::{complain, say};
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if something is wrong with the configuration.
+/// Fails if the configuration has a fault.
 pub fn execute(common: &Common, action: ConfigAction) -> Result<()> {
     match action {
         ConfigAction::Check => check(common),
@@ -70,7 +70,7 @@ fn ask_service(name: &str, flag: &str, source: &str) -> Result<Output> {
     command.output().with_context(|| format!("run {}", program.display()))
 }
 
-/// The warnings in what `{name} --check` prints: settings that are sound and weaker than they should be.
+/// Returns the warnings in the output of `{name} --check`: settings that are valid but weaker than they should be.
 fn warnings_in(answer: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     text.lines()
@@ -78,7 +78,7 @@ fn warnings_in(answer: &Output) -> Vec<String> {
         .collect()
 }
 
-/// The faults in what `{name} --check` prints: exit code 2 and a line a fault.
+/// Returns the faults in the output of `{name} --check`: exit code 2 and one line per fault.
 fn faults_in(name: &str, answer: &Output) -> Vec<String> {
     if answer.status.success() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! `nexus demo`: one signed webhook and one chat message on their whole way, with times.
+//! `nexus demo`: follows one signed webhook and one chat message from end to end, with times.
 
 pub mod receiver;
 pub mod senders;
@@ -23,18 +23,18 @@ use crate::trace::{await_complete, print};
 
 use receiver::Receiver;
 
-/// The demo's secrets: everything stays on this machine and ends with it.
+/// Secrets of the demo: everything stays on this machine and ends with the command.
 const GITHUB_SECRET: &str = "the demo's webhook secret";
 const CHANNEL_SECRET: &str = "whsec_bmV4dXMgZGVtbyBjaGFubmVsIHNlY3JldCAwMDA=";
-/// How often it is looked whether the hooks are active.
+/// Interval at which it is checked whether the hooks are active.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long one chain may take.
+/// Longest time that one chain may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if something does not start, or a chain does not come to its end.
+/// Fails if a process does not start, or if a chain does not complete.
 pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     let directory = tempfile::Builder::new()
         .prefix("nexus-demo-")
@@ -63,7 +63,7 @@ pub async fn execute(common: &Common, options: DemoOptions) -> Result<()> {
     outcome
 }
 
-/// Hooks, accounts and the rest of `nexus.toml`, which is answered.
+/// Writes the hooks and accounts into `directory`, and returns the rest of `nexus.toml`.
 fn write_files(directory: &Path, receiver: &str) -> Result<String> {
     let hooks = directory.join("hooks");
     std::fs::create_dir_all(&hooks).context("make the hooks directory")?;
@@ -119,7 +119,7 @@ async fn show(common: &Common, stack: &Stack, receiver: &mut Receiver) -> Result
     Ok(())
 }
 
-/// Waits until every hook is active: one that needs a channel waits until delivery-svc has named its accounts.
+/// Waits until every hook is active. A hook that needs a channel waits until delivery-svc has named its accounts.
 async fn await_hooks(bus: &Bus) -> Result<()> {
     let wait = async {
         loop {

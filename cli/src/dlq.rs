@@ -1,4 +1,4 @@
-//! `nexus dlq list|show|redrive`: messages that were given up.
+//! `nexus dlq list|show|redrive`: dead letters.
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Outgoing, Stored};
@@ -15,7 +15,7 @@ use crate::{complain, say};
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if there is no such letter, or it cannot be published.
+/// Fails if there is no such dead letter, or if its message cannot be published.
 pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -28,7 +28,7 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
             let mut left = 0_usize;
             let found = letters(&bus, None).await?;
 
-            // What is held waits for `nexus recover`.
+            // Held messages are left to `nexus recover`.
             for found in found.into_iter().filter(|(_, letter)| letter.service != HELD_LETTER) {
                 if let Err(error) = redrive(&bus, &found).await {
                     complain!("{error:#}");
@@ -103,7 +103,7 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
         return json(&letter);
     }
 
-    // What is in a letter may be a stranger's.
+    // The contents of a dead letter may be a stranger's text.
     say!(
         "service   {}\nreason    {}",
         plain(&letter.service),
@@ -129,10 +129,11 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Publishes the message again where it first came in. Its old deduplication id would be swallowed by the window, so
-/// it gets one of its own, which nobody can take beforehand; then the letter goes.
+/// Publishes the message again to its original subject, then deletes the dead letter. The deduplication window would
+/// drop the old message id, so the message gets a new one, which no other message can take beforehand.
 async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
     let payload = payload_of(stored.sequence, letter)?;
+    // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
     let kept = letter
         .headers
@@ -155,7 +156,7 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
     Ok(())
 }
 
-/// What letter `number` holds, where it can be published again at all.
+/// Returns the payload of dead letter `number`, if it can be published again at all.
 fn payload_of(number: u64, letter: &DeadLetter) -> Result<Vec<u8>> {
     if letter.service == HELD_LETTER {
         bail!("letter {number} is of a message that is held: `nexus recover list`, then redo or skip");

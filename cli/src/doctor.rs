@@ -1,7 +1,7 @@
-//! `nexus doctor`: checks that everything needed is here, and that what runs keeps its promises.
+//! `nexus doctor`: checks that everything needed is present, and that the running system keeps its promises.
 //!
-//! `CHECKS` is the list: a check is a name and a function that looks at what `Surroundings` holds and says what it
-//! found. To add one is to add an entry.
+//! `CHECKS` is the list: a check is a name and a function that reads `Surroundings` and returns its findings. A new
+//! check is a new entry.
 
 mod local;
 mod model;
@@ -23,31 +23,31 @@ use crate::args::{Common, DoctorOptions};
 use crate::output::{document, json, nats_config, plain};
 use crate::say;
 
-/// How long a server may take to answer.
+/// Longest time that a server may take to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long all replicas together may take to answer.
+/// Longest time that all replicas together may take to answer.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a check may take. The longest of them waits 15 s for a model's provider.
+/// Longest time that a check may take. The slowest check waits 15 s for a model's provider.
 const CHECK_WITHIN: Duration = Duration::from_secs(20);
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Level {
-    /// As it should be.
+    /// Everything is as it should be.
     Ok,
-    /// It works, and somebody should know.
+    /// The system works, but the operator should know this.
     Warning,
     /// Something is broken or lost.
     Fault,
 }
 
-/// What a check found.
+/// Result of one check about one thing.
 #[derive(Debug, serde::Serialize)]
 struct Finding {
     what: String,
-    /// Whether it is no fault.
+    /// Whether the finding is not a fault.
     ok: bool,
     level: Level,
     detail: String,
@@ -75,32 +75,34 @@ impl Finding {
         Self::new(what, Level::Fault, detail)
     }
 
-    /// What cannot be told, and why: nobody may take it for sound.
+    /// Returns a finding about a state that could not be read, with the reason; it is a fault, so that it is never
+    /// mistaken for a sound state.
     fn unknown(what: impl Into<String>, why: impl std::fmt::Display) -> Self {
         Self::new(what, Level::Fault, format!("not known: {why}"))
     }
 
-    /// Sound if `is_sound`, else a fault.
+    /// Returns a finding that is sound if `is_sound`, else a fault.
     fn judged(what: impl Into<String>, is_sound: bool, detail: impl Into<String>) -> Self {
         Self::new(what, if is_sound { Level::Ok } else { Level::Fault }, detail)
     }
 }
 
-/// What checks look at.
+/// Everything that checks read.
 struct Surroundings {
     options: DoctorOptions,
     document: Document,
     nats: Result<NatsConfig, String>,
-    /// The connection, or why there is none.
+    /// Connection to the bus, or the reason why there is none.
     bus: Result<Bus, String>,
-    /// What the replicas answered, or why nobody was asked.
+    /// Answers of the replicas, or the reason why none was asked.
     heard: Result<Heard, String>,
 }
 
-/// A check.
+/// Function of one check.
 type Check = for<'a> fn(&'a Surroundings) -> LocalBoxFuture<'a, Vec<Finding>>;
 
-/// Every check, in the order in which it is shown. One that needs the bus says nothing without it: `server` has said why.
+/// All checks, in the order in which they are shown. A check that needs the bus returns nothing without it: `server`
+/// has reported the reason.
 const CHECKS: [(&str, Check); 17] = [
     ("programs", local::programs),
     ("disk", local::disk),
@@ -124,7 +126,7 @@ const CHECKS: [(&str, Check); 17] = [
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if something is not as it should be.
+/// Fails if a check finds a fault.
 pub async fn execute(common: &Common, options: DoctorOptions) -> Result<()> {
     let surroundings = look_around(common, options).await;
     let mut findings = Vec::new();

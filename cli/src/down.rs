@@ -1,4 +1,4 @@
-//! `nexus down`: stops what `nexus up` runs, and what one that was killed has left.
+//! `nexus down`: stops a running `nexus up`, and the processes that a killed one has left.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::launch::hold::{holder, remains};
 use crate::launch::process::{ProcessName, Signal, send};
 use crate::say;
 
-/// How long stopping may take: the services' drain and the server's end.
+/// Longest time that stopping may take: the services' drain and the server's end.
 const DEADLINE: Duration = Duration::from_secs(40);
-/// How long what was left may take after SIGTERM, and then after SIGKILL.
+/// Longest time for processes that were left to end after SIGTERM, and then again after SIGKILL.
 const REMAINS_DEADLINE: Duration = Duration::from_secs(12);
-/// How often it is checked whether a process has ended.
+/// Interval at which it is checked whether a process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if nothing runs there, or if it does not end.
+/// Fails if no process runs there, or if one does not end.
 pub async fn execute(options: &DownOptions) -> Result<()> {
     let data = options.data.as_path();
     let Ok(data) = data.canonicalize() else {
@@ -58,7 +58,7 @@ pub async fn execute(options: &DownOptions) -> Result<()> {
     Ok(())
 }
 
-/// Ends what was left in `data`; returns what that was.
+/// Ends the processes that were left in `data`, and returns them.
 async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
     let left = remains(data);
     for signal in [Signal::TERM, Signal::KILL] {
@@ -74,7 +74,7 @@ async fn end_remains(data: &Path) -> Result<Vec<ProcessName>> {
     bail!("processes {} do not end", pids(&stuck));
 }
 
-/// Waits until all of `processes` have ended, at most `deadline`; returns whether they have.
+/// Waits until all of `processes` have ended, at most `deadline`. Returns whether they have.
 async fn ended(processes: &[ProcessName], deadline: Duration) -> bool {
     let begun = SystemClock.monotonic();
     while processes.iter().any(ProcessName::is_running) {

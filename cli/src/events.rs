@@ -1,4 +1,4 @@
-//! `nexus events`: what happened, from the read model.
+//! `nexus events`: events from the read model.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::args::{Common, EventsAction, SearchOptions};
 use crate::output::{brief, bus, json, plain, table};
 use crate::say;
 
-/// How long one answer may take.
+/// Longest time that one answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Characters of a text that a table shows.
+/// Number of characters of a text that a table shows.
 const SHOWN: usize = 80;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if nobody answers, or the event is not known.
+/// Fails if no replica answers, or if the event is not known.
 pub async fn execute(common: &Common, action: EventsAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -86,7 +86,7 @@ async fn ask<T: serde::de::DeserializeOwned>(bus: &Bus, service: &str, question:
         .context("the read model is served by hook-svc: does one run?")
 }
 
-/// `90s`, `15m`, `2h`, `7d` before `now`, or Unix milliseconds.
+/// Parses a time: `90s`, `15m`, `2h`, `7d` before `now`, or Unix milliseconds.
 fn instant(text: &str, now: UnixMillis) -> Result<UnixMillis> {
     if let Ok(millis) = text.parse() {
         return Ok(UnixMillis(millis));

@@ -1,4 +1,4 @@
-//! Where adapter-svc is and what this machine's token is, for commands that post events as any other source does.
+//! Finds adapter-svc's address and this machine's token, for commands that post events as any other source does.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use crate::args::Common;
 use crate::launch::token;
 use crate::output::document;
 
-/// The default data directory of `nexus up`.
+/// Default data directory of `nexus up`.
 const DATA: &str = ".nexus";
-/// Where adapter-svc listens by default.
+/// Address at which adapter-svc listens by default.
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
-/// An adapter and how to post to it.
+/// Address of an adapter, with the token for posting to it.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     url: String,
@@ -24,7 +24,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// The gateway at `url` with `token`.
+    /// Returns the gateway at `url` with `token`.
     ///
     /// # Errors
     /// Fails if no HTTP client can be made.
@@ -36,10 +36,11 @@ impl Gateway {
         })
     }
 
-    /// The gateway that `url` and `token_file` name; without them that of a running `nexus up`, or as configured.
+    /// Returns the gateway that `url` and `token_file` name; without them, that of a running `nexus up`, or as
+    /// configured.
     ///
     /// # Errors
-    /// Fails if there is no token, with where it was looked for.
+    /// Fails if there is no token; the error names the places that were searched.
     pub fn find(common: &Common, url: Option<&str>, token_file: Option<&Path>) -> Result<Self> {
         let document = document(common);
         let adapter: Value = document
@@ -81,10 +82,10 @@ impl Gateway {
         Self::new(&url, token::read(&path)?)
     }
 
-    /// Posts `body` (JSON: an event or a list of them); returns the ids under which they are stored.
+    /// Posts `body` (JSON: an event or a list of events). Returns the ids under which the events are stored.
     ///
     /// # Errors
-    /// Fails if the gateway cannot be reached or refuses the events, with what it says.
+    /// Fails if the gateway cannot be reached or refuses the events; the error has its answer.
     pub async fn post(&self, body: Vec<u8>) -> Result<Vec<String>> {
         let url = format!("{}/v1/events", self.url);
         let answer = self
@@ -109,7 +110,7 @@ impl Gateway {
     }
 }
 
-/// The address of an adapter that is announced in `directory` and runs.
+/// Returns the address of a running adapter that is announced in `directory`.
 fn announced(directory: &Path) -> Option<String> {
     let entries = std::fs::read_dir(directory).ok()?;
     let mut found: Vec<PathBuf> = entries
@@ -125,7 +126,7 @@ fn announced(directory: &Path) -> Option<String> {
     found.iter().find_map(|path| {
         let text = std::fs::read(path).ok()?;
         let said: Value = serde_json::from_slice(&text).ok()?;
-        // Whoever has the id of a gateway that was killed is not told this machine's token.
+        // A process that has the id of a gateway that was killed must not receive this machine's token.
         let process = ProcessName::parse(said["process"].as_str()?)?;
         Some(said["gateway"].as_str()?.to_owned()).filter(|_| process.is_running())
     })
@@ -151,7 +152,7 @@ mod tests {
         let (pid, rest) = own.split_once(' ').expect("id, start, boot");
         let (started, boot) = rest.split_once(' ').expect("start, boot");
 
-        // The id of one that was killed, which another process has got since.
+        // The id of a killed gateway, which another process has got since.
         write("adapter-svc-a.json", &format!("{pid} {started}1 {boot}"), "127.0.0.1:1");
         write("hook-svc-h.json", &own, "127.0.0.1:2");
         assert_eq!(announced(directory.path()), None);

@@ -1,4 +1,5 @@
-//! `nexus hook`: writing, testing, replaying and switching hooks. Everything that changes anything is asked of hook-svc.
+//! `nexus hook`: writing, testing, replaying and enabling hooks. hook-svc makes every change; the commands only request
+//! it.
 
 mod backtest;
 mod host;
@@ -23,13 +24,13 @@ use crate::args::{Common, HookAction, Status};
 use crate::output::{bus, json, plain};
 use crate::say;
 
-/// How long an answer may take: a hook under test may use all of its time-out.
+/// Longest time that an answer may take: a hook under test may use all of its time-out.
 const ANSWER: Duration = Duration::from_secs(330);
 
 /// Runs the command.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// Fails with the fault, for people.
 pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
     match action {
         HookAction::New { name, dir } => start::write(&name, &dir),
@@ -59,7 +60,7 @@ pub async fn execute(common: &Common, action: HookAction) -> Result<()> {
 /// Asks `nexus.svc.hook.{what}`.
 ///
 /// # Errors
-/// What the service refuses, in its words.
+/// Fails if the service refuses, with the service's own text.
 pub async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, question: &Q) -> Result<A> {
     let subject = format!("nexus.svc.hook.{what}");
     match bus.request(&subject, Headers::new(), question, ANSWER).await {
@@ -69,7 +70,7 @@ pub async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, what: &str, quest
     }
 }
 
-/// The hook `name`, as an operator asks for it.
+/// Returns a request about the hook `name` in the operator's name.
 const fn by_name(name: String) -> NameHook {
     NameHook { name, asked_by: None }
 }

@@ -1,13 +1,13 @@
-//! The one way in which commands speak HTTP.
+//! The HTTP client of all commands.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-/// A client that gives up.
+/// Returns a client with time-outs.
 ///
 /// # Errors
-/// Fails if the system has no TLS or resolver for it.
+/// Fails if the system has no TLS or resolver for the client.
 pub fn client() -> Result<reqwest::Client> {
     let builder = reqwest::Client::builder()
         .connect_timeout(Duration::from_secs(5))

@@ -1,4 +1,4 @@
-//! `nexus init`: a commented configuration to begin with.
+//! `nexus init`: writes a commented first configuration.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::launch::keys::cluster_key;
 use crate::launch::token;
 use crate::say;
 
-/// The data directory of `nexus up`, below the directory of the configuration.
+/// Data directory of `nexus up`, below the directory of the configuration.
 const DATA: &str = ".nexus";
 
-/// What is written, and where.
+/// Files that are written, as path and text.
 const FILES: [(&str, &str); 4] = [
     ("nexus.toml", include_str!("../templates/nexus.toml")),
     ("identities.yaml", include_str!("../templates/identities.yaml")),
     ("personas.yaml", include_str!("../templates/personas.yaml")),
     ("channels.yaml", include_str!("../templates/channels.yaml")),
 ];
-/// The hook to begin with.
+/// The first hook, as path and text.
 const HOOK: (&str, &str) = (
     "hooks/default-dm-routing.ts",
     include_str!("../../deploy/hooks/default-dm-routing.ts"),
@@ -28,7 +28,7 @@ const HOOK: (&str, &str) = (
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if a file is there already, or cannot be written.
+/// Fails if one of the files exists already, or cannot be written.
 pub fn execute(options: &InitOptions) -> Result<()> {
     let files: Vec<(&str, &str)> = FILES.into_iter().chain([HOOK]).collect();
     if !options.force {

@@ -1,4 +1,4 @@
-//! `nexus intent`: what agents asked of their own future, and an approver's word on it.
+//! `nexus intent`: lists the intents of agents, and approves or denies them.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use crate::args::{Common, IntentAction, ListedIntents, ProposedIntent};
 use crate::output::{brief, bus, json, plain, table};
 use crate::say;
 
-/// How long an answer is awaited.
+/// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The channel of whoever sits at a terminal of the installation.
+/// Channel of the person at a terminal of the installation.
 const CLI: &str = "cli";
-/// By whom an operator at a terminal acts.
+/// Name under which an operator at a terminal acts.
 const OPERATOR: &str = "operator";
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if no scheduler answers, or it refuses.
+/// Fails if no scheduler answers, or if the scheduler refuses.
 pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     let bus = bus(common).await?;
     let by = Some(OPERATOR.to_owned());
@@ -90,7 +90,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
     }
 }
 
-/// Says an approver's word where approvals are decided: there it is known who the owner is.
+/// Sends an approver's decision to the broker, which decides approvals and knows the owner.
 async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option<String>) -> Result<()> {
     let question = DecideApproval {
         id: format!("intent.{id}"),
@@ -224,7 +224,7 @@ async fn show(common: &Common, bus: &Bus, id: Ulid) -> Result<()> {
     let record = &told.intent.intent;
     say!("{} · {} · {}", record.id, record.kind, told.intent.status);
 
-    // What an agent asked for may repeat a stranger's words.
+    // Parameters of an agent may repeat a stranger's text.
     let place = format!("{}/{}, fires in {}", record.agent, record.session, told.intent.target());
     let parameters = serde_json::Value::Object(record.parameters.clone());
     say!("{}", plain(&place));

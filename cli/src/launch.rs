@@ -1,8 +1,8 @@
 //! A whole Nexus on this machine: the NATS server and any number of replicas of the five services, as processes.
 //!
-//! For `up`, `demo`, `bench` and the tests. Every port may be 0: services announce theirs in the run directory.
-//! What was started is killed when it is dropped, and by the kernel when this process ends in any other way;
-//! [`Stack::stop`] ends it in good order. The data directory is [held](hold) meanwhile.
+//! Used by `up`, `demo`, `bench` and the tests. Every port may be 0: services announce their ports in the run
+//! directory. The processes are killed when the [`Stack`] is dropped, and by the kernel if this process ends in any
+//! other way; [`Stack::stop`] ends them in good order. The data directory is [held](hold) meanwhile.
 
 pub mod hold;
 pub mod keys;
@@ -30,36 +30,36 @@ use nats::Nats;
 use programs::Programs;
 use service::Running;
 
-/// The five services, in the order of the data's way.
+/// The five services, in the order in which data passes through them.
 pub const SERVICES: [&str; 5] = ["adapter-svc", "hook-svc", "broker-svc", "delivery-svc", "scheduler-svc"];
-/// How long everything may take to become ready.
+/// Longest time until every service is ready.
 pub const READY_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What is started, and how.
+/// Servers and services to start, with their settings.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// Where data, logs and announcements are kept.
+    /// Directory of data, logs and announcements.
     pub directory: PathBuf,
-    /// Text of `nexus.toml`, without `[nats]`; a cluster's key is made where it names none.
+    /// Text of `nexus.toml`, without `[nats]`; a cluster's key is made if it names none.
     pub config: String,
-    /// The server's port; 0 = any free one.
+    /// Port of the server; 0 for any free one.
     pub nats_port: u16,
-    /// JetStream's `sync_interval`; none = the server's own.
+    /// JetStream's `sync_interval`; `None` for the server's default.
     pub sync_interval: Option<String>,
-    /// Servers: 1, or a cluster of 3 with replicated streams.
+    /// Number of servers: 1, or 3 for a cluster with replicated streams.
     pub servers: usize,
-    /// Which services, each with how many replicas.
+    /// Services to start, each with its number of replicas.
     pub services: Vec<(&'static str, u16)>,
-    /// Further variables of the services' environment.
+    /// Further variables of the services' environment, as name and value.
     pub environment: Vec<(String, String)>,
-    /// Where the first server keeps its streams; none = `data/nats-0` of the directory.
+    /// Directory of the first server's streams; `None` for `data/nats-0` of the directory.
     pub store: Option<PathBuf>,
-    /// Whether the server knows users ([`users`]); else whoever reaches it may do everything.
+    /// Whether the server has users ([`users`]). If it has none, every client that reaches it may do everything.
     pub users: bool,
 }
 
 impl Plan {
-    /// One server and `replicas` of each service, all in `directory`.
+    /// Returns a plan of one server and `replicas` of each service, all in `directory`.
     #[must_use]
     pub fn all(directory: &Path, replicas: u16) -> Self {
         let services = SERVICES.into_iter().map(|name| (name, replicas)).collect();
@@ -82,29 +82,29 @@ impl Plan {
         })
     }
 
-    /// The configuration that every service reads.
+    /// Returns the path of the configuration that every service reads.
     fn config_path(&self) -> PathBuf {
         self.directory.join("nexus.toml")
     }
 }
 
-/// A running Nexus.
+/// The processes of a running Nexus.
 #[derive(Debug)]
 pub struct Stack {
-    /// The servers.
+    /// Servers of the stack.
     pub nats: Vec<Nats>,
-    /// The services' replicas.
+    /// Replicas of the services.
     pub services: Vec<Running>,
     programs: Programs,
     plan: Plan,
-    /// Dropped last: the directory is ours until everything in it has ended.
+    /// Dropped last: the directory stays locked until every process in it has ended.
     hold: Hold,
 }
 
-/// A server without services, on a store of its own, and a connection to it.
+/// A server without services, on a store of its own, with a connection to it.
 #[derive(Debug)]
 pub struct ServerAlone {
-    /// The connection, as the services' user.
+    /// Connection as the services' user.
     pub bus: Bus,
     nats: Vec<Nats>,
 }
@@ -118,10 +118,10 @@ impl ServerAlone {
     }
 }
 
-/// Starts a server on `store` for the data directory `data`, which is held.
+/// Starts a server on `store` for the data directory `data`, which `hold` locks.
 ///
 /// # Errors
-/// Fails if the server is missing or does not start.
+/// Fails if the server program is missing or does not start.
 pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<ServerAlone> {
     let programs = Programs::find()?;
     std::fs::create_dir_all(data.join("log")).context("make the directory of logs")?;
@@ -139,7 +139,7 @@ pub async fn server_alone(data: &Path, store: &Path, hold: &Hold) -> Result<Serv
     Ok(ServerAlone { bus, nats })
 }
 
-/// Connects as `name`, however long a server takes that has just started.
+/// Connects as `name`, and retries within [`READY_DEADLINE`] while a server is starting.
 async fn connected(config: &NatsConfig, name: &str) -> Result<Bus> {
     let connected = tokio::time::timeout(READY_DEADLINE, async {
         loop {
@@ -153,11 +153,11 @@ async fn connected(config: &NatsConfig, name: &str) -> Result<Bus> {
 }
 
 impl Stack {
-    /// Starts everything, and returns when every service says that it is ready.
+    /// Starts everything, and returns when every service reports that it is ready.
     ///
     /// # Errors
-    /// Fails if somebody else holds the data directory, and if something is missing or does not start, with the end of
-    /// its log.
+    /// Fails if another process holds the data directory, or if a program is missing or does not start; the error has
+    /// the end of its log.
     pub async fn start(plan: Plan) -> Result<Self> {
         let programs = Programs::find()?;
 
@@ -209,7 +209,7 @@ impl Stack {
         std::fs::write(self.config_path(), format!("{nats}\n{trust}{}", self.plan.config)).context("write nexus.toml")
     }
 
-    /// Section `[trust]` with a key in the data directory; empty where the configuration has one.
+    /// Returns section `[trust]` with a key in the data directory; empty if the configuration has that section.
     fn trust_section(&self) -> Result<String> {
         let written: toml::Table = self.plan.config.parse().context("the configuration is not TOML")?;
         if written.contains_key("trust") {
@@ -219,7 +219,7 @@ impl Stack {
         Ok(format!("[trust]\ncluster_key = \"file:{}\"\n\n", key.display()))
     }
 
-    /// The keys with which the services seal events.
+    /// Returns the keys with which the services seal events.
     fn trust(&self) -> Arc<Trust> {
         let text = std::fs::read_to_string(self.config_path()).unwrap_or_default();
         let document = Document::parse(&self.config_path(), &text, &Environment::default());
@@ -227,13 +227,13 @@ impl Stack {
         Arc::new(section.value.trust(&Edges::new()))
     }
 
-    /// Makes the topology once, before ten processes look at it at the same time.
+    /// Creates the topology once, before ten processes check it at the same time.
     async fn ensure(&self) -> Result<()> {
         let bus = self.bus("nexus-launch").await?;
         let topology = shared::wire::topology::topology(if self.plan.servers == 3 { 3 } else { 1 });
 
         let mut last = None;
-        // A cluster that has just started has no leader to ask yet.
+        // A cluster that has just started has no leader yet.
         let made = tokio::time::timeout(READY_DEADLINE, async {
             while let Err(error) = bus.ensure(&topology, true).await {
                 last = Some(error);
@@ -248,13 +248,13 @@ impl Stack {
         }
     }
 
-    /// The configuration that every service reads.
+    /// Returns the path of the configuration that every service reads.
     #[must_use]
     pub fn config_path(&self) -> PathBuf {
         self.plan.config_path()
     }
 
-    /// Starts server `index` again after it was killed: same port, same data.
+    /// Starts server `index` again after it was killed, with the same port and data.
     ///
     /// # Errors
     /// Fails if the port is taken or the program does not start.
@@ -263,15 +263,15 @@ impl Stack {
         self.nats.get_mut(index).map_or(Ok(()), |nats| nats.launch(hold))
     }
 
-    /// How the services reach the servers.
+    /// Returns the settings by which the services reach the servers.
     ///
     /// # Errors
-    /// Fails if their password cannot be read.
+    /// Fails if the services' password cannot be read.
     pub fn nats_config(&self) -> Result<NatsConfig> {
         self.plan.nats_config(&self.nats)
     }
 
-    /// A connection of the caller's own.
+    /// Opens a connection for the caller under `name`.
     ///
     /// # Errors
     /// Fails if no server answers within [`READY_DEADLINE`].
@@ -282,7 +282,7 @@ impl Stack {
     /// Starts replica `replica` of `name`, or starts it again after it was killed.
     ///
     /// # Errors
-    /// Fails if its binary does not start.
+    /// Fails if the service's binary does not start.
     pub fn launch(&mut self, name: &'static str, replica: u16) -> Result<()> {
         let running = Running::start(&self.programs, &self.plan, &self.hold, (name, replica))?;
         self.services
@@ -291,10 +291,10 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until every service says that it is ready.
+    /// Waits until every service reports that it is ready.
     ///
     /// # Errors
-    /// Fails if one is not ready in time; names it, with the end of its log.
+    /// Fails if a service is not ready in time; the error names it and has the end of its log.
     pub async fn ready(&mut self) -> Result<()> {
         for index in 0..self.services.len() {
             let service = &mut self.services[index];
@@ -305,7 +305,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Replica `replica` of `name`.
+    /// Returns replica `replica` of `name`.
     #[must_use]
     pub fn service(&mut self, name: &str, replica: u16) -> Option<&mut Running> {
         self.services
@@ -313,7 +313,7 @@ impl Stack {
             .find(|running| running.name == name && running.replica == replica)
     }
 
-    /// `http://…` of the adapter's gateway.
+    /// Returns the address of the adapter's gateway, as `http://…`.
     ///
     /// # Errors
     /// Fails if no adapter runs.

@@ -1,7 +1,7 @@
 //! The `nexus` command: one file per command group.
 //!
-//! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other rooms speak to
-//! a running one over the bus alone. Exit codes: 0 done, 1 failed or refused, 2 a command line that is none.
+//! [`launch`] starts a whole Nexus on this machine, for `up`, `demo`, `bench` and the tests; the other modules use a
+//! running one over the bus alone. Exit codes: 0 done, 1 failed or refused, 2 invalid command line.
 
 // `say!` and `complain!` print instead: the standard macros panic if the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -39,10 +39,10 @@ pub mod up;
 use anyhow::Result;
 use args::{Cli, Command};
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// Fails with the fault, for people.
 pub async fn execute(cli: Cli) -> Result<()> {
     let common = cli.common;
     output::check_named_config(&common)?;

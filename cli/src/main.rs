@@ -16,7 +16,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            // What a service answers may repeat what a stranger wrote.
+            // A service's answer may repeat a stranger's text.
             cli::complain!("nexus: {}", plain_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }

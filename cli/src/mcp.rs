@@ -1,8 +1,9 @@
-//! `nexus mcp`: hooks and the search as tools of an agent, over the Model Context Protocol on standard input and output.
+//! `nexus mcp`: hooks and the search as tools of an agent, over the Model Context Protocol on standard input and
+//! output.
 //!
-//! Each tool is one question to `nexus.svc.hook.*` (seed 003 §9.4) or `nexus.svc.events.search`; what the service
-//! refuses is told to the agent as the tool's error, in the service's words, so that it can mend its hook. The one room
-//! of crate `rmcp` here.
+//! Each tool is one request to `nexus.svc.hook.*` (seed 003 §9.4) or `nexus.svc.events.search`. If the service refuses,
+//! the agent gets the service's own text as the tool's error, so that it can correct its hook. Only this module uses
+//! crate `rmcp`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use shared::wire::headers::Headers;
 use crate::args::{Common, McpOptions};
 use crate::output::bus;
 
-/// How long an answer is awaited.
+/// Longest time that an answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// What an agent is told first.
+/// Instructions that an agent gets at the start.
 const INSTRUCTIONS: &str = "Hooks are TypeScript functions that see every event (messages, webhooks, timers) and may fire, \
 which hands the event to an agent. create_hook takes the body of `async function (ctx)`: ctx.event, ctx.now, ctx.hook, \
 ctx.dbPath (SQLite), ctx.search(query), ctx.llm(prompt). Return { fire: boolean, routing?: { persona, session }, context?: \
@@ -33,7 +34,7 @@ ctx.dbPath (SQLite), ctx.search(query), ctx.llm(prompt). Return { fire: boolean,
 /// Runs the command until its input ends.
 ///
 /// # Errors
-/// Fails if the server cannot be asked, or the peer speaks no MCP.
+/// Fails if the server cannot be asked, or if the peer does not use MCP.
 pub async fn execute(common: &Common, options: McpOptions) -> Result<()> {
     let tools = Tools {
         bus: bus(common).await?,
@@ -44,7 +45,7 @@ pub async fn execute(common: &Common, options: McpOptions) -> Result<()> {
     Ok(())
 }
 
-/// The tools.
+/// The tools, with the connection to the bus.
 #[derive(Debug, Clone)]
 struct Tools {
     bus: Bus,
@@ -55,7 +56,7 @@ fn text(description: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-/// A tool that takes `properties`, of which `required` must be there.
+/// Returns a tool that takes `properties`, of which those in `required` are mandatory.
 fn tool(name: &'static str, description: &'static str, properties: &Value, required: &[&str]) -> Tool {
     let schema = json!({
         "type": "object", "properties": properties, "required": required, "additionalProperties": false,
@@ -123,7 +124,7 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
-/// The subject that answers `tool`.
+/// Returns the subject that serves `tool`.
 fn subject(tool: &str) -> Option<&'static str> {
     match tool {
         "create_hook" => Some("nexus.svc.hook.create"),
@@ -161,7 +162,7 @@ impl ServerHandler for Tools {
         let subject = subject(name).ok_or_else(unknown)?;
         let mut arguments = request.arguments.unwrap_or_default();
 
-        // Who the author is, and who asks, is not the agent's to say.
+        // The author of a hook, and the asker, come from the command line, never from the agent.
         let said_by = match name {
             "create_hook" => Some("created_by"),
             "disable_hook" | "delete_hook" => Some("asked_by"),

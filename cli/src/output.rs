@@ -1,4 +1,4 @@
-//! Shared by all commands: printing tables, times and JSON, and finding the configuration and the bus.
+//! Output of all commands (tables, times, JSON), and the search for the configuration and the bus.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use shared::wire::seal::Trust;
 
 use crate::args::Common;
 
-/// Where a running `nexus up` keeps its configuration, relative to the working directory.
+/// Configuration that a running `nexus up` keeps, relative to the working directory.
 const RUNNING_CONFIG: &str = ".nexus/nexus.toml";
-/// User of the services, of a server that knows users (`deploy/nats/permissions.conf`).
+/// User of the services on a server that has users (`deploy/nats/permissions.conf`).
 const SERVICES_USER: &str = "nexus";
-/// User of the command line.
+/// User of the command line on such a server.
 const OPERATOR_USER: &str = "operator";
 
-/// A plain table with `header`.
+/// Returns a plain table with the columns of `header`.
 #[must_use]
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -32,7 +32,7 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// `at` as a time of day in UTC with milliseconds.
+/// Returns `at` as a time of day in UTC with milliseconds.
 #[must_use]
 pub fn clock(at: UnixMillis) -> String {
     let millis = at.0.rem_euclid(86_400_000);
@@ -40,7 +40,7 @@ pub fn clock(at: UnixMillis) -> String {
     format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", millis % 1_000)
 }
 
-/// At most `most` characters of the first line of `text`, [plain].
+/// Returns at most `most` characters of the first line of `text`, [plain].
 #[must_use]
 pub fn brief(text: &str, most: usize) -> String {
     let line = text.lines().next().unwrap_or_default();
@@ -51,15 +51,15 @@ pub fn brief(text: &str, most: usize) -> String {
     plain(&cut)
 }
 
-/// Whether `c` may steer a terminal, or turn round what stands beside it.
+/// Returns whether `c` can control a terminal, or reverse the direction of the text beside it.
 fn steers(c: char) -> bool {
     let turns_round =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns_round
 }
 
-/// `text` as it is written to a terminal, whatever it consists of: everything that [steers] is escaped but line breaks and
-/// tabs. [`plain`] escapes these too, for what must stay on its line.
+/// Returns `text` as it is written to a terminal: every character that [steers] is escaped except line breaks and tabs.
+/// [`plain`] escapes these too, for text that must stay on its line.
 fn harmless(text: String) -> String {
     let is_bad = |c: char| steers(c) && !matches!(c, '\n' | '\t');
     if !text.contains(is_bad) {
@@ -77,7 +77,7 @@ fn harmless(text: String) -> String {
     out
 }
 
-/// `text` with its control characters escaped, so that what strangers wrote cannot steer the terminal.
+/// Returns `text` with its control characters escaped, so that a stranger's text cannot control the terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let escaped = text.chars().map(|c| {
@@ -90,15 +90,15 @@ pub fn plain(text: &str) -> String {
     escaped.collect()
 }
 
-/// Every line of `text`, [plain], with the tabs in it: a source, or where an error came from.
+/// Returns every line of `text`, [plain], but with its tabs: for a source, or the place of an error.
 #[must_use]
 pub fn plain_lines(text: &str) -> String {
     let line = |line: &str| line.split('\t').map(plain).collect::<Vec<_>>().join("\t");
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `text`, which is JSON, with the characters escaped that JSON leaves as they are and that [plain] escapes. They stand
-/// within its strings alone, so whoever reads it reads the same value.
+/// Returns `text`, which is JSON, with the characters escaped that [plain] escapes and JSON leaves as they are. They
+/// occur only within JSON strings, so a parser reads the same value.
 fn plain_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -111,7 +111,7 @@ fn plain_json(text: &str) -> String {
     out
 }
 
-/// The reader of this process's output has gone (`nexus … | head`): nothing is wrong, and nothing more is wanted.
+/// The reader of this process's output has gone (`nexus … | head`): no fault, and no more output is wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct ReaderGone;
 
@@ -123,10 +123,10 @@ impl std::fmt::Display for ReaderGone {
 
 impl std::error::Error for ReaderGone {}
 
-/// Prints `text`; what of it could steer the terminal is escaped.
+/// Prints `text`, with the characters escaped that could control the terminal.
 ///
 /// # Errors
-/// [`ReaderGone`], and where the output cannot be written.
+/// Returns [`ReaderGone`] if the reader has gone, and an error if the output cannot be written.
 pub fn print(text: &str) -> Result<()> {
     let text = harmless(text.to_owned());
     let mut out = std::io::stdout().lock();
@@ -136,11 +136,12 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// The first write of `say!` that failed, if any.
+/// First write of `say!` that failed, if any.
 static FAILED: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Writes `line` to the standard output for `say!`; what of it could steer the terminal is escaped. A command that has effects goes on with them if its reader goes,
-/// so this returns no error: [`written`] returns it at the end.
+/// Writes `line` to the standard output for `say!`, with the characters escaped that could control the terminal. A
+/// command that has effects goes on with them if its reader goes, so this returns no error: [`written`] returns it at
+/// the end.
 pub fn say_line(line: std::fmt::Arguments<'_>) {
     let text = harmless(format!("{line}\n"));
     let mut out = std::io::stdout().lock();
@@ -149,13 +150,14 @@ pub fn say_line(line: std::fmt::Arguments<'_>) {
     }
 }
 
-/// Writes `line` to the standard error for `complain!`; what of it could steer the terminal is escaped. If that cannot be written, nobody can be told.
+/// Writes `line` to the standard error for `complain!`, with the characters escaped that could control the terminal. A
+/// failed write is ignored: there is no other place to report it.
 pub fn complain_line(line: std::fmt::Arguments<'_>) {
     let text = harmless(format!("{line}\n"));
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Checks that everything that `say!` was given could be written.
+/// Checks that everything that was given to `say!` could be written.
 ///
 /// # Errors
 /// Fails if the standard output could not be written, for example to a full disk. A reader that has gone is no error.
@@ -185,15 +187,15 @@ macro_rules! complain {
 /// Prints `value` as JSON.
 ///
 /// # Errors
-/// Fails if it has no JSON form; [`ReaderGone`].
+/// Fails if `value` has no JSON form. Returns [`ReaderGone`] if the reader has gone.
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
     print(&(json_text(value)? + "\n"))
 }
 
-/// `value` as JSON over several lines, which cannot steer the terminal either.
+/// Returns `value` as JSON over several lines, with the characters escaped that could control the terminal.
 ///
 /// # Errors
-/// Fails if it has no JSON form.
+/// Fails if `value` has no JSON form.
 pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(value).context("write JSON")?;
     Ok(plain_json(&text))
@@ -202,19 +204,19 @@ pub fn json_text(value: &impl serde::Serialize) -> Result<String> {
 /// Prints `value` as one line of JSON.
 ///
 /// # Errors
-/// Fails if it has no JSON form; [`ReaderGone`].
+/// Fails if `value` has no JSON form. Returns [`ReaderGone`] if the reader has gone.
 pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
     let text = serde_json::to_string(value).context("write JSON")?;
     print(&(plain_json(&text) + "\n"))
 }
 
-/// The configuration file that the command line, else `NEXUS_CONFIG`, names.
+/// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
 #[must_use]
 pub fn named_config(common: &Common) -> Option<PathBuf> {
     common.config.clone().or_else(|| Environment::of_process().config())
 }
 
-/// Checks that a configuration file that was named can be read, whatever the command does with it.
+/// Checks that a named configuration file can be read, even if the command does not use it.
 ///
 /// # Errors
 /// Fails if the file does not exist, is a directory, or cannot be read as text.
@@ -234,7 +236,7 @@ pub fn check_named_config(common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
+/// Returns the configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
 #[must_use]
 pub fn document(common: &Common) -> Document {
     let mut config = named_config(common);
@@ -253,14 +255,15 @@ fn read(config: Option<PathBuf>) -> Document {
     Document::read(&arguments, &Environment::of_process())
 }
 
-/// How this command reaches the bus: section `[nats]` of the configuration, else of the `nexus up` that keeps its data in
-/// `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command line is the user `operator`.
+/// Returns the settings by which this command reaches the bus: section `[nats]` of the configuration, else of the
+/// `nexus up` that keeps its data in `.nexus`, with `--server` laid over it. On the server of a `nexus up` the command
+/// line is the user `operator`.
 ///
 /// # Errors
-/// Everything that is wrong with the section.
+/// Returns all faults of the section together.
 pub fn nats_config(common: &Common) -> Result<NatsConfig> {
     let chosen = document(common);
-    // `nexus up` leaves `[nats]` of the file beside it alone: the server is its own.
+    // `nexus up` ignores `[nats]` of the file beside it: it runs a server of its own.
     let is_elsewhere = named_config(common).is_none() && !chosen.value("nats").contains_key("servers");
     let running = PathBuf::from(RUNNING_CONFIG);
     let is_beside = is_elsewhere && running.exists();
@@ -276,7 +279,7 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
 
     let mut config = shared.nats;
     match &common.server {
-        // The password is for the server that it was made for.
+        // The password belongs to the configured server and must not be sent to another one.
         Some(server) if !config.servers.contains(server) => {
             config.servers = vec![server.clone()];
             if is_beside {
@@ -292,7 +295,7 @@ pub fn nats_config(common: &Common) -> Result<NatsConfig> {
     as_operator(config)
 }
 
-/// `config` as the user `operator`, if it names the services' user of a data directory that has one.
+/// Returns `config` as the user `operator`, if it names the services' user of a data directory that has an operator.
 fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
     let reference = config
         .password
@@ -309,7 +312,7 @@ fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
     Ok(config)
 }
 
-/// The keys that seal and check events, as far as the configuration names keys that can be read.
+/// Returns the keys that seal and check events, as far as the configuration names keys that can be read.
 pub fn trust(common: &Common) -> Arc<Trust> {
     let document = document(common);
     let trust = document.section("trust", TrustConfig::faults);
@@ -317,10 +320,10 @@ pub fn trust(common: &Common) -> Arc<Trust> {
     Arc::new(trust.value.trust(&edges.value))
 }
 
-/// A connection to the bus, with the keys that the configuration names.
+/// Returns a connection to the bus, with the keys that the configuration names.
 ///
 /// # Errors
-/// Fails if no server answers, with what to do.
+/// Fails if no server answers; the error says what to do.
 pub async fn bus(common: &Common) -> Result<Bus> {
     let config = nats_config(common)?;
     let bus = Bus::connect(&config, "nexus-cli").await.map_err(|error| {
@@ -363,7 +366,7 @@ mod tests {
             "\\u{202e}evil\\u{2066}\\u{61c}\\u{200f}",
         );
 
-        // What was escaped before stays as it is.
+        // Text that was escaped before stays as it is.
         let once = plain("\u{1b}[2J");
         check(&once, &once);
         for c in (0..=0x2100).filter_map(char::from_u32) {

@@ -1,4 +1,4 @@
-//! `nexus owner`: the link that makes a browser's chat page the owner's, and the pages that are.
+//! `nexus owner`: makes the link by which a browser's chat page becomes the owner's, and lists such pages.
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Kv};
@@ -14,7 +14,7 @@ use crate::say;
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the bus cannot be reached, or no such page is bound.
+/// Fails if the bus cannot be reached, or if no such page is bound.
 pub async fn execute(common: &Common, action: OwnerAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -38,13 +38,15 @@ fn links(bus: &Bus) -> Kv<OwnerLink> {
     bus.kv(buckets::IDENTITIES)
 }
 
-/// The address of the chat page at `gateway` that claims the link with `token`: behind `#`, so that no server sees or logs it.
+/// Returns the address of the chat page at `gateway` that claims the link with `token`: behind `#`, so that no server
+/// sees or logs the token.
 #[must_use]
 pub fn page(gateway: &str, token: &str) -> String {
     format!("{}/#owner={token}", gateway.trim_end_matches('/'))
 }
 
-/// Makes a link that can be claimed once within `minutes`, and takes away those that nobody claimed in time; returns its token.
+/// Makes a link that can be claimed once within `minutes`, removes links that were not claimed in time, and returns the
+/// token of the new one.
 ///
 /// # Errors
 /// Fails if the link cannot be stored.
@@ -52,7 +54,7 @@ pub async fn offer(bus: &Bus, minutes: u32) -> Result<String> {
     let (links, now) = (links(bus), SystemClock.now());
     for (key, link) in links.entries().await.context("read the links")? {
         if link.value.is_stale(now) {
-            // One that changes at this moment is looked at again next time.
+            // A link that changes at this moment is checked again next time.
             let _ = links.delete(&key, Some(link.revision)).await;
         }
     }

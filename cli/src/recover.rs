@@ -1,7 +1,8 @@
-//! `nexus recover list|redo|skip`: messages that are held.
+//! `nexus recover list|redo|skip`: held messages.
 //!
-//! A restore can leave streams that do not know what was done: then a message is neither done nor undone, and an operator
-//! says which. The decision is stored before anything is published, and a message is published under an id of its own.
+//! After a restore the streams may have lost the record of finished work. It is then unknown whether a message took
+//! effect, and the operator decides. The decision is stored before anything is published, and a message is published
+//! under an id of its own.
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, Entry, Outgoing, claim};
@@ -14,13 +15,13 @@ use crate::args::{Common, RecoverAction};
 use crate::output::{brief, bus, clock, json, table};
 use crate::say;
 
-/// What the id of a message begins with that is published once more.
+/// Prefix of the id of a message that is published again.
 const REDO: &str = "redo:";
 
 /// Runs the command.
 ///
 /// # Errors
-/// If nothing of that id is held, or it cannot be published.
+/// Fails if no message with that id is held, or if it cannot be published.
 pub async fn execute(common: &Common, action: RecoverAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -30,7 +31,7 @@ pub async fn execute(common: &Common, action: RecoverAction) -> Result<()> {
     }
 }
 
-/// What is held, the oldest first.
+/// Returns the held messages, oldest first.
 async fn all(bus: &Bus) -> Result<Vec<Entry<Held>>> {
     let found = bus.held().entries().await.context("what is held cannot be read")?;
     let mut held: Vec<Entry<Held>> = found.into_iter().map(|(_, entry)| entry).collect();
@@ -91,7 +92,8 @@ async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
     Ok(())
 }
 
-/// Stores the decision, then publishes what is to be done once more. Killed in between, the same command does the rest.
+/// Stores the decision, then publishes the message if it is to be done again. If the command is killed in between, the
+/// same command does the rest.
 async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) -> Result<()> {
     if held.wanted != HeldUntil::Decided && held.wanted != wanted {
         bail!("{} was decided before: {}", held.id, said(held.wanted));
@@ -114,9 +116,10 @@ async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) ->
         .with_context(|| format!("the letter of {} is left, try again", held.id))
 }
 
-/// Publishes `held` once more: a dispatch under an id that follows from its own, so that its session takes it for a new one;
-/// a delivery as it was, for its decision tells the deliverer.
+/// Publishes `held` again: a dispatch under an id that is derived from its own, so that its session treats it as a new
+/// one; a delivery unchanged, because the deliverer reads the stored decision.
 async fn publish(bus: &Bus, held: &Held) -> Result<()> {
+    // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
     let kept = held
         .headers
@@ -136,6 +139,7 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
             let target = was.target.clone();
             let again = Outgoing::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
             bus.publish(again).await?;
+            // Without a claim no broker would read the session's subject.
             claim::publish(bus, &target, &Carrier::default()).await?;
         }
     }

@@ -1,4 +1,4 @@
-//! `nexus schedule`: what fires when, asked of and ordered from the scheduler.
+//! `nexus schedule`: lists schedules and sends commands to the scheduler.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::args::{Common, ScheduleAction};
 use crate::output::{brief, bus, json, table};
 use crate::say;
 
-/// How long an answer may take.
+/// Longest time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if no scheduler answers, or it refuses.
+/// Fails if no scheduler answers, or if the scheduler refuses.
 pub async fn execute(common: &Common, action: ScheduleAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -63,7 +63,8 @@ async fn ask<Q: Serialize, A: DeserializeOwned>(bus: &Bus, endpoint: &str, quest
     answer.context("ask the scheduler")
 }
 
-/// An id has a colon before its first space; a text has its kind there.
+/// Returns the preview request for `schedule`: an id has a colon before its first space, and a schedule text has its
+/// kind there.
 fn question(schedule: String, zone: Option<String>, count: usize) -> PreviewSchedule {
     let is_text = ["every ", "cron ", "rrule ", "at "]
         .iter()
@@ -90,7 +91,7 @@ fn instant(text: &str) -> Result<UnixMillis> {
     Ok(UnixMillis(at.as_millisecond()))
 }
 
-/// `at` as the wall clock in `zone` shows it.
+/// Returns `at` as the wall clock in `zone` shows it.
 fn local(at: UnixMillis, zone: &str) -> String {
     let zone = TimeZone::get(zone).unwrap_or(TimeZone::UTC);
     let at = Timestamp::from_millisecond(at.0).unwrap_or_default().to_zoned(zone);

@@ -1,4 +1,4 @@
-//! `nexus send`: post an event, as any other source does, with this machine's token.
+//! `nexus send`: posts an event, as any other source does, with this machine's token.
 
 use std::io::{IsTerminal as _, Read as _};
 
@@ -14,7 +14,7 @@ use crate::say;
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the event is not one, or is not accepted.
+/// Fails if the event is invalid, or if the gateway does not accept it.
 pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
     let gateway = Gateway::find(common, options.url.as_deref(), options.token_file.as_deref())?;
     let body = if options.content == "-" {
@@ -31,7 +31,7 @@ pub async fn execute(common: &Common, options: SendOptions) -> Result<()> {
         return json(&object!({ "id": id, "ids": ids }));
     }
 
-    // A pipe gets what a script can use: the ids alone.
+    // A pipe gets only the ids, which a script can use.
     let is_script = !std::io::stdout().is_terminal();
     if is_script {
         ids.iter().for_each(|id| say!("{id}"));

@@ -1,4 +1,4 @@
-//! `nexus session`: where sessions stand, orders to them, and letting a quarantined one run again.
+//! `nexus session`: status of sessions, commands to them, and the release of a quarantined one.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use shared::wire::topology::streams::LEDGER;
 use crate::args::{Common, SessionAction, SessionName, SessionOrderOptions};
 use crate::output::{bus, json as print, plain, print as say, table};
 
-/// How long a broker may take to answer.
+/// Longest time that a broker may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Longest wait that a broker is asked for at once, seconds: one that is asked for more answers after 300.
+/// Longest wait that a broker is asked for at once, in seconds: a broker that is asked for more answers after 300.
 const LONGEST_WAIT: u64 = 240;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if there is no such session, no broker answers, or the server cannot be asked.
+/// Fails if there is no such session, if no broker answers, or if the server cannot be asked.
 pub async fn execute(common: &Common, action: SessionAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
@@ -119,15 +119,15 @@ async fn give(common: &Common, bus: &Bus, endpoint: &str, order: &SessionOrderOp
     say(&format!("{endpoint} is ordered of {persona}/{session}: {id}\n"))
 }
 
-/// Where the session of `name` stands, as a broker answers it.
+/// Returns the status of the session of `name`, as a broker answers it.
 ///
 /// # Errors
-/// Where there is no such session, or no broker answers.
+/// Fails if there is no such session, or if no broker answers.
 pub async fn standing(bus: &Bus, name: &SessionName) -> Result<Value> {
     ask(bus, "show", named(name), ANSWER).await
 }
 
-/// That the agent of a session's running turn cannot be reached, and why, where a broker says so.
+/// Returns that the agent of a session's running turn cannot be reached, and why, if a broker says so.
 #[must_use]
 pub fn absence(view: &Value) -> Option<String> {
     let away = view["running"]["away"].as_object()?;
@@ -137,7 +137,7 @@ pub fn absence(view: &Value) -> Option<String> {
     Some(format!("its agent cannot be reached since {since:.0}: {}", plain(why)))
 }
 
-/// Where a session stands, as `show` and `fork` answer it.
+/// Prints the status of a session, as `show` and `fork` return it.
 fn shown(common: &Common, view: &Value) -> Result<()> {
     if common.json {
         return print(view);

@@ -1,4 +1,4 @@
-//! `nexus tail`: what passes, as it passes.
+//! `nexus tail`: streams live messages.
 
 use anyhow::{Result, bail};
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
@@ -19,8 +19,8 @@ use crate::args::{Common, TailOptions};
 use crate::output::{brief, bus, clock, json_line, plain, print};
 
 const DEFAULT: [&str; 4] = [streams::EVENTS, streams::DISPATCHES, streams::LEDGER, streams::RECEIPTS];
-/// What can be read beside its owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a consumer that
-/// does not take messages out of them.
+/// Streams that can be read beside their owner. Work queues (`CLAIMS`, `DELIVERIES`) cannot: the server refuses a
+/// consumer that does not take messages out of them.
 const ALL: [&str; 6] = [
     streams::EVENTS,
     streams::INVOCATIONS,
@@ -33,7 +33,7 @@ const ALL: [&str; 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if a stream is unknown or the server is not there; `ReaderGone`.
+/// Fails if a stream is unknown or the server cannot be reached. Returns `ReaderGone` if the reader has gone.
 pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let bus = bus(common).await?;
     let names = chosen(&options.streams)?;
@@ -89,7 +89,7 @@ async fn next(readers: &mut [Ordered]) -> Incoming {
     select_all(waiting).await.0
 }
 
-/// Whether `message` says that it is a `schema`, of whichever version.
+/// Returns whether `message` declares itself a `schema`, of any version.
 fn is_a(message: &Incoming, schema: &str) -> bool {
     let said = message.headers.get(SCHEMA).and_then(|said| said.split('/').next());
     said == Some(schema)
@@ -101,7 +101,7 @@ fn line<T: Wire>(message: &Incoming, tell: impl Fn(T) -> String) -> String {
         .map_or_else(|error| format!("unreadable: {error}"), tell)
 }
 
-/// A message in a line.
+/// Returns a message as one line.
 fn describe(message: &Incoming) -> String {
     match message.stream.as_str() {
         streams::EVENTS => line(message, |event: Event| {
@@ -152,7 +152,7 @@ fn describe(message: &Incoming) -> String {
     }
 }
 
-/// The entry's `kind`, as it stands on the wire.
+/// Returns the entry's `kind`, as on the wire.
 fn kind(entry: &shared::model::ledger::LedgerEntry) -> String {
     let value = serde_json::to_value(entry).unwrap_or_default();
     value["kind"].as_str().unwrap_or("?").to_owned()

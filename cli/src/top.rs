@@ -1,7 +1,8 @@
-//! `nexus top`: what is at work now, on a screen that renews itself, or in lines where there is no terminal.
+//! `nexus top`: rates and backlogs of the moment, on a screen that refreshes itself, or in lines if there is no
+//! terminal.
 //!
-//! Everything is asked of the server: where streams stand, which sessions have claims, and of a few of those where they
-//! stand. Nothing is followed, so that watching costs the watched little.
+//! All figures are requested from the server: positions of streams, sessions with claims, and the status of a few of
+//! those sessions. No stream is followed, so that watching costs the watched system little.
 
 pub mod model;
 pub mod view;
@@ -28,7 +29,7 @@ use crate::output::{bus, json as print, plain};
 use crate::say;
 use model::{Board, Look, MAX_COUNTED, SessionLook, StreamLook};
 
-/// The streams that are shown, and whether what they hold waits for somebody.
+/// Streams that are shown, and whether their messages wait to be processed.
 const STREAMS: [(&str, bool); 8] = [
     (streams::EVENTS, false),
     (streams::INVOCATIONS, false),
@@ -39,15 +40,15 @@ const STREAMS: [(&str, bool); 8] = [
     (streams::PARKED, true),
     (streams::DLQ, true),
 ];
-/// How long a broker may take to say where a session stands.
+/// Longest time that a broker may take to report a session's status.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Between two looks at the keyboard.
+/// Interval at which the keyboard is read.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the server is not there.
+/// Fails if the server cannot be reached.
 pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
     let bus = bus(common).await?;
     if common.json || options.plain || !std::io::stdout().is_terminal() {
@@ -87,7 +88,7 @@ pub async fn execute(common: &Common, options: TopOptions) -> Result<()> {
     ended
 }
 
-/// Lines, one board after the other.
+/// Prints boards as lines, one after the other.
 async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
     let mut before = None;
     for number in 0..options.count.unwrap_or(u64::MAX) {
@@ -111,7 +112,7 @@ async fn told(common: &Common, bus: &Bus, options: TopOptions) -> Result<()> {
     Ok(())
 }
 
-/// Waits for `wait`; says whether somebody pressed `q`, Escape or Ctrl-C meanwhile.
+/// Waits for `wait`, and returns whether `q`, Escape or Ctrl-C was pressed meanwhile.
 async fn wants_to_end(wait: Duration) -> Result<bool> {
     let until = SystemClock.monotonic() + wait;
     while SystemClock.monotonic() < until {
@@ -131,10 +132,10 @@ async fn wants_to_end(wait: Duration) -> Result<bool> {
     Ok(false)
 }
 
-/// One look at the bus, with at most `most` sessions.
+/// Takes one look at the bus, with at most `most` sessions.
 ///
 /// # Errors
-/// Fails if the server is not there.
+/// Fails if the server cannot be reached.
 pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
     let mut found = Vec::new();
     for (name, waits) in STREAMS {
@@ -177,7 +178,7 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
     })
 }
 
-/// What is read of a broker's answer about a session.
+/// The part of a broker's answer about a session that is used here.
 #[derive(Debug, Deserialize)]
 struct Shown {
     running: Option<Running>,
@@ -191,7 +192,7 @@ struct Running {
     awaits: Option<String>,
 }
 
-/// The session whose claim is at `claim`; none where nobody says where it stands.
+/// Returns the session whose claim is at `claim`. Its turn is missing if no broker reports it.
 async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
     let (persona, session) = subject::parse_session(claim)?;
     let name = SessionRef {
@@ -203,7 +204,7 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
     let asked = bus.request::<_, Shown>("nexus.svc.session.show", Headers::new(), &question, ANSWER);
     let (running, cursor) = match asked.await {
         Ok(shown) => (shown.running, shown.cursor),
-        // It has never run, or nobody is there to say.
+        // The session has never run, or no broker answers.
         Err(_) => (None, Cursor::default()),
     };
 

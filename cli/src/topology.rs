@@ -1,4 +1,5 @@
-//! `nexus topology plan|apply`.
+//! `nexus topology plan|apply`: compares the server's streams, consumers and buckets with the needed ones, and makes or
+//! changes those that differ.
 
 use anyhow::{Result, bail};
 use shared::bus::EnsureReport;
@@ -11,7 +12,7 @@ use crate::say;
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the server differs (`plan`) or refuses (`apply`).
+/// Fails if the server differs (`plan`) or refuses a change (`apply`).
 pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
     let wanted = topology(nats_config(common)?.replicas);
     let bus = bus(common).await?;

@@ -1,4 +1,4 @@
-//! `nexus trace`: everything that an event led to, with times, from the ledgers' projection.
+//! `nexus trace`: everything that an event led to, with times, from the read model.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::output::{brief, bus, clock, json, table};
 use crate::say;
 use crate::session::{absence, standing};
 
-/// How long one answer may take.
+/// Longest time that one answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Most sessions of one chain that are asked where they stand.
+/// Largest number of sessions of one chain whose status is requested.
 const MAX_ASKED: usize = 16;
-/// How often an incomplete chain is asked for again.
+/// Interval at which an incomplete chain is requested again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if nobody knows the event.
+/// Fails if the event is not known.
 pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
     let bus = bus(common).await?;
     let id = EventId::parse(options.event_id)?;
@@ -52,8 +52,8 @@ pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
     Ok(())
 }
 
-/// Which of the sessions that an unfinished chain waits for have an agent that cannot be reached, a line each. What no
-/// broker answers is left out: the chain is what was asked for.
+/// Returns the sessions that an unfinished chain waits for and whose agent cannot be reached, one line each. Sessions
+/// without an answer from a broker are left out: the command was asked for the chain.
 async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
     let mut sessions: Vec<&str> = trace.steps.iter().filter_map(|step| step.session.as_deref()).collect();
     sessions.sort_unstable();
@@ -80,7 +80,7 @@ async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
     lines
 }
 
-/// Asks once.
+/// Requests the chain once.
 ///
 /// # Errors
 /// Fails if no hook-svc answers.
@@ -91,7 +91,7 @@ pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
         .context("the read model is served by hook-svc: does one run?")
 }
 
-/// Asks until the chain is complete, at most for `patience`; answers the last state.
+/// Requests the chain until it is complete, at most for `patience`. Returns the last state.
 ///
 /// # Errors
 /// Fails if no hook-svc answers within `patience`.
@@ -127,7 +127,7 @@ const fn name(stage: Stage) -> &'static str {
     }
 }
 
-/// Prints a chain as a table: when, how long after its beginning, what.
+/// Prints a chain as a table: time, time since the start, and step.
 pub fn print(trace: &Trace) {
     let start = trace.steps.first().map(|step| step.at_ms).unwrap_or_default();
     let mut rows = table(&["time (UTC)", "after", "took", "stage", "id", "what"]);

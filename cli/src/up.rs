@@ -1,4 +1,4 @@
-//! `nexus up`: a whole Nexus on this machine, kept running; what dies is started again.
+//! `nexus up`: a whole Nexus on this machine, kept running; a process that dies is started again.
 
 mod restart_delay;
 mod supervise;
@@ -19,15 +19,15 @@ use crate::output::named_config;
 use crate::owner;
 use crate::{complain, say};
 
-/// The configuration that is used where none is named, as every other command does.
+/// Configuration that is used if none is named, as in every other command.
 const CONFIG_HERE: &str = "nexus.toml";
-/// What to look at where the adapter has no address.
+/// Hint for an adapter that has announced no address.
 const ADDRESS_HINT: &str = "is its port in use? setting adapter.listen; `nexus up --http-port`";
 
 /// Runs the command, until SIGTERM, SIGHUP or Ctrl-C.
 ///
 /// # Errors
-/// Fails if something does not start, or if somebody else holds the data directory.
+/// Fails if a process does not start, or if another process holds the data directory.
 pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     let mut signals = StopSignals::listen()?;
     let directory = &options.data;
@@ -36,7 +36,8 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     let plan = plan(common, &options, &directory)?;
     let hooks = hooks_directory(&plan.config)?;
 
-    // What has been started ends with the future that is dropped, and by the kernel if this process is killed.
+    // Processes that have been started end when the future is dropped, and through the kernel if this process is
+    // killed.
     let mut stack = tokio::select! {
         stack = Stack::start(plan) => stack?,
         signal = signals.next() => {
@@ -55,11 +56,11 @@ pub async fn execute(common: &Common, options: UpOptions) -> Result<()> {
     Ok(())
 }
 
-/// What asks `nexus up` to stop.
+/// Signals that ask `nexus up` to stop.
 struct StopSignals {
     term: Signal,
     interrupt: Signal,
-    /// None if whoever started us wants the terminal's end ignored (`nohup`).
+    /// SIGHUP; `None` if the parent process wants the terminal's end ignored (`nohup`).
     hangup: Option<Signal>,
 }
 
@@ -118,7 +119,8 @@ fn plan(common: &Common, options: &UpOptions, directory: &Path) -> Result<Plan> 
     Ok(plan)
 }
 
-/// The file without its section `[nats]`, as the server is our own, and with `http_port` where it names no address.
+/// Returns the file without its section `[nats]`, because the server is our own, and with `http_port` if it names no
+/// address.
 fn on_own_server(text: &str, http_port: u16) -> Result<String> {
     let mut root: toml::Table = text.parse().context("the configuration is not TOML")?;
     root.remove("nats");
@@ -130,7 +132,7 @@ fn on_own_server(text: &str, http_port: u16) -> Result<String> {
     toml::to_string(&root).context("write TOML")
 }
 
-/// `hooks.dir` of `config`; empty where it names none.
+/// Returns `hooks.dir` of `config`, or an empty text if it is not set.
 fn hooks_directory(config: &str) -> Result<String> {
     let root: toml::Table = config.parse().context("the configuration is not TOML")?;
     let dir = root.get("hooks").and_then(|hooks| hooks.get("dir"));

@@ -1,12 +1,14 @@
-//! Source and channel `webchat`: a page, and a WebSocket per open page.
+//! Source and channel `webchat`: a chat page, with one WebSocket per open page.
 //!
-//! A page makes a random key and keeps it; its first message brings the key, and the visitor's id is the key's hash. An id
-//! that is read in an event, a log or a subject lets nobody speak as that visitor, and no key can be guessed. The page
-//! that opens the owner's link becomes the owner's ([`owner`]). A page that (re)connects is subscribed first and then given
-//! its history, so that no part falls between; it skips what it shows already.
+//! A page draws a random key and keeps it. Its first message carries the key, and the visitor's id is the hash of the
+//! key. An id that is read in an event, a log or a subject therefore lets no other client speak as that visitor, and a
+//! key cannot be guessed. The page that opens the owner's link becomes the owner's ([`owner`]). A page that connects or
+//! reconnects is subscribed first and then sent its history, so that no part is lost in between; the page skips the
+//! parts that it shows already.
 //!
-//! A visitor has as many conversations as they begin: each but the first is a thread of the visitor's events, whose id the
-//! page draws at random, and so a session of its own. A conversation exists once its first message is stored.
+//! A visitor can have any number of conversations. Each one but the first is a thread of the visitor's events with an
+//! id that the page draws at random, and has a session of its own. A conversation exists once its first message is
+//! stored.
 
 pub mod assets;
 pub mod cards;
@@ -41,22 +43,23 @@ use protocol::{ForPage, FromPage, ToPage};
 
 /// Largest WebSocket message of a page, in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// How often a silent page is pinged.
+/// Interval at which a silent page is pinged.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// How many pings may stay unanswered.
+/// Largest number of pings in a row that may stay unanswered.
 const MAX_SILENT_PINGS: u32 = 2;
-/// How long a page may take to send `hello`.
+/// Longest time from the upgrade to the page's `hello`.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// How long a page may take to be sent one message.
+/// Longest time for sending one message to a page.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
-/// When a page that has begun to show a thread is sent its history again: a part that was sent just before may reach the
-/// read model only after the first answer.
+/// Delays after which a page that has just opened a thread is sent its history again: a part that was sent shortly
+/// before may reach the read model only after the first answer.
 const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
 
 /// `GET /webchat/ws`: the WebSocket of an open page.
 ///
 /// # Errors
-/// [`Refusal`] before the upgrade: another site's page, too many pages.
+/// Returns a [`Refusal`] before the upgrade if the request comes from another site's page, or if too many pages are
+/// open.
 pub async fn connect(
     State(gateway): State<GatewayState>,
     client: Option<Extension<ClientAddress>>,
@@ -70,7 +73,7 @@ pub async fn connect(
     }
 
     let account = gateway.webchat.clone().ok_or(RequestRejection::UnknownPath)?;
-    // Without a listener of ours there is no address to count by.
+    // Without a listener of ours there is no client address, so all such pages count as one client.
     let client = client.map_or(ClientAddress([0; 4].into()), |Extension(client)| client);
     let place = gateway
         .sockets
@@ -103,8 +106,8 @@ pub async fn connect(
     }))
 }
 
-/// Waits for the page's `hello`. Returns who it is and the thread that it shows; `None` if it does not come in time, or has
-/// no valid key.
+/// Waits for the page's `hello`. Returns the socket, the visitor and the thread that the page shows, or `None` if
+/// `hello` does not come in time or has no valid key.
 async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visitor, Option<String>)> {
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
     let text = match first.ok()? {
@@ -136,7 +139,7 @@ async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket,
             tracing::info!(%error, "chat connection rejected");
             let words = serde_json::to_string(&ToPage::Error { id: None, error }).ok()?;
 
-            // Either the page reads why, or it has gone.
+            // Either the page reads the reason, or the connection is gone.
             let _ = tokio::time::timeout(SEND_WITHIN, socket.send(Message::Text(words.into()))).await;
             let close = CloseFrame {
                 code: close_code::POLICY,
@@ -149,17 +152,17 @@ async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket,
     }
 }
 
-/// The page's connection has ended.
+/// Marks that the page's connection has ended.
 struct Gone;
 
-/// An open page.
+/// One open page and its connection.
 struct Page {
     gateway: GatewayState,
     client: ClientAddress,
     visitor: Visitor,
-    /// The thread that it shows; none = the conversation without a thread.
+    /// Thread that the page shows; `None` for the conversation without a thread.
     thread: Option<String>,
-    /// It has begun to show another one.
+    /// Whether the page has opened another thread since its history was last sent.
     opened: bool,
     socket: WebSocket,
     silent: u32,
@@ -182,11 +185,11 @@ impl Page {
             reason: "the server is going away".into(),
         };
 
-        // The page may be gone already; it comes back by itself either way.
+        // The page may be gone already; it reconnects by itself in either case.
         let _ = tokio::time::timeout(SEND_WITHIN, self.socket.send(Message::Close(Some(frame)))).await;
     }
 
-    /// Carries messages both ways until one side ends.
+    /// Carries messages in both directions until one side closes the connection.
     async fn exchange_messages(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
         let Visitor { account, id } = self.visitor.clone();
         self.send_to_page(&ToPage::Ready {
@@ -240,14 +243,15 @@ impl Page {
         }
     }
 
-    /// Sends the end of the thread that the page shows; an empty one says that there is no more to wait for.
+    /// Sends the end of the thread that the page shows. An empty history tells the page that there is nothing to wait
+    /// for.
     async fn show_history(&mut self) -> Result<(), Gone> {
         let thread = self.thread.clone();
         let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), None).await;
         self.say_history(thread.as_deref(), None, page).await
     }
 
-    /// Sends it again, unless there is nothing in it.
+    /// Sends the history of the page's thread again, unless it is empty.
     async fn repeat_history(&mut self) -> Result<(), Gone> {
         let thread = self.thread.clone();
         let page = history::read_page(&self.gateway, &self.visitor, thread.as_deref(), None).await;
@@ -268,7 +272,7 @@ impl Page {
         .await
     }
 
-    /// Sends the list of the visitor's threads, if the read model answers.
+    /// Sends the list of the visitor's threads if the read model answers.
     async fn list_threads(&mut self) -> Result<(), Gone> {
         match history::threads(&self.gateway, &self.visitor).await {
             Some(items) => self.send_to_page(&ToPage::Threads { items }).await,
@@ -313,7 +317,8 @@ impl Page {
         }
     }
 
-    /// Handles a text of the page. A message becomes an event, and is confirmed once it is durable.
+    /// Handles one text message of the page. A chat message becomes an event and is confirmed to the page once it is
+    /// durable.
     async fn take(&mut self, text: &str) -> Result<(), Gone> {
         let (id, thread, text) = match protocol::read(text) {
             Ok(FromPage::Message { id, thread, text }) => (id, history::named_thread(&self.visitor, thread), text),
@@ -390,7 +395,7 @@ impl Page {
         }
     }
 
-    /// Makes this page the owner's, if `link` is one that nobody else used.
+    /// Makes this page the owner's if no other page has used `link`.
     async fn claim_owner(&mut self, link: &str) -> Result<(), Gone> {
         if let Err(refusal) = self.gateway.check_rate(self.client) {
             return self.send_rejection(None, &refusal).await;
@@ -415,7 +420,7 @@ impl Page {
         self.send_to_page(&ToPage::Error { id, error }).await
     }
 
-    /// Sends a part to the page, and confirms it to delivery-svc.
+    /// Sends a part to the page and confirms it to delivery-svc.
     async fn forward_part(&mut self, message: CoreMessage) -> Result<(), Gone> {
         let part = match serde_json::from_slice(&message.payload) {
             Ok(ForPage::Part(part)) => part,

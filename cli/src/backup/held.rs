@@ -1,4 +1,4 @@
-//! What may have been delivered before a restore: `nexus restore --list`, `--send`, `--drop`.
+//! Replies that may have been delivered before a restore: `nexus restore --list`, `--send`, `--drop`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,13 +21,13 @@ use crate::args::{Common, RestoreOptions};
 use crate::output::{brief, bus, json, plain, table};
 use crate::say;
 
-/// Receipts read at once.
+/// Number of receipts that are read at once.
 const PAGE: usize = 500;
-/// How far the clocks of brokers and of deliverers may be apart, milliseconds.
+/// Largest assumed difference between the clocks of brokers and of deliverers, in milliseconds.
 const SKEW_MS: i64 = 60_000;
 
-/// Puts the hold of a restored backup in force: the services begin with it. What stood still when it was copied is whole:
-/// nothing in it was done and is not known of, and nothing is to be decided.
+/// Puts the hold of a restored backup in force; the services start with it. A backup that was made with `--quiesce` is
+/// complete: it records everything that was done, so nothing is left to be decided.
 pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
     let decision = if manifest.quiesced {
@@ -49,7 +49,7 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Deliveries that wait for the operator on `bus`; none if no restore is undecided.
+/// Returns the number of deliveries that wait for the operator on `bus`, or `None` if no restore is undecided.
 pub(crate) async fn waiting(bus: &Bus) -> Result<Option<usize>> {
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
     match holds.get(HOLD_KEY).await? {
@@ -60,7 +60,7 @@ pub(crate) async fn waiting(bus: &Bus) -> Result<Option<usize>> {
     }
 }
 
-/// Replies that wait because of `hold`: in `PARKED`, where they are put, and in `DELIVERIES`, on their way there.
+/// Returns the replies that wait because of `hold`: in `PARKED`, and in `DELIVERIES` on their way to it.
 async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
     let mut replies: Vec<Reply> = Vec::new();
     for stream in [streams::PARKED, streams::DELIVERIES] {
@@ -85,13 +85,13 @@ async fn held(bus: &Bus, hold: &RestoreHold) -> Result<Vec<Reply>> {
     Ok(replies)
 }
 
-/// When the turn of `reply` was made.
+/// Returns the time at which the turn of `reply` was made.
 fn made_at(reply: &Reply) -> UnixMillis {
     UnixMillis(i64::try_from(reply.id.timestamp_ms()).unwrap_or(i64::MAX))
 }
 
-/// Those of `replies` that a receipt says were made: a broker that goes on publishes such a reply again, and it does not
-/// leave whatever is decided.
+/// Returns the ids of those `replies` that a receipt records as made. A broker that goes on publishes such a reply
+/// again, and the reply is not sent, no matter what the operator decides.
 async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
     let mut since: BTreeMap<String, UnixMillis> = BTreeMap::new();
     for reply in replies {
@@ -164,8 +164,8 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
     Ok(())
 }
 
-/// Up to where `DELIVERIES` has come. The time is the server's, and rather too late: nothing is stored in a queue that is put
-/// back before its server has started again.
+/// Returns the current end of `DELIVERIES`. The time is the server's and, if anything, too late: nothing is stored in a
+/// queue that is put back before its server has started again.
 async fn everything_in_deliveries(bus: &Bus) -> Result<Place> {
     let state = bus.stream_state(streams::DELIVERIES).await?;
     let server = bus.server_clock(&SystemClock).await?;

@@ -1,4 +1,4 @@
-//! What a backup holds, as it is written beside its files.
+//! The manifest: a description of a backup's contents, written beside its files.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,64 +9,64 @@ use sha2::{Digest as _, Sha256};
 use shared::bus::StreamHead;
 use shared::model::time::UnixMillis;
 
-/// Name and version of the form.
+/// Name and version of the backup's format.
 pub const FORMAT: &str = "nexus-backup/1";
-/// The manifest's file; it is there only if the backup is whole.
+/// Name of the manifest's file, which exists only if the backup is complete.
 const FILE: &str = "manifest.json";
-/// The manifest's checksum.
+/// Name of the file with the manifest's checksum.
 const CHECKSUM: &str = "manifest.sha256";
-/// Marks a directory in which a backup has begun and not ended.
+/// File that marks a directory in which a backup has begun and not ended.
 const UNFINISHED: &str = "UNFINISHED";
-/// Where the streams' snapshots are.
+/// Directory of the streams' snapshots.
 const STREAMS: &str = "streams";
 
-/// A whole backup.
+/// Description of a complete backup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// Format of the backup: [`FORMAT`].
     pub format: String,
-    /// Which backup: random.
+    /// Random id of the backup.
     pub id: String,
-    /// Version of Nexus that made it.
+    /// Version of Nexus that made the backup.
     pub version: String,
-    /// When it began, Unix milliseconds.
+    /// Start of the backup, in Unix milliseconds.
     pub begun_at: UnixMillis,
-    /// When it ended.
+    /// End of the backup, in Unix milliseconds.
     pub ended_at: UnixMillis,
-    /// Whether the services stood still meanwhile.
+    /// Whether the services were paused during the backup.
     pub quiesced: bool,
-    /// Fingerprint of the cluster's key, under which its events are sealed; none = the command that made it knew none.
+    /// Fingerprint of the cluster's key that seals the events; `None` if the command that made the backup knew no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_key: Option<String>,
     /// Streams and buckets, in the order in which they were copied.
     pub streams: Vec<CopiedStream>,
-    /// What it does not hold, and why.
+    /// Streams and buckets that the backup leaves out, each with the reason.
     pub left_out: Vec<(String, String)>,
 }
 
 /// One stream of a backup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CopiedStream {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// Configuration, and where it stood.
+    /// Configuration and position of the stream.
     pub head: StreamHead,
-    /// Size of its snapshot, in bytes.
+    /// Size of the snapshot, in bytes.
     pub bytes: u64,
-    /// SHA-256 of its snapshot, in hexadecimal.
+    /// SHA-256 of the snapshot, in hexadecimal.
     pub sha256: String,
 }
 
-/// Where the snapshot of stream `name` is, in the backup `directory`.
+/// Returns the path of the snapshot of stream `name` in the backup `directory`.
 #[must_use]
 pub fn snapshot_file(directory: &Path, name: &str) -> PathBuf {
     directory.join(STREAMS).join(format!("{name}.snapshot"))
 }
 
-/// Makes `directory` ready for a backup: it must not exist, be empty, or hold one that has not ended.
+/// Prepares `directory` for a backup: it must not exist, be empty, or hold a backup that has not ended.
 ///
 /// # Errors
-/// Fails if there is anything else in it.
+/// Fails if there is anything else in the directory.
 pub fn begin(directory: &Path) -> Result<()> {
     let shown = directory.display();
     std::fs::create_dir_all(directory).with_context(|| format!("make {shown}"))?;
@@ -97,10 +97,10 @@ pub fn begin(directory: &Path) -> Result<()> {
 }
 
 impl Manifest {
-    /// Writes it into `directory`: from here on the backup is whole.
+    /// Writes the manifest into `directory`: from here on the backup is complete.
     ///
     /// # Errors
-    /// Fails if it cannot be written.
+    /// Fails if the manifest cannot be written.
     pub fn finish(&self, directory: &Path) -> Result<()> {
         let text = serde_json::to_vec_pretty(self).context("write the manifest")?;
         let sum = format!("{}  {FILE}\n", hex::encode(Sha256::digest(&text)));
@@ -116,7 +116,7 @@ impl Manifest {
     /// Reads the backup in `directory` and checks every file's checksum.
     ///
     /// # Errors
-    /// Fails if it is not whole, of another form, or damaged, and says which file.
+    /// Fails if the backup is incomplete, of another format or damaged; the error names the file.
     pub fn check(directory: &Path) -> Result<Self> {
         let shown = directory.display();
         let path = directory.join(FILE);

@@ -1,24 +1,24 @@
-//! In which order streams are copied while work goes on. *Pure.*
+//! Order in which streams are copied while work goes on. *Pure.*
 //!
-//! The rule: a copy that says "this was done" must be older than the copy of what it led to, and a stream that drops what
-//! was dealt with must be younger than the record of that. Then what was done while the backup ran is, at worst, done
-//! again after a restore, and nothing that was accepted is left out.
+//! The rule has two parts. A copy that records "this was done" must be older than the copy of the results of that work.
+//! A stream that drops finished messages must be copied after the record that they are finished. Work that is done
+//! while the backup runs is then, at worst, done again after a restore, and nothing that was accepted is left out.
 
 use shared::wire::topology::{buckets, objects, streams};
 
-/// Streams in the order in which they are copied, behind the buckets: records and positions first, sources last.
+/// Streams in the order in which they are copied, after the buckets: records and positions first, sources last.
 const STREAMS: [&str; 12] = [
-    // What was sent, before the events that say so and before the deliveries that are dropped for it.
+    // Replies that were sent, before the events that record it and before the deliveries that are dropped for it.
     streams::RECEIPTS,
-    // What turns did, before the claims that are dropped and the deliveries that follow.
+    // Effects of turns, before the claims that are dropped and the deliveries that follow.
     streams::LEDGER,
-    // What hooks did, before their dispatches and claims.
+    // Actions of hooks, before their dispatches and claims.
     streams::INVOCATIONS,
     streams::AUDIT,
     streams::SCHEDULES,
     streams::CLAIMS,
     streams::DISPATCHES,
-    // A reply is taken out of DELIVERIES once it is parked or held, and a dead letter's message once it is in DLQ.
+    // A reply is removed from DELIVERIES once it is parked or held, and a dead letter's message once it is in DLQ.
     streams::DELIVERIES,
     HELD,
     streams::PARKED,
@@ -26,10 +26,10 @@ const STREAMS: [&str; 12] = [
     streams::EVENTS,
 ];
 
-/// The bucket of what is held: not a record of what was done, but the only copy of what is still to be decided.
+/// Bucket of held messages. It is not a record of work that was done, but the only copy of what is still to be decided.
 const HELD: &str = "KV_held";
 
-/// Buckets that are not copied, and why.
+/// Buckets that are not copied, each with the reason.
 const LEFT_OUT: [(&str, &str); 3] = [
     (
         buckets::POSITIONS,
@@ -39,7 +39,7 @@ const LEFT_OUT: [(&str, &str); 3] = [
     (buckets::MEMBERS, "replicas announce themselves"),
 ];
 
-/// What a backup does not hold, and why, whatever the server has.
+/// Returns everything that a backup leaves out, with the reasons, no matter what the server has.
 pub(super) fn left_out() -> Vec<(String, String)> {
     let buckets = LEFT_OUT.map(|(name, why)| (format!("KV_{name}"), why.to_owned()));
     let copies = (
@@ -59,7 +59,7 @@ pub(super) fn left_out() -> Vec<(String, String)> {
     buckets.into_iter().chain([copies, spool, key]).collect()
 }
 
-/// The streams of `found` that are copied, in order; others than ours are not.
+/// Returns the streams of `found` that are copied, in order. Streams that are not ours are left out.
 pub(super) fn ordered(found: &[String]) -> Vec<String> {
     let left = left_out();
     let is_kept = |name: &&String| left.iter().all(|(out, _)| out != *name);

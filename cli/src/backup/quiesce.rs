@@ -1,6 +1,6 @@
-//! A standstill of the services while a backup is made, so that it is of one moment. The supervisor of a `nexus up` keeps it,
-//! asked for by a file in its data directory; elsewhere whoever runs the services stops them, and it is checked that they
-//! stay so.
+//! A pause of the services while a backup is made, so that all copies are of one moment. The supervisor of a `nexus up`
+//! pauses its services if a file in its data directory asks for it. Without a `nexus up`, the operator stops the
+//! services, and this checks that they stay stopped.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use super::manifest::CopiedStream;
 use crate::launch::hold::holder;
 use crate::launch::process::ProcessName;
 
-/// The file that asks for a standstill, below the data directory: the process that wants it.
+/// File that asks for a pause, below the data directory; it names the process that asks.
 pub(crate) const ASKED: &str = "run/quiesce";
-/// The file that says that the services stand still: the process that asked.
+/// File that confirms that the services are paused; it names the process that asked.
 pub(crate) const STANDING: &str = "run/quiesced";
-/// How long a standstill lasts at most, from the moment at which it was asked for.
+/// Longest time of a pause, from the moment at which it was asked for.
 pub(crate) const MOST: Duration = Duration::from_secs(30);
-/// How often is looked whether the services stand still.
+/// Interval at which it is checked whether the services are paused.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long services may take to say that they run.
+/// Longest time that services may take to report that they run.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
 
-/// A backup is not of one moment.
+/// Reason why a backup is not of one moment.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QuiesceError {
     /// Services run that no `nexus up` stops.
@@ -35,55 +35,55 @@ pub(super) enum QuiesceError {
          them to 0), or make the backup without --quiesce"
     )]
     ServicesRun {
-        /// The data directory that was looked into.
+        /// Data directory without a running `nexus up`.
         data: String,
-        /// Their instances.
+        /// Instances of the running services.
         replicas: String,
     },
-    /// The same `nexus up` stands still for another backup.
+    /// The same `nexus up` is paused for another backup.
     #[error("--quiesce: another backup of {data} is being made")]
     Busy {
-        /// The data directory.
+        /// Data directory of the `nexus up`.
         data: String,
     },
-    /// The services of a `nexus up` go on.
+    /// The services of the `nexus up` run again.
     #[error("the pause ended after {} s; run the backup without --quiesce", MOST.as_secs())]
     Over,
-    /// Something was written meanwhile.
+    /// A stream was written to after it was copied.
     #[error(
         "stream {stream} has come from message {from} to {to} since it was copied: something writes that --quiesce does not \
          stop; stop it, or make the backup without --quiesce"
     )]
     Moved {
-        /// The stream.
+        /// Name of the stream.
         stream: String,
-        /// Its last message when it was copied.
+        /// Sequence of its last message when it was copied.
         from: u64,
-        /// Its last message now.
+        /// Sequence of its last message now.
         to: u64,
     },
 }
 
-/// The services stand still.
+/// Evidence that the services do not work.
 #[derive(Debug)]
 pub(super) enum Standstill {
-    /// Those of a `nexus up`, until this is dropped, at most [`MOST`].
+    /// The services of a `nexus up` are paused until this is dropped, at most for [`MOST`].
     Asked {
-        /// The file that asks.
+        /// File that asks for the pause.
         asked: PathBuf,
-        /// When it was asked for.
+        /// Time at which the pause was asked for.
         begun: Instant,
     },
-    /// None runs on the server.
+    /// No service runs on the server.
     Stopped {
-        /// The data directory in which no `nexus up` runs.
+        /// Data directory without a running `nexus up`.
         data: String,
     },
 }
 
 impl Standstill {
-    /// Asks the `nexus up` that holds `data`, and waits until its services have finished what was under way; where none
-    /// holds it, no service may run on `bus`.
+    /// Asks the `nexus up` that holds `data` for a pause, and waits until its services have finished their work in
+    /// progress. If no `nexus up` holds it, no service may run on `bus`.
     pub(super) async fn begin(bus: &Bus, data: &Path) -> Result<Self> {
         let shown = data.display().to_string();
         if holder(data).is_none() {
@@ -122,7 +122,7 @@ impl Standstill {
         }
     }
 
-    /// Fails if the standstill is over, or something was written to what was `copied`: it is not of one moment then.
+    /// Fails if the pause is over, or if a stream of `copied` was written to: then the backup is not of one moment.
     pub(super) async fn check(&self, bus: &Bus, copied: &[CopiedStream]) -> Result<()> {
         self.in_time()?;
 
@@ -130,7 +130,7 @@ impl Standstill {
             none_runs(bus, data).await?;
         }
 
-        // Timers that the server itself lets go off are written into SCHEDULES alone, and nobody has heard them.
+        // Timers that the server itself fires are written only into SCHEDULES, and no service has read them.
         for stream in copied.iter().filter(|stream| stream.name != streams::SCHEDULES) {
             let (from, to) = (stream.head.position().last, bus.stream_state(&stream.name).await?.last);
             if from != to {
@@ -160,13 +160,13 @@ async fn none_runs(bus: &Bus, data: &str) -> Result<()> {
 impl Drop for Standstill {
     fn drop(&mut self) {
         if let Self::Asked { asked, .. } = self {
-            // The supervisor goes on without it when the time is over, or this process has ended.
+            // The supervisor starts the services again when the time is over or this process has ended.
             let _ = std::fs::remove_file(asked);
         }
     }
 }
 
-/// The process that is named in the file at `path`.
+/// Returns the process that is named in the file at `path`.
 pub(crate) fn read(path: &Path) -> Option<ProcessName> {
     ProcessName::parse(&std::fs::read_to_string(path).ok()?)
 }

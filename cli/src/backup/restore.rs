@@ -1,4 +1,4 @@
-//! `nexus restore DIR`: onto a server whose services are stopped, or, with `--data`, into a data directory of `nexus up`.
+//! `nexus restore DIR`: onto a server with stopped services, or, with `--data`, into a data directory of `nexus up`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::launch::server_alone;
 use crate::output::{bus, json, nats_config, trust};
 use crate::{complain, say};
 
-/// How long services may take to say that they run.
+/// Longest time that services may take to report that they run.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(3);
-/// The server's store in a data directory.
+/// Directory of the server's store in a data directory.
 const STORE: &str = "data/nats-0";
-/// Read models of hook-svc's replicas, below `data/`: they follow the streams, and are made anew.
+/// Prefix of the read models of hook-svc's replicas, below `data/`: they are rebuilt from the streams.
 const READ_MODELS: &str = "hook-svc-";
 
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the backup is damaged or not whole, if something is in its place already, and if a stream cannot be restored;
+/// Fails if the backup is damaged or incomplete, if the target has data already, or if a stream cannot be restored;
 /// then the same command may be given again.
 pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     let Some(directory) = &options.directory else {
@@ -69,7 +69,7 @@ pub async fn execute(common: &Common, options: &RestoreOptions) -> Result<()> {
     Ok(())
 }
 
-/// Says where the key under which the restored events are sealed is not the one that the services will have.
+/// Warns if the key that sealed the restored events is not the key that the services will have.
 fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
     let Some(sealed) = &manifest.cluster_key else { return };
     let made_here = options.data.as_ref().map(|data| data.join(keys::CLUSTER_KEY));
@@ -93,15 +93,15 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
     );
 }
 
-/// What is restored from where.
+/// The backup to restore.
 struct Source<'a> {
     directory: &'a Path,
     manifest: &'a Manifest,
-    /// Whether only the end is told.
+    /// Whether only the end is reported.
     is_quiet: bool,
 }
 
-/// What became of one stream.
+/// Result of one stream.
 #[derive(Debug, serde::Serialize)]
 struct Restored {
     name: String,
@@ -109,8 +109,8 @@ struct Restored {
     last: u64,
 }
 
-/// Into the data directory `data`, with a server of our own. Its store is made beside the one that is there and put in
-/// its place at the end, whole.
+/// Restores into the data directory `data`, with a server of our own. The new store is built beside the existing one
+/// and takes its place, complete, at the end.
 async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Path) -> Result<Vec<Restored>> {
     std::fs::create_dir_all(data.join("run")).with_context(|| format!("make {}", data.display()))?;
     let data = data.canonicalize().context("find the data directory")?;
@@ -126,6 +126,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     }
 
     let unfinished = data.join(format!("{STORE}.restoring"));
+    // A killed restore has left an incomplete store.
     if unfinished.exists() {
         std::fs::remove_dir_all(&unfinished).with_context(|| format!("remove {}", unfinished.display()))?;
     }
@@ -135,6 +136,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     server.stop().await;
 
     if is_taken {
+        // The former store is only moved, so that the operator can put it back.
         let aside = data.join(format!("{STORE}.replaced-{}", SystemClock.now().0));
         std::fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
         if !source.is_quiet {
@@ -150,7 +152,7 @@ async fn into_directory(source: &Source<'_>, options: &RestoreOptions, data: &Pa
     Ok(restored)
 }
 
-/// A read model of other streams would be behind, or ahead, of these.
+/// Removes the read models: one of other streams would be behind, or ahead of, the restored ones.
 fn remove_read_models(data: &Path) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(data.join("data")) else {
         return Ok(());
@@ -167,7 +169,7 @@ fn remove_read_models(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Onto the configured server, whose services are stopped.
+/// Restores onto the configured server, whose services are stopped.
 async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<'_>) -> Result<Vec<Restored>> {
     let replicas = nats_config(common)?.replicas;
     let bus = bus(common).await?;
@@ -190,7 +192,7 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
         bail!("the server is not empty; --replace destroys\n  {}", taken.join("\n  "));
     }
 
-    // Before the first effect: a restore that ends half-way keeps the services waiting.
+    // The hold comes before the first effect, so that a restore that ends half-way keeps the services waiting.
     let names: Vec<String> = source
         .manifest
         .streams
@@ -217,7 +219,7 @@ async fn onto_server(common: &Common, options: &RestoreOptions, source: &Source<
     Ok(restored)
 }
 
-/// The streams of `names` that hold something, with how much.
+/// Returns the streams of `names` that are not empty, with the number of their messages.
 async fn taken(bus: &Bus, names: &[String]) -> Result<Vec<String>> {
     let mut taken = Vec::new();
     for name in names {
@@ -256,7 +258,7 @@ async fn restore_one(bus: &Bus, stream: &CopiedStream, directory: &Path, replica
     let mut head = stream.head.clone();
     head.config["num_replicas"] = replicas.into();
 
-    // Positions that were taken behind the copy name messages that this stream does not have.
+    // Positions that were recorded after the copy name messages that this stream does not have.
     head.renew_incarnation(&SystemIds.ulid().to_string());
     let path = snapshot_file(directory, &stream.name);
     let file = tokio::fs::File::open(&path).await;

@@ -1,4 +1,4 @@
-//! `nexus backup DIR`.
+//! `nexus backup DIR`: copies every stream and bucket into a directory.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::say;
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if a stream cannot be copied; then the directory says that the backup has not ended.
+/// Fails if a stream cannot be copied; then the directory is marked as an unfinished backup.
 pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     let bus = bus(common).await?;
     let names = ordered(
@@ -37,7 +37,7 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
     }
 
     begin(&options.directory)?;
-    // Ends with this: the services go on, also where the backup fails.
+    // The pause ends when this is dropped: the services go on even if the backup fails.
     let standstill = match &options.quiesce {
         Some(data) => Some(Standstill::begin(&bus, data).await?),
         None => None,
@@ -45,6 +45,7 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
 
     let begun_at = SystemClock.now();
     let copied = copy_all(common, &bus, &names, &options.directory).await?;
+    // Checked after the last copy, so that a write during any of the copies is found.
     if let Some(standstill) = &standstill {
         standstill.check(&bus, &copied).await?;
     }

@@ -1,4 +1,4 @@
-//! What routing bindings cost an event, by the table that hook-svc asks.
+//! Cost of routing bindings per event, measured on the table that hook-svc uses.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use shared::model::time::UnixMillis;
 
 use crate::say;
 
-/// Bindings in the table, besides one for everything else.
+/// Number of bindings in the table, besides one that fits all other events.
 const BINDINGS: usize = 10_000;
-/// Events that are asked for, again and again; each fits one binding.
+/// Number of events that are looked up in turn; each fits one binding.
 const EVENTS: usize = 1_024;
 
-/// What a table of bindings does.
+/// Figures of one table of bindings.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Figure {
     bindings: usize,
     us_per_event: f64,
 }
 
-/// Asks one table for `span`.
+/// Looks up events in one table for `span`.
 pub(super) fn run(span: Duration) -> Result<Figure> {
     let table = Table::parse(&file()?).map_err(|faults| anyhow!("{faults:?}"))?;
     let events = (0..EVENTS).map(event).collect::<Result<Vec<_>>>()?;
@@ -59,7 +59,7 @@ fn file() -> Result<String> {
     Ok(text)
 }
 
-/// An event of which the binding `number * 7` is to decide.
+/// Returns an event that the binding `number * 7` decides.
 fn event(number: usize) -> Result<Event> {
     let room = number * 7;
     let id = EventId::parse(format!("discord:{number}")).context("an event id")?;

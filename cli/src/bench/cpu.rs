@@ -5,7 +5,7 @@ use crate::launch::Stack;
 /// Ticks a second in `/proc/*/stat`; fixed at 100 by Linux's ABI.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Processor time since a moment.
+/// Processor time of the stack's processes at the start of the measurement.
 #[derive(Debug)]
 pub(super) struct Meter(Vec<(String, f64)>);
 
@@ -14,7 +14,7 @@ impl Meter {
         Self(used(stack))
     }
 
-    /// Milliseconds by process since the start.
+    /// Returns the processor time since the start, in milliseconds by process.
     pub(super) fn stop(self, stack: &Stack) -> Vec<(String, f64)> {
         let before = self.0.into_iter();
         before
@@ -65,7 +65,7 @@ fn with_children(pid: u32) -> f64 {
 
 fn own(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything; user and system time are fields 14 and 15.
+    // The name in parentheses may have any character; user and system time are fields 14 and 15.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| {
         fields

@@ -1,5 +1,5 @@
-//! hook-svc alone: events that wait in the stream, from its first moment to the last record; and events at a fixed rate
-//! with a hook that asks the read model.
+//! Measures hook-svc alone: with events that wait in the stream, from its start to the last record, and with events at
+//! a fixed rate and a hook that queries the read model.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use super::report::{Evaluation, Latency};
 use super::setting;
 use super::throughput::seconds;
 
-/// Publishes in flight while the stream is filled.
+/// Number of publishes in flight while the stream is filled.
 const WRITERS: usize = 1_024;
-/// Records that count as the beginning: everything is warm and owned by then.
+/// Share of the records that counts as the warm-up: afterwards everything is warm and every partition owned.
 const WARM: f64 = 0.2;
-/// How long the whole may take.
+/// Longest time of the whole measurement.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Events a second, without and with one firing hook.
+/// Measures events per second, without and with one firing hook.
 pub(super) async fn run(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Evaluation> {
     let quiet = one(&directory.join("quiet"), options, durability, false).await?;
     let firing = one(&directory.join("firing"), options, durability, true).await?;
@@ -40,8 +40,8 @@ pub(super) async fn run(directory: &Path, options: &BenchOptions, durability: &s
     })
 }
 
-/// From an event that is due at the fixed rate to its record, where one more hook asks the read model about each;
-/// history is as long as the flood.
+/// Measures the time from the moment at which an event is due, at a fixed rate, to its record, with one more hook that
+/// queries the read model for each event. The history is as long as the flood.
 async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Latency> {
     let plan = setting::hooks_only(directory, options, durability, false)?;
     setting::write_asking_hook(directory)?;
@@ -113,7 +113,7 @@ async fn fill(bus: &Bus, options: &BenchOptions) -> Result<()> {
     Ok(())
 }
 
-/// The rate between the first part of the records and the last.
+/// Returns the rate from the end of the warm-up to the last record.
 async fn watch(bus: &Bus, events: u64) -> Result<f64> {
     let first = (events as f64 * WARM) as u64;
     let mut began = None;

@@ -1,4 +1,4 @@
-//! The Bun floor: what bare processes do with the same hooks and the same events, as a measure for the runner.
+//! The Bun floor: throughput of bare processes with the same hooks and the same events, as a measure for the runner.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,16 +13,16 @@ use super::hooks::Figure;
 use super::percentile;
 use crate::launch::programs::{BUN_MINIMUM, tool};
 
-/// The bare loop.
+/// Source of the bare loop.
 const LOOP: &str = include_str!("floor.ts");
-/// Events in one frame, as the runner sends at most.
+/// Number of events in one frame, the most that the runner sends.
 const BATCH: usize = 16;
-/// Frames under way in one process.
+/// Number of frames in flight in one process.
 const DEPTH: usize = 4;
-/// Largest answer that is read, bytes.
+/// Largest answer that is read, in bytes.
 const MAX_FRAME: usize = 64 * 1024 * 1024;
 
-/// One process.
+/// One bare process.
 struct Bare {
     _child: Child,
     stdin: ChildStdin,
@@ -73,10 +73,10 @@ impl Bare {
     }
 }
 
-/// What `workers` bare processes do with `count` hooks of `folder` and `events` (JSON), for so long.
+/// Measures `workers` bare processes with `count` hooks of `folder` and `events` (JSON), for the given time.
 ///
 /// # Errors
-/// Fails if Bun does not start or says nonsense.
+/// Fails if Bun does not start or gives an invalid answer.
 pub(super) async fn run(
     folder: &Path,
     count: usize,
@@ -109,7 +109,7 @@ pub(super) async fn run(
     })
 }
 
-/// How long one event takes alone, µs, ascending.
+/// Returns the times of single events, in µs, ascending.
 async fn latencies(bare: &mut Bare, events: &[String], span: Duration) -> Result<Vec<f64>> {
     let mut all = Vec::new();
     let end = SystemClock.monotonic() + span;
@@ -124,14 +124,14 @@ async fn latencies(bare: &mut Bare, events: &[String], span: Duration) -> Result
         all.push(SystemClock.monotonic().duration_since(began).as_secs_f64() * 1e6);
     }
 
-    // Until then it was interpreted.
+    // The first half ran in the interpreter, before compilation.
     let mut warm = all.split_off(all.len() / 2);
     warm.sort_by(f64::total_cmp);
 
     Ok(warm)
 }
 
-/// How many events it does in `span`.
+/// Returns the number of events that the process handles in `span`.
 async fn flood(mut bare: Bare, events: &[String], span: Duration) -> Result<u64> {
     let frames: Vec<&[String]> = events.chunks_exact(BATCH).collect();
     let end = SystemClock.monotonic() + span;

@@ -1,6 +1,6 @@
-//! `nexus bench hooks`: the runner alone — events to workers and back, as hook-svc hands them over — for many hooks and
-//! few, confined or not, all of them called or those whose `@match` fits, beside [`super::floor`] in the same run. And
-//! what routing bindings cost.
+//! `nexus bench hooks`: measures the runner alone, with events to workers and back as hook-svc sends them. The runs
+//! have many hooks and few, confined or not, with all hooks called or only those whose `@match` fits, beside
+//! [`super::floor`] in the same run. Also measures the cost of routing bindings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use crate::args::{BenchHooksOptions, Common};
 use crate::output::{json, table};
 use crate::say;
 
-/// Events that are handed over again and again.
+/// Number of events that are sent again and again.
 const EVENTS: usize = 1_024;
-/// Events under way at once while throughput is measured.
+/// Number of events in flight while throughput is measured.
 const WINDOW: usize = 512;
-/// Length of an event's text, bytes.
+/// Length of an event's text, in bytes.
 const TEXT: usize = 200;
-/// How long workers may take to come up.
+/// Longest time for workers to start.
 const COME_UP: Duration = Duration::from_secs(60);
 
-/// What one arrangement does.
+/// Figures of one arrangement.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Figure {
-    /// Events a second, all workers busy.
+    /// Events per second with all workers busy.
     pub(super) events_per_s: f64,
-    /// One event alone, there and back, microseconds.
+    /// Median time of a single event, there and back, in microseconds.
     pub(super) p50_us: f64,
-    /// The same, of 99 %.
+    /// Time within which 99 % of single events return, in microseconds.
     pub(super) p99_us: f64,
 }
 
@@ -48,15 +48,15 @@ pub(super) struct Figure {
 struct Row {
     hooks: usize,
     floor: Figure,
-    /// Every hook is called upon every event.
+    /// Figures if every hook is called for every event.
     all: Figure,
     all_confined: Figure,
-    /// One hook is called upon every event, the others' `@match` does not fit.
+    /// Figures if one hook is called for every event, because the others' `@match` does not fit.
     matched: Figure,
     matched_confined: Figure,
 }
 
-/// Everything that a run showed.
+/// Results of a whole run.
 #[derive(Debug, Serialize)]
 struct Table {
     hooks: Vec<Row>,
@@ -66,7 +66,7 @@ struct Table {
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if Bun or the sandbox is not there, or a worker does not answer.
+/// Fails if Bun or the sandbox is missing, or if a worker does not answer.
 pub(super) async fn execute(common: &Common, options: &BenchHooksOptions) -> Result<()> {
     let span = Duration::try_from_secs_f64(options.seconds).context("--seconds")?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -132,7 +132,7 @@ async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
     })
 }
 
-/// Hook `number`: looks at the text with a regular expression, and nearly never fires.
+/// Returns the source of hook `number`, which checks the text with a regular expression and almost never fires.
 fn source(number: usize, matching: bool) -> String {
     let tag = if matching {
         format!("\n * @match channel=bench-{number}")
@@ -146,7 +146,7 @@ fn source(number: usize, matching: bool) -> String {
     )
 }
 
-/// Events on the channels of `count` hooks in turn.
+/// Returns events on the channels of `count` hooks in turn.
 fn events(count: usize) -> Result<Vec<Event>> {
     let one = |number: usize| {
         let id = EventId::parse(format!("bench:{number}")).context("an event id")?;
@@ -185,7 +185,7 @@ async fn arrangement(
     let config = PoolConfig {
         workers,
         sandbox,
-        // A busy machine is not a looping hook.
+        // On a busy machine a slow hook is not a looping one.
         hard_budget_ms: 10_000,
         ..pool_config(
             &HooksConfig::default(),
@@ -211,7 +211,7 @@ async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration)
         pause(Duration::from_millis(5)).await;
     }
 
-    // Warm, in every worker.
+    // This first flood warms every worker up.
     flood(pool, events, span / 2).await?;
     let mut alone = Vec::new();
 
@@ -237,7 +237,7 @@ async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration)
     })
 }
 
-/// How many events are evaluated in `span`, many at once.
+/// Returns the number of events that are evaluated in `span`, with many in flight.
 async fn flood(pool: &Pools, events: &[Event], span: Duration) -> Result<u64> {
     let end = SystemClock.monotonic() + span;
     let mut done = 0;
@@ -250,7 +250,7 @@ async fn flood(pool: &Pools, events: &[Event], span: Duration) -> Result<u64> {
     Ok(done)
 }
 
-/// One event, as hook-svc hands it over.
+/// Evaluates one event as hook-svc sends it.
 async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
     let in_force = pool.current();
     let job = Job {

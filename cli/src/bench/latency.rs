@@ -1,4 +1,4 @@
-//! Latency at a fixed rate: events are sent when their time has come, whatever became of those before.
+//! Latency at a fixed rate: events are sent at their due times, whether or not earlier ones have been answered.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::launch::Stack;
 use super::load::{Answers, Sender};
 use super::{percentile, setting};
 
-/// Events before the measured ones: workers compile, caches fill.
+/// Seconds of events before the measured ones: workers compile and caches fill.
 const WARM_UP_SECONDS: u64 = 5;
 
-/// Milliseconds, ascending.
+/// Latencies in milliseconds, ascending.
 #[derive(Debug)]
 pub(super) struct Latencies {
     pub(super) dispatch: Vec<f64>,
@@ -69,12 +69,12 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Latenci
     })
 }
 
-/// Events that are sent at the fixed rate, those of the warm-up with them.
+/// Returns the number of events that are sent at the fixed rate, including the warm-up.
 pub(super) const fn paced(options: &BenchOptions) -> u64 {
     (WARM_UP_SECONDS + options.seconds) * options.rate
 }
 
-/// Sends the events of run `run` on schedule; answers when each event of the measured part was due.
+/// Sends the events of run `run` on schedule, and returns the due time of each event of the measured part.
 pub(super) async fn send_all<F>(
     run: &str,
     options: &BenchOptions,
@@ -111,7 +111,7 @@ where
     Ok(sent)
 }
 
-/// From when an event was due to when it was heard of, milliseconds, ascending.
+/// Returns the times from due to heard, in milliseconds, ascending.
 pub(super) fn spans(sent: &HashMap<String, Instant>, heard: &HashMap<String, Instant>) -> Vec<f64> {
     let pairs = sent.iter().filter_map(|(event, at)| Some((at, heard.get(event)?)));
     let mut spans: Vec<f64> = pairs

@@ -1,4 +1,4 @@
-//! Events in over HTTP, answers out over NATS.
+//! Load of a run: events in over HTTP, answers out over NATS.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use shared::model::event::Event;
 
 use crate::launch::{Stack, token};
 
-/// When no answer comes for so long, the run has failed.
+/// Time without an answer after which the run has failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Posts events to the gateway.
@@ -22,7 +22,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender with the bench's token, which [`super::setting`] made.
+    /// Returns a sender with the bench's token, which [`super::setting`] made.
     pub(super) fn new(stack: &Stack) -> Result<Self> {
         let config = stack.config_path();
         Ok(Self {
@@ -32,7 +32,7 @@ impl Sender {
         })
     }
 
-    /// Posts a batch; a service that is full is asked again until it takes it.
+    /// Posts a batch; retries while the service is full.
     pub(super) async fn post(&self, events: &[Event]) -> Result<()> {
         let body = serde_json::to_vec(events).context("write the events")?;
         loop {
@@ -56,13 +56,13 @@ impl Sender {
     }
 }
 
-/// Hears the answers, by the event that they answer.
+/// Collects the answers by the event that they answer.
 #[derive(Debug)]
 pub(super) struct Answers {
     subscription: CoreSubscription,
-    /// Event id → when its first answer was heard.
+    /// Time of the first answer, by event id.
     pub(super) heard: HashMap<String, Instant>,
-    /// Answers heard a second time.
+    /// Number of answers that were heard a second time.
     pub(super) repeated: u64,
 }
 
@@ -77,7 +77,7 @@ impl Answers {
         })
     }
 
-    /// Hears until `count` events are answered.
+    /// Collects answers until `count` events are answered.
     pub(super) async fn until(
         &mut self,
         count: u64,

@@ -1,4 +1,4 @@
-//! What raw JetStream does here: the same server, the same client, pipelined publishes of the same size.
+//! Throughput of raw JetStream on this machine: the same server, the same client, pipelined publishes of the same size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use crate::launch::Stack;
 
 use super::throughput::seconds;
 
-/// Messages published.
+/// Number of messages that are published.
 const MESSAGES: u64 = 200_000;
-/// Publishes in flight.
+/// Number of publishes in flight.
 const WRITERS: u64 = 1_024;
 
-/// Messages a second.
+/// Measures the messages per second.
 pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
     let bus = stack.bus("nexus-bench-raw").await?;
     let mut spec = topology(stack.nats.len()).streams.swap_remove(1);

@@ -1,4 +1,4 @@
-//! `nexus bench read-model`: how fast the read model is made from a stream's events, and how soon `search()` answers.
+//! `nexus bench read-model`: how fast the read model is built from a stream's events, and how soon `search()` answers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,46 +19,48 @@ use crate::args::{BenchReadModelOptions, Common};
 use crate::output::{json, table};
 use crate::say;
 
-/// Messages in a batch, about as hook-svc makes them where many wait.
+/// Number of messages in a batch, about as many as hook-svc takes if many wait.
 const BATCH: u64 = 2_000;
-/// Channels that events are spread over.
+/// Channels over which events are spread.
 const CHANNELS: [&str; 5] = ["imessage", "email", "slack", "telegram", "webhook"];
-/// People and conversations that events are spread over.
+/// Number of people and conversations over which events are spread.
 const PEERS: u64 = 1_000;
-/// Words of an event.
+/// Number of words of an event.
 const WORDS: u64 = 12;
 /// Syllables, of which two make a word: some words are a hundred times as frequent as others.
 const SYLLABLES: [&str; 32] = [
     "ba", "ko", "li", "mer", "tun", "sa", "vel", "dor", "pi", "gra", "ne", "shu", "ol", "fin", "ka", "res", "tor",
     "mi", "lan", "bu", "qui", "ze", "hal", "or", "pe", "vin", "sto", "ru", "cha", "wen", "ja", "il",
 ];
-/// When the first event was.
+/// Time of the first event.
 const BEGINNING: UnixMillis = UnixMillis(1_769_000_000_000);
-/// Queries of one kind.
+/// Number of queries of each kind.
 const QUERIES: u64 = 100;
-/// Events of which the model alone is asked first.
+/// Number of events that the model alone embeds first.
 const ALONE: u64 = 128;
 
-/// Milliseconds.
+/// Latencies in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Latency {
     p50_ms: f64,
     p95_ms: f64,
 }
 
-/// What a read model of so many events does.
+/// Figures of a read model of one size.
 #[derive(Debug, Serialize)]
 struct Row {
     events: u64,
-    /// Taken in, with people and words.
+    /// Events per second that are taken in, with people and words.
     rows_per_s: f64,
-    /// Texts that the model alone embeds, without a rest. None where there is no model: `search()` goes by words then.
+    /// Texts per second that the model alone embeds, without a rest. `None` without a model: `search()` goes by words
+    /// then.
     model_per_s: Option<f64>,
-    /// Behind the read model, at the pace that leaves half of a processor to others. None where there is no model.
+    /// Texts per second that are embedded behind the read model, at the pace that leaves half of a processor to other
+    /// work. `None` without a model.
     embedded_per_s: Option<f64>,
     two_words: Latency,
     five_words: Latency,
-    /// Five words, one channel, the last tenth of the time.
+    /// Latency of five words, one channel, the last tenth of the time.
     filtered: Latency,
     file_mib: f64,
 }
@@ -66,7 +68,7 @@ struct Row {
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the file cannot be written, or what must be found is not.
+/// Fails if the file cannot be written, or if a query does not find its event.
 pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) -> Result<()> {
     let model = match &options.model {
         Some(folder) => Some(embed::open(folder)?),
@@ -144,7 +146,7 @@ async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
     })
 }
 
-/// Seconds that the writer took for all.
+/// Takes in all events, and returns the seconds that the writer took.
 async fn take_in(projection: &Projection, events: u64) -> Result<f64> {
     let mut took = 0.0;
     for first in (1..=events).step_by(BATCH as usize) {
@@ -157,7 +159,7 @@ async fn take_in(projection: &Projection, events: u64) -> Result<f64> {
     Ok(took)
 }
 
-/// Texts a second of `model`, in calls as large as it likes them.
+/// Returns the texts per second of `model`, in calls of the size that it prefers.
 async fn alone(model: &dyn Embedder, events: u64) -> Result<f64> {
     let texts: Vec<String> = (1..=events).map(content).collect();
     let began = SystemClock.monotonic();
@@ -205,7 +207,7 @@ fn id(number: u64) -> String {
     format!("{}:{number}", channel(number))
 }
 
-/// The first `words` words of event `number`, drawn anew for each.
+/// Returns the first `words` words of event `number`, drawn separately for each event.
 fn text(number: u64, words: u64) -> String {
     let word = |at: u64| {
         let mixed = (number * WORDS + at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -215,7 +217,7 @@ fn text(number: u64, words: u64) -> String {
     (0..words).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What event `number` says: words, and one that no other has.
+/// Returns the text of event `number`: words, and one that no other event has.
 fn content(number: u64) -> String {
     format!("{} n{number}", text(number, WORDS))
 }

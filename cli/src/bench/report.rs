@@ -1,4 +1,4 @@
-//! The figures, as table and as JSON, with the targets of `docs/performance.md` beside them.
+//! The figures of a run, as table and as JSON, with the targets of `docs/performance.md` beside them.
 
 use serde::Serialize;
 
@@ -9,71 +9,71 @@ use crate::say;
 use super::latency::Latencies;
 use super::throughput::Flood;
 
-/// Milliseconds.
+/// Latencies in milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Latency {
-    /// Half are faster.
+    /// Median: half of the events are faster.
     pub p50_ms: f64,
-    /// All but one in a hundred are faster.
+    /// 99th percentile: all but one in a hundred are faster.
     pub p99_ms: f64,
 }
 
-/// Events from HTTP to the delivered answer.
+/// Figures of events from HTTP to the delivered answer.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Throughput {
-    /// In the flood.
+    /// Events per second in the flood.
     pub events_per_s: f64,
-    /// At the fixed rate.
+    /// Latency at the fixed rate.
     #[serde(flatten)]
     pub latency: Latency,
 }
 
-/// Raw JetStream.
+/// Figures of raw JetStream.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Raw {
-    /// Messages a second, divided by the messages that we store per event.
+    /// Messages per second, divided by the messages that Nexus stores per event.
     pub events_per_s: f64,
-    /// Messages a second.
+    /// Messages per second of raw JetStream.
     pub messages_per_s: f64,
 }
 
-/// hook-svc alone.
+/// Figures of hook-svc alone.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Evaluation {
-    /// No hook fires.
+    /// Events per second if no hook fires.
     pub events_per_s: f64,
-    /// One hook fires on every event.
+    /// Events per second if one hook fires on every event.
     pub firing_events_per_s: f64,
-    /// Event to record at the fixed rate, where one hook asks the read model.
+    /// Time from event to record at the fixed rate, with one hook that queries the read model.
     pub asking: Latency,
 }
 
-/// Everything that a run showed.
+/// Results of a whole run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// HTTP to delivered answer.
+    /// From HTTP to the delivered answer.
     pub end_to_end: Throughput,
-    /// HTTP to stored dispatch, at the fixed rate.
+    /// Time from HTTP to the stored dispatch, at the fixed rate.
     pub event_to_dispatch: Latency,
-    /// The same run's measure.
+    /// Raw JetStream in the same run.
     pub raw_jetstream: Raw,
-    /// Ours by raw.
+    /// Events per second of Nexus, divided by those of raw JetStream.
     pub ratio: f64,
-    /// hook-svc alone.
+    /// Figures of hook-svc alone.
     pub hook_svc: Evaluation,
-    /// All five services, Bun and NATS, in the flood.
+    /// Processor time per event of all five services, Bun and NATS in the flood, in milliseconds.
     pub cpu_ms_per_event: f64,
-    /// The same, by process.
+    /// The same time, by process.
     pub cpu_ms_by_process: Vec<(String, f64)>,
-    /// Messages stored per event, the answer's own event included.
+    /// Number of messages stored per event, including the answer's own event.
     pub stored_per_event: f64,
-    /// Answers that a plain subscriber heard twice.
+    /// Number of answers that a plain subscriber received twice.
     pub repeated_answers: u64,
-    /// What an ack promises.
+    /// What an acknowledgement promises.
     pub durability: String,
-    /// Processor and cores.
+    /// Processor of the machine and its number of cores.
     pub machine: String,
-    /// Events, sessions, bytes, hooks.
+    /// Numbers of events, sessions, bytes and hooks.
     pub setting: String,
 }
 
@@ -134,7 +134,7 @@ impl Report {
         }
     }
 
-    /// Prints it for people.
+    /// Prints the report for people.
     pub(super) fn print(&self) {
         say!("durability {} on {}\n{}\n", self.durability, self.machine, self.setting);
         let mut rows = table(&["what", "measured", "target"]);

@@ -1,4 +1,4 @@
-//! What a run is made of: the services, the hooks, the events.
+//! Setting of a run: the services, the hooks, the events.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use shared::model::time::UnixMillis;
 use crate::args::BenchOptions;
 use crate::launch::{Plan, token};
 
-/// The bench's token for its own channel, below its directory.
+/// File of the bench's token for its own channel, below its directory.
 pub(super) const TOKEN_FILE: &str = "bench-token";
 
-/// The hooks: all look at the event, the first fires, each conversation in a session of its own.
+/// Writes the hooks: all check the event, the first fires, and each conversation has a session of its own.
 fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
     std::fs::create_dir_all(directory).context("make the hooks directory")?;
 
@@ -38,7 +38,7 @@ fn write_hooks(directory: &Path, count: usize, firing: bool) -> Result<()> {
     Ok(())
 }
 
-/// One hook more in `directory` of a run, which asks the read model for its conversation's history.
+/// Adds one hook to `directory` of a run; it queries the read model for its conversation's history.
 pub(super) fn write_asking_hook(directory: &Path) -> Result<()> {
     let text = r#"/** @name bench asking */
 import Database from "better-sqlite3";
@@ -81,19 +81,19 @@ fn plan(directory: &Path, options: &BenchOptions, durability: &str, firing: bool
     Ok(plan)
 }
 
-/// All five services.
+/// Returns the plan of all five services.
 pub(super) fn whole(directory: &Path, options: &BenchOptions, durability: &str) -> Result<Plan> {
     plan(directory, options, durability, true)
 }
 
-/// hook-svc alone, its hooks firing or not.
+/// Returns the plan of hook-svc alone, with hooks that fire or not.
 pub(super) fn hooks_only(directory: &Path, options: &BenchOptions, durability: &str, firing: bool) -> Result<Plan> {
     let mut plan = plan(directory, options, durability, firing)?;
     plan.services = vec![("hook-svc", 1)];
     Ok(plan)
 }
 
-/// Event `number` of run `run`, of about `options.size` bytes.
+/// Returns event `number` of run `run`, of about `options.size` bytes.
 pub(super) fn event(run: &str, number: u64, options: &BenchOptions, now: UnixMillis) -> Result<Event> {
     let peer = (number % options.sessions.max(1)).to_string();
     let id = EventId::parse(format!("bench:{run}/{number}")).context("make an event id")?;

@@ -1,4 +1,4 @@
-//! The flood: as many events as it takes, order kept, every one answered once.
+//! The flood: as many events per second as the system takes, in order, each answered once.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ use super::cpu::Meter;
 use super::load::{Answers, Sender};
 use super::setting;
 
-/// Events of one request.
+/// Number of events in one request.
 const BATCH: u64 = 100;
-/// Requests in flight.
+/// Number of requests in flight.
 const SENDERS: u64 = 8;
 /// Streams whose messages are counted as stored.
 const STORED: [&str; 7] = [
@@ -29,7 +29,7 @@ const STORED: [&str; 7] = [
     streams::INVOCATIONS,
 ];
 
-/// What the flood showed.
+/// Results of the flood.
 #[derive(Debug)]
 pub(super) struct Flood {
     pub(super) events_per_s: f64,
@@ -82,7 +82,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<Flood> 
     })
 }
 
-/// Every `SENDERS`th session, so that the events of one session are posted in order.
+/// Posts the events of every `SENDERS`th session, so that the events of one session are posted in order.
 async fn post_lane(sender: Sender, options: BenchOptions, lane: u64) -> Result<()> {
     let sessions = options.sessions.max(1);
     let mine = (0..options.events).filter(|number| number % sessions % SENDERS == lane);

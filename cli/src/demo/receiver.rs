@@ -1,4 +1,4 @@
-//! The demo's far end: a web server that keeps what it is sent.
+//! Destination of the demo's deliveries: a web server that keeps the requests that it receives.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use crate::complain;
 
-/// Requests that may wait to be shown.
+/// Largest number of requests that may wait to be shown.
 const BACKLOG: usize = 16;
 
-/// A running receiver.
+/// A web server that receives the demo's deliveries.
 #[derive(Debug)]
 pub struct Receiver {
     address: std::net::SocketAddr,
@@ -29,7 +29,7 @@ impl Receiver {
     /// Listens on a free port of loopback.
     ///
     /// # Errors
-    /// Fails if there is none.
+    /// Fails if there is no free port.
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
@@ -50,13 +50,13 @@ impl Receiver {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address of the receiver.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/inbound", self.address)
     }
 
-    /// The next request, as text.
+    /// Returns the next request, as text, or `None` if none comes within `patience`.
     pub async fn next(&mut self, patience: Duration) -> Option<String> {
         tokio::time::timeout(patience, self.requests.recv())
             .await
@@ -77,7 +77,7 @@ async fn keep(State(sender): State<mpsc::Sender<String>>, headers: HeaderMap, bo
         text.push_str(&format!("  {name}: {}\n", value.to_str().unwrap_or("?")));
     }
     text.push_str(&format!("\n  {}", String::from_utf8_lossy(&body)));
-    // Nobody may be waiting any more; the sender is answered all the same.
+    // The receiving side may be gone; the sender gets its answer all the same.
     let _ = sender.try_send(text);
     "ok"
 }

@@ -10,10 +10,10 @@ use sha2::Sha256;
 use shared::clock::{IdSource as _, SystemIds};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Posts a push as GitHub does, signed with `secret`; returns the event's id.
+/// Posts a push as GitHub does, signed with `secret`. Returns the event's id.
 ///
 /// # Errors
-/// Fails if it is not accepted.
+/// Fails if the gateway does not accept the push.
 pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     let body = json!({
         "ref": "refs/heads/main",
@@ -53,10 +53,10 @@ pub async fn github(gateway: &str, secret: &str) -> Result<String> {
     Ok(id.to_owned())
 }
 
-/// Says `text` as a visitor of the web chat; answers the event's id and what came back.
+/// Sends `text` as a visitor of the web chat. Returns the event's id and the answer.
 ///
 /// # Errors
-/// Fails if the page is not served, or nothing comes back in time.
+/// Fails if the page is not served, or if no answer comes in time.
 pub async fn chat(gateway: &str, text: &str, patience: Duration) -> Result<(String, String)> {
     let address = gateway.replacen("http", "ws", 1);
     let (mut socket, _) = tokio_tungstenite::connect_async(format!("{address}/webchat/ws"))

@@ -1,4 +1,4 @@
-//! What this machine has: programs, room on the disk, and doors that the configuration opens.
+//! Checks of this machine: programs, room on the disk, and access that the configuration gives to strangers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,12 +9,12 @@ use futures_util::future::LocalBoxFuture;
 use super::{Finding, Surroundings};
 use crate::launch::programs::{BUN_MINIMUM, NATS_MINIMUM, tool};
 
-/// Room below which a disk is said to be nearly full, in MiB.
+/// Free space below which a disk is reported as nearly full, in MiB.
 const LITTLE_MIB: u64 = 2_048;
-/// Room below which work will stop soon, in MiB.
+/// Free space below which work will stop soon, in MiB.
 const TOO_LITTLE_MIB: u64 = 256;
 
-/// The programs that `nexus up` starts.
+/// Checks the programs that `nexus up` starts.
 pub(super) fn programs(_: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let found =
         [("nats-server", NATS_MINIMUM), ("bun", BUN_MINIMUM)].map(|(name, minimum)| match tool(name, minimum) {
@@ -24,7 +24,8 @@ pub(super) fn programs(_: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async { found.into() }.boxed_local()
 }
 
-/// The data directory of `nexus up` that the configuration belongs to; the working directory if it belongs to none.
+/// Returns the data directory of the `nexus up` that the configuration belongs to, or the working directory if it
+/// belongs to none.
 pub(super) fn data_directory(surroundings: &Surroundings) -> PathBuf {
     let beside = Path::new(surroundings.document.source()).parent();
     // The parent of a bare name is empty, and means the working directory.
@@ -42,7 +43,7 @@ pub(super) fn data_directory(surroundings: &Surroundings) -> PathBuf {
     beside.or(here).unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Room on the disk of the data directory.
+/// Checks the free space on the disk of the data directory.
 pub(super) fn disk(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let directory = data_directory(surroundings);
     let finding = match free_mib(&directory) {
@@ -60,18 +61,18 @@ pub(super) fn disk(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
     async { vec![finding] }.boxed_local()
 }
 
-/// MiB that may still be written below `directory`, as `df` says.
+/// Returns the free space below `directory` in MiB, as `df` reports it.
 fn free_mib(directory: &Path) -> Option<u64> {
     let output = Command::new("df").arg("-Pk").arg(directory).output().ok()?;
     available_kib(&String::from_utf8_lossy(&output.stdout)).map(|kib| kib / 1_024)
 }
 
-/// The fourth column of the last line of `df -Pk`.
+/// Returns the fourth column of the last line of `df -Pk`, in KiB.
 fn available_kib(text: &str) -> Option<u64> {
     text.lines().last()?.split_whitespace().nth(3)?.parse().ok()
 }
 
-/// What the configuration opens to strangers.
+/// Checks the access that the configuration gives to strangers.
 pub(super) fn doors(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let document = &surroundings.document;
     let adapter = document.value("adapter");

@@ -1,5 +1,5 @@
-//! The model's provider: whether it can be reached, takes the key and knows the model. Only its list of models is
-//! asked for, which costs nothing, and neither the key nor the provider's own text is printed.
+//! Checks the model's provider: whether it can be reached, accepts the key and knows the model. Only the list of models
+//! is requested, which costs nothing, and neither the key nor the provider's own text is printed.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use shared::process::Secret;
 
 use super::{Finding, Surroundings};
 
-/// How long the provider may take.
+/// Longest time that the provider may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// Longest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Version of Anthropic's interface.
+/// Version of Anthropic's API.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// What the provider of section `[llm]` says of the configured model.
+/// Checks the configured model with the provider of section `[llm]`.
 pub(super) fn provider(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         if surroundings.options.offline {
@@ -63,7 +63,7 @@ async fn ask(config: &LlmConfig, model: &str) -> Finding {
     judge(&shown, model, status, listed.as_deref())
 }
 
-/// Asks for the list of models; returns the status and what was listed, none where that is no list.
+/// Requests the list of models. Returns the status and the listed models, or `None` for them if the body is not a list.
 async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<Vec<String>>), String> {
     let client = crate::http::client().map_err(|error| error.to_string())?;
     let key = config.api_key.as_ref().map(Secret::reveal);
@@ -83,7 +83,7 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<V
             .header("anthropic-version", ANTHROPIC_VERSION),
     };
 
-    // The address is configured; what else the error says may hold the query, which has no key.
+    // The address is in the configuration; the rest of the error may hold the query, but never the key.
     let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
     let status = answer.status();
 
@@ -98,7 +98,7 @@ async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<V
     Ok((status, names(&body)))
 }
 
-/// The models of a list, in the providers' three forms; none where it is no list.
+/// Returns the models of a list, in the providers' three forms, or `None` if `body` is not a list.
 fn names(body: &[u8]) -> Option<Vec<String>> {
     let listed: Value = serde_json::from_slice(body).ok()?;
     if !listed["data"].is_array() && !listed["models"].is_array() {

@@ -1,4 +1,4 @@
-//! Every replica of every service, as it describes itself; and those that should and do not.
+//! Checks every replica of every service by its own report, and finds replicas that should report and do not.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,11 +14,11 @@ use shared::process::status::{ReplicaStatus, announced_replicas, hear_replicas};
 use super::{Finding, Surroundings, local};
 use crate::launch::SERVICES;
 
-/// Difference between a replica's clock and ours that is said, in milliseconds. An answer may be some seconds old.
+/// Difference between a replica's clock and ours that is reported, in milliseconds. An answer may be some seconds old.
 const CLOCKS_APART_MS: u64 = 5_000;
-/// How long replicas may take that are asked once more because one did not answer; the slowest has a third of it.
+/// Longest time for the second request, made because a replica did not answer; the slowest replica gets a third of it.
 const ONCE_MORE: Duration = Duration::from_secs(9);
-/// Gauges that should be zero, and what it means if they are not.
+/// Gauges that should be zero, each with the meaning of another value.
 const SHOULD_BE_ZERO: [(&str, &str); 4] = [
     ("nexus_hook_breakers_open", "hooks are paused (`nexus breaker list`)"),
     ("nexus_broker_sessions_quarantined", "sessions are quarantined"),
@@ -32,7 +32,7 @@ const SHOULD_BE_ZERO: [(&str, &str); 4] = [
     ),
 ];
 
-/// One line a replica, and one for each service of which none answers.
+/// Returns one finding per replica, and one for each service without an answering replica.
 pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         match (&surroundings.bus, &surroundings.heard) {
@@ -49,8 +49,8 @@ pub(super) fn services(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
     .boxed_local()
 }
 
-/// Replicas that should answer and do not, though asked once more: processes of this machine that run, and whoever has said on
-/// the bus that it is there.
+/// Returns the replicas that should answer and do not, even to a second request: running processes of this machine, and
+/// replicas that have announced themselves on the bus.
 async fn silent(bus: &Bus, surroundings: &Surroundings, heard: &[ReplicaStatus]) -> Vec<Finding> {
     let here = running_here(&local::data_directory(surroundings).join("run"));
     let elsewhere = match announced_replicas(bus).await {
@@ -86,7 +86,7 @@ async fn silent(bus: &Bus, surroundings: &Surroundings, heard: &[ReplicaStatus])
     hung.chain(gone).collect()
 }
 
-/// Instances that have announced themselves in `directory` and whose processes run.
+/// Returns the instances that have announced themselves in `directory` and whose processes run.
 fn running_here(directory: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let announced = entries.filter_map(|entry| {
@@ -125,13 +125,13 @@ fn look(replicas: &[ReplicaStatus], now: i64) -> Vec<Finding> {
     findings
 }
 
-/// Replicas that answer, and nobody can read what.
+/// Returns a finding about replicas whose answers this version cannot read, if there are any.
 fn unread(answers: usize) -> Option<Finding> {
     let why = format!("{answers} replicas answer what this version cannot read");
     (answers > 0).then(|| Finding::unknown("services", why))
 }
 
-/// Whether the replica is well.
+/// Returns a finding about the health of one replica.
 fn told(replica: &ReplicaStatus, now: i64) -> Finding {
     if let Some(lost) = &replica.lost {
         return Finding::fault(&replica.instance, format!("must be started again: {lost}"));
@@ -158,7 +158,7 @@ fn told(replica: &ReplicaStatus, now: i64) -> Finding {
     Finding::ok(&replica.instance, detail)
 }
 
-/// Parts that are well and weaker than they could be.
+/// Returns findings about parts that work, but with reduced quality.
 fn weakened(replica: &ReplicaStatus) -> Vec<Finding> {
     let parts = replica.parts.iter().filter(|(_, part)| part.ok && part.degraded);
     parts
@@ -166,7 +166,7 @@ fn weakened(replica: &ReplicaStatus) -> Vec<Finding> {
         .collect()
 }
 
-/// Gauges that are not zero.
+/// Returns findings about gauges that are not zero.
 fn counted(replica: &ReplicaStatus) -> Vec<Finding> {
     let counted = SHOULD_BE_ZERO.iter().filter_map(|(name, meaning)| {
         let value = replica.metrics.get(*name).copied().filter(|value| *value > 0.0)?;

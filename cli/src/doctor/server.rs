@@ -1,4 +1,4 @@
-//! The server: version, durability, sizes, topology, room for streams.
+//! Checks of the server: version, durability, sizes, topology, room for streams.
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -9,7 +9,7 @@ use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use super::{Finding, Surroundings};
 use crate::launch::programs::NATS_MINIMUM;
 
-/// Version and connection.
+/// Checks version and connection.
 pub(super) fn server(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let finding = match &surroundings.bus {
         Ok(bus) => {
@@ -26,7 +26,7 @@ fn is_new_enough(version: &str) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= NATS_MINIMUM
 }
 
-/// Whether the server keeps what `nats.durability` promises.
+/// Checks whether the server keeps the promise of `nats.durability`.
 pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let (Ok(_), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
@@ -43,7 +43,7 @@ pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
     .boxed_local()
 }
 
-/// Whether the server takes messages as large as ours.
+/// Checks whether the server accepts messages of our largest size.
 pub(super) fn payload(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     let found = surroundings.bus.as_ref().map(|bus| {
         let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
@@ -53,7 +53,7 @@ pub(super) fn payload(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
     async { found.into_iter().collect() }.boxed_local()
 }
 
-/// Whether streams, consumers and buckets are as this version wants them, and no restore is unfinished.
+/// Checks whether streams, consumers and buckets are as this version needs them, and no restore is unfinished.
 pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let (Ok(bus), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
@@ -88,7 +88,7 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
     .boxed_local()
 }
 
-/// How far the server's clock is from this host's.
+/// Checks the difference between the server's clock and this host's.
 pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
@@ -108,7 +108,7 @@ pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
     .boxed_local()
 }
 
-/// What the streams take of what the server gives them.
+/// Checks the share of the server's storage that the streams use.
 pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };

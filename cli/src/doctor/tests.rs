@@ -1,4 +1,4 @@
-//! What the server does not have, or nobody can read, is not sound.
+//! Tests that state which the server does not have, or which cannot be read, is not reported as sound.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use shared::wire::subject;
 
 use super::*;
 
-/// What each check of the work reads, and the name under which it is told.
+/// Streams and buckets that the checks of the work read, each with the name of its finding and its check.
 const READ: [(&str, &str, Check); 9] = [
     ("DELIVERIES", "deliveries", work::waiting),
     ("PARKED", "parked", work::waiting),
@@ -44,7 +44,7 @@ fn bus(surroundings: &Surroundings) -> &Bus {
     surroundings.bus.as_ref().expect("a connection")
 }
 
-/// How `what` is told of by `check`.
+/// Returns the findings of `check` about `what`.
 async fn told(surroundings: &Surroundings, what: &str, check: Check) -> Vec<(Level, String)> {
     let found = check(surroundings).await.into_iter();
     found

@@ -1,5 +1,5 @@
-//! The state of the work: what waits, what was given up, what is paused or parked. What cannot be read is said to be
-//! not known: an empty list and a list that nobody could read are not the same.
+//! Checks of the work: backlogs, dead letters, paused hooks, parked replies. A state that cannot be read is reported as
+//! unknown: an empty list and an unreadable list are not the same.
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -16,7 +16,7 @@ use shared::wire::witness::Witnessed;
 use super::{Finding, Surroundings};
 use crate::output::clock;
 
-/// What `kv` holds, told by `judge`, and what of it cannot be read.
+/// Returns the findings of `judge` about the values in `kv`, and a finding about the values that cannot be read.
 async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>>) -> Vec<Finding>) -> Vec<Finding> {
     let survey = match kv.survey().await {
         Ok(survey) => survey,
@@ -34,7 +34,7 @@ async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>
     findings
 }
 
-/// What waits in front of hooks, sessions and destinations. Waiting is no fault in itself.
+/// Reports the backlogs of hooks, sessions and destinations. A backlog is not a fault in itself.
 pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
@@ -68,7 +68,7 @@ pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
     .boxed_local()
 }
 
-/// Messages in front of destinations.
+/// Returns the number of messages that wait for destinations.
 async fn deliveries(bus: &Bus) -> Result<u64, String> {
     let mut waiting = 0;
     for partition in 0..PARTITIONS {
@@ -92,13 +92,13 @@ async fn parked(bus: &Bus) -> Finding {
     }
 }
 
-/// Messages that were given up: somebody must look.
+/// Checks for dead letters, which an operator must look at.
 pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
         match bus.subjects(streams::DLQ, ">").await {
             Ok(letters) => {
-                // What is held is told of by `held`, and its letter stays when it was decided.
+                // `held` reports held messages, whose dead letter remains after the decision.
                 let held = subject::dlq(HELD_LETTER);
                 let given_up = letters.iter().filter(|(subject, _)| **subject != held);
                 let count: u64 = given_up.map(|(_, count)| count).sum();
@@ -111,7 +111,7 @@ pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Ve
     .boxed_local()
 }
 
-/// Sessions that run, and those that are quarantined.
+/// Reports the sessions that run, and those that are quarantined.
 pub(super) fn sessions(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
@@ -136,7 +136,7 @@ fn quarantined(marks: Vec<Entry<SessionMark>>) -> Vec<Finding> {
     told.collect()
 }
 
-/// What nobody can tell to be done or undone, and streams that were put back to an older state.
+/// Checks for held messages, and for streams that were put back to an older state.
 pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
@@ -162,7 +162,7 @@ async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
         Err(error) => return vec![Finding::unknown("positions", error)],
     };
 
-    // Of these another record stands there: since when something waits.
+    // Under the keys of these two streams the bucket holds another record: the time since which a message has waited.
     let waits = [streams::DELIVERIES, streams::DISPATCHES];
     let unread = survey
         .unread
@@ -189,7 +189,7 @@ async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
     vec![Finding::warning("positions", detail)]
 }
 
-/// Hooks that are paused because they keep failing.
+/// Checks for hooks that are paused because they keep failing.
 pub(super) fn hooks(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
@@ -214,7 +214,7 @@ fn paused(breakers: Vec<Entry<Breaker>>) -> Finding {
     Finding::warning("paused hooks", detail)
 }
 
-/// Schedules that somebody paused.
+/// Checks for schedules that are paused.
 pub(super) fn schedules(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };

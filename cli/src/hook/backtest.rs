@@ -1,5 +1,6 @@
-//! `nexus hook backtest`: stored events through a hook that is not active. Only reads: nothing is dispatched or recorded,
-//! and the workers are this command's own. A hook that names `dbPath` sees the read model as it was at each event.
+//! `nexus hook backtest`: runs stored events through a hook that is not active. The command only reads: it dispatches
+//! and records nothing, and starts workers of its own. A hook that names `dbPath` sees the read model as it was at each
+//! event.
 
 mod history;
 
@@ -36,10 +37,10 @@ use super::report::Report;
 use crate::args::{BacktestOptions, Common};
 use crate::output::{bus, document, json};
 
-/// Events under way at once.
+/// Number of events in flight at once.
 const WINDOW: usize = 512;
 
-/// How often the progress bar moves, in events.
+/// Number of events between two moves of the progress bar.
 const STEP: u64 = 256;
 
 pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()> {
@@ -80,25 +81,25 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     Ok(())
 }
 
-/// What is to be replayed.
+/// A replay to run.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
-    /// The hook's file.
+    /// Source of the hook's file.
     pub(super) source: String,
-    /// Events stored within this long before now; none = all.
+    /// Age of the oldest events, counted from now; `None` for all events.
     pub(super) since: Option<Duration>,
-    /// Only those on this channel.
+    /// Channel of the events; `None` for every channel.
     pub(super) channel: Option<String>,
-    /// At most so many.
+    /// Largest number of events.
     pub(super) limit: u64,
-    /// Who is who in the read model.
+    /// Persons of the read model, with their addresses.
     pub(super) identities: Identities,
 }
 
 /// Replays history through the hook of `question`.
 ///
 /// # Errors
-/// Fails if the file is no hook, or events or workers cannot be had.
+/// Fails if the file is not a hook, or if events or workers are not available.
 pub(super) async fn replay(
     bus: &Bus,
     config: &HooksConfig,
@@ -157,8 +158,8 @@ async fn play(
         known: HashSet::new(),
     };
 
-    // A hook that reads its own counters must see each fire before the next event; one that reads the read model must
-    // not see what came later.
+    // A hook that reads its own counters must see each fire before the next event, and one that reads the read model
+    // must not see later events.
     let reads_counters = ["trigger_count", "last_triggered"]
         .iter()
         .any(|name| question.source.contains(name));
@@ -196,7 +197,7 @@ async fn play(
     Ok(())
 }
 
-/// What the hook does with `told`, as it would have been then.
+/// Runs the hook on `told`, as it would have run then.
 async fn run_one(replay: &Replay, history: &History, told: &Told) -> Result<HookRun> {
     if replay.sees(&told.event) {
         history.bring_to(told.sequence, told.published_at).await?;
@@ -204,7 +205,7 @@ async fn run_one(replay: &Replay, history: &History, told: &Told) -> Result<Hook
     Ok(replay.run(&told.event, told.event.timestamp).await?)
 }
 
-/// Whether the hook sees no events after this one.
+/// Returns whether the hook sees no events after this run.
 fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
     let once = match metadata.mode {
         HookMode::Persistent => false,
@@ -213,17 +214,17 @@ fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
     once || run.result.as_ref().is_some_and(|result| result.disable_hook)
 }
 
-/// Stored events, as hooks would see them: first occurrences, and no changes of items known before.
+/// Stored events, as hooks would see them: first occurrences only, without changes of items that are known.
 struct Feed {
     reader: Ordered,
     trust: Arc<Trust>,
     last: u64,
     left: u64,
-    /// Fingerprints of the ids seen.
+    /// Fingerprints of the ids that were seen.
     known: HashSet<u64>,
 }
 
-/// A stored event.
+/// A stored event with its place in the stream.
 struct Told {
     sequence: u64,
     published_at: UnixMillis,
@@ -268,13 +269,13 @@ impl Feed {
     }
 }
 
-/// Sequence of the first event that was stored at `at` (Unix milliseconds) or later.
+/// Returns the sequence of the first event that was stored at `at` (Unix milliseconds) or later.
 async fn first_since(bus: &Bus, last: u64, at: i64) -> Result<u64> {
     let mut low = bus.stream_state(EVENTS).await?.first.max(1);
     let mut high = last + 1;
     while low < high {
         let middle = low + (high - low) / 2;
-        // What is not there any more lies before what is.
+        // Messages that were removed lie before those that remain.
         match bus.at_sequence(EVENTS, middle).await? {
             Some(stored) if stored.published_at.0 >= at => high = middle,
             Some(_) | None => low = middle + 1,
@@ -284,7 +285,7 @@ async fn first_since(bus: &Bus, last: u64, at: i64) -> Result<u64> {
     Ok(low)
 }
 
-/// `90s`, `15m`, `12h`, `7d`, `2w`, `all`.
+/// Parses a span: `90s`, `15m`, `12h`, `7d`, `2w`, `all`.
 fn since(text: &str) -> Result<Option<Duration>> {
     if text == "all" {
         return Ok(None);

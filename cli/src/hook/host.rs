@@ -1,4 +1,4 @@
-//! What scripts may ask during a replay: the configured model, within the hooks' budgets, and the read model of a
+//! Services for scripts during a replay: the configured model, within the hooks' budgets, and the read model of a
 //! running hook-svc.
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use shared::model::time::UnixMillis;
 use shared::process::Shutdown;
 use shared::wire::headers::Headers;
 
-/// How long a search may take.
+/// Longest time that a search may take.
 const SEARCH: Duration = Duration::from_secs(30);
 
-/// The host of a replay.
+/// Returns the host of a replay.
 pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Host> {
     let clock: SharedClock = Arc::new(SystemClock);
     let limits = Limits {
@@ -30,9 +30,9 @@ pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Ho
     Arc::new(LlmHost::new(model, budget, Arc::new(Search { bus: bus.clone() })))
 }
 
-/// The question `args` of a script to which `now` is the present: what happened later is not found.
+/// Returns the request `args` of a script for which `now` is the present: the search finds nothing later.
 fn up_to(mut args: Value, now: UnixMillis) -> Value {
-    // "Before then" is what `until` means; what happens at this moment is there already.
+    // `until` is exclusive, and the event of this moment must be found.
     let present = now.0.saturating_add(1);
     if let Some(args) = args.as_object_mut() {
         let until = args.get("until").and_then(Value::as_i64).unwrap_or(present);
@@ -41,7 +41,7 @@ fn up_to(mut args: Value, now: UnixMillis) -> Value {
     args
 }
 
-/// `search`, asked of whichever replica answers.
+/// `search`, answered by any replica of hook-svc.
 #[derive(Debug)]
 struct Search {
     bus: Bus,

@@ -1,8 +1,8 @@
-//! `nexus hook import-claude`: the hooks of a Claude Code settings file as a `hooks.yaml`.
+//! `nexus hook import-claude`: converts the hooks of a Claude Code settings file to a `hooks.yaml`.
 //!
-//! A command that is one program with plain words is listed as it stands. Everything else that a shell would read
-//! (pipes, lists, redirects, other variables, patterns) goes into a script, and the script into the list: no shell
-//! reads a listed command here. Source: `docs/design/trust.md` §6.
+//! A command that is one program with plain words is listed unchanged. Every other command that needs a shell (pipes,
+//! lists, redirects, other variables, patterns) goes into a script, and the script into the list: no shell reads a
+//! listed command here. Source: `docs/design/trust.md` §6.
 
 mod matcher;
 
@@ -18,18 +18,18 @@ use self::matcher::{Tools, tools};
 use crate::args::ImportOptions;
 use crate::{complain, say};
 
-/// Claude Code's time-out of a hook that names none, seconds.
+/// Claude Code's time-out of a hook without one, in seconds.
 const TIMEOUT_S: u64 = 60;
-/// Longest time-out in a `hooks.yaml`, seconds.
+/// Longest time-out in a `hooks.yaml`, in seconds.
 const MAX_TIMEOUT_S: u64 = 600;
-/// Events that have a point here, and what their hooks' names begin with.
+/// Events that have an in-turn point here, each with the prefix of its hooks' names.
 const EVENTS: [(&str, &str); 4] = [
     ("SessionStart", "session-start"),
     ("PreToolUse", "pre-tool-use"),
     ("PostToolUse", "post-tool-use"),
     ("Stop", "stop"),
 ];
-/// Words of shells that are no programs.
+/// Words of shells that are not programs.
 #[rustfmt::skip]
 const OF_SHELLS: [&str; 59] = [
     ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command", "compgen", "complete", "continue",
@@ -39,31 +39,31 @@ const OF_SHELLS: [&str; 59] = [
     "typeset", "umask", "unset", "until", "while",
 ];
 
-/// A script that a command went into.
+/// A script that holds a command of the settings.
 #[derive(Debug, PartialEq, Eq)]
 struct Script {
     name: String,
     text: String,
 }
 
-/// What becomes of a settings file.
+/// Result of the conversion of a settings file.
 #[derive(Debug, Default)]
 struct Import {
-    /// What the commands of the allow-list are.
+    /// Commands of the allow-list.
     allow: Vec<String>,
     /// Lines of the list of hooks.
     hooks: Vec<String>,
     scripts: Vec<Script>,
-    /// What is not imported, and why.
+    /// Hooks that are not imported, each with the reason.
     left_out: Vec<String>,
-    /// Names of Claude Code's own tools that matchers name.
+    /// Names of Claude Code's own tools in the matchers.
     tools: BTreeSet<String>,
 }
 
 /// Reads the settings file and writes the `hooks.yaml` and the scripts.
 ///
 /// # Errors
-/// Fails if the settings cannot be read, hold no hook that can be imported, or a file is there already.
+/// Fails if the settings cannot be read, if no hook can be imported, or if a file to be written exists already.
 pub(super) fn write(options: &ImportOptions) -> Result<()> {
     let source = options.file.display().to_string();
     let text = std::fs::read_to_string(&options.file).with_context(|| format!("read {source}"))?;
@@ -83,7 +83,7 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         bail!("{source} has no hook that can be imported");
     }
 
-    // Before anything is written.
+    // All checks come before the first write.
     let scripts: Vec<_> = import
         .scripts
         .iter()
@@ -136,7 +136,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
 }
 
 impl Import {
-    /// Everything in `settings`, which were read from `source`; scripts lie in `folder`.
+    /// Converts all of `settings`, which were read from `source`; the scripts go into `folder`.
     fn read(settings: &Value, source: &str, folder: &str) -> Self {
         let mut import = Self::default();
         for (event, groups) in settings["hooks"].as_object().into_iter().flatten() {
@@ -163,7 +163,7 @@ impl Import {
     /// Adds one hook of `event`.
     ///
     /// # Errors
-    /// Why it cannot be imported.
+    /// Returns the reason, for people, if the hook cannot be imported.
     fn add(&mut self, event: &str, name: &str, matcher: &str, hook: &Value, place: (&str, &str)) -> Result<(), String> {
         let kind = hook["type"].as_str().unwrap_or("command");
         if kind != "command" {
@@ -214,7 +214,7 @@ impl Import {
         Ok(())
     }
 
-    /// The command that stands in the list for `command`: itself, or the script that it goes into.
+    /// Returns the entry of the list for `command`: the command itself, or the script that holds it.
     fn listed(&mut self, command: &str, event: &str, name: &str, (source, folder): (&str, &str)) -> String {
         if is_one_program(command) {
             return command.to_owned();
@@ -233,7 +233,7 @@ impl Import {
         listed
     }
 
-    /// The text of the `hooks.yaml`.
+    /// Returns the text of the `hooks.yaml`.
     fn yaml(&self, source: &str) -> String {
         let mut text = format!(
             "# Hooks of {}, by `nexus hook import-claude`.\n# `on_failure: allow` is what Claude Code does; without it a \
@@ -253,7 +253,7 @@ impl Import {
     }
 }
 
-/// The command of `hook`, as a shell reads it: with `args` it is a program and its words.
+/// Returns the command of `hook` in a shell's syntax; with `args`, the command is a program and its words.
 fn command(hook: &Value) -> Option<String> {
     let command = hook["command"].as_str().filter(|command| !command.trim().is_empty())?;
     let Some(args) = hook["args"].as_array() else {
@@ -265,7 +265,7 @@ fn command(hook: &Value) -> Option<String> {
     Some([quoted(command)].into_iter().chain(words).collect::<Vec<_>>().join(" "))
 }
 
-/// `word` as a shell reads it as one.
+/// Returns `word` quoted so that a shell reads it as one word.
 fn quoted(word: &str) -> String {
     if is_plain(word) {
         word.to_owned()
@@ -274,14 +274,15 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Whether no character of `text` means anything to a shell.
+/// Returns whether no character of `text` has a meaning for a shell.
 fn is_plain(text: &str) -> bool {
     let is_harmless = |c: char| c.is_ascii_alphanumeric() || "_./:=,@%+-".contains(c);
     !text.is_empty() && text.chars().all(is_harmless)
 }
 
-/// Whether the reader of the allow-list takes `command` as it stands: one program and its words, in which nothing but the
-/// project and the home directory is expanded. What is taken for less goes into a script and means the same there.
+/// Returns whether the reader of the allow-list accepts `command` unchanged: one program and its words, in which only
+/// the project and the home directory are expanded. A command that is wrongly rejected here goes into a script and
+/// means the same there.
 fn is_one_program(command: &str) -> bool {
     if command.matches('"').count() % 2 == 1 || command.contains("\"\"") {
         return false;
@@ -303,7 +304,7 @@ fn is_one_program(command: &str) -> bool {
         }
     }
 
-    // Within quotes a tilde and blanks are themselves, as they are for the reader of the list.
+    // Within quotes a tilde and blanks are plain characters, for the reader of the list too.
     let unquoted = rest.replace('"', "");
     let words: Vec<&str> = unquoted.split(' ').filter(|word| !word.is_empty()).collect();
     let are_plain = words.iter().all(|word| {

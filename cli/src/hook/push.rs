@@ -1,4 +1,4 @@
-//! `nexus hook push`: files put in force from anywhere.
+//! `nexus hook push`: puts hook files in force from any directory.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a replay of history says about a hook.
+//! Report of a replay of history about one hook.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,44 +12,44 @@ use shared::model::time::UnixMillis;
 use crate::output::{brief, clock, plain, table};
 use crate::say;
 
-/// Most fires and failures that are kept one by one.
+/// Largest number of fires, and of failures, that are kept one by one.
 const KEPT: usize = 10_000;
 
 /// Milliseconds in a day.
 const DAY_MS: i64 = 86_400_000;
 
-/// What would have happened.
+/// Results of a replay.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
-    /// Events that the hook would have seen.
+    /// Number of events that the hook would have seen.
     pub(super) events: u64,
-    /// How often it would have fired.
+    /// Number of times that the hook would have fired.
     pub(super) fires: u64,
-    /// How often it failed.
+    /// Number of times that the hook failed.
     pub(super) failures: u64,
-    /// After which event it would have been disabled, by itself or as a one-shot.
+    /// Event after which the hook would have been disabled, by its own return value or as a one-shot hook.
     pub(super) disabled_by: Option<EventId>,
-    /// Fires by channel.
+    /// Number of fires by channel.
     pub(super) by_channel: BTreeMap<String, u64>,
-    /// Fires by day, UTC.
+    /// Number of fires by day (UTC).
     pub(super) by_day: BTreeMap<String, u64>,
-    /// The fires, the oldest first, cut.
+    /// The first fires, oldest first.
     pub(super) fired: Vec<Fire>,
-    /// The failures, the oldest first, cut.
+    /// The first failures, oldest first.
     pub(super) failed: Vec<Failure>,
-    /// How long the hook took.
+    /// Time that the hook took per event.
     pub(super) latency: Latency,
     /// Model calls, tokens in, tokens out, US dollars.
     pub(super) llm: Llm,
-    /// Searches.
+    /// Number of searches.
     pub(super) search_calls: u64,
-    /// How long the replay took, seconds.
+    /// Duration of the replay, in seconds.
     pub(super) seconds: f64,
     #[serde(skip)]
     latencies_us: Vec<u32>,
 }
 
-/// One fire.
+/// One fire of the hook.
 #[derive(Debug, Serialize)]
 pub(super) struct Fire {
     event_id: EventId,
@@ -60,14 +60,14 @@ pub(super) struct Fire {
     result: Option<HookResult>,
 }
 
-/// One failure.
+/// One failure of the hook.
 #[derive(Debug, Serialize)]
 pub(super) struct Failure {
     event_id: EventId,
     error: String,
 }
 
-/// Milliseconds.
+/// Latencies in milliseconds.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Latency {
     avg_ms: f64,
@@ -77,7 +77,7 @@ pub(super) struct Latency {
     max_ms: f64,
 }
 
-/// What was asked of the model.
+/// Use of the model by the hook.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Llm {
     calls: u64,
@@ -87,7 +87,7 @@ pub(super) struct Llm {
 }
 
 impl Report {
-    /// Takes in what the hook did with `event`, after which it is disabled where `retires`.
+    /// Adds the run of the hook for `event`, after which the hook is disabled if `retires`.
     pub(super) fn take(&mut self, event: &Event, run: HookRun, retires: bool) {
         self.events += 1;
         self.latencies_us
@@ -128,7 +128,7 @@ impl Report {
         }
     }
 
-    /// Sums up after `took`.
+    /// Computes the sums of a replay that took `took`.
     pub(super) fn finish(&mut self, took: Duration) {
         self.seconds = took.as_secs_f64();
         let mut all = std::mem::take(&mut self.latencies_us);
@@ -153,7 +153,7 @@ impl Report {
         };
     }
 
-    /// Prints it for people, with the last `show` fires.
+    /// Prints the report for people, with the last `show` fires.
     pub(super) fn print(&self, show: usize) {
         let share = if self.events == 0 {
             0.0
@@ -240,7 +240,7 @@ impl Fire {
     }
 }
 
-/// The day of `at`, as `2026-01-31`, by the proleptic Gregorian calendar (Howard Hinnant, "days from civil").
+/// Returns the day of `at`, as `2026-01-31`, by the proleptic Gregorian calendar (Howard Hinnant, "days from civil").
 fn day(at: UnixMillis) -> String {
     let days = at.0.div_euclid(DAY_MS) + 719_468;
     let era = days.div_euclid(146_097);

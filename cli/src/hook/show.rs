@@ -1,4 +1,4 @@
-//! `nexus hook list|show|logs`.
+//! `nexus hook list|show|logs`: status and records of hooks.
 
 use std::collections::HashSet;
 
@@ -15,10 +15,10 @@ use crate::args::Common;
 use crate::output::{brief, bus, clock, json, json_line, plain, plain_lines, print, table};
 use crate::say;
 
-/// Most events of which `logs --follow` remembers that they were shown.
+/// Largest number of events that `logs --follow` remembers as shown.
 const MAX_TOLD: usize = 10_000;
 
-/// A status as people read it.
+/// Returns the name of `status` for people.
 pub(super) const fn name(status: HookStatus) -> &'static str {
     match status {
         HookStatus::Active => "active",
@@ -151,7 +151,7 @@ fn line(row: &InvocationRow) -> [String; 6] {
 
 pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> Result<()> {
     let bus = bus(common).await?;
-    // Before the past is asked for, so that nothing falls between.
+    // This position is read before the past, so that no record is missed in between.
     let next = bus.stream_state(INVOCATIONS).await?.last + 1;
     let mut rows = details(&bus, id.to_owned(), last).await?.invocations;
     rows.reverse();
@@ -177,7 +177,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
         };
 
         for hook in record.hooks.iter().filter(|hook| hook.hook_id == id) {
-            // A second record of an event, for hooks that were deferred, says again what the others did.
+            // A second record of an event, for deferred hooks, repeats the results of the others.
             if !hook.outcome.is_deferred() && !told.insert(record.event_seq) {
                 continue;
             }
@@ -196,7 +196,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
     }
 }
 
-/// An invocation as the read model would hold it.
+/// Returns an invocation as the read model would hold it.
 fn row(record: &EventInvocations, hook: &HookInvocation) -> InvocationRow {
     let (outcome, reason, dispatch_id, error) = match &hook.outcome {
         HookOutcome::Passed => ("passed", None, None, None),

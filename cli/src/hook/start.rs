@@ -1,4 +1,4 @@
-//! `nexus hook new`.
+//! `nexus hook new`: writes the first file of a hook.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::say;
 
-/// What an editor completes hooks by.
+/// Types by which an editor completes hooks.
 const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
 
 /// Writes a hook named `name`, and the types beside it.
 ///
 /// # Errors
-/// Fails if there is one already, or it cannot be written.
+/// Fails if the hook exists already, or if a file cannot be written.
 pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
     hook_svc::authored::check_id(name)?;
     let path = dir.join(format!("{name}.ts"));
@@ -42,7 +42,7 @@ fn put(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A hook to begin with; the path to the types is relative to it.
+/// Returns the source of a first hook; the path to the types is relative to the hook's file.
 fn template(name: &str) -> String {
     let up = match name.matches('/').count() {
         0 => "./".to_owned(),

@@ -1,4 +1,4 @@
-//! `nexus hook test`: one hook file upon one event.
+//! `nexus hook test`: runs one hook file on one event.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub(super) async fn run(common: &Common, options: &TestOptions) -> Result<()> {
     Ok(())
 }
 
-/// A whole event, or the id of a stored one.
+/// Returns the whole event of `options`, or the id of a stored one.
 fn event(options: &TestOptions) -> Result<Value> {
     if let Some(text) = &options.text {
         let now = SystemClock.now();

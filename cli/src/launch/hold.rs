@@ -1,8 +1,8 @@
-//! The hold on a data directory: one Nexus at a time, and what is left of one that was killed can be found.
+//! The hold on a data directory: one Nexus at a time, and the processes of one that was killed can be found.
 //!
-//! The directory is locked (`flock`) over a handle that every process of the stack has as its standard input: the lock
-//! lasts as long as any of them, the server foremost, however the process ends that took it. `run/nexus.pid` says who
-//! that was, and `run/children/PID` which processes it started, each with its start time.
+//! The directory is locked (`flock`) through a handle that every process of the stack has as its standard input. The
+//! lock lasts as long as any of them, above all the server, no matter how the process ended that took it.
+//! `run/nexus.pid` names that process, and `run/children/PID` the processes that it started, each with its start time.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt as _;
@@ -15,38 +15,38 @@ use shared::clock::{Clock as _, SystemClock, pause};
 
 use super::process::ProcessName;
 
-/// Who holds the directory, below it.
+/// File that names the process that holds the directory, below it.
 pub const PID_FILE: &str = "run/nexus.pid";
-/// What the holder has started, below the directory: a file each, by process id.
+/// Directory of the processes that the holder has started: a file each, named by process id.
 const CHILDREN: &str = "run/children";
-/// How long what a killed holder left may take to end by itself.
+/// Longest time for the processes of a killed holder to end by themselves.
 const REMAINS_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is checked.
+/// Interval at which that is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// A data directory that is ours until this, and every process that was given [`Hold::handle`], is gone.
+/// A data directory that is locked until this, and every process that was given [`Hold::handle`], is gone.
 #[derive(Debug)]
 pub struct Hold {
     data: PathBuf,
     handle: File,
 }
 
-/// The record of a process that was started; removed with this.
+/// The record of a process that was started; the file is removed when this is dropped.
 #[derive(Debug)]
 pub struct Recorded(PathBuf);
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // Gone with its directory, perhaps.
+        // The file may be gone with its directory.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Hold {
-    /// Takes `data`, which exists. What a killed holder has left is waited for: it ends by itself.
+    /// Locks `data`, which must exist. Processes that a killed holder left end by themselves; this waits for them.
     ///
     /// # Errors
-    /// Fails if another process holds it, and says which.
+    /// Fails if another process holds the directory; the error names it.
     pub async fn take(data: &Path) -> Result<Self> {
         let data = data.canonicalize().context("find the data directory")?;
         let handle = File::open(&data).with_context(|| format!("open {}", data.display()))?;
@@ -61,6 +61,7 @@ impl Hold {
                 Err(TryLockError::WouldBlock) => {}
             }
 
+            // A live holder is an error at once; the processes of a dead one end soon and are waited for.
             let shown = data.display();
             if let Some(holder) = holder(&data) {
                 bail!(
@@ -80,7 +81,7 @@ impl Hold {
             pause(LOOK_EVERY).await;
         }
 
-        // Nobody else writes here while the lock is ours.
+        // No other process writes here while this one has the lock.
         let children = data.join(CHILDREN);
         match std::fs::remove_dir_all(&children) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -96,7 +97,8 @@ impl Hold {
         Ok(Self { data, handle })
     }
 
-    /// A handle for a process of the stack to have as its standard input: it holds the directory while it has it.
+    /// Returns a handle that a process of the stack gets as its standard input: the process holds the directory as long
+    /// as it has the handle.
     ///
     /// # Errors
     /// Fails if the system has no descriptor left.
@@ -105,13 +107,13 @@ impl Hold {
         Ok(copy.into())
     }
 
-    /// Writes down that process `pid` was started for this directory.
+    /// Records that process `pid` was started for this directory.
     ///
     /// # Errors
     /// Fails if the record cannot be written.
     pub fn record(&self, pid: u32) -> Result<Recorded> {
         let path = self.data.join(CHILDREN).join(pid.to_string());
-        // One that has ended already needs no record.
+        // A process that has ended already needs no record.
         if let Some(process) = ProcessName::find(pid) {
             std::fs::write(&path, format!("{process}\n")).context("write a process record")?;
         }
@@ -121,19 +123,19 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // The lock goes with the last handle; until then nobody may take this process for the holder.
+        // The lock goes with the last handle; until then no reader may take this process for the holder.
         let _ = std::fs::remove_file(self.data.join(PID_FILE));
     }
 }
 
-/// The process that holds `data` and is in charge of it, if it runs.
+/// Returns the process that holds `data` and is in charge of it, if it runs.
 #[must_use]
 pub fn holder(data: &Path) -> Option<ProcessName> {
     let text = std::fs::read_to_string(data.join(PID_FILE)).ok()?;
     ProcessName::parse(&text).filter(ProcessName::is_running)
 }
 
-/// What holds `data` besides that: processes that were started for it, and those that have its handle.
+/// Returns the other processes that hold `data`: those that were started for it, and those that have its handle.
 #[must_use]
 pub fn remains(data: &Path) -> Vec<ProcessName> {
     let mut found: Vec<ProcessName> = recorded(data);
@@ -147,7 +149,7 @@ pub fn remains(data: &Path) -> Vec<ProcessName> {
     found
 }
 
-/// The recorded processes that still run.
+/// Returns the recorded processes that still run.
 fn recorded(data: &Path) -> Vec<ProcessName> {
     let Ok(entries) = std::fs::read_dir(data.join(CHILDREN)) else {
         return Vec::new();
@@ -159,7 +161,7 @@ fn recorded(data: &Path) -> Vec<ProcessName> {
     processes.filter(ProcessName::is_running).collect()
 }
 
-/// Processes whose standard input is the directory itself, as far as the system lets us see.
+/// Returns the processes whose standard input is the directory itself, as far as the system lets us see.
 fn handle_owners(data: &Path) -> Vec<ProcessName> {
     let Ok(directory) = std::fs::metadata(data) else {
         return Vec::new();

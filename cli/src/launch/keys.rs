@@ -1,4 +1,4 @@
-//! Secrets of a stack, each made once, in a file that only its owner reads; and the first of them, the cluster's key.
+//! Secrets of a stack, each made once in a file that only its owner can read. The first of them is the cluster's key.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result};
 use shared::clock::{IdSource as _, SystemIds};
 use shared::wire::seal::MIN_KEY_BYTES;
 
-/// The file's name, in the directory of the configuration or below the data directory.
+/// Name of the key's file, in the directory of the configuration or below the data directory.
 pub const CLUSTER_KEY: &str = "cluster.key";
 
-/// Makes the cluster's key in `directory` unless it is there. Returns its path.
+/// Makes the cluster's key in `directory` unless it exists. Returns its path.
 ///
 /// # Errors
 /// Fails if the file cannot be written, or no random bytes can be read.
@@ -22,9 +22,9 @@ pub fn cluster_key(directory: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes the secret at `path` by `make` unless it is there.
+/// Makes the secret at `path` with `make` unless it exists.
 pub(super) fn ensure_secret(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
-    // An empty file was cut off while it was made; nothing has ever started with it.
+    // An empty file was cut off while it was being made; no process has ever started with it.
     if std::fs::metadata(path).map_or(true, |found| found.len() == 0) {
         make(path)?;
     }
@@ -37,18 +37,19 @@ fn make(path: &Path) -> std::io::Result<()> {
     write_secret(path, &format!("{}\n", data_encoding::HEXLOWER.encode(&random)))
 }
 
-/// A random text of letters and digits: two ULIDs, which have 160 random bits together.
+/// Returns a random text of letters and digits: two ULIDs, which have 160 random bits together.
 #[must_use]
 pub fn random_text() -> String {
     format!("{}{}", SystemIds.ulid(), SystemIds.ulid())
 }
 
-/// Writes `secret` to `path`: nobody else reads the file from its first byte on, and it is there whole or not at all.
+/// Writes `secret` to `path`. No other user can read the file from its first byte on, and the file is there whole or
+/// not at all.
 pub(super) fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
     let unfinished = path.with_extension("new");
     match std::fs::remove_file(&unfinished) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        // One that was left behind may have been made with other rights.
+        // A file that was left behind may have been made with other rights.
         Ok(()) | Err(_) => {}
     }
 

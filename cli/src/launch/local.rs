@@ -1,10 +1,11 @@
-//! Whether a stack's chat page is for whoever sits at this machine alone. *Pure.*
+//! Decides whether a stack's chat page is only for the person at this machine. *Pure.*
 
-/// The variable that says so to hook-svc.
+/// Variable that tells hook-svc so.
 const LOCAL_CHAT: &str = "NEXUS__HOOKS__LOCAL_CHAT";
 
-/// What the services' environment needs so that, while no address of the owner is configured, the chat page has the
-/// owner's session. Nothing if `config` answers to other names or addresses than this machine's, or says itself what holds.
+/// Returns the variable for the services' environment by which the chat page has the owner's session while no address
+/// of the owner is configured. Returns `None` if `config` makes the page reachable under other names or addresses than
+/// this machine's, or if it sets the value itself.
 #[must_use]
 pub fn chat(config: &str) -> Option<(String, String)> {
     let root: toml::Table = config.parse().ok()?;
@@ -20,7 +21,7 @@ pub fn chat(config: &str) -> Option<(String, String)> {
     (is_local && !is_said).then(|| (LOCAL_CHAT.to_owned(), "true".to_owned()))
 }
 
-/// Whether `host`, perhaps with a port, is this machine's own.
+/// Returns whether `host`, perhaps with a port, is this machine's own.
 fn is_here(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

@@ -1,4 +1,4 @@
-//! The NATS server of a stack, or a cluster of three.
+//! NATS server of a stack, or its cluster of three.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -14,35 +14,36 @@ use super::hold::{Hold, Recorded};
 use super::programs::Programs;
 use super::{Plan, READY_DEADLINE, spawner, users};
 
-/// How Go's collector of garbage is set for the server: seldom while there is room, for it is 5 % of the server's time
-/// otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
+/// Settings of Go's garbage collector for the server: it runs seldom while there is room, because it takes 5 % of the
+/// server's time otherwise (`docs/performance.md`), and as often as needed to keep to the limit.
 const COLLECTOR: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "768MiB")];
 
-/// One server process.
+/// One process of the NATS server.
 #[derive(Debug)]
 pub struct Nats {
     programs: Programs,
     config: PathBuf,
     log: PathBuf,
     port: u16,
-    /// Where it tells about itself; none where nobody asks: only who promises that power may fail does.
+    /// Port of the monitoring endpoint; `None` if it is not needed. Only a stack whose durability covers a power
+    /// failure needs it.
     monitor: Option<u16>,
-    /// Passwords of its users; empty where it knows none.
+    /// Passwords of the server's users, by variable; empty if the server has no users.
     passwords: Vec<(String, String)>,
     child: Option<(Child, Recorded)>,
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 ///
 /// # Errors
-/// Fails if loopback has none.
+/// Fails if loopback has no free port.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())
 }
 
 impl Nats {
-    /// Starts the servers of `plan`, and returns when all of them answer.
+    /// Starts the servers of `plan`, and returns when all of them accept connections.
     pub(super) async fn start(programs: &Programs, plan: &Plan, hold: &Hold) -> Result<Vec<Self>> {
         let count = plan.servers.max(1);
         let routes = (0..count).map(|_| free_port()).collect::<Result<Vec<u16>>>()?;
@@ -118,7 +119,7 @@ impl Nats {
         })
     }
 
-    /// Starts the process, again where it was killed: same port, same data.
+    /// Starts the process, or starts it again after it was killed, with the same port and data.
     ///
     /// # Errors
     /// Fails if the port is taken or the program does not start.
@@ -143,7 +144,7 @@ impl Nats {
             .envs(self.passwords.iter().map(|(name, password)| (name, password)))
             .stdout(log.try_clone().context("open the server's log")?)
             .stderr(log)
-            // The lock on the data directory: it lasts as long as the server lives.
+            // The lock on the data directory, which lasts as long as the server lives.
             .stdin(hold.handle()?);
 
         let child = spawner::spawn(command).context("start nats-server")?;
@@ -153,10 +154,10 @@ impl Nats {
         Ok(())
     }
 
-    /// Waits until it takes connections.
+    /// Waits until the server accepts connections.
     ///
     /// # Errors
-    /// Fails if it does not in time, or ends.
+    /// Fails if the server does not accept connections in time, or ends.
     pub async fn ready(&mut self) -> Result<()> {
         let waited = tokio::time::timeout(READY_DEADLINE, async {
             while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
@@ -172,40 +173,40 @@ impl Nats {
         waited.await.context("nats-server does not answer")?
     }
 
-    /// `nats://…`.
+    /// Returns the server's address, as `nats://…`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// `http://…`, where it tells about itself.
+    /// Returns the address of the monitoring endpoint, as `http://…`, if there is one.
     #[must_use]
     pub fn monitor(&self) -> Option<String> {
         self.monitor.map(|port| format!("http://127.0.0.1:{port}"))
     }
 
-    /// Its process id, while it runs.
+    /// Returns the server's process id while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(|(child, _)| child.id())
     }
 
-    /// How it has ended, if it has by itself.
+    /// Returns how the server ended, if it ended by itself.
     pub fn status(&mut self) -> Option<std::process::ExitStatus> {
         let (child, _) = self.child.as_mut()?;
         child.try_wait().ok().flatten()
     }
 
-    /// Kills it without warning.
+    /// Kills the server without warning.
     pub fn kill(&mut self) {
         if let Some((mut child, _record)) = self.child.take() {
-            // It may have ended by itself; either way it is gone afterwards.
+            // The server may have ended by itself; it is gone afterwards in either case.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Ends it in good order.
+    /// Ends the server in good order.
     pub async fn stop(&mut self) {
         let Some((mut child, record)) = self.child.take() else {
             return;

@@ -1,28 +1,28 @@
-//! Signals to processes of this machine, which are told from those that have their ids later.
+//! Signals to processes of this machine, which never reach a later process with the same id.
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 pub use rustix::process::Signal;
 pub use shared::process::ProcessName;
 
-/// Sends `signal` to this very process; does nothing if it has ended.
+/// Sends `signal` to exactly this process; does nothing if it has ended.
 pub fn send(signal: Signal, process: &ProcessName) {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
         return;
     };
 
-    // The descriptor names the process from here on: whether it is ours is checked before the signal is sent.
+    // The descriptor names the process from here on, so its identity is checked before the signal is sent.
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else {
         return;
     };
 
     if process.is_running() {
-        // It may have ended since, which is what is wanted.
+        // The process may have ended since, which is the aim.
         let _ = pidfd_send_signal(descriptor, signal);
     }
 }
 
-/// Whether SIGHUP was ignored when this process began (`nohup`): to listen for it would undo that.
+/// Returns whether SIGHUP was ignored when this process began (`nohup`): listening for it would undo that.
 #[must_use]
 pub fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,31 +1,31 @@
-//! Where the programs are: the services beside this binary, the tools in `.tools/bin` or on the PATH.
+//! Paths of the programs: the services beside this binary, the tools in `.tools/bin` or on the PATH.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-/// The oldest nats-server that has what is needed (message schedules, per-message time to live, consumer reset).
+/// Oldest nats-server with the features that are needed (message schedules, per-message time to live, consumer reset).
 pub const NATS_MINIMUM: (u32, u32) = (2, 15);
-/// The oldest Bun that hooks are tested with.
+/// Oldest Bun that hooks are tested with.
 pub const BUN_MINIMUM: (u32, u32) = (1, 4);
 
-/// Paths of everything that is started.
+/// Paths of all programs that are started.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// Directory of the service binaries.
     pub services: PathBuf,
-    /// The NATS server.
+    /// Path of the NATS server.
     pub nats_server: PathBuf,
-    /// Bun.
+    /// Path of the Bun program.
     pub bun: PathBuf,
 }
 
 impl Programs {
-    /// Finds them all.
+    /// Finds all programs.
     ///
     /// # Errors
-    /// What is missing or too old, and how to get it.
+    /// Fails if a program is missing or too old; the error says which one, and how to get it.
     pub fn find() -> Result<Self> {
         let services = services_directory()?;
         let nats_server = tool("nats-server", NATS_MINIMUM)?;
@@ -38,7 +38,7 @@ impl Programs {
     }
 }
 
-/// The directory that the service binaries are in: this binary's own, or the one above it (tests live in `deps`).
+/// Returns the directory of the service binaries: this binary's own, or the one above it (tests live in `deps`).
 fn services_directory() -> Result<PathBuf> {
     let me = std::env::current_exe().context("find this binary")?;
     let mut directories = me.ancestors().skip(1).take(2);
@@ -54,10 +54,11 @@ fn services_directory() -> Result<PathBuf> {
         })
 }
 
-/// The tool `name`, at least `minimum`: from `.tools/bin` above here or above this binary, else from the PATH.
+/// Finds the tool `name`, at least version `minimum`: in `.tools/bin` above the working directory or above this binary,
+/// else on the PATH.
 ///
 /// # Errors
-/// Which versions were found where, and how to get a fitting one.
+/// Fails if no version is new enough; the error says which versions were found, where, and how to get one that fits.
 pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
     let here = std::env::current_dir().unwrap_or_default();
     let me = std::env::current_exe().unwrap_or_default();
@@ -96,7 +97,7 @@ pub fn tool(name: &str, minimum: (u32, u32)) -> Result<PathBuf> {
     )
 }
 
-/// Major and minor version that `program --version` prints.
+/// Returns the major and minor version that `program --version` prints.
 fn version(program: &Path) -> Option<(u32, u32)> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

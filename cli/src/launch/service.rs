@@ -12,9 +12,9 @@ use super::hold::{Hold, Recorded};
 use super::programs::Programs;
 use super::{Plan, spawner};
 
-/// How much of a log is shown where its process failed, in bytes.
+/// Size of the end of a log that is shown if its process failed, in bytes.
 const LOG_TAIL: usize = 2_000;
-/// Variables of our own environment that would override what a stack's configuration says of the bus.
+/// Variables of our own environment that would override a stack's configuration of the bus.
 const OWN_SETTINGS: [&str; 4] = [
     "NEXUS__NATS__SERVERS",
     "NEXUS__NATS__USER",
@@ -22,14 +22,14 @@ const OWN_SETTINGS: [&str; 4] = [
     "NEXUS__NATS__CREDENTIALS",
 ];
 
-/// A running replica.
+/// One running replica of a service.
 #[derive(Debug)]
 pub struct Running {
-    /// Its service.
+    /// Name of its service.
     pub name: &'static str,
-    /// Its number.
+    /// Number of the replica.
     pub replica: u16,
-    /// Its name on the bus.
+    /// Name of the replica on the bus.
     pub instance: String,
     announcement: PathBuf,
     log: PathBuf,
@@ -37,7 +37,8 @@ pub struct Running {
     _record: Recorded,
 }
 
-/// `directory`, with all tokens, keys and passwords of the stack, as the list of what programs of agents cannot read.
+/// Returns `directory`, which has all tokens, keys and passwords of the stack, as the list of paths that programs of
+/// agents cannot read.
 fn hidden(directory: &Path) -> String {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     format!("[{:?}]", directory.display().to_string())
@@ -45,7 +46,7 @@ fn hidden(directory: &Path) -> String {
 
 /// Sends `signal` (`TERM`, `STOP`, `CONT`) to process `pid`.
 pub fn signal(pid: u32, signal: &str) {
-    // A process that is gone already needs no signal.
+    // A process that has ended already needs no signal.
     let _ = Command::new("kill")
         .arg(format!("-{signal}"))
         .arg(pid.to_string())
@@ -64,7 +65,7 @@ impl Running {
         let run = plan.directory.join("run");
         let announcement = run.join(format!("{name}-{instance}.json"));
 
-        // One left behind by a killed process would be taken for the new one's.
+        // The file of a killed process would be taken for the new one's.
         let _ = std::fs::remove_file(&announcement);
         let log = plan.directory.join(format!("log/{instance}.log"));
         let file = File::options()
@@ -109,16 +110,16 @@ impl Running {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id of the replica.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The address that it announced as `what` (`http`, `gateway`).
+    /// Returns the address that the replica announced as `what` (`http`, `gateway`).
     ///
     /// # Errors
-    /// Fails if it has announced none.
+    /// Fails if the replica has announced no such address.
     pub fn address(&self, what: &str) -> Result<String> {
         let text = std::fs::read_to_string(&self.announcement)
             .with_context(|| format!("{} has announced no address", self.instance))?;
@@ -129,15 +130,15 @@ impl Running {
             .with_context(|| format!("{} has not announced `{what}`", self.instance))
     }
 
-    /// Whether it has announced every address that is asked for later.
+    /// Returns whether the replica has announced every address that is needed later.
     fn is_announced(&self) -> bool {
         self.name != "adapter-svc" || self.address("gateway").is_ok()
     }
 
-    /// Waits until `/readyz` says yes, and an adapter listens.
+    /// Waits until `/readyz` succeeds, and an adapter listens.
     ///
     /// # Errors
-    /// Fails if the process ends, or if something is not ready at the deadline, with what that is.
+    /// Fails if the process ends, or if it is not ready at the deadline; the error names the parts that are not ready.
     pub async fn ready(&mut self, deadline: Duration) -> Result<()> {
         let client = crate::http::client()?;
         let mut last = "it has announced no address".to_owned();
@@ -149,7 +150,7 @@ impl Running {
 
                 if let Ok(address) = self.address("http") {
                     match client.get(format!("http://{address}/readyz")).send().await {
-                        // It is ready before its service has begun to listen, where the bus was quick.
+                        // With a quick bus the process is ready before its service has begun to listen.
                         Ok(answer) if answer.status().is_success() && self.is_announced() => return Ok(()),
                         Ok(answer) => last = answer.text().await.unwrap_or_default(),
                         Err(error) => last = error.to_string(),
@@ -166,29 +167,29 @@ impl Running {
         }
     }
 
-    /// Whether the process has ended by itself.
+    /// Returns whether the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.status().is_some()
     }
 
-    /// How the process has ended, if it has by itself.
+    /// Returns how the process ended, if it ended by itself.
     pub fn status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Kills it without warning.
+    /// Kills the process without warning.
     pub fn kill(&mut self) {
-        // It may have ended by itself; either way it is gone afterwards.
+        // The process may have ended by itself; it is gone afterwards in either case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks it to end in good order.
+    /// Asks the process to end in good order.
     pub fn terminate(&self) {
         signal(self.pid(), "TERM");
     }
 
-    /// Waits until it has ended, and kills it at the deadline. Returns its exit code if it ended by itself.
+    /// Waits until the process has ended, and kills it at the deadline. Returns its exit code if it ended by itself.
     pub async fn ended(&mut self, deadline: Duration) -> Option<i32> {
         let waited = tokio::time::timeout(deadline, async {
             loop {
@@ -207,7 +208,7 @@ impl Running {
         None
     }
 
-    /// The end of its log.
+    /// Returns the end of the process's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Starting processes that end with this one.
+//! Starts processes that end with this one.
 //!
-//! `nexus-tether until=` has the kernel kill a process when the *thread* ends that started it. A runtime's threads may come
-//! and go; the one here lives as long as this process.
+//! `nexus-tether until=` has the kernel kill a process when the *thread* ends that started it. The threads of an async
+//! runtime may come and go; the thread here lives as long as this process.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// The launcher, beside the services.
+/// Name of the launcher, beside the services.
 const TETHER: &str = "nexus-tether";
 
 struct Wanted {
@@ -18,8 +18,9 @@ struct Wanted {
     started: Sender<io::Result<Child>>,
 }
 
-/// A command that runs `program` until this process ends, however that ends; its launcher is in `services`. In a process
-/// group of its own: what a terminal sends to this process's group (Ctrl-C, its end) is this process's to pass on.
+/// Returns a command that runs `program` until this process ends, for any reason; its launcher is in `services`. The
+/// command gets a process group of its own: this process passes on the signals that a terminal sends to its own group
+/// (Ctrl-C, the terminal's end).
 #[must_use]
 pub(super) fn tethered(services: &Path, program: &Path) -> Command {
     let mut command = Command::new(services.join(TETHER));
@@ -34,7 +35,7 @@ pub(super) fn tethered(services: &Path, program: &Path) -> Command {
 /// Starts `command` on the thread that lives as long as this process.
 ///
 /// # Errors
-/// The system's error if the command does not start.
+/// Returns the system's error if the command does not start.
 pub(super) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Wanted>> = OnceLock::new();
 
@@ -56,7 +57,7 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
 
 fn serve(wanted: &Receiver<Wanted>) {
     while let Ok(mut next) = wanted.recv() {
-        // Nobody waits for the answer if the caller has panicked.
+        // The receiver is gone if the caller has panicked.
         let _ = next.started.send(next.command.spawn());
     }
 }

@@ -1,6 +1,7 @@
-//! The token by which this machine's own command line posts events: a file that only its owner reads.
+//! The token by which this machine's own command line posts events: a file that only its owner can read.
 //!
-//! adapter-svc reads the same file (`adapter.http.local_token`). It has the channels `cli` and `http` and speaks for no person.
+//! adapter-svc reads the same file (`adapter.http.local_token`). The token is valid for the channels `cli` and `http`
+//! and speaks for no person.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +10,16 @@ use anyhow::{Context as _, Result};
 use super::keys::ensure_secret;
 use super::users::make;
 
-/// Its name below the data directory.
+/// Name of the token's file below the data directory.
 pub const FILE: &str = "local-token";
 
-/// Where the token is below the data directory `data`.
+/// Returns the path of the token below the data directory `data`.
 #[must_use]
 pub fn file(data: &Path) -> PathBuf {
     data.join(FILE)
 }
 
-/// Makes the token at `path` if there is none; returns it.
+/// Makes the token at `path` if there is none, and returns it.
 ///
 /// # Errors
 /// Fails if the file cannot be written or read.
@@ -30,7 +31,7 @@ pub fn ensure(path: &Path) -> Result<String> {
     read(path)
 }
 
-/// The token at `path`.
+/// Returns the token at `path`.
 ///
 /// # Errors
 /// Fails if the file cannot be read.

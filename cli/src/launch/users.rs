@@ -1,4 +1,4 @@
-//! The users of a stack's server: for each a password, kept in a file that only its owner reads.
+//! Users of a stack's server, each with a password in a file that only its owner can read.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use shared::process::secret::Secret;
 
 use super::keys::{ensure_secret, random_text, write_secret};
 
-/// Who they are; what each may do says `deploy/nats/permissions.conf`.
+/// Names of the users; `deploy/nats/permissions.conf` says what each of them may do.
 pub const NAMES: [&str; 4] = ["nexus", "operator", "restore", "agent"];
-/// The part of the server's configuration that says what they may do.
+/// Part of the server's configuration that sets the users' permissions.
 pub(super) const PERMISSIONS: &str = include_str!("../../../deploy/nats/permissions.conf");
-/// Where their passwords are kept, below the data directory: a file each, by name.
+/// Directory of their passwords below the data directory: a file each, by name.
 const DIRECTORY: &str = "nats-users";
 
-/// Where the password of `user` is kept below the data directory `data`.
+/// Returns the path of the password of `user` below the data directory `data`.
 #[must_use]
 pub fn password_file(data: &Path, user: &str) -> PathBuf {
     data.join(DIRECTORY).join(user)
 }
 
-/// Makes the passwords that are not there yet. Returns the variables that the server's environment needs.
+/// Makes the passwords that do not exist yet. Returns the variables for the server's environment.
 pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
     std::fs::create_dir_all(data.join(DIRECTORY)).context("make the directory of passwords")?;
     let mut environment = Vec::new();
@@ -36,14 +36,14 @@ pub(super) fn passwords(data: &Path) -> Result<Vec<(String, String)>> {
 
 /// Makes a random password or token at `path`.
 pub(super) fn make(path: &Path) -> std::io::Result<()> {
-    // A letter first, as the server would read digits as a number.
+    // The first character is a letter, because the server would read digits as a number.
     write_secret(path, &format!("p{}", random_text()))
 }
 
-/// The connection settings of `user` for the server at `servers`.
+/// Returns the connection settings of `user` for the servers at `servers`.
 ///
 /// # Errors
-/// Fails if their password cannot be read.
+/// Fails if the user's password cannot be read.
 pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig> {
     let reference = format!("file:{}", password_file(data, user).display());
     let password = Secret::resolve(&reference).with_context(|| format!("the password of {user}"))?;

@@ -1,84 +1,84 @@
-//! What two looks at the bus add up to. *Pure.*
+//! The board that follows from two looks at the bus. *Pure.*
 
 use serde::Serialize;
 use shared::model::time::UnixMillis;
 
-/// Most waiting dispatches that are counted of one session.
+/// Largest number of waiting dispatches that are counted for one session.
 pub const MAX_COUNTED: usize = 100;
 
-/// Where a stream stood.
+/// Position of a stream at one look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamLook {
-    /// Its name.
+    /// Name of the stream.
     pub name: &'static str,
     /// Sequence of its last message.
     pub last: u64,
-    /// How many it holds.
+    /// Number of messages in the stream.
     pub messages: u64,
-    /// Whether what it holds waits for somebody.
+    /// Whether its messages wait to be processed.
     pub waits: bool,
 }
 
 /// A session that has something to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionLook {
-    /// Persona and key.
+    /// Persona and key of the session.
     pub session: String,
-    /// Model calls of the turn that runs; none = no turn runs.
+    /// Model calls of the running turn; `None` if no turn runs.
     pub model_calls: Option<u32>,
-    /// When that turn began.
+    /// Start of the running turn.
     pub began_at: Option<UnixMillis>,
-    /// The approval that it waits for.
+    /// Approval that the turn waits for.
     pub awaits: Option<String>,
     /// Dispatches that wait, the one that runs included; at most [`MAX_COUNTED`] are counted.
     pub queued: usize,
 }
 
-/// One look.
+/// State of the bus at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// When.
+    /// Time of the look.
     pub at: UnixMillis,
-    /// The streams.
+    /// Streams that are shown.
     pub streams: Vec<StreamLook>,
-    /// Events stored behind the one that was evaluated last.
+    /// Number of events that were stored after the last one that was evaluated.
     pub behind: u64,
-    /// Sessions with something to run, all of them.
+    /// Number of all sessions that have something to run.
     pub busy: usize,
-    /// The first of them.
+    /// The first of these sessions.
     pub sessions: Vec<SessionLook>,
 }
 
-/// One line about a stream.
+/// One line of the board about a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rate {
-    /// The stream.
+    /// Name of the stream.
     pub stream: &'static str,
-    /// Messages a second since the look before; none = there was none.
+    /// Messages per second since the look before; `None` for the first look.
     pub per_second: Option<f64>,
-    /// How many it holds.
+    /// Number of messages in the stream.
     pub messages: u64,
-    /// Whether they wait for somebody.
+    /// Whether its messages wait to be processed.
     pub waits: bool,
 }
 
-/// What is shown.
+/// Everything that the command shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Board {
-    /// When.
+    /// Time of the look.
     pub at: UnixMillis,
-    /// The streams.
+    /// One line for each stream.
     pub streams: Vec<Rate>,
-    /// Events that wait to be evaluated, about.
+    /// Approximate number of events that wait to be evaluated.
     pub events_behind: u64,
-    /// Sessions with something to run.
+    /// Number of sessions that have something to run.
     pub busy_sessions: usize,
-    /// The first of them, those with most to do first.
+    /// The first of these sessions, those with the most waiting dispatches first.
     pub sessions: Vec<SessionLook>,
 }
 
 impl Board {
-    /// What `look` says, with rates since `before`.
+    /// Returns the board of `look`, with rates since `before`.
     #[must_use]
     pub fn of(before: Option<&Look>, look: &Look) -> Self {
         let rate = |stream: &StreamLook| {
@@ -118,7 +118,7 @@ impl Board {
 }
 
 impl SessionLook {
-    /// What it is doing at `now`, in words.
+    /// Returns a description of the session's work at `now`.
     #[must_use]
     pub fn doing(&self, now: UnixMillis) -> String {
         let seconds = self.began_at.map_or(0, |began| now.since(began).max(0) / 1_000);
@@ -130,7 +130,7 @@ impl SessionLook {
         }
     }
 
-    /// How much waits, in words.
+    /// Returns a description of the session's waiting dispatches.
     #[must_use]
     pub fn queue(&self) -> String {
         if self.queued >= MAX_COUNTED {

@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Row, Table};
 use super::model::{Board, Rate};
 use crate::output::{clock, plain};
 
-/// Lines of a frame around a table: two borders and the header.
+/// Height of a table's frame in lines: two borders and the header.
 const FRAME_LINES: u16 = 3;
 
 fn per_second(rate: &Rate) -> String {
@@ -36,7 +36,7 @@ fn title(board: &Board) -> String {
     )
 }
 
-/// Draws `board`.
+/// Draws `board` on the whole screen.
 pub fn draw(frame: &mut Frame<'_>, board: &Board) {
     let streams = u16::try_from(board.streams.len())
         .unwrap_or(u16::MAX)
@@ -84,7 +84,7 @@ pub fn draw(frame: &mut Frame<'_>, board: &Board) {
     frame.render_widget(Line::from("q ends").dim(), foot);
 }
 
-/// The same in lines.
+/// Returns the board as lines of text.
 #[must_use]
 pub fn lines(board: &Board) -> String {
     let mut text = title(board);

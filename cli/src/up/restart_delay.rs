@@ -1,17 +1,17 @@
-//! When a process that died is started again. *Pure.*
+//! Delay before a process that died is started again. *Pure.*
 
 use std::time::Duration;
 
-/// Wait before the first restart.
+/// Delay before the first restart.
 const FIRST: Duration = Duration::from_millis(250);
-/// Longest wait.
+/// Longest delay before a restart.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A process that ran for so long starts without a history.
+/// Running time after which earlier deaths no longer count.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
-/// Doublings after which the wait is the longest for certain.
+/// Number of doublings after which the delay is certainly the longest.
 const MOST_DOUBLINGS: u32 = 16;
 
-/// The deaths of one process. Times count from any fixed instant.
+/// Deaths of one process. Times count from any fixed instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RestartDelay {
     /// Deaths in a row, each less than [`SOUND_AFTER`] after the start before it.
@@ -20,12 +20,12 @@ pub(super) struct RestartDelay {
 }
 
 impl RestartDelay {
-    /// Takes note that the process was started at `now`.
+    /// Records that the process was started at `now`.
     pub(super) fn started(&mut self, now: Duration) {
         self.started = now;
     }
 
-    /// Takes note that the process died at `now`, or did not start; returns how long to wait before it is started again.
+    /// Records that the process died at `now`, or did not start. Returns the delay before it is started again.
     pub(super) fn died(&mut self, now: Duration) -> Duration {
         if now.saturating_sub(self.started) >= SOUND_AFTER {
             self.deaths = 0;

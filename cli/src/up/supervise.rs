@@ -1,5 +1,5 @@
-//! Watches a running stack: a process that dies is started again, after ever longer waits. Each death and each start is
-//! printed on the terminal and written to `log/up.log`.
+//! Watches a running stack: a process that dies is started again, after ever longer delays. Each death and each start
+//! is printed on the terminal and written to `log/up.log`.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,15 +15,15 @@ use crate::complain;
 use crate::launch::Stack;
 use crate::launch::process::ProcessName;
 
-/// How often it is checked whether every process runs.
+/// Interval at which it is checked that every process runs.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// A process of the stack.
+/// One process of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     /// A NATS server, by its number.
     Server(usize),
-    /// A replica of a service.
+    /// A replica of a service, by name and number.
     Service(&'static str, u16),
 }
 
@@ -36,11 +36,11 @@ impl std::fmt::Display for Part {
     }
 }
 
-/// What is known of a part that died at least once.
+/// History of a process that died at least once.
 #[derive(Debug, Default)]
 struct History {
     delay: RestartDelay,
-    /// When it is started again; none while it runs.
+    /// Time of the next start; `None` while the process runs.
     due: Option<Duration>,
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn supervise(stack: &mut Stack, directory: &Path) -> Infallible
     }
 }
 
-/// Stops the services, in good order, until `asker` is done or the time is over; then starts them again.
+/// Stops the services in good order, and starts them again once `asker` has finished or the time is over.
 async fn stand_still(stack: &mut Stack, directory: &Path, asker: &ProcessName, log: &PathBuf) {
     let begun = SystemClock.monotonic();
     say(
@@ -128,7 +128,7 @@ fn shown_log(directory: &Path, part: Part) -> String {
     directory.join(format!("log/{part}.log")).display().to_string()
 }
 
-/// The parts that do not run, and how they ended.
+/// Returns the processes that do not run, each with how it ended.
 fn ended(stack: &mut Stack) -> Vec<(Part, String)> {
     let mut found = Vec::new();
     for (index, server) in stack.nats.iter_mut().enumerate() {

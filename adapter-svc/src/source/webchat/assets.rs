@@ -1,4 +1,4 @@
-//! The files of the page: markup, scripts and style, each with the content security policy.
+//! Files of the chat page: markup, scripts and style, each served with the content security policy.
 
 use axum::extract::Path;
 use axum::http::{HeaderName, header};
@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::RequestRejection;
 
-/// The page may load its own script and style, speak to its own host, and nothing else.
+/// Content security policy of the page: it may load its own script and style and connect to its own host, nothing else.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -20,15 +20,15 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
     (headers, text).into_response()
 }
 
-/// The page.
+/// Returns the HTML of the chat page.
 pub async fn page() -> Response {
     asset("text/html; charset=utf-8", include_str!("../../../page/webchat.html"))
 }
 
-/// One of its scripts.
+/// Returns the script `name` of the page.
 ///
 /// # Errors
-/// [`Refusal::UnknownPath`] for any other name.
+/// Returns [`Refusal::UnknownPath`] for any other name.
 pub async fn script(Path(name): Path<String>) -> Result<Response, RequestRejection> {
     let text = match name.as_str() {
         "webchat.js" => include_str!("../../../page/webchat.js"),
@@ -42,7 +42,7 @@ pub async fn script(Path(name): Path<String>) -> Result<Response, RequestRejecti
     Ok(asset("text/javascript; charset=utf-8", text))
 }
 
-/// Its style.
+/// Returns the style sheet of the page.
 pub async fn style() -> Response {
     asset("text/css; charset=utf-8", include_str!("../../../page/webchat.css"))
 }

@@ -1,7 +1,9 @@
-//! What becomes of the approvals whose cards an open page shows: whoever decides them, wherever.
+//! Reports to an open page the decisions on the approvals whose cards it shows, no matter who decided them and on which
+//! channel.
 //!
-//! The page says which cards it was shown, by id and hash of arguments; a broker is asked every two seconds while one of
-//! them stands open, beside the page's own loop, which waits for nothing of it. Nothing else about an approval is told.
+//! The page names the cards that it shows by approval id and hash of the arguments. While one of them is open, a broker
+//! is asked every two seconds, in a task beside the page's own loop, which never waits for it. The page learns nothing
+//! else about an approval.
 
 use std::time::Duration;
 
@@ -14,21 +16,21 @@ use tokio::sync::mpsc;
 
 use super::protocol::{MAX_WATCHED, ShownCard};
 
-/// How often an open approval is asked for.
+/// Interval at which an open approval is asked for.
 const EVERY: Duration = Duration::from_secs(2);
-/// How long a broker may take to answer.
+/// Longest time that a broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An approval that stands open no more.
+/// An approval that is no longer open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClosedApproval {
-    /// Its id.
+    /// Id of the approval.
     pub approval: String,
-    /// Where it stands, in a word of the page's.
+    /// Status of the approval, in the page's vocabulary.
     pub status: &'static str,
 }
 
-/// The page's end. The asking ends with it.
+/// The page's handle of the watcher task. The task ends when this handle is dropped.
 #[derive(Debug)]
 pub struct ApprovalCards {
     watched: mpsc::Sender<Vec<ShownCard>>,
@@ -36,7 +38,7 @@ pub struct ApprovalCards {
 }
 
 impl ApprovalCards {
-    /// Watches nothing yet.
+    /// Starts a watcher that watches no cards yet.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
         let (watched, wishes) = mpsc::channel(1);
@@ -45,14 +47,14 @@ impl ApprovalCards {
         Self { watched, decided }
     }
 
-    /// Watches the last of `cards`, and no others.
+    /// Watches the last [`MAX_WATCHED`] of `cards` and no others.
     pub async fn watch_cards(&self, mut cards: Vec<ShownCard>) {
         let first = cards.len().saturating_sub(MAX_WATCHED);
-        // The other end lives as long as this one.
+        // The watcher task lives as long as this handle.
         let _ = self.watched.send(cards.split_off(first)).await;
     }
 
-    /// The next one that was decided. May be dropped and called again.
+    /// Returns the next approval that was decided. The future may be dropped and called again.
     pub async fn next(&mut self) -> Option<ClosedApproval> {
         self.decided.recv().await
     }
@@ -71,7 +73,7 @@ async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<ShownCard>>, tell
 
         let mut still = Vec::new();
         for card in std::mem::take(&mut open) {
-            // A page that has gone, or says other cards, waits for no answer about these.
+            // A page that has gone, or has named other cards, does not wait for an answer about these.
             if wishes.is_closed() || !wishes.is_empty() {
                 still.push(card);
                 continue;
@@ -92,7 +94,7 @@ async fn follow_cards(bus: Bus, mut wishes: mpsc::Receiver<Vec<ShownCard>>, tell
     }
 }
 
-/// Where the approval of `card` stands; none while it is open, or nobody knows.
+/// Returns the status of the approval of `card`, or `None` if it is open or no broker knows it.
 async fn read_status(bus: &Bus, card: &ShownCard) -> Option<&'static str> {
     let question = GetApproval {
         id: card.approval.clone(),
@@ -110,7 +112,7 @@ async fn read_status(bus: &Bus, card: &ShownCard) -> Option<&'static str> {
     }
 }
 
-/// What the page is told of `confirmation`; none while it is open.
+/// Returns the status that the page is sent for `confirmation`, or `None` while it is open.
 fn status_word(confirmation: &Confirmation, card: &ShownCard) -> Option<&'static str> {
     if confirmation.request.arguments_hash != card.arguments_hash && confirmation.standing_hash() != card.arguments_hash
     {

@@ -1,7 +1,7 @@
-//! What a page is told of the past: the threads of its visitor, and the end of one of them.
+//! History that a page is sent: the threads of its visitor, and the end of one of them.
 //!
-//! Both come from the read model, by the visitor's own address: a page may name any thread, and is shown its own visitor's
-//! alone.
+//! Both come from the read model, by the visitor's own address. A page may name any thread, but is shown only those of
+//! its own visitor.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use shared::wire::headers::Headers;
 use super::protocol::{ChatItem, ThreadItem};
 use crate::gateway::GatewayState;
 
-/// How long the read model may take to answer.
+/// Longest time that the read model may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// How many events of a thread a page is sent.
+/// Largest number of events of a thread that a page is sent at once.
 const MAX_ITEMS: u32 = 100;
-/// How many threads a page is sent.
+/// Largest number of threads that a page is sent.
 const MAX_THREADS: u32 = 500;
 
-/// Returns the thread that events of `visitor` name if their page names `thread`: none for the read model's name of the
-/// conversation without a thread, and none for such a name of anyone else's. Those hold a colon, threads of pages never
-/// do: a page that could name one would put its words among another conversation's in the read model.
+/// Returns the thread that events of `visitor` name if their page names `thread`: `None` for the read model's name of
+/// the conversation without a thread, and for such a name of another conversation. Those contain a colon, threads of
+/// pages never do: a page that could name one would put its words into another conversation of the read model.
 #[must_use]
 pub fn named_thread(visitor: &Visitor, thread: Option<String>) -> Option<String> {
     thread.filter(|thread| !thread.contains(':') && *thread != unnamed_thread(visitor))
@@ -35,12 +35,12 @@ fn unnamed_thread(visitor: &Visitor) -> String {
     own_thread(WEBCHAT, &visitor.account, &visitor.id)
 }
 
-/// A part of a thread's history.
+/// One page of a thread's history.
 #[derive(Debug, Default)]
 pub struct HistoryPage {
-    /// Its items, the oldest first.
+    /// Items of this page, oldest first.
     pub items: Vec<ChatItem>,
-    /// Whether there are older ones.
+    /// Whether the thread has older items.
     pub more: bool,
 }
 
@@ -71,7 +71,7 @@ pub async fn read_page(
     }
 }
 
-/// Returns the threads of `visitor`, the one that was written in last first; none if no hook-svc answers.
+/// Returns the threads of `visitor`, most recently written first, or `None` if no hook-svc answers.
 pub async fn threads(gateway: &GatewayState, visitor: &Visitor) -> Option<Vec<ThreadItem>> {
     let question = ThreadsRequest {
         channel: WEBCHAT.to_owned(),

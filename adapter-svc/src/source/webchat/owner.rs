@@ -1,15 +1,15 @@
-//! The owner's link, claimed by a chat page: compare-and-set on the link's own value, so that two pages, two replicas or a
-//! restart never make two owners of one link.
+//! Claim of the owner's link by a chat page: a compare-and-set on the link's own value, so that two pages, two replicas
+//! or a restart never make two owners of one link.
 
 use shared::bus::{Bus, CasError, ReadStreamError};
 use shared::model::owner::{ClaimLinkError, OwnerLink, Visitor, link_key};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets;
 
-/// How often a claim is tried if others write at the same time.
+/// Largest number of tries of a claim if others write at the same time.
 const MAX_TRIES: usize = 4;
 
-/// Why a page did not become the owner's.
+/// Reason why a page did not become the owner's.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimOwnerError {
     /// The link cannot be claimed by this page.
@@ -23,10 +23,11 @@ pub enum ClaimOwnerError {
     Store(#[from] CasError),
 }
 
-/// Makes `visitor` the owner, by the link with this token.
+/// Makes `visitor` the owner through the link with this token.
 ///
 /// # Errors
-/// [`ClaimOwnerError`]; the link is used up only if this succeeds.
+/// Returns [`ClaimOwnerError`] if the link cannot be claimed, read or stored; the link is used up only if this
+/// succeeds.
 pub async fn claim_owner(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -> Result<(), ClaimOwnerError> {
     let links = bus.kv::<OwnerLink>(buckets::IDENTITIES);
     let key = link_key(token);
@@ -37,7 +38,7 @@ pub async fn claim_owner(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMil
         let claimed = entry.value.claim(visitor, now)?;
         match links.update(&key, &claimed, entry.revision).await {
             Ok(_) => return Ok(()),
-            // Another writer came first: the next try reads what it wrote.
+            // Another writer came first: the next try reads that value.
             Err(error @ CasError::Conflict { .. }) => last = error.into(),
             Err(error) => return Err(error.into()),
         }

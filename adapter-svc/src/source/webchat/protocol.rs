@@ -1,4 +1,4 @@
-//! What page and server say to each other over the WebSocket: JSON texts with a `type`. *Pure.*
+//! Messages between page and server over the WebSocket: JSON texts with a `type`. *Pure.*
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,131 +16,131 @@ pub const MAX_TEXT_BYTES: usize = 32 * 1024;
 /// Longest name of a thread, in bytes: as long as hooks may name one.
 pub const MAX_THREAD_BYTES: usize = 512;
 
-/// How many cards a page may watch.
+/// Largest number of cards that a page may watch.
 pub const MAX_WATCHED: usize = 16;
 
 /// Fewest and most bytes of a page's key.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=MAX_ID_BYTES;
-/// Fewest different bytes of a page's key: one that a page did not draw at random has fewer.
+/// Fewest different bytes of a page's key: a key that was not drawn at random has fewer.
 const MIN_KEY_VARIETY: usize = 8;
-/// Bytes of the hash that become the visitor's id.
+/// Number of bytes of the hash that become the visitor's id.
 const VISITOR_BYTES: usize = 16;
 
-/// A card that a page was shown. Who does not know the hash of its arguments was not shown it.
+/// A card that a page was shown. A page that does not know the hash of the arguments was not shown the card.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShownCard {
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
     /// Hash of the arguments that the card shows.
     pub arguments_hash: String,
 }
 
-/// What a page says.
+/// A message from the page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromPage {
-    /// The first message: who speaks.
+    /// First message of a page: says which visitor speaks.
     Hello {
-        /// The page's secret, which it made at random and keeps.
+        /// Secret of the page, which it drew at random and keeps.
         key: String,
-        /// The thread that the page shows; absent = the conversation without a thread.
+        /// Thread that the page shows; absent for the conversation without a thread.
         #[serde(default)]
         thread: Option<String>,
     },
-    /// The page shows another thread from now on, and is to be sent its history.
+    /// The page shows another thread from now on and asks for its history.
     Open {
-        /// The thread; absent = the conversation without a thread.
+        /// Thread that the page shows; absent for the conversation without a thread.
         #[serde(default)]
         thread: Option<String>,
     },
-    /// The visitor wants to read further back in a thread.
+    /// The visitor asks for older items of a thread.
     Earlier {
-        /// The thread; absent = the conversation without a thread.
+        /// Thread to read; absent for the conversation without a thread.
         #[serde(default)]
         thread: Option<String>,
-        /// The lowest [`Item::sequence`] that the page has of it.
+        /// Lowest [`Item::sequence`] that the page has of the thread.
         before: u64,
     },
     /// The visitor opened the link that makes a page the owner's.
     Claim {
-        /// The link's token.
+        /// Token of the owner's link.
         link: String,
     },
-    /// The page was shown these cards, and wants to be told what becomes of them. Takes the place of what it said before.
+    /// The page shows these cards and asks for their decisions. Replaces the page's earlier list.
     Watch {
-        /// They; the last [`MAX_WATCHED`] count.
+        /// Cards to watch; only the last [`MAX_WATCHED`] count.
         cards: Vec<ShownCard>,
     },
-    /// The visitor wrote something.
+    /// The visitor wrote a message.
     Message {
-        /// The page's id for it, the same when it sends it again.
+        /// The page's id for the message, the same if the page sends it again.
         id: String,
-        /// The thread that it belongs to; absent = the conversation without a thread.
+        /// Thread of the message; absent for the conversation without a thread.
         #[serde(default)]
         thread: Option<String>,
-        /// The text.
+        /// Text of the visitor's message.
         text: String,
     },
 }
 
-/// What the server says.
+/// A message from the server to the page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToPage<'a> {
-    /// The first word: who speaks.
+    /// First message of the server: says which visitor the page is.
     Ready {
-        /// The account.
+        /// Account of the chat page.
         account: &'a str,
-        /// The visitor.
+        /// Id of the visitor.
         peer: &'a str,
     },
     /// This page is the owner's from now on.
     Owner,
-    /// The visitor's threads, the one that was written in last first.
+    /// The visitor's threads, most recently written first.
     Threads {
-        /// They.
+        /// Threads of the visitor.
         items: Vec<ThreadItem>,
     },
-    /// The end of a thread so far, or of what was said before a sequence, the oldest first.
+    /// The end of a thread so far, or of its part before a sequence, oldest first.
     History {
-        /// The thread; none = the conversation without a thread.
+        /// Thread of the items; `None` for the conversation without a thread.
         #[serde(skip_serializing_if = "Option::is_none")]
         thread: Option<&'a str>,
-        /// The sequence that the page named.
+        /// Sequence that the page named in its request.
         #[serde(skip_serializing_if = "Option::is_none")]
         before: Option<u64>,
         /// Whether there are older items.
         more: bool,
-        /// Its items.
+        /// Items of this part of the history.
         items: Vec<ChatItem>,
     },
     /// A message of the visitor is durable.
     Stored {
-        /// The page's id for it.
+        /// The page's id for the message.
         id: &'a str,
-        /// The event's id.
+        /// Id of the stored event.
         event_id: &'a EventId,
     },
     /// A part of an answer.
     Part(ChatItem),
-    /// A piece of an answer that is being made; the part that follows has the whole.
+    /// A piece of an answer that is being generated; the part that follows holds the whole text.
     Partial(&'a PartialAnswer),
-    /// The agent that is to answer cannot be reached, or can be again.
+    /// The visitor's agent cannot be reached, or can be reached again.
     Away(&'a AwayNotice),
-    /// A turn of the visitor's is being worked on, or is so no more.
+    /// A turn of the visitor is being worked on, or no longer is.
     Working(&'a TurnActivity),
-    /// The approval of a card that the page watches stands open no more.
+    /// The approval of a card that the page watches is no longer open.
     Decided {
-        /// The approval.
+        /// Id of the approval.
         approval: &'a str,
-        /// Where it stands: a status of approvals, `changed` where others were put in the arguments' place, `gone` where
-        /// there is none such.
+        /// Status of the approval, `changed` if other arguments took the place of those on the card, or `gone` if there
+        /// is no such approval.
         status: &'static str,
     },
-    /// Something the page said was not taken.
+    /// A message of the page was rejected.
     Error {
-        /// The page's id for it, where it could be read.
+        /// The page's id for the rejected message, if it could be read.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
         /// `code`, `message`, `where`.
@@ -148,38 +148,38 @@ pub enum ToPage<'a> {
     },
 }
 
-/// A thread, as the page lists it.
+/// A thread in the page's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThreadItem {
-    /// The thread; none = the conversation without a thread.
+    /// Name of the thread; `None` for the conversation without a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// The beginning of its first text.
+    /// Beginning of the thread's first text.
     pub text: String,
-    /// When its first event happened.
+    /// Time of the thread's first event.
     pub began_at: UnixMillis,
-    /// When its last event happened.
+    /// Time of the thread's last event.
     pub at: UnixMillis,
 }
 
-/// One line of the conversation.
+/// One message of the conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChatItem {
-    /// Id of its event.
+    /// Id of the message's event.
     pub id: String,
-    /// Of an item of the history: its place in the stream of events.
+    /// Sequence in the stream of events, of an item of the history only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<u64>,
-    /// The thread that it was said in; none = the conversation without a thread.
+    /// Thread of the message; `None` for the conversation without a thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// `visitor` or `system`.
+    /// Side that wrote the message: `visitor` or `system`.
     pub from: &'static str,
-    /// The text.
+    /// Text of the message.
     pub text: String,
-    /// When.
+    /// Time of the message.
     pub at: UnixMillis,
-    /// What it has buttons for: an approval's card. Nothing that an agent says has any.
+    /// Approval that the item's buttons decide, for an approval's card. No text of an agent has buttons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<OpenApproval>,
 }
@@ -187,9 +187,9 @@ pub struct ChatItem {
 /// An approval that the page's buttons decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenApproval {
-    /// The approval's id.
+    /// Id of the approval.
     pub approval: String,
-    /// The reply code, as people write it.
+    /// Reply code, as people write it.
     pub code: String,
     /// Hash of the arguments that the card shows: the buttons decide about no others.
     pub arguments_hash: String,
@@ -203,71 +203,71 @@ pub struct ReplyPart {
     /// Thread of the conversation.
     #[serde(default)]
     pub thread: Option<String>,
-    /// The text.
+    /// Text of the part.
     pub content: String,
-    /// When it was sent.
+    /// Time at which the part was sent.
     #[serde(default)]
     pub at: UnixMillis,
-    /// What the approvals' room put on it.
+    /// Approval of a card, set by the broker's approvals.
     #[serde(default)]
     pub approval: Option<OpenApproval>,
 }
 
-/// A piece of an answer that is being made, as the broker publishes it on `nexus.webchat.<account>.<peer>`.
+/// A piece of an answer that is being generated, as the broker publishes it on `nexus.webchat.<account>.<peer>`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct PartialAnswer {
-    /// The turn; the parts of its answer are the events `out:{turn}/…`.
+    /// Id of the turn; the parts of its answer are the events `out:{turn}/…`.
     pub turn: String,
     /// Thread of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Which model call of the turn.
+    /// Number of the model call within the turn.
     pub step: u32,
-    /// Counts the pieces of a call from 0; a piece 0 begins the call anew.
+    /// Number of the piece within the call, from 0. A piece 0 starts the call's text over.
     pub seq: u64,
-    /// The text.
+    /// Text of the piece.
     pub text: String,
-    /// Whether the call is over.
+    /// Whether the call has ended.
     pub done: bool,
 }
 
-/// Whether the agent that a visitor waits for cannot be reached, as the broker publishes it on
-/// `nexus.webchat.<account>.<peer>`: again every few seconds while that lasts.
+/// Whether the agent that a visitor waits for is unreachable, as the broker publishes it on
+/// `nexus.webchat.<account>.<peer>`: repeated every few seconds while that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct AwayNotice {
-    /// The turn.
+    /// Id of the turn that waits.
     pub turn: String,
     /// Thread of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Whether it cannot.
+    /// Whether the agent cannot be reached.
     pub away: bool,
 }
 
-/// Whether a turn of a visitor's is being worked on, as the broker publishes it on `nexus.webchat.<account>.<peer>`: again
-/// every few seconds while that lasts.
+/// Whether a turn of a visitor is being worked on, as the broker publishes it on `nexus.webchat.<account>.<peer>`:
+/// repeated every few seconds while that lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TurnActivity {
-    /// The turn.
+    /// Id of the turn.
     pub turn: String,
     /// Thread of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// Whether it is.
+    /// Whether the turn is being worked on.
     pub working: bool,
 }
 
-/// What comes for the open pages of a visitor.
+/// A message for the open pages of a visitor.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum ForPage {
-    /// A part.
+    /// A whole part of an answer.
     Part(ReplyPart),
-    /// A piece of what becomes one.
+    /// A piece of a part that is being generated.
     Partial(PartialAnswer),
-    /// Nothing becomes of it at present.
+    /// The agent cannot be reached, or can be again.
     Away(AwayNotice),
-    /// Something is to become of it.
+    /// A turn is being worked on, or no longer is.
     Working(TurnActivity),
 }
 
@@ -299,7 +299,7 @@ impl From<EventRow> for ChatItem {
         Self {
             id: row.id.to_string(),
             sequence: Some(row.sequence),
-            // The word that carries it names the thread.
+            // The message that carries the item names the thread.
             thread: None,
             from,
             text: row.content,
@@ -309,11 +309,11 @@ impl From<EventRow> for ChatItem {
     }
 }
 
-/// The id of the visitor whose page has `key`, on `account`. The id stands in events, logs and subjects; the key, which
-/// alone lets somebody speak as the visitor, cannot be told from it.
+/// Returns the id of the visitor whose page has `key`, on `account`. The id appears in events, logs and subjects. The
+/// key alone lets a client speak as the visitor, and it cannot be derived from the id.
 ///
 /// # Errors
-/// What is expected of a key.
+/// Returns the requirements of a key, for people, if `key` does not meet them.
 pub fn visitor_id(account: &str, key: &str) -> Result<String, String> {
     let variety: std::collections::BTreeSet<u8> = key.bytes().collect();
     if !KEY_BYTES.contains(&key.len()) || variety.len() < MIN_KEY_VARIETY {
@@ -324,10 +324,10 @@ pub fn visitor_id(account: &str, key: &str) -> Result<String, String> {
     Ok(hex::encode(&hash[..VISITOR_BYTES]))
 }
 
-/// What is wrong with an id of a page's message.
+/// Checks the id of a page's message.
 ///
 /// # Errors
-/// What is expected.
+/// Returns the requirements of an id, for people, if `id` does not meet them.
 pub fn check_id(id: &str) -> Result<(), String> {
     if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(format!(
@@ -345,7 +345,7 @@ pub fn check_id(id: &str) -> Result<(), String> {
     }
 }
 
-/// Checks a thread that a page names.
+/// Checks the name of a thread that a page names.
 fn check_thread(thread: Option<&str>) -> Result<(), String> {
     match thread {
         None => Ok(()),
@@ -360,10 +360,10 @@ fn check_thread(thread: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Reads what a page said.
+/// Parses a message of a page.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// Returns the fault, for people, and the name of the field that has it.
 pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
     let said: FromPage = serde_json::from_str(text).map_err(|error| (error.to_string(), "message"))?;
     let thread = match &said {
@@ -392,8 +392,8 @@ pub fn read(text: &str) -> Result<FromPage, (String, &'static str)> {
     Ok(said)
 }
 
-/// Whether a page of `origin` may connect to `host`: only pages that this very host served, and programs, which
-/// send no origin. Otherwise any page in the visitor's browser could speak for them.
+/// Returns whether a page of `origin` may connect to `host`: only pages that this very host served, and programs, which
+/// send no origin. Otherwise any page in the visitor's browser could speak for the visitor.
 #[must_use]
 pub fn same_origin(origin: Option<&str>, host: Option<&str>) -> bool {
     match origin {

@@ -1,4 +1,4 @@
-//! The read model that a replayed hook sees: in step with the events that it is shown, never ahead of them.
+//! The read model of a replayed hook: in step with the events that the hook is shown, never ahead of them.
 
 use std::path::PathBuf;
 
@@ -14,17 +14,17 @@ use tokio::sync::Mutex;
 
 use crate::complain;
 
-/// A read model of this replay alone; none where the hook's file never names it.
+/// Read model of one replay; empty if the hook's file never names `dbPath`.
 pub(super) struct History {
     folder: tempfile::TempDir,
     open: Option<(Projection, Mutex<Stepped>)>,
 }
 
 impl History {
-    /// An empty one for `trial`'s hook, in which persons are those of `identities`.
+    /// Returns an empty read model for `trial`'s hook, with the persons of `identities`.
     ///
     /// # Errors
-    /// Fails if no file can be made or the streams cannot be read.
+    /// Fails if no file can be made, or if the streams cannot be read.
     pub(super) async fn of(bus: &Bus, trial: &Trial, identities: &Identities) -> Result<Self> {
         let folder = tempfile::tempdir().context("make a directory")?;
         let mut history = Self { folder, open: None };
@@ -39,17 +39,17 @@ impl History {
         Ok(history)
     }
 
-    /// Whether the hook reads it, so that events go one after the other.
+    /// Returns whether the hook reads the model, so that events must run one after the other.
     pub(super) const fn is_read(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Where it lies.
+    /// Returns the path of the read model's file.
     pub(super) fn path(&self) -> PathBuf {
         self.folder.path().join("read-model.sqlite")
     }
 
-    /// Makes it what it was when the event at `sequence`, stored at `at`, was new.
+    /// Brings the read model to the state at which the event at `sequence`, stored at `at`, was new.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -60,7 +60,7 @@ impl History {
         Ok(())
     }
 
-    /// Closes and removes it.
+    /// Closes the read model and removes its file.
     pub(super) async fn close(self) {
         if let Some((projection, _)) = self.open {
             projection.close().await;

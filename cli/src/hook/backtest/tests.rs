@@ -1,4 +1,4 @@
-//! Against a real server and real workers.
+//! Tests against a real server and real workers.
 
 use hook_svc::runner::NoHost;
 use shared::bus::Outgoing;
@@ -12,10 +12,10 @@ use super::*;
 
 use crate::complain;
 
-/// Events in the long form.
+/// Number of events in the long form of the test.
 const LONG: u64 = 100_000;
 
-/// A server with `count` events, every tenth of them on channel `sms`.
+/// Starts a server with `count` events, every tenth of them on channel `sms`.
 async fn history(count: u64) -> (NatsServer, Bus) {
     let (server, bus) = shared::testing::world().await;
     let published = stream::iter(0..count).map(|number| {
@@ -100,7 +100,7 @@ async fn history_says_when_a_hook_would_have_fired_and_nothing_moves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() {
     let (_server, bus) = history(120).await;
-    // Ten seconds between fires: one event a second.
+    // One event per second, and ten seconds between fires.
     let beat = "export default ({ event, hook }) => ({ fire: event.timestamp - (hook.last_triggered ?? 0) >= 10000 });";
     assert_eq!(run(&bus, question(beat)).await.fires, 12);
 
@@ -127,7 +127,7 @@ async fn a_hook_that_counts_retires_or_fails_is_replayed_as_it_would_have_run() 
     assert_eq!((report.fires, report.failures), (20, 0), "{:?}", report.failed);
 }
 
-/// As a script of the older spelling asks who writes, and how much was said until now.
+/// Script of the older spelling that asks for the writer, and for the number of messages so far.
 const FAMILY: &str = "import Database from 'better-sqlite3';
 export default ({ event, dbPath }) => {
   const db = new Database(dbPath, { readonly: true });
@@ -140,7 +140,7 @@ export default ({ event, dbPath }) => {
   return { fire: person?.kind === 'family' };
 };";
 
-/// Of forty events every fourth is Mom's.
+/// Asserts that of forty events every fourth fires, those of Mom.
 fn fires_for_mom(report: &Report) {
     assert_eq!(
         (report.events, report.fires, report.failures),
@@ -181,7 +181,7 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
     .await;
 
     fires_for_mom(&report);
-    // Shown some events only, it knows of the others all the same.
+    // A hook that is shown only some events knows of the others all the same.
     let matching = format!("/** @match from=+1mom */\n{FAMILY}");
     let report = run(
         &bus,
@@ -208,7 +208,7 @@ async fn a_hundred_thousand_events_take_less_than_half_a_minute() {
     assert!(report.seconds < 30.0, "{} s", report.seconds);
 }
 
-/// The last sequence of every stream.
+/// Returns the last sequence of every stream.
 async fn sequences(bus: &Bus) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     for stream in topology(1).streams {

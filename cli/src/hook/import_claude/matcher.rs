@@ -1,22 +1,22 @@
-//! The matcher of a Claude Code hook as globs of tools. *Pure.*
+//! Converts the matcher of a Claude Code hook to globs of tool names. *Pure.*
 
-/// How the names of Claude Code's MCP tools begin; here they are `{server}__{tool}`.
+/// Prefix of the names of Claude Code's MCP tools; here they are `{server}__{tool}`.
 const MCP: &str = "mcp__";
 
-/// Which tools a hook is shown.
+/// Tools that a hook is called for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Tools {
-    /// Globs of their names; none = all.
+    /// Globs of the tools' names; empty for all tools.
     pub(super) globs: Vec<String>,
     /// Those of the globs that are names of Claude Code's own tools.
     pub(super) of_claude: Vec<String>,
 }
 
-/// Reads `matcher`: nothing and `*` stand for all tools, letters and `|` for names, everything else is a regular expression
-/// that matches anywhere.
+/// Parses `matcher`: an empty one and `*` mean all tools, letters and `|` are names, and everything else is a regular
+/// expression that matches anywhere in a name.
 ///
 /// # Errors
-/// Why there are no globs that say the same.
+/// Returns the reason, for people, if no globs have the same meaning.
 pub(super) fn tools(matcher: &str) -> Result<Tools, String> {
     let mut tools = Tools::default();
     if matches!(matcher, "" | "*" | ".*") {
@@ -42,7 +42,7 @@ pub(super) fn tools(matcher: &str) -> Result<Tools, String> {
     Ok(tools)
 }
 
-/// The glob that matches what the regular expression `text` finds, if `.*` and anchors are all that is in it.
+/// Returns the glob that matches the same names as the regular expression `text`, if it has only `.*` and anchors.
 fn glob(text: &str) -> Option<String> {
     let (text, from_start) = text.strip_prefix('^').map_or((text, false), |rest| (rest, true));
     let (text, to_end) = text.strip_suffix('$').map_or((text, false), |rest| (rest, true));
@@ -53,7 +53,7 @@ fn glob(text: &str) -> Option<String> {
     }
 
     let mut glob = parts.join("*");
-    // Names of MCP tools begin so, wherever else an expression may find it.
+    // Names of MCP tools begin with this prefix, even if the expression finds it elsewhere.
     if !from_start && !glob.starts_with('*') && !glob.starts_with(MCP) {
         glob.insert(0, '*');
     }

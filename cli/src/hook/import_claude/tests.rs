@@ -1,4 +1,4 @@
-//! Settings in, `hooks.yaml` and scripts out.
+//! Tests from settings to `hooks.yaml` and scripts.
 
 use super::*;
 
