@@ -90,7 +90,7 @@ struct Callback {
 /// Handles `POST /approvals/{id}`: 200 once the decision is recorded, or if the same one was recorded before.
 ///
 /// # Errors
-/// Returns [`Refusal`], as JSON with a status: 401 if the signature is invalid or too old; 400 if the body is not for
+/// Returns [`RequestRejection`], as JSON with a status: 401 if the signature is invalid or too old; 400 if the body is not for
 /// this approval.
 pub async fn post_decision(
     State(gateway): State<GatewayState>,
@@ -132,7 +132,7 @@ pub async fn post_decision(
 /// Handles `GET /approvals/{id}`: the page of a card's link. It decides nothing.
 ///
 /// # Errors
-/// Returns [`Refusal`], as JSON with a status: 401 if the link is invalid, for another approval, or expired.
+/// Returns [`RequestRejection`], as JSON with a status: 401 if the link is invalid, for another approval, or expired.
 pub async fn show_link_page(
     State(gateway): State<GatewayState>,
     id: Result<Path<String>, PathRejection>,
@@ -169,7 +169,7 @@ pub async fn show_link_page(
 /// Handles `POST /approvals/{id}/decide`: the form of that page.
 ///
 /// # Errors
-/// Returns [`Refusal`], as JSON with a status: 401 if page or link is invalid, or the page is older than five
+/// Returns [`RequestRejection`], as JSON with a status: 401 if page or link is invalid, or the page is older than five
 /// minutes.
 pub async fn post_link_decision(
     State(gateway): State<GatewayState>,

@@ -39,7 +39,7 @@ use shares::PageSlots;
 #[derive(Clone, Debug)]
 pub struct GatewayState(Arc<GatewayParts>);
 
-/// The parts of a [`Gateway`].
+/// The parts of a [`GatewayState`].
 #[derive(Debug)]
 pub struct GatewayParts {
     /// Destination of accepted events.
@@ -187,7 +187,7 @@ impl GatewayParts {
     /// Counts a request, or a message of a chat page, of `client`.
     ///
     /// # Errors
-    /// Returns [`Refusal::TooFast`] if the client has reached its rate limit.
+    /// Returns [`RequestRejection::TooFast`] if the client has reached its rate limit.
     pub fn check_rate(&self, client: ClientAddress) -> Result<(), RequestRejection> {
         let Some(pace) = &self.pace else {
             return Ok(());

@@ -64,7 +64,7 @@ pub enum RefuseEventError {
 }
 
 /// Returns the events of a webhook: one, or one for each entry of Meta's deliveries. Ids come from the part of the
-/// request that the scheme's signature covers ([`Endpoint::item_id`]), fields from the endpoint's mapping, and the
+/// request that the scheme's signature covers ([`WebhookEndpoint::item_id`]), fields from the endpoint's mapping, and the
 /// body is in `metadata.payload`.
 ///
 /// # Errors

@@ -301,7 +301,7 @@ fn key(opening: u64, number: u64) -> SpoolKey {
     key
 }
 
-/// Writes and syncs the batches, group by group, until every [`Outbox`] is dropped.
+/// Writes and syncs the batches, group by group, until every [`EventSpool`] is dropped.
 async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<DurableMark>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {

@@ -52,7 +52,7 @@ impl std::fmt::Debug for SpoolPublisher {
 }
 
 impl SpoolPublisher {
-    /// Starts publishing on `bus`, with at most `in_flight` parcels at once. The task ends once every [`Publisher`]
+    /// Starts publishing on `bus`, with at most `in_flight` parcels at once. The task ends once every [`SpoolPublisher`]
     /// is dropped and all parcels are published.
     #[must_use]
     pub fn start(bus: Bus, clock: SharedClock, in_flight: usize) -> (Self, tokio::task::JoinHandle<()>) {

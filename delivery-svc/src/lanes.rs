@@ -13,7 +13,7 @@ use std::hash::Hash;
 /// destination does not use up its partition's limits.
 pub const MAX_WAITING: usize = 128;
 
-/// The next work for a destination. The caller reports its end with [`Lanes::on_delivered`] and the methods after it.
+/// The next work for a destination. The caller reports its end with [`KeyedQueue::on_delivered`] and the methods after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaneWork<M> {
     /// Deliver this message.

@@ -28,15 +28,15 @@ pub struct LinkClaims {
 /// A tap on a button of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct LinkDecision {
-    /// Id of the person, as in [`Link`].
+    /// Id of the person, as in [`LinkClaims`].
     pub by: String,
-    /// Channel of the card, as in [`Link`].
+    /// Channel of the card, as in [`LinkClaims`].
     pub channel: String,
-    /// Hash of the arguments, as in [`Link`].
+    /// Hash of the arguments, as in [`LinkClaims`].
     pub hash: String,
-    /// Expiry of the approval, as in [`Link`].
+    /// Expiry of the approval, as in [`LinkClaims`].
     pub until: i64,
-    /// Signature of the link, as in [`Link`].
+    /// Signature of the link, as in [`LinkClaims`].
     pub sig: String,
     /// Time the page was made, in Unix seconds.
     pub at: i64,

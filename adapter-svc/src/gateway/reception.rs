@@ -74,7 +74,7 @@ impl BodyReader {
     /// Takes a permit for a request in progress.
     ///
     /// # Errors
-    /// Returns [`Refusal::Overloaded`] if there is none.
+    /// Returns [`RequestRejection::Overloaded`] if there is none.
     pub fn take_place(&self) -> Result<OwnedSemaphorePermit, RequestRejection> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| RequestRejection::Overloaded)
@@ -83,7 +83,7 @@ impl BodyReader {
     /// Reads the whole body of a request, of at most `max` bytes, then takes a permit for it.
     ///
     /// # Errors
-    /// Returns [`Refusal::TooLarge`], [`Refusal::BrokenBody`], [`Refusal::SlowBody`], or [`Refusal::Overloaded`] if
+    /// Returns [`RequestRejection::TooLarge`], [`RequestRejection::BrokenBody`], [`RequestRejection::SlowBody`], or [`RequestRejection::Overloaded`] if
     /// there is no memory or no permit for it.
     pub async fn read_body(&self, parts: &Parts, body: Body, max: usize) -> Result<ReceivedBody, RequestRejection> {
         let receiving = parts.extensions.get().map(InHand::mark_receiving);

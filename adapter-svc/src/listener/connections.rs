@@ -41,7 +41,7 @@ pub enum RequestProgress {
     Answering,
 }
 
-/// The result of [`Connections::admit_connection`].
+/// The result of [`ConnectionTable::admit_connection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionAdmission {
     /// The connection is in the table; `instead_of` must be ended for it.

@@ -105,7 +105,7 @@ impl OpenConnection {
         self.end.notified().await;
     }
 
-    /// Returns the time by which the connection must make progress; see [`Connections::connection_deadline`].
+    /// Returns the time by which the connection must make progress; see [`ConnectionTable::connection_deadline`].
     #[must_use]
     pub fn connection_deadline(&self) -> Option<Instant> {
         self.lines.lock_table().connections.connection_deadline(self.id)

@@ -18,7 +18,7 @@ pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 /// under which they are stored.
 ///
 /// # Errors
-/// Returns [`Refusal`], as JSON with a status.
+/// Returns [`RequestRejection`], as JSON with a status.
 pub async fn post_events(State(gateway): State<GatewayState>, request: Request) -> Result<Response, RequestRejection> {
     let (parts, body) = request.into_parts();
     let authorization = parts

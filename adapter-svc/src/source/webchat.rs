@@ -58,7 +58,7 @@ const HISTORY_AGAIN_AFTER: [Duration; 2] = [Duration::from_secs(3), Duration::fr
 /// `GET /webchat/ws`: the WebSocket of an open page.
 ///
 /// # Errors
-/// Returns a [`Refusal`] before the upgrade if the request comes from another site's page, or if too many pages are
+/// Returns a [`RequestRejection`] before the upgrade if the request comes from another site's page, or if too many pages are
 /// open.
 pub async fn connect(
     State(gateway): State<GatewayState>,

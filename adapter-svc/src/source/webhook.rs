@@ -33,7 +33,7 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// Handles `POST /hooks/{source}`: 200 once the event is durable.
 ///
 /// # Errors
-/// Returns [`Refusal`], as JSON with a status.
+/// Returns [`RequestRejection`], as JSON with a status.
 pub async fn post_webhook(
     State(gateway): State<GatewayState>,
     source: Result<Path<String>, PathRejection>,
@@ -87,7 +87,7 @@ pub async fn post_webhook(
 /// Handles `GET /hooks/{source}`: the challenge of Meta's subscription.
 ///
 /// # Errors
-/// Returns [`Refusal`] if the source does not exist or the token is wrong.
+/// Returns [`RequestRejection`] if the source does not exist or the token is wrong.
 pub async fn get(
     State(gateway): State<GatewayState>,
     source: Result<Path<String>, PathRejection>,

@@ -4,9 +4,9 @@
 //! Only the kernel's figures count, and that a requested evaluation or load has ended:
 //!
 //! - *Processor time* of all its threads between two such ends. Its limit grows with the number of hooks that one event
-//! calls, and by a twentieth of the time that passes, for scripts that wait and check now and then.
+//!   calls, and by a twentieth of the time that passes, for scripts that wait and check now and then.
 //! - *Standstill*: a ping is not answered, although the process neither computed nor waited for a processor. A pong
-//! proves only that its thread is free.
+//!   proves only that its thread is free.
 //! - *Terms* (`worker/terms.rs`): each evaluation has a deadline, even if the process looks lively.
 //!
 //! A machine that is busy elsewhere stops innocent workers for longer than any budget, so time in which a process

@@ -181,7 +181,7 @@ impl IntentStore {
     /// Makes sure that the records of `value` are in `AUDIT`, once each; answers the sequence of the last.
     ///
     /// # Errors
-    /// As [`Store::check`]; [`HandleIntentError`] if `AUDIT` takes no record.
+    /// As [`IntentStore::check`]; [`HandleIntentError`] if `AUDIT` takes no record.
     pub async fn ensure_audited(&self, value: &Intent) -> Result<u64, HandleIntentError> {
         // Nothing there, whatever `value` says: it was emptied, or put back to an older state.
         let found = self.newest(value).await?;

@@ -28,7 +28,7 @@ pub async fn page() -> Response {
 /// Returns the script `name` of the page.
 ///
 /// # Errors
-/// Returns [`Refusal::UnknownPath`] for any other name.
+/// Returns [`RequestRejection::UnknownPath`] for any other name.
 pub async fn script(Path(name): Path<String>) -> Result<Response, RequestRejection> {
     let text = match name.as_str() {
         "webchat.js" => include_str!("../../../page/webchat.js"),

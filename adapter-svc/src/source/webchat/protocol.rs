@@ -59,7 +59,7 @@ pub enum FromPage {
         /// Thread to read; absent for the conversation without a thread.
         #[serde(default)]
         thread: Option<String>,
-        /// Lowest [`Item::sequence`] that the page has of the thread.
+        /// Lowest [`ChatItem::sequence`] that the page has of the thread.
         before: u64,
     },
     /// The visitor opened the link that makes a page the owner's.

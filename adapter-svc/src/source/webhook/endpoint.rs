@@ -130,7 +130,7 @@ pub struct WebhookEndpoint {
     pub scheme: SignatureScheme,
     /// Keys and tolerance of the source.
     pub checks: SignatureChecks,
-    /// Parameters of the signature if the scheme is [`Scheme::Hmac`].
+    /// Parameters of the signature if the scheme is [`SignatureScheme::Hmac`].
     pub hmac: HmacConfig,
     /// Token that Meta's subscription must name.
     pub verify_token: Option<SigningKey>,
