@@ -184,7 +184,7 @@ impl LostReplies {
             since = since.min(former.since);
         }
 
-        let noted = Waiting { since, seen: None };
+        let noted = Waiting { since };
         self.noted.put(streams::DELIVERIES, &noted).await?;
 
         Ok(())

@@ -1,27 +1,26 @@
-//! Recovery of dispatches that their stream has lost: `DISPATCHES` restored to an older state, emptied or recreated.
+//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
 //!
-//! The records name which hook fired for which event with which result, so a lost dispatch can be built again, with its
-//! own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger itself was restored,
-//! that is unknown, and the dispatch is held. A dispatch that cannot be rebuilt becomes a dead letter with its event.
-//! The stream is compared whenever it may be another one: when this process starts, when a connection is restored, and
-//! when the stream differs from the former one. One replica at a time does that. Every few seconds it notes (KV
-//! `positions`) how far a comparison must look back, and the stream's last message: if that message is still there,
-//! only later messages are compared.
+//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
+//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
+//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
+//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
+//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
+//! `positions`).
 
-mod fired;
-
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::bus::{
-    CasError, HoldError, Kv, Marked, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, TaskLease,
-    Witness, WitnessError, claim,
+    CasError, HoldError, Kv, Marked, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
+    WitnessError, claim,
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
-use shared::model::invocation::EventInvocations;
+use shared::model::hook::HookResult;
+use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
@@ -39,26 +38,24 @@ use crate::evaluate::Evaluator;
 use crate::owner::{Owner, SERVICE};
 use crate::roster::{Author, Traits};
 use crate::routing::Fire;
-use fired::{Fired, answered, count_read, first_start, leave_out_stored, next_fires};
 
-/// Interval at which the time of the oldest waiting dispatch is noted.
+/// How often it is noted since when something waits.
 const EVERY: Duration = Duration::from_secs(2);
-/// Milliseconds by which the noted time is earlier: clocks differ, and a dispatch is stored before its record.
+/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// Name of the task that one replica at a time does.
-const TASK: &str = "lost-dispatches";
+/// Messages read at once.
+const PAGE: usize = 500;
 
-/// Comparison of `DISPATCHES` with the records and the ledger.
+/// `DISPATCHES`, compared with what should be in it.
 pub(crate) struct LostDispatches {
     owner: Arc<Owner>,
     noted: Kv<Waiting>,
     witness: Witness,
-    lease: TaskLease,
-    /// Whether the witness was asked, and may have reported a doubt: it is kept up to date until that is settled.
-    is_asked: bool,
+    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
+    is_asked: AtomicBool,
 }
 
-/// Identity of the stream at a look, and its extent.
+/// Which stream was looked through, and how far it had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -69,15 +66,23 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns whether `later` is the same stream on the same connection, neither restored to an older state nor cut.
-    /// Messages that age deleted do not count as a cut.
+    /// Whether `later` may be another stream, or the same one put back or cut. Age takes the oldest away, which nobody need
+    /// look for; that is told from a cut by what is left.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)
     }
 }
 
-/// Error that prevents a comparison of the stream.
+/// A fire that a record names.
+struct Fired {
+    /// The record's sequence in `INVOCATIONS`.
+    record: u64,
+    hook_id: String,
+    started_at: UnixMillis,
+}
+
+/// The stream cannot be compared.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
     #[error(transparent)]
@@ -93,14 +98,13 @@ enum LookError {
 }
 
 impl LostDispatches {
-    /// Creates the recovery on `owner`'s bus.
+    /// That of `owner`'s bus.
     pub(crate) fn new(owner: Arc<Owner>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
             noted: bus.kv(buckets::POSITIONS),
             witness: Witness::new(bus, Marked::Dispatches),
-            lease: TaskLease::new(bus, TASK, owner.evaluator.instance.clone()),
-            is_asked: false,
+            is_asked: AtomicBool::new(false),
             owner,
         }
     }
@@ -109,47 +113,39 @@ impl LostDispatches {
         &self.owner.evaluator
     }
 
-    /// Watches the stream until `stop`, beginning when the hooks are known (`may_join`).
-    pub(crate) async fn keep(mut self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
+    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
+    pub(crate) async fn keep(self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
-            // A dispatch depends on the rights of its hook, so none is built while the hooks are unknown.
+            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
             let knows = tokio::select! {
                 knows = may_join.wait_for(|may| *may) => knows.is_ok(),
                 () = stop.requested() => false,
             };
             if !knows {
-                break;
+                return;
             }
 
             match self.look(known.as_ref()).await {
-                Ok(seen) => known = seen,
+                Ok(seen) => known = Some(seen),
                 Err(error) => tracing::debug!(%error, "failed to compare DISPATCHES with the records; retrying"),
             }
 
             tokio::select! {
-                () = stop.requested() => break,
+                () = stop.requested() => return,
                 () = connections.stands_anew() => {}
                 () = pause(EVERY) => {}
             }
         }
-
-        self.lease.give_back().await;
     }
 
-    /// Checks the stream if this replica has the task, and compares it if it may have lost messages. Returns the state
-    /// of the stream; `None` if another replica has the task.
-    async fn look(&mut self, known: Option<&Seen>) -> Result<Option<Seen>, LookError> {
-        if !self.lease.hold().await? {
-            return Ok(None);
-        }
-
-        let bus = self.evaluator().performer.bus.clone();
-        // The number is read first: a connection that ends meanwhile counts as another one at the next look.
+    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+        let bus = &self.evaluator().performer.bus;
+        // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
 
-        // The time is read before the look: later messages are covered by the next one.
+        // Before the look: what comes later is noted by the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
         let seen = Seen {
@@ -160,32 +156,22 @@ impl LostDispatches {
             last: info.state.last,
         };
 
-        let former = self.noted.find(streams::DISPATCHES).await?.0;
-        let waited_since = former.as_ref().map(|noted| noted.since);
+        let former = self.noted.find(streams::DISPATCHES).await?.0.map(|noted| noted.since);
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-            let mut since = self.since(waited_since, now).await?;
-            // No message up to the last one that was seen is lost.
-            if let Some(former) = former.as_ref().and_then(|noted| noted.seen.as_ref())
-                && bus.is_as_seen(streams::DISPATCHES, &info, former).await?
-            {
-                since = since.max(former.at.plus(-MARGIN_MS));
-            }
-
-            self.find(since, info.state.last).await?;
+            self.find(self.since(former, now).await?, info.state.last).await?;
         }
 
-        if self.is_asked {
+        if self.is_asked.load(Ordering::Relaxed) {
             self.witness.check(self.evaluator().clock.now()).await?;
         }
 
-        let noted = Waiting {
-            since: self.waits_since(&info, waited_since, now).await?,
-            seen: bus.seen_stream(streams::DISPATCHES, &info, now).await?,
-        };
-        self.noted.put(streams::DISPATCHES, &noted).await?;
+        let since = self.waits_since(&info, former, now).await?;
+        if former != Some(since) {
+            self.noted.put(streams::DISPATCHES, &Waiting { since }).await?;
+        }
 
-        Ok(Some(seen))
+        Ok(seen)
     }
 
     async fn server_time(&self) -> Result<UnixMillis, ReadStreamError> {
@@ -194,7 +180,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Returns the time since which dispatches may not be consumed: the sweeper has found everything before it handled.
+    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -225,8 +211,8 @@ impl LostDispatches {
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
 
-    /// Returns the time since which dispatches may have been lost. Expired records show nothing about older ones, and a
-    /// restored backup has every dispatch of its records.
+    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
+    /// backup has every dispatch of its records.
     async fn since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
@@ -236,53 +222,46 @@ impl LostDispatches {
         Ok(former.unwrap_or(oldest).max(oldest))
     }
 
-    /// Handles the dispatches that were made since `since` and are neither in their stream, whose end is `last`, nor in
-    /// the ledger. Only a part of the records, and the lost dispatches, are kept in memory.
-    async fn find(&mut self, since: UnixMillis, last: u64) -> Result<(), LookError> {
-        // The order matters: a dispatch is stored before its record, and consumed after both.
-        let mut records = Pages::since(&self.evaluator().performer.bus, streams::INVOCATIONS, since);
-        let mut lost = BTreeMap::new();
-        loop {
-            let (mut fired, until) = next_fires(&mut records).await?;
-            let Some(until) = until else { break };
-            leave_out_stored(&self.evaluator().performer.bus, &mut fired, Some(until)).await?;
-            lost.append(&mut fired);
-
-            // Reading takes time; without renewal another replica would take the task too.
-            self.lease.hold().await?;
-        }
-
-        count_read(records.read());
-
-        // A dispatch that was published again is after its record in time.
-        leave_out_stored(&self.evaluator().performer.bus, &mut lost, None).await?;
-        let Some(first) = first_start(&lost) else {
+    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
+    /// the ledger.
+    async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
+        // In this order: a dispatch is stored before its record, and consumed after both.
+        let mut fired = BTreeMap::new();
+        self.each(streams::INVOCATIONS, since, |stored| fired.extend(fires(stored)))
+            .await?;
+        let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
             return Ok(());
         };
 
-        self.is_asked = true;
-        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
-        let mut ledger = Pages::since(&self.evaluator().performer.bus, streams::LEDGER, first);
-        loop {
-            let page = ledger.next().await?;
-            if page.is_empty() {
-                break;
+        let since = first.plus(-MARGIN_MS);
+        self.each(streams::DISPATCHES, since, |stored| {
+            if let Ok(dispatch) = stored.decode::<Dispatch>() {
+                fired.remove(&dispatch.id);
             }
-            let entries = page.iter().filter_map(|stored| stored.decode::<LedgerRecord>().ok());
-            for id in entries.flat_map(|record| record.consumed()) {
-                lost.remove(&id);
-            }
+        })
+        .await?;
+
+        if fired.is_empty() {
+            return Ok(());
         }
 
-        count_read(ledger.read());
+        self.is_asked.store(true, Ordering::Relaxed);
+        let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
+        let mut consumed = HashSet::new();
+        self.each(streams::LEDGER, since, |stored| {
+            consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
+        })
+        .await?;
 
-        // Ids begin with the event's time, so this is the order of the events.
-        for (id, fired) in &lost {
+        fired.retain(|id, _| !consumed.contains(id));
+
+        // Ids begin with the event's time: as their events came.
+        for (id, fired) in &fired {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
 
-        if !lost.is_empty() {
-            let count = lost.len();
+        if !fired.is_empty() {
+            let count = fired.len();
             metrics::counter!("nexus_hook_lost_dispatches_total").increment(count as u64);
             tracing::warn!(
                 count,
@@ -294,7 +273,57 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Publishes the dispatch `id` again, or holds it if the ledger is in doubt about that time.
+    /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
+    /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
+    async fn each(
+        &self,
+        stream: &str,
+        since: UnixMillis,
+        mut take: impl FnMut(&Stored),
+    ) -> Result<(), ReadStreamError> {
+        let bus = &self.evaluator().performer.bus;
+        let mut through = None;
+
+        let mut page = bus.history_since(stream, ">", since, PAGE).await?;
+        while let Some(last) = page.last().map(|stored| stored.sequence) {
+            page.iter().for_each(&mut take);
+            through = Some(last);
+            page = bus.history(stream, ">", last + 1, PAGE).await?;
+        }
+
+        let mut next = match through {
+            Some(last) => last + 1,
+            None => self.first_since(stream, since).await?,
+        };
+        while let Some(stored) = bus.next_on_subject(stream, ">", next).await? {
+            take(&stored);
+            next = stored.sequence + 1;
+        }
+
+        Ok(())
+    }
+
+    /// The sequence of the first message of `stream` that was stored since then, by the leader; behind the last one where
+    /// there is none.
+    async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
+        let bus = &self.evaluator().performer.bus;
+        let Some(last) = bus.last_on_subject(stream, ">").await? else {
+            return Ok(1);
+        };
+
+        let (mut first, mut end) = (1, last.sequence + 1);
+        while first < end {
+            let middle = first + (end - first) / 2;
+            match bus.next_on_subject(stream, ">", middle).await? {
+                Some(stored) if stored.published_at < since => first = stored.sequence + 1,
+                Some(_) | None => end = middle,
+            }
+        }
+
+        Ok(first)
+    }
+
+    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
     async fn see_to(
         &self,
         id: Ulid,
@@ -316,7 +345,7 @@ impl LostDispatches {
             return Ok(());
         }
 
-        // The server may still remember the message id of the lost copy, so each copy has an id of its own.
+        // The server may still remember the id of the copy that is gone. Another copy costs a look.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &Carrier::default()).await?;
@@ -324,8 +353,7 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Builds the dispatch `id` as it was built first. Otherwise returns the message to give up instead, and the
-    /// reason.
+    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
     async fn made_again(
         &self,
         id: Ulid,
@@ -365,7 +393,7 @@ impl LostDispatches {
         }
     }
 
-    /// Returns the current traits of the hook; a hook that is gone has the least rights.
+    /// What is known of the hook now; of one that is gone, that it has the least rights.
     fn traits(&self, event: &Event, hook_id: &str) -> Traits {
         match hook_id {
             crate::heartbeat::HOOK_ID => Traits {
@@ -399,8 +427,7 @@ impl LostDispatches {
         }
     }
 
-    /// Publishes `message`, the event or the rest of it, as a dead letter: if that is republished, it is evaluated
-    /// again.
+    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
     async fn give_up(&self, id: Ulid, fired: &Fired, message: &Stored, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),
@@ -426,4 +453,42 @@ impl LostDispatches {
 fn pairs(headers: &Headers) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     headers.iter().map(owned).collect()
+}
+
+/// The fires that the record in `stored` names, by their dispatches.
+fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
+    let Ok(record) = stored.decode::<EventInvocations>() else {
+        return Vec::new();
+    };
+    let started_at = record.started_at;
+    let fire = |hook: shared::model::invocation::HookInvocation| match hook.outcome {
+        HookOutcome::Fired { dispatch, .. } => Some((
+            dispatch,
+            Fired {
+                record: stored.sequence,
+                hook_id: hook.hook_id,
+                started_at,
+            },
+        )),
+        HookOutcome::Passed
+        | HookOutcome::Suppressed { .. }
+        | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
+        | HookOutcome::Failed { .. } => None,
+    };
+
+    record.hooks.into_iter().filter_map(fire).collect()
+}
+
+/// What the hook answered of whose fire the dispatch `id` was made.
+fn answered(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
+    record.hooks.iter().find_map(|hook| match &hook.outcome {
+        HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
+        HookOutcome::Fired { .. }
+        | HookOutcome::Passed
+        | HookOutcome::Suppressed { .. }
+        | HookOutcome::Skipped { .. }
+        | HookOutcome::Deferred
+        | HookOutcome::Failed { .. } => None,
+    })
 }

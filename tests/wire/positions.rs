@@ -4,7 +4,7 @@ use shared::model::position::Position;
 use shared::model::time::UnixMillis;
 use shared::wire::held::{Held, HeldKind, HeldUntil};
 use shared::wire::session_mark::{PartitionFloors, SettledFloor};
-use shared::wire::witness::{SeenStream, Waiting, Witnessed};
+use shared::wire::witness::{Waiting, Witnessed};
 use ulid::Ulid;
 
 fn position() -> Position {
@@ -71,18 +71,6 @@ pub(crate) fn witnessed_settled() -> Witnessed {
 pub(crate) const fn waiting() -> Waiting {
     Waiting {
         since: UnixMillis(1_764_000_005_123),
-        seen: None,
-    }
-}
-
-pub(crate) fn waiting_seen() -> Waiting {
-    Waiting {
-        seen: Some(SeenStream {
-            position: position(),
-            created: "2025-11-24T16:00:00.123456789Z".to_owned(),
-            at: UnixMillis(1_764_000_007_123),
-        }),
-        ..waiting()
     }
 }
 

@@ -1,20 +1,17 @@
 //! Floors and streams put back to an older state: nothing is evaluated twice, and nothing is left unseen.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use shared::bus::{Marked, Outgoing, Witness};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Direction, Event};
-use shared::process::status::ask_replicas;
 use shared::testing::model_server::{ModelServer, Scripted};
 use shared::testing::sample;
-use shared::wire::session_mark::{LeaseRecord, PartitionFloors};
+use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{DISPATCHES, EVENTS, LEDGER};
-use shared::wire::witness::Waiting;
 
 use crate::world::{World, event, eventually};
 
@@ -352,94 +349,6 @@ async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_w
 
     assert_eq!(world.dispatches().await.len(), 3);
     assert_eq!(world.dead_letters().await, []);
-}
-
-/// Messages that replica `instance` has read to find what `DISPATCHES` may have lost, if it answers.
-async fn looked_through(world: &World, instance: &str) -> Option<f64> {
-    let replicas = ask_replicas(&world.bus, Duration::from_secs(2)).await.ok()?;
-    let one = replicas.into_iter().find(|replica| replica.instance == instance)?;
-    let metric = "nexus_hook_lost_dispatches_read_total";
-    Some(one.metrics.get(metric).copied().unwrap_or_default())
-}
-
-/// Waits until one of `instances` looks after `DISPATCHES` and has noted all of it; returns how many messages they have read for
-/// that.
-async fn looks_after_all(world: &World, instances: &[&str]) -> f64 {
-    let leases = world.bus.kv::<LeaseRecord>(buckets::LEASES);
-    let notes = world.bus.kv::<Waiting>(buckets::POSITIONS);
-    let begun = SystemClock.now();
-    eventually(&format!("one of {instances:?} has looked"), async || {
-        let lease = leases.find("lost-dispatches").await.expect("readable").0;
-        let note = notes.find(DISPATCHES).await.expect("readable").0;
-        let seen = note.and_then(|note| note.seen);
-        let last = world.bus.stream_state(DISPATCHES).await.expect("its state").last;
-        lease.is_some_and(|lease| instances.contains(&lease.holder.as_str()))
-            && seen.is_some_and(|seen| seen.at > begun && seen.position.sequence == last)
-    })
-    .await;
-
-    let mut all = 0.0;
-    for instance in instances {
-        let mut read = None;
-        eventually(&format!("{instance} answers"), async || {
-            read = looked_through(world, instance).await;
-            read.is_some()
-        })
-        .await;
-        all += read.unwrap_or_default();
-    }
-
-    all
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_seen_whole_is_not_looked_through_again_and_one_replica_looks() {
-    const EVENTS: u32 = 1_500;
-    // What is younger than the margin when somebody looks again is read again.
-    const FEW: f64 = 200.0;
-
-    let mut world = World::new(&[("answers.ts", ANSWERS)]).await;
-    world.start("a");
-    world.wait_for_members(1).await;
-    let all: Vec<Event> = (0..EVENTS)
-        .map(|number| event(&format!("v{}", number % 50), number, "hello"))
-        .collect();
-    world.publish_all(&all).await;
-    world.wait_for_records(u64::from(EVENTS)).await;
-    world.wait_until_acked().await;
-    looks_after_all(&world, &["a"]).await;
-
-    // Nobody consumes dispatches here, so everything since the first one counts as waiting.
-    let settled = SystemClock.now();
-    eventually("all of it is older than the margin", async || {
-        SystemClock.now().since(settled) > 12_000
-    })
-    .await;
-    looks_after_all(&world, &["a"]).await;
-    world.replica("a").kill();
-
-    world.start("b");
-    let read = looks_after_all(&world, &["b"]).await;
-    println!("a start reads {read} messages, of {EVENTS} records and as many dispatches");
-    assert!(read < FEW, "{read} messages were read");
-
-    world.start("c");
-    world.wait_for_members(2).await;
-    world.nats.stop().await;
-    world.nats.restart().await;
-    let read = looks_after_all(&world, &["b", "c"]).await;
-    println!("with another replica and a reconnect {read}");
-    assert!(read < FEW, "{read} messages were read");
-
-    // Where nobody has noted what was seen, all of it is read, by the one that looks.
-    world.replica("b").kill();
-    world.replica("c").kill();
-    let notes = world.bus.kv::<Waiting>(buckets::POSITIONS);
-    notes.delete(DISPATCHES, None).await.expect("deleted");
-    world.start("d");
-    let read = looks_after_all(&world, &["d"]).await;
-    println!("without a note {read}");
-    assert!(read >= f64::from(2 * EVENTS), "{read} messages were read");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,12 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::model::position::{Found, Position, Standing, judge};
-use crate::model::time::UnixMillis;
-use crate::wire::witness::SeenStream;
 
 use super::connect::Bus;
 use super::error::{EnsureTopologyError, ReadStreamError};
-use super::read::StreamInfo;
 
 /// Key of a stream's metadata for its incarnation: a random value, written when the stream is created.
 pub(super) const INCARNATION: &str = "nexus.incarnation";
@@ -110,53 +107,6 @@ impl Bus {
             sequence,
             stored_at_ns: found.stored_at_ns,
         }))
-    }
-
-    /// Describes `stream` as found at `at` or later, when the leader returned `info`. `None` = its last message is gone.
-    ///
-    /// # Errors
-    /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn seen_stream(
-        &self,
-        stream: &str,
-        info: &StreamInfo,
-        at: UnixMillis,
-    ) -> Result<Option<SeenStream>, ReadStreamError> {
-        let seen = |position| SeenStream {
-            position,
-            created: info.created.clone(),
-            at,
-        };
-        if info.state.last == 0 {
-            return Ok(Some(seen(Position::default())));
-        }
-
-        let found = self.at_sequence(stream, info.state.last).await?;
-        Ok(found.map(|found| {
-            seen(Position {
-                incarnation: info.incarnation.clone(),
-                sequence: found.sequence,
-                stored_at_ns: found.stored_at_ns,
-            })
-        }))
-    }
-
-    /// Returns whether `stream`, for which the leader returned `info`, is the one that was `seen` and has lost no message
-    /// of that time, except by age from its beginning.
-    ///
-    /// # Errors
-    /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn is_as_seen(
-        &self,
-        stream: &str,
-        info: &StreamInfo,
-        seen: &SeenStream,
-    ) -> Result<bool, ReadStreamError> {
-        let last = seen.position.sequence;
-        if info.created != seen.created || (last > 0 && info.state.first > last) {
-            return Ok(false);
-        }
-        Ok(self.standing(stream, &seen.position).await?.holds())
     }
 
     /// Returns the position of the last message of `stream`, or the position before the first message if it is empty.

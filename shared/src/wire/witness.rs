@@ -23,26 +23,12 @@ pub struct Witnessed {
 }
 
 /// The oldest waiting work in `DELIVERIES` or `DISPATCHES` (KV `positions`, key = the stream's name).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// A time shortly before the oldest waiting message was stored, or, if none waited, before that was observed; in
     /// Unix milliseconds by the server's clock. Older messages have left the queue, or come from a backup, which has
     /// them.
     pub since: UnixMillis,
-    /// How the stream was found when nothing of it was lost; none = nobody has looked through it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<SeenStream>,
-}
-
-/// A stream of which everything was there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SeenStream {
-    /// Its last message.
-    pub position: Position,
-    /// When it was made, as the server writes it.
-    pub created: String,
-    /// When that was seen, by the server's clock.
-    pub at: UnixMillis,
 }
 
 impl Wire for Waiting {
