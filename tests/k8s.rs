@@ -140,6 +140,9 @@ fn every_service_accepts_the_configuration() {
             // What the Secret gives it.
             .env("NATS_NEXUS_PASSWORD", "any")
             .env("NEXUS_CLUSTER_KEY", "5c".repeat(32))
+            // What the pod's volume and its image have, and this machine has not.
+            .env("NEXUS__HOOKS__DIR", env!("CARGO_MANIFEST_DIR"))
+            .env("NEXUS__HOOKS__BUN", "")
             .output();
 
         let output = output.unwrap_or_else(|error| {

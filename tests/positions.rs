@@ -22,6 +22,16 @@ use Checked::{ByPosition, ByRecord, IsPosition, OfFile, Told};
 /// File, field or column, and how it is checked.
 const PLACES: &[(&str, &str, Checked)] = &[
     (
+        "adapter-svc/src/source/webchat/protocol.rs",
+        "before",
+        Told("a page asks for older items of its own thread; nothing is decided by it"),
+    ),
+    (
+        "adapter-svc/src/source/webchat/protocol.rs",
+        "sequence",
+        Told("a page asks for older items of its own thread; nothing is decided by it"),
+    ),
+    (
         "shared/src/model/approval.rs",
         "audited",
         ByRecord("AUDIT is walked for the record's number"),
