@@ -125,7 +125,9 @@ async fn a_page_that_names_anothers_conversation_reads_and_writes_in_its_own() {
         let events = world.events(n as u64 + 1).await;
         let event = events.last().expect("an event");
         assert_eq!((event.peer.id.as_str(), event.from.id.as_str()), (&*theirs, &*theirs));
-        assert_eq!(event.thread_id.as_deref(), Some(thread));
+        // The read model's name of another conversation is none of a page's threads.
+        let named = Some(thread).filter(|thread| !thread.contains(':'));
+        assert_eq!(event.thread_id.as_deref(), named);
         assert_eq!(event.id.as_str(), format!("webchat:default/{theirs}/m{n}"));
     }
 
