@@ -256,7 +256,7 @@ mod tests {
             ("imessage", "`imessage`: expected `field=value[,value…]`"),
             ("channel=", "`channel=`: expected `field=value[,value…]`"),
             ("chanel=imessage", "`chanel` is no field: channel, account,"),
-            ("direction=recieved", "`direction=recieved`: received, sent,"),
+            ("direction=recieved", "`direction=recieved`: expected received, sent,"),
             ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),
             ("metadata..a=1", "`metadata..a` is no field"),
