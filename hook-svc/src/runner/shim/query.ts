@@ -51,7 +51,7 @@ function fault(code: string, message: string): Error {
   return error;
 }
 
-const refuse = (what: string) => { throw fault("SQLITE_READONLY", `the read model can only be read: ${what} is not allowed`); };
+const refuse = (what: string) => { throw fault("SQLITE_READONLY", `only a single SELECT statement is allowed on the read model: ${what} is not allowed`); };
 
 function encode(value: any): unknown {
   if (value === undefined || value === null) return null;
