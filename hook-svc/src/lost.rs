@@ -66,8 +66,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether `later` may be another stream, or the same one put back or cut. Age takes the oldest away, which nobody need
-    /// look for; that is told from a cut by what is left.
+    /// Returns whether `later` is the same stream on the same connection, neither restored to an older state nor cut.
+    /// Messages that age deleted do not count as a cut.
     fn is_followed_by(&self, later: &Self) -> bool {
         let of = |seen: &Self| (seen.connection, seen.incarnation.clone(), seen.created.clone());
         of(self) == of(later) && self.last <= later.last && later.first <= self.last.max(self.first)

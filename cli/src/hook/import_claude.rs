@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use self::matcher::{Tools, tools};
+use super::start::put;
 use crate::args::ImportOptions;
 use crate::{complain, say};
 
@@ -123,15 +124,6 @@ pub(super) fn write(options: &ImportOptions) -> Result<()> {
         "next: files.hooks = {:?} in nexus.toml; nexus config check",
         options.out.display().to_string()
     );
-    Ok(())
-}
-
-fn put(path: &Path, text: &str) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
-    }
-    std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
-    say!("wrote {}", path.display());
     Ok(())
 }
 

@@ -33,7 +33,8 @@ pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn put(path: &Path, text: &str) -> Result<()> {
+/// Writes `text` to `path`, makes the directories above it, and names the file.
+pub(super) fn put(path: &Path, text: &str) -> Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
     }

@@ -222,7 +222,7 @@ impl Pools {
                 tracing::error!(
                     author,
                     error = chain(&error),
-                    "deleted hooks of this author stay loaded for now"
+                    "failed to unload the deleted hooks of an author; they stay loaded until the next edit"
                 );
             }
         }
