@@ -25,9 +25,9 @@ use std::path::PathBuf;
 
 use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::HookState;
-use shared::model::position::Place;
+use shared::model::position::StreamPlace;
 use shared::model::restore::HoldDecision;
-use shared::wire::envelope::{Format, Wire, decode, encode};
+use shared::wire::envelope::{PayloadFormat, WireMessage, decode, encode};
 use tests::world::root;
 
 fn path(name: &str, version: u16, ending: &str) -> PathBuf {
@@ -66,8 +66,8 @@ fn golden(file: &PathBuf, written: &str) -> String {
 }
 
 /// `value` is written as its golden files say, and they are read as `value`.
-fn check<T: Wire + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
-    let (cbor, headers) = encode(value, Format::Cbor);
+fn check<T: WireMessage + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
+    let (cbor, headers) = encode(value, PayloadFormat::Cbor);
     let text = golden(&path(name, T::VERSION, "cbor.hex"), &hex(&cbor));
     assert_eq!(hex(&cbor), text, "{name}: CBOR is written otherwise");
     assert_eq!(
@@ -76,7 +76,7 @@ fn check<T: Wire + PartialEq + std::fmt::Debug>(name: &str, value: &T) {
         "{name}"
     );
 
-    let (json, headers) = encode(value, Format::Json);
+    let (json, headers) = encode(value, PayloadFormat::Json);
     let mut pretty: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
 
     // The order of fields means nothing, and follows from a feature of the JSON crate that any dependency may switch.
@@ -196,7 +196,7 @@ fn coordination_is_frozen() {
     check("restore_hold", &order::restore_hold(HoldDecision::Waiting));
     check("restore_hold-sent", &order::restore_hold(HoldDecision::Send));
 
-    let through = Place {
+    let through = StreamPlace {
         sequence: 41,
         stored_at_ns: 1_790_000_000_123_000_000,
     };

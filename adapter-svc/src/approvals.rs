@@ -20,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
-use shared::model::approval::Confirmation;
-use shared::model::approval::{Party, Proof};
+use shared::model::approval::ConfirmationTerms;
+use shared::model::approval::{ApprovalParty, DecisionProof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval, LINK};
 use shared::model::origin::is_reserved;
 use shared::wire::headers::Headers;
@@ -111,10 +111,10 @@ pub async fn post_decision(
     let question = DecideApproval {
         id: said.approval,
         approve: said.approve,
-        by: Party {
+        by: ApprovalParty {
             channel: said.channel,
             id: said.by,
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         },
         via: "http".to_owned(),
@@ -151,7 +151,7 @@ pub async fn show_link_page(
     let asked = gateway
         .bus
         .request("nexus.svc.approval.get", Headers::new(), &question, PATIENCE);
-    let asked: Result<Confirmation, RequestError> = asked.await;
+    let asked: Result<ConfirmationTerms, RequestError> = asked.await;
 
     // The stamp proves to `tap` that the form came from this page, and not from another site.
     let at = now.0.div_euclid(1_000);
@@ -195,10 +195,10 @@ pub async fn post_link_decision(
     let question = DecideApproval {
         id,
         approve,
-        by: Party {
+        by: ApprovalParty {
             channel: LINK.to_owned(),
             id: tap.by,
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         },
         via: LINK.to_owned(),

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use shared::process::Secret;
+use shared::process::SecretValue;
 use shared::process::key;
 
 use crate::approvals::CallbackAuth;
@@ -110,17 +110,17 @@ impl Default for AdapterConfig {
 pub struct ApprovalsConfig {
     /// Secret that signs platforms' callbacks, base64 with or without `whsec_`; absent = callbacks are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
+    pub secret: Option<SecretValue>,
     /// Further secrets, during a rotation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<SecretValue>,
     /// Secrets that sign callbacks of a channel, by its name. If there are any, each may sign only for its own
     /// channel.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub channels: BTreeMap<String, CallbackSecrets>,
     /// Secret that signs links of cards, equal to `broker.approvals.link.secret`; absent = links are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub link_secret: Option<Secret>,
+    pub link_secret: Option<SecretValue>,
 }
 
 /// The configuration section `[adapter.approvals.channels.<name>]`.
@@ -128,10 +128,10 @@ pub struct ApprovalsConfig {
 #[serde(deny_unknown_fields)]
 pub struct CallbackSecrets {
     /// Secret that signs its callbacks, base64 with or without `whsec_`.
-    pub secret: Secret,
+    pub secret: SecretValue,
     /// Further secrets, during a rotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<SecretValue>,
 }
 
 impl ApprovalsConfig {
@@ -168,7 +168,10 @@ impl ApprovalsConfig {
 }
 
 /// Returns the checks with the `secrets` at `name`; `None` if there are none.
-fn checks_of<'a>(name: &str, secrets: impl Iterator<Item = &'a Secret>) -> Result<Option<SignatureChecks>, String> {
+fn checks_of<'a>(
+    name: &str,
+    secrets: impl Iterator<Item = &'a SecretValue>,
+) -> Result<Option<SignatureChecks>, String> {
     let keys: Result<Vec<SigningKey>, _> = secrets.map(|secret| standard::key(secret.reveal())).collect();
     match keys {
         Err(weak) => Err(format!("{name}: {weak}")),

@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds};
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 
 use crate::approvals::{self, CallbackAuth};
 use crate::config::AdapterConfig;
@@ -63,7 +63,7 @@ pub struct GatewayParts {
     /// Limits for open chat pages.
     pub sockets: PageSlots,
     /// Request to stop the service.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSignal,
     /// Reader of bodies, with the permits of requests in progress.
     pub reception: BodyReader,
     timeout_ms: u64,
@@ -126,7 +126,7 @@ impl GatewayState {
         bus: Bus,
         clock: SharedClock,
         ids: SharedIds,
-        shutdown: Shutdown,
+        shutdown: ShutdownSignal,
     ) -> Result<Self, String> {
         let webhooks = config
             .webhook_endpoints()

@@ -2,7 +2,7 @@
 
 use shared::bus::Bus;
 use shared::model::event::Event;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 
 use crate::error::AcceptEventsError;
 use crate::outbox::EventSpool;
@@ -50,7 +50,7 @@ impl EventIntake {
         &self,
         source: &'static str,
         events: &[Event],
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<(), AcceptEventsError> {
         if let [event] = events {
             tracing::Span::current().record("event_id", event.id.as_str());

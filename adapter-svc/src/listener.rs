@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use shared::clock::{Clock, SystemClock, pause};
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
@@ -71,7 +71,7 @@ pub fn bind_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves `router` on `listener` until `shutdown`, then waits for open requests, at most for `bounds.drain`.
-pub async fn serve(listener: TcpListener, router: Router, bounds: ListenerLimits, shutdown: Shutdown) {
+pub async fn serve(listener: TcpListener, router: Router, bounds: ListenerLimits, shutdown: ShutdownSignal) {
     let lines = SharedConnections::new(bounds.limits);
     // Every connection holds a sender, so the receiver ends with the last one.
     let (alive, mut all_ended) = mpsc::channel::<Infallible>(1);
@@ -123,7 +123,7 @@ async fn serve_connection(
     line: OpenConnection,
     router: Router,
     peer: ConnectionPeer,
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
 ) {
     // Responses are small; waiting to fill a packet would only delay them.
     let _ = stream.set_nodelay(true);

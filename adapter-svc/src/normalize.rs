@@ -3,8 +3,8 @@
 //! Source: `docs/design/wire.md` §1.1 (ids, fields), `docs/design/channels.md` §1.
 
 use serde_json::{Map, Value, json};
-use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError, Peer, PeerKind, Sender};
-use shared::model::origin::{EVERYBODY, Origin, WEBCHAT, WEBHOOK};
+use shared::model::event::{Event, EventId, EventPeer, EventSender, MAX_EVENT_ID_BYTES, ParseEventIdError, PeerKind};
+use shared::model::origin::{EVERYBODY, EventOrigin, WEBCHAT, WEBHOOK};
 use shared::model::time::UnixMillis;
 
 use crate::source::webhook::endpoint::{SignatureScheme, VerifiedRequest, WebhookEndpoint};
@@ -123,7 +123,7 @@ fn webhook_event(endpoint: &WebhookEndpoint, delivery: &VerifiedRequest<'_>) -> 
     let mut event = Event::new(id, channel, &peer, at);
     event.received_at = now;
     event.peer.kind = PeerKind::Channel;
-    event.from = Sender {
+    event.from = EventSender {
         id: text(&mapping.from).unwrap_or_else(|| endpoint.name.clone()),
         display_name: text(&mapping.from_name),
         roles: Vec::new(),
@@ -137,9 +137,9 @@ fn webhook_event(endpoint: &WebhookEndpoint, delivery: &VerifiedRequest<'_>) -> 
 
     // Any client may post to an unsigned source, so nothing proves the origin.
     event.origin = if endpoint.scheme == SignatureScheme::Unsigned {
-        Origin::Open
+        EventOrigin::Open
     } else {
-        Origin::webhook(&endpoint.name)
+        EventOrigin::webhook(&endpoint.name)
     };
 
     if endpoint.persons {
@@ -242,21 +242,21 @@ pub fn chat_message(
 
     let mut event = Event::new(id, WEBCHAT, visitor, now);
     event.account_id = Some(account.to_owned());
-    event.from = Sender {
+    event.from = EventSender {
         id: visitor.to_owned(),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
-    event.peer = Peer {
+    event.peer = EventPeer {
         kind: PeerKind::Dm,
         id: visitor.to_owned(),
-        ..Peer::default()
+        ..EventPeer::default()
     };
 
     event.thread_id = message.thread.map(str::to_owned);
     message.text.clone_into(&mut event.content);
     event.metadata.insert("is_group".to_owned(), json!(false));
-    event.origin = Origin::visitor(account, visitor);
+    event.origin = EventOrigin::visitor(account, visitor);
 
     Ok(event)
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use shared::clock::pause;
-use shared::store::{Store, StoreError, Tree};
+use shared::store::{LocalStore, StoreError, StoreTree};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{AcceptEventsError, chain};
@@ -42,23 +42,23 @@ pub struct DurableMark {
 
 /// The store while it is open.
 struct Shelf {
-    store: Store,
-    entries: Tree<EncodedEvent>,
-    refused: Tree<EncodedEvent>,
+    store: LocalStore,
+    entries: StoreTree<EncodedEvent>,
+    refused: StoreTree<EncodedEvent>,
     opening: u64,
 }
 
 impl Shelf {
     async fn open(path: &Path) -> Result<Self, StoreError> {
-        let store = Store::open(path)?;
-        let counters: Tree<u64> = store.tree("counters")?;
+        let store = LocalStore::open(path)?;
+        let counters: StoreTree<u64> = store.open_tree("counters")?;
         let opening = counters.get(b"openings")?.unwrap_or(0) + 1;
         counters.insert(b"openings", &opening)?;
         store.flush().await?;
 
         Ok(Self {
-            entries: store.tree("entries")?,
-            refused: store.tree("refused")?,
+            entries: store.open_tree("entries")?,
+            refused: store.open_tree("refused")?,
             store,
             opening,
         })
@@ -409,13 +409,13 @@ async fn reopen_store(shared: &Shared, durable: &watch::Sender<DurableMark>) {
 mod tests {
     use shared::model::event::{Event, EventId};
     use shared::model::time::UnixMillis;
-    use shared::wire::headers::Carrier;
+    use shared::wire::headers::TraceCarrier;
 
     use super::*;
 
     fn parcel(id: &str) -> EncodedEvent {
         let event = Event::new(EventId::parse(id).unwrap(), "crm", "p", UnixMillis(1));
-        EncodedEvent::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).unwrap()
+        EncodedEvent::encode_event(&event, &shared::testing::trust(), &TraceCarrier::default(), 1 << 20).unwrap()
     }
 
     fn ids(outbox: &EventSpool, after: Option<SpoolKey>) -> Vec<String> {

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::{Format, MAX_PAYLOAD_BYTES, Wire};
-use shared::wire::headers::{CONTENT_TYPE, Carrier, EVENT, Headers, MSG_ID, SCHEMA, SEAL};
-use shared::wire::seal::Trust;
+use shared::wire::envelope::{MAX_PAYLOAD_BYTES, PayloadFormat, WireMessage};
+use shared::wire::headers::{CONTENT_TYPE, EVENT, Headers, MSG_ID, SCHEMA, SEAL, TraceCarrier};
+use shared::wire::seal::TrustKeys;
 
 use crate::error::AcceptEventsError;
 
@@ -45,8 +45,8 @@ impl EncodedEvent {
     /// Returns [`AcceptEventsError::Invalid`] or [`AcceptEventsError::TooLarge`] with the event's id.
     pub fn encode_event(
         event: &Event,
-        trust: &Trust,
-        carrier: &Carrier,
+        trust: &TrustKeys,
+        carrier: &TraceCarrier,
         max_payload: usize,
     ) -> Result<Self, AcceptEventsError> {
         event.check().map_err(|detail| AcceptEventsError::Invalid {
@@ -54,11 +54,11 @@ impl EncodedEvent {
             detail,
         })?;
 
-        let Outgoing {
+        let OutgoingMessage {
             subject,
             headers,
             payload,
-        } = Outgoing::event(event, trust);
+        } = OutgoingMessage::event(event, trust);
 
         let header = |name| headers.get(name).unwrap_or_default().to_owned();
         // Consumers read at most this much, even if the server accepts more.
@@ -85,12 +85,12 @@ impl EncodedEvent {
 
     /// Returns the message to publish.
     #[must_use]
-    pub fn to_outgoing(&self) -> Outgoing {
-        let carrier = Carrier {
+    pub fn to_outgoing(&self) -> OutgoingMessage {
+        let carrier = TraceCarrier {
             traceparent: self.traceparent.clone(),
             tracestate: self.tracestate.clone(),
         };
-        Outgoing::raw(self.subject.clone(), self.message_headers(), self.payload.clone()).carrier(&carrier)
+        OutgoingMessage::raw(self.subject.clone(), self.message_headers(), self.payload.clone()).carrier(&carrier)
     }
 
     /// Returns the estimated size in the spool, in bytes.
@@ -128,7 +128,7 @@ impl EncodedEvent {
 
     fn message_headers(&self) -> Headers {
         [
-            (CONTENT_TYPE, Format::Cbor.content_type()),
+            (CONTENT_TYPE, PayloadFormat::Cbor.content_type()),
             (SCHEMA, self.schema.as_str()),
             (MSG_ID, self.message_id.as_str()),
             (SEAL, self.seal.as_str()),
@@ -142,7 +142,7 @@ impl EncodedEvent {
 
 #[cfg(test)]
 mod tests {
-    use shared::model::origin::Origin;
+    use shared::model::origin::EventOrigin;
     use shared::testing::trust;
 
     use super::*;
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_parcel_is_the_same_message_each_time() {
-        let carrier = Carrier {
+        let carrier = TraceCarrier {
             traceparent: Some("00-aa-bb-01".to_owned()),
             tracestate: None,
         };
@@ -167,8 +167,8 @@ mod tests {
         let out = again.to_outgoing();
         assert_eq!(out.subject, "nexus.event.crm.default.p=2E1");
 
-        let key = trust().cluster().cloned().unwrap();
-        let seal = key.seal(&event().id, &parcel.payload, &Origin::Open);
+        let key = trust().cluster_key().cloned().unwrap();
+        let seal = key.seal(&event().id, &parcel.payload, &EventOrigin::Open);
         assert_eq!(out.headers.get("Nats-Msg-Id"), Some(key.message_id(&event()).as_str()));
         assert_eq!(out.headers.get("Nexus-Seal"), Some(seal.as_str()));
         assert_eq!(out.headers.get("Nexus-Schema"), Some("event/2"));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_stored_is_refused_with_its_id() {
-        let carrier = Carrier::default();
+        let carrier = TraceCarrier::default();
         let large = Event {
             content: "x".repeat(5_000),
             ..event()

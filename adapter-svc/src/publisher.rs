@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use shared::bus::{Bus, PublishError};
 use shared::clock::{SharedClock, pause};
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -90,7 +90,7 @@ impl SpoolPublisher {
     }
 
     /// Publishes the entries of the outbox in order, as they arrive; after `shutdown`, until the outbox is empty.
-    pub async fn drain_spool(self, outbox: EventSpool, shutdown: Shutdown) {
+    pub async fn drain_spool(self, outbox: EventSpool, shutdown: ShutdownSignal) {
         let mut durable = outbox.watch_durable();
         let mut at = DurableMark {
             generation: 0,

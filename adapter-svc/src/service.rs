@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SharedIds, pause};
-use shared::process::{Health, Service, Shell, Shutdown};
+use shared::process::{Health, Service, ServiceShell, ShutdownSignal};
 use tokio::task::JoinHandle;
 
 use crate::config::{AcceptMode, AdapterConfig};
@@ -41,7 +41,7 @@ impl Service for AdapterService {
         config.faults_beside(edges)
     }
 
-    fn warnings(config: &AdapterConfig) -> Vec<String> {
+    fn find_warnings(config: &AdapterConfig) -> Vec<String> {
         config.find_warnings()
     }
 
@@ -53,7 +53,7 @@ impl Service for AdapterService {
         }
     }
 
-    async fn serve(shell: Shell<AdapterConfig>) -> anyhow::Result<()> {
+    async fn serve(shell: ServiceShell<AdapterConfig>) -> anyhow::Result<()> {
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
         let surroundings = ServiceContext {
             bus: shell.bus.clone(),
@@ -65,7 +65,7 @@ impl Service for AdapterService {
         };
 
         let running = RunningAdapter::start(&shell.config, surroundings).await?;
-        shell.announce("gateway", running.address);
+        shell.announce_address("gateway", running.address);
 
         running.wait_finished().await
     }
@@ -83,7 +83,7 @@ pub struct ServiceContext {
     /// State reported by `/readyz`.
     pub health: Health,
     /// Request to stop the service.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSignal,
     /// Maximum time for stopping.
     pub drain: Duration,
 }
@@ -105,7 +105,7 @@ pub struct RunningAdapter {
     serving: JoinHandle<()>,
     /// Request to the spool's reader to stop once the spool is empty. It is triggered after the last request has
     /// ended.
-    ending: Shutdown,
+    ending: ShutdownSignal,
     /// Tasks that publish accepted events, in the order in which they end.
     publishing: Vec<JoinHandle<()>>,
 }
@@ -119,7 +119,7 @@ impl RunningAdapter {
     pub async fn start(config: &AdapterConfig, around: ServiceContext) -> anyhow::Result<Self> {
         let (publisher, work) =
             SpoolPublisher::start(around.bus.clone(), around.clock.clone(), config.publish_in_flight);
-        let ending = Shutdown::default();
+        let ending = ShutdownSignal::default();
         let mut publishing = Vec::new();
 
         let intake = match config.accept {
@@ -218,7 +218,7 @@ impl RunningAdapter {
 }
 
 /// Reports the state of the spool to `/readyz` and the metrics.
-async fn watch_spool(outbox: EventSpool, max_bytes: u64, health: Health, shutdown: Shutdown) {
+async fn watch_spool(outbox: EventSpool, max_bytes: u64, health: Health, shutdown: ShutdownSignal) {
     let mut warned = false;
     while !shutdown.is_requested() {
         let (entries, bytes, works) = (outbox.len(), outbox.bytes(), outbox.is_working());

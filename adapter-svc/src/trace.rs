@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use shared::process::trace::{carrier_of, consumer_span, root_span};
-use shared::wire::headers::{Carrier, TRACEPARENT, TRACESTATE};
+use shared::wire::headers::{TRACEPARENT, TRACESTATE, TraceCarrier};
 use tracing::Span;
 
 /// Maximum length of a `tracestate` that is passed on, in bytes (W3C Trace Context §3.3.1.5).
@@ -10,7 +10,7 @@ const MAX_STATE_BYTES: usize = 512;
 
 /// Returns the span of an accepted request, and the trace context for its messages.
 #[must_use]
-pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
+pub fn accept_span(headers: &HeaderMap) -> (Span, TraceCarrier) {
     const NAME: &str = "event.accept";
     let incoming = incoming_context(headers);
     let span = if incoming.traceparent.is_some() {
@@ -23,7 +23,7 @@ pub fn accept_span(headers: &HeaderMap) -> (Span, Carrier) {
 }
 
 /// Returns the trace context of a request; empty if it is malformed.
-fn incoming_context(headers: &HeaderMap) -> Carrier {
+fn incoming_context(headers: &HeaderMap) -> TraceCarrier {
     let text = |name: &str| {
         headers
             .get(name)
@@ -34,7 +34,7 @@ fn incoming_context(headers: &HeaderMap) -> Carrier {
     let traceparent = text(TRACEPARENT).filter(|parent| is_traceparent(parent));
     let tracestate = text(TRACESTATE).filter(|state| traceparent.is_some() && state.len() <= MAX_STATE_BYTES);
 
-    Carrier {
+    TraceCarrier {
         traceparent,
         tracestate,
     }

@@ -15,7 +15,7 @@ use shared::model::dispatch::DeliveryContext;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::envelope::Format;
+use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl State {
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+    fn lock_trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,7 +98,7 @@ struct Whose {
 
 /// Reachability of one turn's agent. After the last copy is dropped, the agent is not asked any more.
 #[derive(Debug, Clone)]
-pub struct Absence(Arc<Held>);
+pub struct AgentAbsence(Arc<Held>);
 
 #[derive(Debug)]
 struct Held {
@@ -115,25 +115,25 @@ impl Drop for Held {
             let whose = self.whose.clone();
             // If the whole broker ends, no page is notified: the last notice expires by itself.
             if let Ok(runtime) = Handle::try_current() {
-                runtime.spawn(async move { whose.working(false).await });
+                runtime.spawn(async move { whose.publish_working(false).await });
             }
         }
 
-        self.state.trouble().since = None;
+        self.state.lock_trouble().since = None;
         self.state.changed.notify_one();
     }
 }
 
-impl PartialEq for Absence {
+impl PartialEq for AgentAbsence {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Absence {
+impl AgentAbsence {
     /// Creates the indicator for the agent of `turn` of `session`, whose answer goes to `delivery`.
     #[must_use]
-    pub fn of(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
+    pub fn for_turn(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
         let peer = delivery.peer_id.as_ref().filter(|_| delivery.channel == WEBCHAT);
         let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let whose = Whose {
@@ -149,7 +149,7 @@ impl Absence {
             let whose = whose.clone();
             let telling = async move {
                 loop {
-                    whose.working(true).await;
+                    whose.publish_working(true).await;
                     pause(AGAIN_EVERY).await;
                 }
             };
@@ -162,9 +162,9 @@ impl Absence {
     }
 
     /// Notes that the agent was unreachable, for the reason `why`; it will be asked again.
-    pub fn tell(&self, why: &str) {
+    pub fn note_unreachable(&self, why: &str) {
         let Held { state, whose, .. } = &*self.0;
-        let mut trouble = state.trouble();
+        let mut trouble = state.lock_trouble();
         trouble.since.get_or_insert_with(|| whose.clock.now());
         trouble.answered = false;
         why[..why.floor_char_boundary(MAX_WHY_BYTES)].clone_into(&mut trouble.why);
@@ -174,8 +174,8 @@ impl Absence {
     }
 
     /// Notes that the agent answers.
-    pub fn over(&self) {
-        let mut trouble = self.0.state.trouble();
+    pub fn note_reachable(&self) {
+        let mut trouble = self.0.state.lock_trouble();
         if trouble.since.take().is_some() {
             trouble.answered = true;
             self.0.state.changed.notify_one();
@@ -187,7 +187,7 @@ impl Absence {
 async fn show(state: Arc<State>, whose: Whose) {
     loop {
         let begun = {
-            let mut trouble = state.trouble();
+            let mut trouble = state.lock_trouble();
             trouble.shown = trouble.since.is_some();
             trouble.since
         };
@@ -196,21 +196,21 @@ async fn show(state: Arc<State>, whose: Whose) {
             continue;
         }
 
-        let why = state.trouble().why.clone();
+        let why = state.lock_trouble().why.clone();
         let (session, turn) = (&whose.session, whose.turn);
         tracing::warn!(%session, %turn, why, "agent unreachable; retrying");
 
         loop {
-            let why = state.trouble().why.clone();
-            whose.note(since, &why).await;
-            whose.notify(true).await;
+            let why = state.lock_trouble().why.clone();
+            whose.store_note(since, &why).await;
+            whose.publish_notice(true).await;
             if is_over(&state, since, AGAIN_EVERY).await {
                 break;
             }
         }
 
         let away_ms = whose.clock.now().since(since);
-        match state.trouble().answered {
+        match state.lock_trouble().answered {
             true => tracing::info!(%session, %turn, away_ms, "agent is reachable again"),
             false => tracing::info!(%session, %turn, away_ms, "gave up on an unreachable agent"),
         }
@@ -225,19 +225,19 @@ async fn is_over(state: &State, since: UnixMillis, wait: Duration) -> bool {
     tokio::pin!(wait);
 
     loop {
-        if state.trouble().since != Some(since) {
+        if state.lock_trouble().since != Some(since) {
             return true;
         }
 
         tokio::select! {
-            () = &mut wait => return state.trouble().since != Some(since),
+            () = &mut wait => return state.lock_trouble().since != Some(since),
             () = state.changed.notified() => {}
         }
     }
 }
 
 impl Whose {
-    async fn note(&self, since: UnixMillis, why: &str) {
+    async fn store_note(&self, since: UnixMillis, why: &str) {
         let away = AgentAway {
             session: self.session.clone(),
             turn: self.turn,
@@ -252,19 +252,21 @@ impl Whose {
         }
     }
 
-    async fn notify(&self, away: bool) {
+    async fn publish_notice(&self, away: bool) {
         let (turn, thread) = (self.turn, self.thread.as_deref());
-        self.tell(&Notice { turn, thread, away }).await;
+        self.publish_to_pages(&Notice { turn, thread, away }).await;
     }
 
-    async fn working(&self, working: bool) {
+    async fn publish_working(&self, working: bool) {
         let (turn, thread) = (self.turn, self.thread.as_deref());
-        self.tell(&Work { turn, thread, working }).await;
+        self.publish_to_pages(&Work { turn, thread, working }).await;
     }
 
-    async fn tell(&self, word: &impl Serialize) {
+    async fn publish_to_pages(&self, word: &impl Serialize) {
         let Some(pages) = &self.pages else { return };
-        let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
+        let headers: Headers = [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
+            .into_iter()
+            .collect();
         let payload = serde_json::to_vec(word).unwrap_or_default();
         self.bus
             .core_publish(pages, &headers, bytes::Bytes::from(payload))
@@ -272,7 +274,7 @@ impl Whose {
     }
 
     async fn clear(&self) {
-        self.notify(false).await;
+        self.publish_notice(false).await;
         let notes = self.bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
         if let Err(error) = notes.delete(&subject::away_key(&self.session), None).await {
             tracing::debug!(session = %self.session, %error, "failed to delete the record of an unreachable agent; it expires");
@@ -284,7 +286,12 @@ impl Whose {
 ///
 /// # Errors
 /// Returns the server's error text if the note cannot be read.
-pub async fn noted(bus: &Bus, session: &SessionRef, turn: Ulid, now: UnixMillis) -> Result<Option<AgentAway>, String> {
+pub async fn read_away_note(
+    bus: &Bus,
+    session: &SessionRef,
+    turn: Ulid,
+    now: UnixMillis,
+) -> Result<Option<AgentAway>, String> {
     let notes = bus.kv::<AgentAway>(SESSION_CHECKPOINTS);
     let found = notes.get(&subject::away_key(session)).await;
     let found = found.map_err(|error| error.to_string())?;

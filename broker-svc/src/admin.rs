@@ -10,21 +10,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shared::bus::{Outgoing, ServiceHandle, ServiceSpec, claim};
+use shared::bus::{OutgoingMessage, ServiceHandle, ServiceSpec, claim};
 use shared::clock::{IdSource as _, SystemIds, pause};
-use shared::model::ledger::{Cursor, Usage};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::ledger::{LedgerCursor, TurnUsage};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::session_mark::AgentAway;
 use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, LEDGER};
 use ulid::Ulid;
 
-use crate::absence::noted;
-use crate::broker::Broker;
-use crate::fold::{Fold, Standing, runnable};
+use crate::absence::read_away_note;
+use crate::broker::BrokerContext;
+use crate::fold::{RunState, SessionState, is_runnable};
 use crate::owner::load;
 
 /// Maximum wait for a session to be idle, milliseconds.
@@ -46,7 +46,7 @@ struct Named {
 }
 
 impl Named {
-    fn session(self) -> SessionRef {
+    fn into_session(self) -> SessionRef {
         SessionRef {
             persona: self.persona,
             session: self.session,
@@ -131,8 +131,8 @@ struct View {
     /// Number of waiting messages and orders, without those of the running turn; at most [`MAX_COUNTED`] are counted.
     waiting: usize,
     last_sequence: u64,
-    cursor: Cursor,
-    usage: Usage,
+    cursor: LedgerCursor,
+    usage: TurnUsage,
     /// Name of the model that answered last.
     model: Option<String>,
     turns_in_history: usize,
@@ -145,32 +145,34 @@ struct View {
 ///
 /// # Errors
 /// Returns the client's error text if the service cannot be announced.
-pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
+pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String> {
     let mut spec = ServiceSpec::new("session", "sessions: list, show, wait, orders, fork, release");
-    let with = |broker: &Arc<Broker>| Arc::clone(broker);
+    let with = |broker: &Arc<BrokerContext>| Arc::clone(broker);
     let at = with(broker);
     spec = spec.endpoint("list", move |question| roster::list(Arc::clone(&at), question));
     let at = with(broker);
     spec = spec.endpoint("release", move |named: Named| {
-        roster::release(Arc::clone(&at), named.session())
+        roster::release_session(Arc::clone(&at), named.into_session())
     });
 
     let at = with(broker);
-    spec = spec.endpoint("show", move |named: Named| show(Arc::clone(&at), named.session()));
+    spec = spec.endpoint("show", move |named: Named| show(Arc::clone(&at), named.into_session()));
     let at = with(broker);
     spec = spec.endpoint("wait", move |waiting: Waiting| wait(Arc::clone(&at), waiting));
     let at = with(broker);
-    spec = spec.endpoint("fork", move |forking| fork::fork(Arc::clone(&at), forking));
+    spec = spec.endpoint("fork", move |forking| fork::fork_session(Arc::clone(&at), forking));
 
     for name in ["abort", "interrupt", "reset", "queue"] {
         let at = with(broker);
-        spec = spec.endpoint(name, move |ordering: Ordering| give(Arc::clone(&at), name, ordering));
+        spec = spec.endpoint(name, move |ordering: Ordering| {
+            give_order(Arc::clone(&at), name, ordering)
+        });
     }
 
     broker.bus.serve(spec).await
 }
 
-async fn folded(broker: &Broker, session: &SessionRef) -> Result<Fold, Refusal> {
+async fn load_session_fold(broker: &BrokerContext, session: &SessionRef) -> Result<SessionState, Refusal> {
     let remembered = load(broker, session, None).await;
     let fold = remembered.map_err(|error| (500, error.to_string()))?.fold;
     if fold.last_sequence == 0 {
@@ -179,7 +181,7 @@ async fn folded(broker: &Broker, session: &SessionRef) -> Result<Fold, Refusal> 
     Ok(fold)
 }
 
-async fn is_idle(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<bool, Refusal> {
+async fn is_idle(broker: &BrokerContext, session: &SessionRef, fold: &SessionState) -> Result<bool, Refusal> {
     let last = broker
         .bus
         .last_on_subject(DISPATCHES, &subject::dispatch(session))
@@ -189,18 +191,18 @@ async fn is_idle(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<b
         .map(|stored| stored.sequence);
 
     // A reply that is not noted as published is on its way.
-    let standing = Standing {
+    let standing = RunState {
         owes: false,
-        ..Standing::of(fold, &[])
+        ..RunState::from_fold(fold, &[])
     };
 
-    Ok(!runnable(&standing, last, broker.clock.now()))
+    Ok(!is_runnable(&standing, last, broker.clock.now()))
 }
 
-async fn waiting(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<usize, Refusal> {
+async fn count_waiting(broker: &BrokerContext, session: &SessionRef, fold: &SessionState) -> Result<usize, Refusal> {
     let from = fold.cursor.floor + 1;
     let subject = subject::dispatch(session);
-    let stored = broker.bus.history(DISPATCHES, &subject, from, MAX_COUNTED).await;
+    let stored = broker.bus.read_history(DISPATCHES, &subject, from, MAX_COUNTED).await;
     let stored = stored.map_err(|error| (500, error.to_string()))?;
     let runs = |sequence| {
         let mut dispatches = fold.running.iter().flat_map(|running| &running.dispatches);
@@ -213,18 +215,18 @@ async fn waiting(broker: &Broker, session: &SessionRef, fold: &Fold) -> Result<u
         .count())
 }
 
-async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal> {
-    let quarantined = roster::mark(&broker, &session).await?.map(|(mark, _)| mark);
-    let fold = match folded(&broker, &session).await {
+async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, Refusal> {
+    let quarantined = roster::read_mark(&broker, &session).await?.map(|(mark, _)| mark);
+    let fold = match load_session_fold(&broker, &session).await {
         // A session can be quarantined before it has written any record.
-        Err((404, _)) if quarantined.is_some() => Fold::default(),
+        Err((404, _)) if quarantined.is_some() => SessionState::default(),
         fold => fold?,
     };
 
     let idle = is_idle(&broker, &session, &fold).await?;
-    let waiting = waiting(&broker, &session, &fold).await?;
+    let waiting = count_waiting(&broker, &session, &fold).await?;
     let away = match &fold.running {
-        Some(running) => noted(&broker.bus, &session, running.turn, broker.clock.now()).await,
+        Some(running) => read_away_note(&broker.bus, &session, running.turn, broker.clock.now()).await,
         None => Ok(None),
     };
 
@@ -258,7 +260,7 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
     })
 }
 
-async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
+async fn wait(broker: Arc<BrokerContext>, waiting: Waiting) -> Result<Idle, Refusal> {
     let session = SessionRef {
         persona: waiting.persona,
         session: waiting.session,
@@ -266,10 +268,10 @@ async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
     let patience = Duration::from_millis(waiting.timeout_ms.min(MAX_WAIT_MS));
     let until = broker.clock.monotonic() + patience;
     loop {
-        let idle = match folded(&broker, &session).await {
+        let idle = match load_session_fold(&broker, &session).await {
             Ok(fold) => is_idle(&broker, &session, &fold).await?,
             // A session that never ran is idle, unless a message came for it.
-            Err((404, _)) => is_idle(&broker, &session, &Fold::default()).await?,
+            Err((404, _)) => is_idle(&broker, &session, &SessionState::default()).await?,
             Err(refusal) => return Err(refusal),
         };
 
@@ -282,7 +284,7 @@ async fn wait(broker: Arc<Broker>, waiting: Waiting) -> Result<Idle, Refusal> {
 }
 
 /// Returns whether `session` has any record or message.
-async fn is_known(broker: &Broker, session: &SessionRef) -> Result<bool, Refusal> {
+async fn is_known(broker: &BrokerContext, session: &SessionRef) -> Result<bool, Refusal> {
     for (stream, subject) in [
         (LEDGER, subject::ledger(session)),
         (DISPATCHES, subject::dispatch(session)),
@@ -296,12 +298,12 @@ async fn is_known(broker: &Broker, session: &SessionRef) -> Result<bool, Refusal
     Ok(false)
 }
 
-async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Result<Given, Refusal> {
+async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Ordering) -> Result<Given, Refusal> {
     let wanted = match name {
-        "abort" => Wanted::Abort,
-        "interrupt" => Wanted::Interrupt,
-        "reset" => Wanted::Reset,
-        _ => Wanted::Queue {
+        "abort" => OrderKind::Abort,
+        "interrupt" => OrderKind::Interrupt,
+        "reset" => OrderKind::Reset,
+        _ => OrderKind::Queue {
             settings: ordering.settings,
         },
     };
@@ -323,18 +325,18 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
     };
 
     // A misspelled name must not create a session. Settings may exist before the first message.
-    if !matches!(order.wanted, Wanted::Queue { .. }) && !is_known(&broker, &order.target).await? {
+    if !matches!(order.wanted, OrderKind::Queue { .. }) && !is_known(&broker, &order.target).await? {
         return Err((404, format!("there is no session {}", order.target)));
     }
 
-    let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
+    let out = OutgoingMessage::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
     let published = broker
         .bus
         .publish(out)
         .await
         .map_err(|error| (500, error.to_string()))?;
 
-    let claimed = claim::publish(&broker.bus, &order.target, &Carrier::default()).await;
+    let claimed = claim::publish(&broker.bus, &order.target, &TraceCarrier::default()).await;
     claimed.map_err(|error| (500, error.to_string()))?;
 
     Ok(Given {

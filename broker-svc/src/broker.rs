@@ -6,30 +6,30 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use shared::bus::position::{told_degraded, told_sound};
-use shared::bus::{Bus, Marked, Witness, WitnessError};
+use shared::bus::{Bus, MarkedStream, StreamWitness, WitnessError};
 use shared::clock::SharedClock;
 use shared::llm::SharedModel;
 use shared::model::identity::Identities;
-use shared::model::position::Lineage;
+use shared::model::position::StreamLineage;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::topology::streams::DISPATCHES;
 
-use crate::agent::echo::Echo;
-use crate::agent::llm::Llm;
-use crate::agent::nats::Nats;
+use crate::agent::echo::EchoAgent;
+use crate::agent::llm::LlmAgent;
+use crate::agent::nats::NatsAgent;
 use crate::agent::port::Agent;
-use crate::agent::process::Process;
-use crate::approval::desk::Desk;
+use crate::agent::process::ProcessAgent;
+use crate::approval::desk::ApprovalStore;
 use crate::cache::FoldCache;
 use crate::config::BrokerConfig;
-use crate::feed::Feed;
-use crate::hook_point::Hooks;
+use crate::feed::DispatchFeed;
+use crate::hook_point::TurnHooks;
 use crate::hook_point::rules::HookRules;
-use crate::personas::{Personas, Runner};
-use crate::session::settings::Policy;
-use crate::settled::Settled;
+use crate::personas::{AgentRunner, Personas};
+use crate::session::settings::QueuePolicy;
+use crate::settled::SequenceSet;
 
 /// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of one
 /// name ever use the same append id.
@@ -42,7 +42,7 @@ const CURSORS: &str = "cursors of sessions";
 
 /// Facts about the streams that hold while one connection lasts.
 #[derive(Debug)]
-pub struct Era {
+pub struct StreamEra {
     /// Number of the era, counted from 1.
     pub number: u64,
     /// Number of the connection over which the facts were read.
@@ -50,7 +50,7 @@ pub struct Era {
     /// Incarnation of `DISPATCHES`.
     pub incarnation: String,
     /// Former incarnations of `DISPATCHES`, if it was restored.
-    pub lineage: Lineage,
+    pub lineage: StreamLineage,
     /// Sequence of the first message in `DISPATCHES`.
     pub first: u64,
     /// Time until which turns may have run that the ledger does not know; none = it knows all turns.
@@ -59,7 +59,7 @@ pub struct Era {
 
 /// State that all sessions of one broker share.
 #[derive(Debug)]
-pub struct Broker {
+pub struct BrokerContext {
     /// Bus that the broker speaks on.
     pub bus: Bus,
     /// Clock for all times.
@@ -73,16 +73,16 @@ pub struct Broker {
     /// Folds of the sessions that ran last.
     pub cache: FoldCache,
     /// The newest dispatches of all sessions.
-    pub feed: Arc<Feed>,
+    pub feed: Arc<DispatchFeed>,
     /// Request to stop the process.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSignal,
     /// Time that a running turn may take after the request to stop.
     pub drain: Duration,
-    era: tokio::sync::Mutex<Option<Arc<Era>>>,
-    witness: Witness,
+    era: tokio::sync::Mutex<Option<Arc<StreamEra>>>,
+    witness: StreamWitness,
     /// Sessions whose cursor was void at the last look, and that have not run since.
     void_cursors: Mutex<HashSet<SessionRef>>,
-    settled: Mutex<Settled>,
+    settled: Mutex<SequenceSet>,
     stopping: OnceLock<Instant>,
     trouble: Mutex<Option<Instant>>,
     parked: RwLock<BTreeMap<String, SessionRef>>,
@@ -90,18 +90,18 @@ pub struct Broker {
     waiting: AtomicU64,
     counter: AtomicU64,
     /// Queue policies by the settings of personas, of which there are few.
-    policies: Mutex<HashMap<QueueSettings, Arc<Policy>>>,
+    policies: Mutex<HashMap<QueueSettings, Arc<QueuePolicy>>>,
     echo: Arc<dyn Agent>,
     nats: Arc<dyn Agent>,
     instead: Option<Arc<dyn Agent>>,
     process: Arc<dyn Agent>,
-    desk: Arc<Desk>,
-    hooks: Arc<Hooks>,
+    desk: Arc<ApprovalStore>,
+    hooks: Arc<TurnHooks>,
     /// Agent of runner `llm`; none if no persona asks models.
     llm: Option<Arc<dyn Agent>>,
 }
 
-impl Broker {
+impl BrokerContext {
     /// Creates the broker `instance` on `bus`.
     #[must_use]
     pub fn new(
@@ -110,7 +110,7 @@ impl Broker {
         instance: String,
         config: BrokerConfig,
         personas: Personas,
-        shutdown: Shutdown,
+        shutdown: ShutdownSignal,
         drain: Duration,
     ) -> Self {
         let started = u64::try_from(clock.now().0).unwrap_or(0);
@@ -119,7 +119,7 @@ impl Broker {
             feed: Arc::default(),
             trouble: Mutex::default(),
             era: tokio::sync::Mutex::default(),
-            witness: Witness::new(&bus, Marked::Dispatches),
+            witness: StreamWitness::new(&bus, MarkedStream::Dispatches),
             void_cursors: Mutex::default(),
             settled: Mutex::default(),
             stopping: OnceLock::new(),
@@ -128,18 +128,18 @@ impl Broker {
             waiting: AtomicU64::new(0),
             counter: AtomicU64::new(started.saturating_mul(COUNTERS_PER_MS)),
             policies: Mutex::default(),
-            echo: Arc::new(Echo),
-            nats: Arc::new(Nats::new(bus.clone())),
+            echo: Arc::new(EchoAgent),
+            nats: Arc::new(NatsAgent::new(bus.clone())),
             instead: None,
-            process: Arc::new(Process::new(Arc::new(personas.clone()), bus.clone())),
-            hooks: Arc::new(Hooks::new(
+            process: Arc::new(ProcessAgent::new(Arc::new(personas.clone()), bus.clone())),
+            hooks: Arc::new(TurnHooks::new(
                 HookRules::default(),
                 bus.clone(),
                 Arc::clone(&clock),
                 &instance,
             )),
             llm: None,
-            desk: Arc::new(Desk::new(
+            desk: Arc::new(ApprovalStore::new(
                 &bus,
                 Arc::clone(&clock),
                 Arc::default(),
@@ -161,11 +161,11 @@ impl Broker {
     ///
     /// # Errors
     /// Returns [`WitnessError`] if the leader cannot be read.
-    pub async fn era(&self) -> Result<Arc<Era>, WitnessError> {
+    pub async fn current_era(&self) -> Result<Arc<StreamEra>, WitnessError> {
         let mut era = self.era.lock().await;
         let connection = self.bus.connection_number();
         let doubt_until = self.witness.doubt_until(self.clock.now()).await?;
-        let stands = |known: &&Arc<Era>| known.connection == connection && known.doubt_until == doubt_until;
+        let stands = |known: &&Arc<StreamEra>| known.connection == connection && known.doubt_until == doubt_until;
 
         if let Some(known) = era.as_ref().filter(stands) {
             return Ok(Arc::clone(known));
@@ -173,9 +173,9 @@ impl Broker {
 
         let info = self.bus.stream_info(DISPATCHES).await?;
         self.cache.clear();
-        self.settled(|settled| *settled = Settled::default());
+        self.with_settled(|settled| *settled = SequenceSet::default());
 
-        let found = Arc::new(Era {
+        let found = Arc::new(StreamEra {
             number: era.as_ref().map_or(0, |known| known.number) + 1,
             connection,
             incarnation: info.incarnation,
@@ -190,7 +190,7 @@ impl Broker {
 
     /// Returns the witness of the ledger.
     #[must_use]
-    pub fn ledger_witness(&self) -> Witness {
+    pub fn ledger_witness(&self) -> StreamWitness {
         self.witness.clone()
     }
 
@@ -211,11 +211,11 @@ impl Broker {
 
     /// Returns the queue policy of `persona`'s sessions.
     #[must_use]
-    pub fn policy(&self, persona: &str) -> Arc<Policy> {
+    pub fn queue_policy(&self, persona: &str) -> Arc<QueuePolicy> {
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = self.personas.of(persona).queue;
+        let settings = self.personas.persona_of(persona).queue;
         let policy = policies.entry(settings).or_insert_with(|| {
-            Arc::new(Policy {
+            Arc::new(QueuePolicy {
                 common: settings.or(self.config.queue),
                 channels: self.config.queue_by_channel.clone(),
                 presets: self.personas.permission_levels.clone(),
@@ -227,23 +227,23 @@ impl Broker {
 
     /// Returns the broker with `agent` for all names, in place of the personas' own agents.
     #[must_use]
-    pub fn answering(mut self, agent: Arc<dyn Agent>) -> Self {
+    pub fn with_agent(mut self, agent: Arc<dyn Agent>) -> Self {
         self.instead = Some(agent);
         self
     }
 
     /// Returns the broker with the persons and accounts of `identities`.
     #[must_use]
-    pub fn knowing(mut self, identities: Identities) -> Self {
+    pub fn with_identities(mut self, identities: Identities) -> Self {
         let config = self.config.approvals.clone();
         let clock = Arc::clone(&self.clock);
-        self.desk = Arc::new(Desk::new(&self.bus, clock, Arc::new(identities), config));
+        self.desk = Arc::new(ApprovalStore::new(&self.bus, clock, Arc::new(identities), config));
         self
     }
 
     /// Returns the store of approvals.
     #[must_use]
-    pub const fn desk(&self) -> &Arc<Desk> {
+    pub const fn desk(&self) -> &Arc<ApprovalStore> {
         &self.desk
     }
 
@@ -251,7 +251,7 @@ impl Broker {
     #[must_use]
     pub fn with_model(mut self, model: SharedModel) -> Self {
         let personas = Arc::new(self.personas.clone());
-        self.llm = Some(Arc::new(Llm::new(model, personas, self.bus.clone(), &self.clock)));
+        self.llm = Some(Arc::new(LlmAgent::new(model, personas, self.bus.clone(), &self.clock)));
         self
     }
 
@@ -259,29 +259,29 @@ impl Broker {
     #[must_use]
     pub fn with_hooks(mut self, rules: HookRules) -> Self {
         let clock = Arc::clone(&self.clock);
-        self.hooks = Arc::new(Hooks::new(rules, self.bus.clone(), clock, &self.instance));
-        let process = Process::new(Arc::new(self.personas.clone()), self.bus.clone());
-        self.process = Arc::new(process.heeding(Arc::clone(&self.hooks)));
+        self.hooks = Arc::new(TurnHooks::new(rules, self.bus.clone(), clock, &self.instance));
+        let process = ProcessAgent::new(Arc::new(self.personas.clone()), self.bus.clone());
+        self.process = Arc::new(process.with_hooks(Arc::clone(&self.hooks)));
         self
     }
 
     /// Returns the hooks within turns.
     #[must_use]
-    pub const fn hooks(&self) -> &Arc<Hooks> {
+    pub const fn hooks(&self) -> &Arc<TurnHooks> {
         &self.hooks
     }
 
     /// Returns the agent of `runner`. If no model is configured, the agent of a persona that asks one is absent.
     #[must_use]
-    pub fn agent(&self, runner: Runner) -> Arc<dyn Agent> {
+    pub fn agent_for(&self, runner: AgentRunner) -> Arc<dyn Agent> {
         if let Some(instead) = &self.instead {
             return Arc::clone(instead);
         }
         match runner {
-            Runner::Echo => Arc::clone(&self.echo),
-            Runner::Nats => Arc::clone(&self.nats),
-            Runner::Process => Arc::clone(&self.process),
-            Runner::Llm => Arc::clone(self.llm.as_ref().unwrap_or(&self.nats)),
+            AgentRunner::Echo => Arc::clone(&self.echo),
+            AgentRunner::Nats => Arc::clone(&self.nats),
+            AgentRunner::Process => Arc::clone(&self.process),
+            AgentRunner::Llm => Arc::clone(self.llm.as_ref().unwrap_or(&self.nats)),
         }
     }
 
@@ -303,13 +303,13 @@ impl Broker {
     }
 
     /// Calls `act` with the sequences of `DISPATCHES` that this broker has consumed, which the sweeper skips.
-    pub fn settled<T>(&self, act: impl FnOnce(&mut Settled) -> T) -> T {
+    pub fn with_settled<T>(&self, act: impl FnOnce(&mut SequenceSet) -> T) -> T {
         act(&mut self.settled.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Notes that a worker runs `session`, until the guard is dropped.
     #[must_use]
-    pub fn enter(self: &Arc<Self>, session: &SessionRef) -> RunningGuard {
+    pub fn enter_session(self: &Arc<Self>, session: &SessionRef) -> RunningGuard {
         *self.lock_running().entry(session.clone()).or_default() += 1;
         RunningGuard {
             broker: Arc::clone(self),
@@ -319,7 +319,7 @@ impl Broker {
 
     /// Returns whether a worker of this broker runs `session`.
     #[must_use]
-    pub fn runs(&self, session: &SessionRef) -> bool {
+    pub fn runs_session(&self, session: &SessionRef) -> bool {
         self.lock_running().contains_key(session)
     }
 
@@ -357,7 +357,7 @@ impl Broker {
     }
 
     /// Notes whether the session of these subject tokens is quarantined (some) or not; returns the note before.
-    pub fn park(&self, key: &str, session: Option<SessionRef>) -> Option<SessionRef> {
+    pub fn set_parked(&self, key: &str, session: Option<SessionRef>) -> Option<SessionRef> {
         let mut all = self.parked.write().unwrap_or_else(PoisonError::into_inner);
         let before = match session {
             Some(session) => all.insert(key.to_owned(), session),
@@ -375,7 +375,7 @@ impl Broker {
 /// Guard that counts a session as run here while it lives.
 #[derive(Debug)]
 pub struct RunningGuard {
-    broker: Arc<Broker>,
+    broker: Arc<BrokerContext>,
     session: SessionRef,
 }
 

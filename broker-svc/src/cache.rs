@@ -10,16 +10,16 @@ use std::sync::{Mutex, PoisonError};
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
-use crate::fold::Fold;
+use crate::fold::SessionState;
 
 /// Maximum memory of the cached folds, bytes (an estimate).
 const MAX_CACHE_BYTES: usize = 64 * 1_024 * 1_024;
 
 /// A session as its last owner on this broker left it.
 #[derive(Debug, Clone, Default)]
-pub struct Remembered {
+pub struct CachedSession {
     /// Fold of the session.
-    pub fold: Fold,
+    pub fold: SessionState,
     /// Turns whose replies are published, but not noted in the ledger yet.
     pub published: Vec<Ulid>,
     /// Number of the era in which its cursor was found to hold; 0 = in none.
@@ -29,14 +29,14 @@ pub struct Remembered {
 #[derive(Debug, Default)]
 struct Inner {
     /// Boxed, because a table has room for more entries than it holds.
-    entries: HashMap<SessionRef, (u64, usize, Box<Remembered>)>,
+    entries: HashMap<SessionRef, (u64, usize, Box<CachedSession>)>,
     by_age: BTreeMap<u64, SessionRef>,
     bytes: usize,
     tick: u64,
 }
 
 impl Inner {
-    fn remove(&mut self, session: &SessionRef) -> Option<Remembered> {
+    fn remove(&mut self, session: &SessionRef) -> Option<CachedSession> {
         let (tick, weight, remembered) = self.entries.remove(session)?;
         self.by_age.remove(&tick);
         self.bytes -= weight;
@@ -63,7 +63,7 @@ impl FoldCache {
 
     /// Takes a session's fold out: while a worker uses it, it is nowhere else.
     #[must_use]
-    pub fn take(&self, session: &SessionRef) -> Option<Remembered> {
+    pub fn take(&self, session: &SessionRef) -> Option<CachedSession> {
         self.lock().remove(session)
     }
 
@@ -73,8 +73,8 @@ impl FoldCache {
     }
 
     /// Stores a session's fold.
-    pub fn put(&self, session: SessionRef, remembered: Remembered) {
-        let weight = remembered.fold.weight();
+    pub fn insert(&self, session: SessionRef, remembered: CachedSession) {
+        let weight = remembered.fold.memory_bytes();
         let mut inner = self.lock();
         drop(inner.remove(&session));
         inner.tick += 1;
@@ -94,7 +94,7 @@ impl FoldCache {
     /// Returns whether the session is known to have consumed everything through `sequence`, and to have no unanswered
     /// intents.
     #[must_use]
-    pub fn covers(&self, session: &SessionRef, sequence: u64) -> bool {
+    pub fn is_settled_through(&self, session: &SessionRef, sequence: u64) -> bool {
         self.lock()
             .entries
             .get(session)
@@ -121,7 +121,7 @@ mod tests {
     fn the_one_unused_longest_goes_first() {
         let cache = FoldCache::new(2);
         for name in ["a", "b", "a", "c"] {
-            cache.put(session(name), Remembered::default());
+            cache.insert(session(name), CachedSession::default());
         }
         assert!(cache.take(&session("b")).is_none());
         assert!(cache.take(&session("a")).is_some() && cache.take(&session("a")).is_none());
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn what_a_cursor_covers_is_known() {
         let cache = FoldCache::new(2);
-        let mut remembered = Remembered::default();
+        let mut remembered = CachedSession::default();
         remembered.fold.cursor.floor = 7;
         remembered.fold.cursor.above = vec![9];
-        cache.put(session("a"), remembered);
+        cache.insert(session("a"), remembered);
 
-        assert!(cache.covers(&session("a"), 7) && !cache.covers(&session("a"), 8));
+        assert!(cache.is_settled_through(&session("a"), 7) && !cache.is_settled_through(&session("a"), 8));
         assert!(
-            !cache.covers(&session("a"), 9),
+            !cache.is_settled_through(&session("a"), 9),
             "it is consumed, and one below it is not"
         );
-        assert!(!cache.covers(&session("b"), 1));
+        assert!(!cache.is_settled_through(&session("b"), 1));
     }
 }

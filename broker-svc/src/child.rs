@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::LazyLock;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use shared::process::Secret;
+use shared::process::SecretValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
@@ -22,7 +22,7 @@ const TETHER: &str = "nexus-tether";
 
 /// Part of the launcher's input that the program gets.
 #[derive(Debug, Clone, Copy)]
-pub enum Handed {
+pub enum InputLimit {
     /// This many bytes, then the end of input.
     Bytes(usize),
     /// All input, without an end of its own.
@@ -31,31 +31,31 @@ pub enum Handed {
 
 /// A program to be started, in a process group of its own and with its three pipes.
 #[derive(Debug)]
-pub struct Tethered {
+pub struct SupervisedCommand {
     /// The command to start.
     pub command: Command,
     /// Whether the input must be held open as long as the program runs; else the caller must close it.
     pub is_held: bool,
 }
 
-impl Tethered {
+impl SupervisedCommand {
     /// Creates a command for `program`, which gets the part `handed` of its input.
     #[must_use]
-    pub fn new(program: &str, handed: Handed) -> Self {
-        let tether = tether().filter(|_| is_there(program));
+    pub fn new(program: &str, handed: InputLimit) -> Self {
+        let tether = find_launcher().filter(|_| is_there(program));
         let is_held = tether.is_some();
         let mut command = match tether {
             Some(tether) => {
                 let mut command = Command::new(tether);
-                for path in walls::hidden() {
+                for path in walls::hidden_paths() {
                     let mut hidden = OsString::from("hide=");
                     hidden.push(path);
                     command.arg(hidden);
                 }
 
                 match handed {
-                    Handed::Bytes(bytes) => command.arg(bytes.to_string()),
-                    Handed::All => command.arg("all"),
+                    InputLimit::Bytes(bytes) => command.arg(bytes.to_string()),
+                    InputLimit::All => command.arg("all"),
                 };
                 command.args(["--", program]);
 
@@ -77,7 +77,7 @@ impl Tethered {
 }
 
 /// Returns the path of the launcher; without it a program outlives a broker that is killed.
-fn tether() -> Option<PathBuf> {
+fn find_launcher() -> Option<PathBuf> {
     static FOUND: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         let program = std::env::current_exe().ok()?;
         let directories = program.ancestors().skip(1).take(2);
@@ -102,14 +102,14 @@ fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return true;
     }
-    let path = Secret::resolve("env:PATH").map(|path| path.reveal().to_owned());
+    let path = SecretValue::resolve("env:PATH").map(|path| path.reveal().to_owned());
     std::env::split_paths(&path.unwrap_or_default()).any(|directory| directory.join(program).is_file())
 }
 
 /// Sets the variables `names` of our environment, as far as they exist, for `command`.
-pub fn keep(command: &mut Command, names: &[&str]) {
+pub fn pass_variables(command: &mut Command, names: &[&str]) {
     for name in names {
-        if let Ok(value) = Secret::resolve(&format!("env:{name}")) {
+        if let Ok(value) = SecretValue::resolve(&format!("env:{name}")) {
             command.env(name, value.reveal());
         }
     }
@@ -117,9 +117,9 @@ pub fn keep(command: &mut Command, names: &[&str]) {
 
 /// A process group that is killed when this is dropped.
 #[derive(Debug)]
-pub struct Group(Option<Pid>);
+pub struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     /// Returns the group that `child` leads; it was started with a process group of its own.
     #[must_use]
     pub fn led_by(child: &Child) -> Self {
@@ -127,7 +127,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.0.take()
             && let Err(error) = kill_process_group(leader, Signal::KILL)
@@ -139,7 +139,7 @@ impl Drop for Group {
 }
 
 /// Reads the first `most` bytes of `output`; the rest is read and discarded, so that its writer is not blocked.
-pub async fn heard(mut output: impl AsyncRead + Unpin, most: u64) -> String {
+pub async fn read_output(mut output: impl AsyncRead + Unpin, most: u64) -> String {
     let mut kept = Vec::new();
     let _ = (&mut output).take(most).read_to_end(&mut kept).await;
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;

@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use shared::bus::dead_letter::Verdict;
-use shared::bus::{ConsumeError, Fetcher, Incoming, claim};
+use shared::bus::dead_letter::MessageVerdict;
+use shared::bus::{ConsumeError, IncomingMessage, MessageFetcher, claim};
 use shared::clock::pause;
 use shared::model::session::SessionRef;
-use shared::wire::session_mark::Claim;
+use shared::wire::session_mark::SessionClaim;
 use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 use crate::config::SERVICE;
 use crate::error::RunSessionError;
-use crate::hold::Hold;
-use crate::quarantine::{self, Trial};
-use crate::slot::Slot;
-use crate::worker::{self, Claimed};
+use crate::hold::ClaimDeadline;
+use crate::quarantine::{self, ClaimVerdict};
+use crate::slot::SessionSlot;
+use crate::worker::{self, ClaimedSession};
 
 /// Interval at which a held claim shows that its holder lives.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Runs claimed sessions until shutdown is requested and the running ones are done or handed back. `tell` is called
 /// with whether claims can be requested.
-pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>)) {
+pub async fn serve(broker: &Arc<BrokerContext>, tell: impl Fn(Result<(), &ConsumeError>)) {
     let mut source = Source::new(Arc::clone(broker));
     let mut workers = JoinSet::new();
 
@@ -56,7 +56,7 @@ pub async fn serve(broker: &Arc<Broker>, tell: impl Fn(Result<(), &ConsumeError>
 
 /// A claim, the earliest instant at which it can have been sent to us, and its slot.
 struct Taken {
-    incoming: Incoming,
+    incoming: IncomingMessage,
     received: Instant,
     slot: OwnedSemaphorePermit,
     /// Places of sessions that have lent their slots.
@@ -65,8 +65,8 @@ struct Taken {
 
 /// Source of claims, which are requested as slots become free.
 struct Source {
-    broker: Arc<Broker>,
-    claims: Fetcher,
+    broker: Arc<BrokerContext>,
+    claims: MessageFetcher,
     slots: Arc<Semaphore>,
     places: Arc<Semaphore>,
     /// Slots reserved for requested claims that have not come yet.
@@ -76,7 +76,7 @@ struct Source {
 }
 
 impl Source {
-    fn new(broker: Arc<Broker>) -> Self {
+    fn new(broker: Arc<BrokerContext>) -> Self {
         Self {
             claims: claim::fetcher(&broker.bus),
             slots: Arc::new(Semaphore::new(broker.config.max_active_turns)),
@@ -102,7 +102,7 @@ impl Source {
 
             let slot = self.kept.as_mut().and_then(|kept| kept.split(1));
             let (Some(incoming), Some(slot)) = (incoming, slot) else {
-                tell(self.ask().await.as_ref().copied());
+                tell(self.request_claims().await.as_ref().copied());
                 continue;
             };
 
@@ -119,12 +119,12 @@ impl Source {
 
             let age_ms = age.as_millis();
             tracing::debug!(age_ms, "claims waited too long; leaving them to the ack timeout");
-            self.claims.forget();
+            self.claims.cancel_request();
         }
     }
 
     /// Waits for a free slot, then requests as many claims as there are free slots.
-    async fn ask(&mut self) -> Result<(), ConsumeError> {
+    async fn request_claims(&mut self) -> Result<(), ConsumeError> {
         self.kept = None;
         let Ok(mut kept) = Arc::clone(&self.slots).acquire_owned().await else {
             return Ok(());
@@ -136,7 +136,7 @@ impl Source {
         }
 
         self.empty_at = self.broker.clock.monotonic();
-        self.claims.ask(kept.num_permits()).await?;
+        self.claims.request_messages(kept.num_permits()).await?;
         self.kept = Some(kept);
 
         Ok(())
@@ -150,7 +150,7 @@ impl Source {
     }
 }
 
-async fn handle(broker: Arc<Broker>, taken: Taken) {
+async fn handle(broker: Arc<BrokerContext>, taken: Taken) {
     let Taken {
         incoming,
         received,
@@ -159,7 +159,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
     } = taken;
 
     broker.note_waiting(incoming.pending);
-    let Some((key, session)) = named(&broker, &incoming).await else {
+    let Some((key, session)) = claimed_session(&broker, &incoming).await else {
         return;
     };
 
@@ -168,26 +168,33 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         return;
     }
 
-    let counted = match quarantine::admit(&broker, &incoming, &key, &session).await {
-        Ok(Trial::Free) => None,
-        Ok(Trial::Counted(revision)) => Some(revision),
-        Ok(Trial::Parked) => return,
+    let counted = match quarantine::admit_claim(&broker, &incoming, &key, &session).await {
+        Ok(ClaimVerdict::Free) => None,
+        Ok(ClaimVerdict::Counted(revision)) => Some(revision),
+        Ok(ClaimVerdict::Parked) => return,
         Err(error) => {
             tracing::warn!(%session, claim = incoming.sequence, %error, "leaving a claim to the ack timeout");
             return;
         }
     };
 
-    let done = Box::pin(work(&broker, &incoming, received, session, Slot::new(slot, places))).await;
+    let done = Box::pin(run_claim(
+        &broker,
+        &incoming,
+        received,
+        session,
+        SessionSlot::new(slot, places),
+    ))
+    .await;
     if done && let Some(revision) = counted {
-        quarantine::acquit(&broker, &key, revision).await;
+        quarantine::acquit_claim(&broker, &key, revision).await;
     }
 }
 
 /// Returns the session that a claim names; a claim that names none, or another than its subject, becomes a dead
 /// letter.
-async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionRef)> {
-    let fault = match incoming.decode::<Claim>() {
+async fn claimed_session(broker: &BrokerContext, incoming: &IncomingMessage) -> Option<(String, SessionRef)> {
+    let fault = match incoming.decode::<SessionClaim>() {
         Ok(claim) if subject::claim(&claim.session) == incoming.subject => {
             let key = incoming
                 .subject
@@ -196,8 +203,8 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
                 .to_owned();
             return Some((key, claim.session));
         }
-        Ok(claim) => Verdict::new("wrong_session", format!("the claim is for {}", claim.session)),
-        Err(error) => Verdict::new(error.reason(), error.to_string()),
+        Ok(claim) => MessageVerdict::new("wrong_session", format!("the claim is for {}", claim.session)),
+        Err(error) => MessageVerdict::new(error.reason(), error.to_string()),
     };
 
     match broker
@@ -216,12 +223,18 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
 }
 
 /// Runs the session of a claim. Returns whether it was run to its release.
-async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef, slot: Slot) -> bool {
+async fn run_claim(
+    broker: &Arc<BrokerContext>,
+    incoming: &IncomingMessage,
+    received: Instant,
+    session: SessionRef,
+    slot: SessionSlot,
+) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
-    let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
-    let running = broker.enter(&session);
+    let hold = Arc::new(ClaimDeadline::new(Arc::clone(&broker.clock), received, ack_wait));
+    let running = broker.enter_session(&session);
 
-    let claimed = Claimed {
+    let claimed = ClaimedSession {
         session,
         sequence: incoming.sequence,
         carrier: incoming.carrier(),
@@ -275,14 +288,18 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
 
 /// Sends signs of life while the claim is held. The future never ends by itself: the worker detects a passed deadline
 /// before its next effect, at a point where it can stop.
-async fn show_life(broker: &Broker, incoming: &Incoming, hold: &Hold) -> std::convert::Infallible {
+async fn show_life(
+    broker: &BrokerContext,
+    incoming: &IncomingMessage,
+    hold: &ClaimDeadline,
+) -> std::convert::Infallible {
     loop {
         pause(PROGRESS_EVERY).await;
         // Without a connection a sign of life would lie in a buffer, and arrive after the deadline.
         if hold.is_live() && broker.bus.is_connected() {
-            let before = hold.before();
-            incoming.progress().await;
-            hold.extend(before);
+            let before = hold.monotonic_now();
+            incoming.send_progress().await;
+            hold.extend_from(before);
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use shared::model::ledger::LedgerEntry;
 
-use crate::fold::{Exchange, Fold, MAX_SENT_HISTORY};
+use crate::fold::{HistoryTurn, MAX_SENT_HISTORY, SessionState};
 use crate::message_text::shortened;
-use crate::personas::Limits;
+use crate::personas::PersonaLimits;
 use crate::personas::{TOKEN_BYTES, tokens_of};
 
 /// Maximum length of a line about one side of a turn, bytes.
@@ -21,8 +21,8 @@ const KEEP_TURNS: usize = 4;
 /// Returns the entry that shortens the history of `fold`, if it is longer than `limits` allow: the older half is
 /// summarized.
 #[must_use]
-pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
-    let size = |exchange: &Exchange| tokens_of(&exchange.user) + tokens_of(&exchange.agent);
+pub fn compaction_entry(fold: &SessionState, limits: &PersonaLimits) -> Option<LedgerEntry> {
+    let size = |exchange: &HistoryTurn| tokens_of(&exchange.user) + tokens_of(&exchange.agent);
     let total: usize = fold.history.iter().map(size).sum();
     if total <= limits.history_tokens && fold.history.len() < limits.history_turns {
         return None;
@@ -47,7 +47,7 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
 
     let last = fold.history.get(going.checked_sub(1)?)?;
     let mut lines: Vec<String> = fold.summary.iter().flat_map(|s| s.lines().map(str::to_owned)).collect();
-    lines.extend(fold.history.iter().take(going).map(line));
+    lines.extend(fold.history.iter().take(going).map(exchange_line));
     let mut bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
 
     let mut from = 0;
@@ -62,7 +62,7 @@ pub fn compaction(fold: &Fold, limits: &Limits) -> Option<LedgerEntry> {
     })
 }
 
-fn line(exchange: &Exchange) -> String {
+fn exchange_line(exchange: &HistoryTurn) -> String {
     let side = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
         let whole = words.join(" ");
@@ -80,7 +80,7 @@ fn line(exchange: &Exchange) -> String {
 #[cfg(test)]
 mod tests {
     use shared::model::identity::PermissionPresets;
-    use shared::model::ledger::Cursor;
+    use shared::model::ledger::LedgerCursor;
     use ulid::Ulid;
 
     use super::*;
@@ -89,9 +89,9 @@ mod tests {
     use crate::sample::{pending, session};
     use crate::turn::Turn;
 
-    fn told(turns: u128, text: &str) -> Fold {
-        let mut fold = Fold::default();
-        fold.history.extend((1..=turns).map(|n| Exchange {
+    fn told(turns: u128, text: &str) -> SessionState {
+        let mut fold = SessionState::default();
+        fold.history.extend((1..=turns).map(|n| HistoryTurn {
             turn: Ulid::from(n),
             user: format!("question {n} {text}"),
             agent: format!("answer {n}"),
@@ -101,13 +101,13 @@ mod tests {
 
     #[test]
     fn a_short_history_stays() {
-        assert_eq!(compaction(&told(31, ""), &Limits::default()), None);
+        assert_eq!(compaction_entry(&told(31, ""), &PersonaLimits::default()), None);
     }
 
     #[test]
     fn a_long_one_loses_its_older_half_to_a_summary_that_tells_of_it() {
         let mut fold = told(32, "");
-        let entry = compaction(&fold, &Limits::default()).expect("it is too long");
+        let entry = compaction_entry(&fold, &PersonaLimits::default()).expect("it is too long");
         fold.apply_entry(&entry);
 
         assert_eq!(fold.history.len(), 16);
@@ -118,35 +118,38 @@ mod tests {
             "{summary}"
         );
         assert_eq!(
-            (summary.lines().count(), compaction(&fold, &Limits::default())),
+            (
+                summary.lines().count(),
+                compaction_entry(&fold, &PersonaLimits::default())
+            ),
             (16, None)
         );
     }
 
     #[test]
     fn with_the_longest_history_that_may_go_along_nothing_is_forgotten_without_a_summary() {
-        let limits = Limits {
+        let limits = PersonaLimits {
             history_tokens: MAX_SENT_HISTORY / TOKEN_BYTES,
             history_turns: HISTORY_TURNS,
-            ..Limits::default()
+            ..PersonaLimits::default()
         };
 
         for (words, turns) in [(2_000, 40), (1, 200)] {
-            let mut fold = Fold::default();
+            let mut fold = SessionState::default();
             for number in 1..=turns {
-                if let Some(entry) = compaction(&fold, &limits) {
+                if let Some(entry) = compaction_entry(&fold, &limits) {
                     fold.apply_entry(&entry);
                 }
 
                 let one = pending(number, number, "a", 50);
-                let turn = Turn::of(&session(), &fold, &[one], &limits, &PermissionPresets::default());
-                fold.apply_entry(&turn.started());
+                let turn = Turn::for_pendings(&session(), &fold, &[one], &limits, &PermissionPresets::default());
+                fold.apply_entry(&turn.started_entry());
                 let answer = Answer {
                     content: format!("answer {number} {}", "word ".repeat(words)),
                     ..Answer::default()
                 };
 
-                let ended = turn.completed(answer, Cursor::default());
+                let ended = turn.completed_entries(answer, LedgerCursor::default());
                 ended.iter().for_each(|entry| fold.apply_entry(entry));
                 let summary = fold.summary.as_deref().unwrap_or_default();
                 let known = |number: u64| {
@@ -167,7 +170,7 @@ mod tests {
     fn whatever_happens_the_summary_is_bounded_and_the_last_words_stay() {
         let mut fold = told(40, &"word ".repeat(2_000));
         for _ in 0..20 {
-            if let Some(entry) = compaction(&fold, &Limits::default()) {
+            if let Some(entry) = compaction_entry(&fold, &PersonaLimits::default()) {
                 fold.apply_entry(&entry);
             }
             let more = told(10, &"word ".repeat(2_000)).history;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::session::QueueSettings;
-use shared::process::{Secret, key};
-use shared::retry::Schedule;
+use shared::process::{SecretValue, key};
+use shared::retry::RetrySchedule;
 use shared::wire::topology::CLAIM_ACK_WAIT;
 
 /// Name of this service in dead letters.
@@ -33,7 +33,7 @@ pub struct BrokerConfig {
     pub sweep_age_ms: u64,
     /// Waits between two questions to a remote agent that did not answer. The number of attempts has no effect: the
     /// persona's limits end the turn.
-    pub agent_retry: Schedule,
+    pub agent_retry: RetrySchedule,
     /// Queue settings of sessions for which neither the hook, the session, the channel nor the persona has any.
     pub queue: QueueSettings,
     /// Queue settings by channel.
@@ -64,7 +64,7 @@ pub struct LinkConfig {
     /// Address of adapter-svc for people: `https://nexus.example`.
     pub base: String,
     /// Secret that signs the links; `adapter.approvals.link_secret` is the same.
-    pub secret: Secret,
+    pub secret: SecretValue,
 }
 
 impl Default for BrokerConfig {
@@ -77,10 +77,10 @@ impl Default for BrokerConfig {
             fold_cache: 10_000,
             sweep_interval_ms: 1_000,
             sweep_age_ms: 5_000,
-            agent_retry: Schedule {
+            agent_retry: RetrySchedule {
                 initial_ms: 200,
                 max_ms: 5_000,
-                ..Schedule::default()
+                ..RetrySchedule::default()
             }
             .unbounded(),
             queue: QueueSettings::default(),
@@ -94,7 +94,7 @@ impl Default for BrokerConfig {
 impl BrokerConfig {
     /// Returns the semantic faults, each `key: expectation`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let at_least_one = [
             ("max_active_turns", self.max_active_turns),
@@ -134,7 +134,7 @@ impl BrokerConfig {
 
     /// Returns valid settings that are weaker than they should be, each as `key: why`.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn find_warnings(&self) -> Vec<String> {
         let link = self.approvals.link.as_ref();
         let is_short = link.is_some_and(|link| key::is_short(link.secret.reveal()));
         let least = key::SOUND_TEXT_BYTES;
@@ -149,13 +149,13 @@ mod tests {
 
     #[test]
     fn the_defaults_are_without_fault_and_every_fault_is_told() {
-        assert_eq!(BrokerConfig::default().faults(), Vec::<String>::new());
+        assert_eq!(BrokerConfig::default().find_faults(), Vec::<String>::new());
         let wrong = BrokerConfig {
             fold_cache: 0,
             ack_wait_ms: 5_000,
             sweep_age_ms: 1,
             ..BrokerConfig::default()
         };
-        assert_eq!(wrong.faults().len(), 3, "{:?}", wrong.faults());
+        assert_eq!(wrong.find_faults().len(), 3, "{:?}", wrong.find_faults());
     }
 }

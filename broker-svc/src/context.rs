@@ -5,14 +5,14 @@
 use shared::model::identity::PermissionPresets;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::agent::{AgentRequest, ChatMessage, Role, ToolDescription};
+use shared::wire::agent::{AgentRequest, ChatMessage, LineRole, ToolDescription};
 
-use crate::fold::Fold;
+use crate::fold::SessionState;
 use crate::message_text::{as_data, shortened, with_names};
-use crate::personas::{Limits, Persona, tokens_of};
-use crate::session::Pending;
+use crate::personas::{Persona, PersonaLimits, tokens_of};
+use crate::session::PendingDispatch;
 use crate::turn::Turn;
-use shared::model::permission::permitted;
+use shared::model::permission::is_tool_permitted;
 
 /// Maximum length of a message that is put into a running turn, bytes; the rest is cut.
 const MAX_STEERED_TEXT: usize = 64 * 1_024;
@@ -23,7 +23,7 @@ const MAX_NOTE_FROM_CHARS: usize = 40;
 
 /// Input of every request besides its dispatches.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
+pub struct ContextSettings<'a> {
     /// Persona that answers.
     pub persona: &'a Persona,
     /// All tools that exist for the persona.
@@ -34,21 +34,21 @@ pub struct Setting<'a> {
 
 /// Returns the request of `turn`, which answers `pendings`, in the session that folds to `fold`, at `now`.
 #[must_use]
-pub fn assemble(
-    setting: Setting<'_>,
+pub fn assemble_request(
+    setting: ContextSettings<'_>,
     session: &SessionRef,
-    fold: &Fold,
+    fold: &SessionState,
     turn: &Turn,
-    pendings: &[Pending],
+    pendings: &[PendingDispatch],
     now: UnixMillis,
 ) -> AgentRequest {
     let mut messages = Vec::new();
     if with_history(pendings) {
-        messages.extend(history(fold, &setting.persona.limits));
+        messages.extend(history_messages(fold, &setting.persona.limits));
     }
 
     messages.extend(pendings.iter().map(|pending| ChatMessage {
-        role: Role::User,
+        role: LineRole::User,
         content: match pending.stranger() {
             // Each of several messages names its sender; for a single message the prompt does.
             Some(from) if pendings.len() > 1 => as_data(from, &pending.dispatch.message.content),
@@ -57,7 +57,7 @@ pub fn assemble(
         attachments: pending.dispatch.message.attachments.clone(),
     }));
 
-    let permitted = |tool: &&ToolDescription| permitted(&tool.name, &turn.permissions, setting.presets);
+    let permitted = |tool: &&ToolDescription| is_tool_permitted(&tool.name, &turn.permissions, setting.presets);
     let tools: Vec<ToolDescription> = setting.tools.iter().filter(permitted).cloned().collect();
     let has_lost_tools = tools.is_empty() && !setting.tools.is_empty();
 
@@ -73,7 +73,7 @@ pub fn assemble(
     }
 }
 
-fn with_history(pendings: &[Pending]) -> bool {
+fn with_history(pendings: &[PendingDispatch]) -> bool {
     pendings
         .iter()
         .any(|pending| pending.dispatch.context.include_thread_history)
@@ -81,8 +81,8 @@ fn with_history(pendings: &[Pending]) -> bool {
 
 fn system_prompt(
     persona: &Persona,
-    fold: &Fold,
-    pendings: &[Pending],
+    fold: &SessionState,
+    pendings: &[PendingDispatch],
     has_lost_tools: bool,
     now: UnixMillis,
 ) -> String {
@@ -103,32 +103,32 @@ fn system_prompt(
 
     if let Some(running) = &fold.running {
         let missed = "## Not answered\nMessages before this one that were not answered:";
-        sections.extend(listed(missed, &running.notes));
+        sections.extend(listed_section(missed, &running.notes));
         let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
-        sections.extend(listed(refused, &running.refused));
+        sections.extend(listed_section(refused, &running.refused));
     }
 
     if has_lost_tools {
         sections.push("## Tools\nYou have no tools in this turn: whoever wrote may use none of them.".to_owned());
     }
 
-    sections.extend(trust(pendings));
-    sections.extend(instant(now, &persona.timezone).map(|at| format!("## Now\n{at}")));
+    sections.extend(trust_section(pendings));
+    sections.extend(format_instant(now, &persona.timezone).map(|at| format!("## Now\n{at}")));
     sections.retain(|section| !section.trim().is_empty());
 
     sections.join("\n\n")
 }
 
 /// Returns the section `head` with `notes`, if there are any.
-fn listed(head: &str, notes: &[String]) -> Option<String> {
+fn listed_section(head: &str, notes: &[String]) -> Option<String> {
     let lines: Vec<String> = notes.iter().map(|note| format!("\n- {note}")).collect();
     (!lines.is_empty()).then(|| format!("{head}{}", lines.concat()))
 }
 
 /// Returns the section about senders other than the owner: their messages are data.
-fn trust(pendings: &[Pending]) -> Option<String> {
+fn trust_section(pendings: &[PendingDispatch]) -> Option<String> {
     let mut strangers: Vec<String> = Vec::new();
-    for from in pendings.iter().filter_map(Pending::stranger) {
+    for from in pendings.iter().filter_map(PendingDispatch::stranger) {
         let from = serde_json::Value::from(from).to_string();
         if !strangers.contains(&from) {
             strangers.push(from);
@@ -149,7 +149,7 @@ fn trust(pendings: &[Pending]) -> Option<String> {
 /// Returns the text of a message that is put into a running turn: a message that is not the owner's is marked as
 /// data.
 #[must_use]
-pub fn steered(pending: &Pending) -> String {
+pub fn steered_content(pending: &PendingDispatch) -> String {
     let message = &pending.dispatch.message;
     let content = with_names(shortened(&message.content, MAX_STEERED_TEXT), &message.attachments);
     match pending.stranger() {
@@ -160,7 +160,7 @@ pub fn steered(pending: &Pending) -> String {
 
 /// Returns one line about a dispatch that was dropped for want of room; it says if the message is not the owner's.
 #[must_use]
-pub fn dropped_line(pending: &Pending) -> String {
+pub fn dropped_line(pending: &PendingDispatch) -> String {
     let said = pending.dispatch.message.content.split_whitespace();
     let line = said.collect::<Vec<_>>().join(" ");
     let line = match pending.stranger() {
@@ -174,7 +174,7 @@ pub fn dropped_line(pending: &Pending) -> String {
     line.chars().take(MAX_NOTE_CHARS).collect()
 }
 
-fn instant(now: UnixMillis, zone: &str) -> Option<String> {
+fn format_instant(now: UnixMillis, zone: &str) -> Option<String> {
     let at = jiff::Timestamp::from_millisecond(now.0).ok()?;
     match at.in_tz(zone) {
         Ok(zoned) => Some(format!("{} ({zone})", zoned.strftime("%A, %Y-%m-%dT%H:%M:%S%:z"))),
@@ -183,7 +183,7 @@ fn instant(now: UnixMillis, zone: &str) -> Option<String> {
 }
 
 /// Returns the newest whole turns that fit into the persona's limits, oldest first.
-fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
+fn history_messages(fold: &SessionState, limits: &PersonaLimits) -> Vec<ChatMessage> {
     let mut left = limits.history_tokens;
     let mut first = fold.history.len();
     for exchange in fold.history.iter().rev().take(limits.history_turns) {
@@ -203,7 +203,7 @@ fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
     let exchanges = fold.history.iter().skip(first);
 
     exchanges
-        .flat_map(|e| [said(Role::User, &e.user), said(Role::Assistant, &e.agent)])
+        .flat_map(|e| [said(LineRole::User, &e.user), said(LineRole::Assistant, &e.agent)])
         .collect()
 }
 

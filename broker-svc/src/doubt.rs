@@ -12,23 +12,23 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use shared::bus::{ReadStreamError, Stored};
-use shared::model::ledger::Cursor;
-use shared::model::position::{Found, Standing, judge};
+use shared::bus::{ReadStreamError, StoredMessage};
+use shared::model::ledger::LedgerCursor;
+use shared::model::position::{FoundPosition, PositionStanding, judge_position};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::MSG_ID;
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::broker::{Broker, Era};
-use crate::cache::Remembered;
+use crate::broker::{BrokerContext, StreamEra};
+use crate::cache::CachedSession;
 use crate::error::RunSessionError;
-use crate::inbox::Bad;
-use crate::owner::stretch;
-use crate::session::{Arrival, Pending, Placed};
+use crate::inbox::InvalidDispatch;
+use crate::owner::read_stretch;
+use crate::session::{InboxItem, PendingDispatch, PlacedOrder};
 
 /// Age below which a repeated message id was refused by the server's duplicate window (120 s), milliseconds; clocks
 /// of sources may be ahead by the rest.
@@ -40,7 +40,7 @@ const PAGE: usize = 256;
 
 /// Result for a dispatch in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
+pub enum DoubtResolution {
     /// The ledger has consumed it.
     Consumed,
     /// An earlier message has its id.
@@ -51,7 +51,7 @@ pub enum Doubt {
 
 /// Results about a session while its owner holds it.
 #[derive(Debug, Default)]
-pub struct Doubts {
+pub struct SessionDoubts {
     /// Whether the cursor is void, because it counts a stream that is gone.
     pub is_void: bool,
     /// Ids that the ledger has consumed since a time.
@@ -73,10 +73,10 @@ struct Copies {
 /// # Errors
 /// Returns [`ReadStreamError`] if the leader cannot be read.
 pub async fn is_sound(
-    broker: &Broker,
-    era: &Era,
+    broker: &BrokerContext,
+    era: &StreamEra,
     session: &SessionRef,
-    remembered: &mut Remembered,
+    remembered: &mut CachedSession,
 ) -> Result<bool, ReadStreamError> {
     if remembered.era == era.number {
         return Ok(true);
@@ -92,19 +92,19 @@ pub async fn is_sound(
         true => None,
         false => broker.bus.at_sequence(DISPATCHES, newest.sequence).await?,
     };
-    let found = Found {
+    let found = FoundPosition {
         incarnation: &era.incarnation,
         lineage: &era.lineage,
         first: era.first,
         stored_at_ns: found.map(|found| found.stored_at_ns),
     };
 
-    match judge(newest, &found) {
-        Standing::Holds => {
+    match judge_position(newest, &found) {
+        PositionStanding::Holds => {
             broker.note_cursor(session, None);
             Ok(true)
         }
-        Standing::Void(why) => {
+        PositionStanding::Void(why) => {
             broker.note_cursor(session, Some(why));
             tracing::error!(
                 %session, sequence = newest.sequence, why,
@@ -117,39 +117,39 @@ pub async fn is_sound(
     }
 }
 
-impl Doubts {
+impl SessionDoubts {
     /// Returns the state of `arrival` if it is in doubt; `None` if it is new.
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the record cannot be read.
-    pub async fn of(
+    pub async fn judge_arrival(
         &mut self,
-        broker: &Broker,
-        era: &Era,
+        broker: &BrokerContext,
+        era: &StreamEra,
         session: &SessionRef,
-        cursor: &Cursor,
-        arrival: &Arrival,
-    ) -> Result<Option<Doubt>, RunSessionError> {
+        cursor: &LedgerCursor,
+        arrival: &InboxItem,
+    ) -> Result<Option<DoubtResolution>, RunSessionError> {
         let (id, arrived) = match arrival {
-            Arrival::Dispatch(pending) => (pending.dispatch.id, pending.arrived),
-            Arrival::Order(placed) => (placed.order.id, placed.arrived),
+            InboxItem::Dispatch(pending) => (pending.dispatch.id, pending.arrived),
+            InboxItem::Order(placed) => (placed.order.id, placed.arrived),
             // The approval itself tells the decision.
-            Arrival::Decision(_) => return Ok(None),
+            InboxItem::Decision(_) => return Ok(None),
         };
 
         let is_older = era.doubt_until.is_some_and(|until| arrived <= until);
         let made = made_at(id).min(arrived);
         if (self.is_void || is_older) && self.is_consumed(broker, session, id, made).await? {
-            return Ok(Some(Doubt::Consumed));
+            return Ok(Some(DoubtResolution::Consumed));
         }
 
-        let Arrival::Dispatch(pending) = arrival else {
-            let is_for_now = matches!(arrival, Arrival::Order(placed) if placed.order.wanted.is_for_now());
-            return Ok((is_older && is_for_now).then_some(Doubt::Unknown));
+        let InboxItem::Dispatch(pending) = arrival else {
+            let is_for_now = matches!(arrival, InboxItem::Order(placed) if placed.order.wanted.is_for_now());
+            return Ok((is_older && is_for_now).then_some(DoubtResolution::Unknown));
         };
 
         if is_older {
-            return Ok(Some(Doubt::Unknown));
+            return Ok(Some(DoubtResolution::Unknown));
         }
 
         if !self.may_be_copy(pending, cursor) {
@@ -157,20 +157,20 @@ impl Doubts {
         }
 
         if self.is_copy(broker, session, pending).await? {
-            return Ok(Some(Doubt::Repeated));
+            return Ok(Some(DoubtResolution::Repeated));
         }
 
         // The first message may be gone by age; the ledger keeps the ids that it has consumed.
         let is_known = self.is_void || is_older;
         if !is_known && self.is_consumed(broker, session, id, made).await? {
-            return Ok(Some(Doubt::Consumed));
+            return Ok(Some(DoubtResolution::Consumed));
         }
 
         Ok(None)
     }
 
     /// Returns whether an earlier message may have `pending`'s id.
-    fn may_be_copy(&self, pending: &Pending, cursor: &Cursor) -> bool {
+    fn may_be_copy(&self, pending: &PendingDispatch, cursor: &LedgerCursor) -> bool {
         // The age counts from the event, which the dispatch shares with a repetition that is evaluated much later.
         let age = pending.arrived.since(first_made(pending));
         let is_young = (0..YOUNG_MS).contains(&age);
@@ -180,7 +180,7 @@ impl Doubts {
 
     async fn is_consumed(
         &mut self,
-        broker: &Broker,
+        broker: &BrokerContext,
         session: &SessionRef,
         id: Ulid,
         made: UnixMillis,
@@ -195,9 +195,9 @@ impl Doubts {
 
     async fn is_copy(
         &mut self,
-        broker: &Broker,
+        broker: &BrokerContext,
         session: &SessionRef,
-        pending: &Pending,
+        pending: &PendingDispatch,
     ) -> Result<bool, ReadStreamError> {
         let since = first_made(pending).min(pending.arrived).plus(-SKEW_MS);
         if self.copies.as_ref().is_none_or(|copies| since < copies.since) {
@@ -220,12 +220,17 @@ impl Doubts {
 
 impl Copies {
     /// Reads on up to the message before `sequence`.
-    async fn read_to(&mut self, broker: &Broker, session: &SessionRef, sequence: u64) -> Result<(), ReadStreamError> {
+    async fn read_to(
+        &mut self,
+        broker: &BrokerContext,
+        session: &SessionRef,
+        sequence: u64,
+    ) -> Result<(), ReadStreamError> {
         let subject = subject::dispatch(session);
         while self.through + 1 < sequence {
             let page = match self.through {
                 0 => broker.bus.history_since(DISPATCHES, &subject, self.since, PAGE).await?,
-                through => broker.bus.history(DISPATCHES, &subject, through + 1, PAGE).await?,
+                through => broker.bus.read_history(DISPATCHES, &subject, through + 1, PAGE).await?,
             };
             for stored in &page {
                 // A dispatch that was lost and published again has a message id that ends with its own id.
@@ -251,22 +256,22 @@ fn made_at(id: Ulid) -> UnixMillis {
 }
 
 /// Returns the earliest time at which `pending` may have been made for the first time.
-fn first_made(pending: &Pending) -> UnixMillis {
+fn first_made(pending: &PendingDispatch) -> UnixMillis {
     made_at(pending.dispatch.id).min(pending.dispatch.timestamp)
 }
 
 /// Returns the ids of all dispatches that `session`'s ledger has consumed since `since`, and perhaps of older ones.
 async fn consumed_since(
-    broker: &Broker,
+    broker: &BrokerContext,
     session: &SessionRef,
     since: UnixMillis,
 ) -> Result<HashSet<Ulid>, RunSessionError> {
     let mut ids = HashSet::new();
     let mut through = None;
     loop {
-        let stretch = stretch(broker, session, through).await?;
+        let stretch = read_stretch(broker, session, through).await?;
         for (_, record) in &stretch.records {
-            ids.extend(record.consumed());
+            ids.extend(record.consumed_ids());
         }
 
         let oldest = stretch.records.first().map(|(_, record)| record.at);
@@ -281,14 +286,18 @@ async fn consumed_since(
 ///
 /// # Errors
 /// Returns [`RunSessionError`] if it cannot be stored.
-pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending) -> Result<HeldUntil, RunSessionError> {
-    let stored: Option<Stored> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
+pub async fn hold_dispatch(
+    broker: &Arc<BrokerContext>,
+    session: &SessionRef,
+    pending: &PendingDispatch,
+) -> Result<HeldUntil, RunSessionError> {
+    let stored: Option<StoredMessage> = broker.bus.at_sequence(DISPATCHES, pending.sequence).await?;
     let Some(stored) = stored else {
         // The message was removed by age meanwhile.
         return Ok(HeldUntil::Skip);
     };
 
-    let held = Held {
+    let held = HeldMessage {
         kind: HeldKind::Dispatch,
         id: pending.dispatch.id,
         stream: DISPATCHES.to_owned(),
@@ -299,20 +308,24 @@ pub async fn hold(broker: &Arc<Broker>, session: &SessionRef, pending: &Pending)
             .iter()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
-        payload: Held::encode_payload(&stored.payload),
+        payload: HeldMessage::encode_payload(&stored.payload),
         why: format!("the ledger of {session} is older than the dispatch, which may have run"),
         at: broker.clock.now(),
         wanted: HeldUntil::Decided,
     };
 
-    Ok(broker.bus.hold(&held).await?)
+    Ok(broker.bus.hold_message(&held).await?)
 }
 
 /// Stores the order `placed` as a dead letter, because the ledger cannot tell whether it was carried out.
 ///
 /// # Errors
 /// Returns [`RunSessionError`] if the dead letter cannot be stored.
-pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &Placed) -> Result<(), RunSessionError> {
+pub async fn give_up_order(
+    broker: &Arc<BrokerContext>,
+    session: &SessionRef,
+    placed: &PlacedOrder,
+) -> Result<(), RunSessionError> {
     let Some(stored) = broker.bus.at_sequence(DISPATCHES, placed.sequence).await? else {
         // The message was removed by age meanwhile.
         return Ok(());
@@ -321,14 +334,14 @@ pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &
     let wanted = placed.order.wanted.name();
     tracing::warn!(%session, wanted, "order not applied: the ledger is older than the order, which may have been applied before; dead-lettered");
 
-    let in_doubt = Bad {
+    let in_doubt = InvalidDispatch {
         stored,
         reason: "order_in_doubt",
         detail: format!("the ledger of {session} is older than the order to {wanted}, which may have been carried out"),
     };
     broker
         .bus
-        .dead_letter_record(in_doubt.letter(broker.clock.now()))
+        .dead_letter_record(in_doubt.to_dead_letter(broker.clock.now()))
         .await?;
 
     Ok(())
@@ -338,7 +351,7 @@ pub async fn give_up_order(broker: &Arc<Broker>, session: &SessionRef, placed: &
 mod tests {
     use shared::model::event::EventId;
     use shared::testing::sample;
-    use shared::wire::headers::Carrier;
+    use shared::wire::headers::TraceCarrier;
 
     use super::*;
 
@@ -360,21 +373,21 @@ mod tests {
         let mut dispatch = sample::dispatch(event, 7, "hook", session, made);
         dispatch.id = Ulid::from_parts(u64::try_from(made.0).expect("after 1970"), dispatch.id.random());
 
-        let pending = Pending {
+        let pending = PendingDispatch {
             sequence: 1,
             arrived: made.plus(age_ms),
             dispatch: Arc::new(dispatch),
-            carrier: Carrier::default(),
+            carrier: TraceCarrier::default(),
             is_repeated,
         };
 
-        let doubts = Doubts {
+        let doubts = SessionDoubts {
             is_void,
-            ..Doubts::default()
+            ..SessionDoubts::default()
         };
-        let cursor = Cursor {
+        let cursor = LedgerCursor {
             event_seq: handled,
-            ..Cursor::default()
+            ..LedgerCursor::default()
         };
 
         doubts.may_be_copy(&pending, &cursor)

@@ -3,25 +3,25 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shared::bus::{Bus, Ordered, Stored};
+use shared::bus::{Bus, OrderedReader, StoredMessage};
 use shared::clock::pause;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::topology::streams::DISPATCHES;
 use tokio::sync::watch;
 
-use crate::window::Window;
+use crate::window::DispatchWindow;
 
 /// Wait before reading is started again after it could not start.
 const BEGIN_AGAIN: Duration = Duration::from_millis(200);
 
 /// The window, and a signal for tasks that wait for it.
 #[derive(Debug)]
-pub struct Feed {
-    window: Mutex<Window>,
+pub struct DispatchFeed {
+    window: Mutex<DispatchWindow>,
     through: watch::Sender<u64>,
 }
 
-impl Default for Feed {
+impl Default for DispatchFeed {
     fn default() -> Self {
         Self {
             window: Mutex::default(),
@@ -30,14 +30,14 @@ impl Default for Feed {
     }
 }
 
-impl Feed {
+impl DispatchFeed {
     /// Calls `ask` with the window.
-    pub fn window<T>(&self, ask: impl FnOnce(&mut Window) -> T) -> T {
+    pub fn with_window<T>(&self, ask: impl FnOnce(&mut DispatchWindow) -> T) -> T {
         ask(&mut self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits at most `patience` until the window has reached `sequence`. Returns whether it has.
-    pub async fn reached(&self, sequence: u64, patience: Duration) -> bool {
+    pub async fn wait_reached(&self, sequence: u64, patience: Duration) -> bool {
         let mut through = self.through.subscribe();
         tokio::select! {
             reached = through.wait_for(|through| *through >= sequence) => reached.is_ok(),
@@ -45,37 +45,37 @@ impl Feed {
         }
     }
 
-    fn take(&self, stored: Stored) {
+    fn take(&self, stored: StoredMessage) {
         let sequence = stored.sequence;
-        self.window(|window| window.feed(stored));
+        self.with_window(|window| window.feed_message(stored));
         self.through.send_replace(sequence);
     }
 }
 
 /// Feeds the window of `feed` from `bus` until `stop` is requested.
-pub async fn serve(feed: Arc<Feed>, bus: Bus, stop: Shutdown) {
+pub async fn serve(feed: Arc<DispatchFeed>, bus: Bus, stop: ShutdownSignal) {
     let mut connections = bus.connections();
 
     let mut messages = tokio::select! {
         () = stop.requested() => return,
-        messages = begin(&feed, &bus) => messages,
+        messages = open_feed(&feed, &bus) => messages,
     };
     loop {
         let message = tokio::select! {
             () = stop.requested() => return,
             // The stream may be another one now: the window's messages belong to the former one.
             () = connections.stands_anew() => {
-                connections.begin();
+                connections.count_from_now();
                 messages = tokio::select! {
                     () = stop.requested() => return,
-                    messages = begin(&feed, &bus) => messages,
+                    messages = open_feed(&feed, &bus) => messages,
                 };
                 continue;
             }
             message = messages.next() => message,
         };
 
-        feed.take(Stored {
+        feed.take(StoredMessage {
             subject: message.subject,
             headers: message.headers,
             payload: message.payload,
@@ -86,12 +86,12 @@ pub async fn serve(feed: Arc<Feed>, bus: Bus, stop: Shutdown) {
     }
 }
 
-async fn begin(feed: &Feed, bus: &Bus) -> Ordered {
+async fn open_feed(feed: &DispatchFeed, bus: &Bus) -> OrderedReader {
     loop {
         match bus.stream_state(DISPATCHES).await {
-            Ok(state) => match bus.ordered(DISPATCHES, &[], state.last + 1).await {
+            Ok(state) => match bus.read_ordered(DISPATCHES, &[], state.last + 1).await {
                 Ok(messages) => {
-                    feed.window(|window| window.begin(state.last + 1));
+                    feed.with_window(|window| window.begin_from(state.last + 1));
                     return messages;
                 }
                 Err(error) => tracing::debug!(%error, "failed to read dispatches; retrying"),

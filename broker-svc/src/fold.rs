@@ -13,21 +13,23 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::ledger::{AppendId, Cursor, DispatchRef, DropReason, LedgerEntry, LedgerRecord, TurnLimits, Usage};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::ledger::{
+    AppendId, DispatchRef, DropReason, LedgerCursor, LedgerEntry, LedgerRecord, TurnLimits, TurnUsage,
+};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-pub use self::history::{Exchange, HISTORY_BYTES, HISTORY_TURNS, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
+pub use self::history::{HISTORY_BYTES, HISTORY_TURNS, HistoryTurn, MAX_HISTORY_TEXT, MAX_SENT_HISTORY};
 pub use self::intents::{MAX_OWED_INTENTS, OwedIntent, SessionIntents};
 pub use self::notes::{DroppedNotes, MAX_NOTES};
 pub use self::post_hooks::{MAX_PENDING_POST_HOOKS, PendingPostHooks, PostHookQueue};
 pub use self::replies::ReplyOutbox;
-use crate::turn::journal::{Awaited, Running, sum};
-use crate::turn::used::{Stamp, UsedTime};
+use crate::turn::journal::{AwaitedApproval, RunningTurn, sum_usage};
+use crate::turn::used::{RecordTime, UsedTime};
 
 /// Number of entries between two checkpoints.
 pub const CHECKPOINT_EVERY: u32 = 256;
@@ -40,11 +42,11 @@ pub const RECENT_DISPATCHES: usize = 1_024;
 /// Maximum number of reminders remembered as given.
 pub const MAX_REMINDED: usize = 256;
 /// Memory that a turn of the history takes besides its texts, bytes: the entry, and two allocations.
-const EXCHANGE_OVERHEAD: usize = size_of::<Exchange>() + 32;
+const EXCHANGE_OVERHEAD: usize = size_of::<HistoryTurn>() + 32;
 
 /// State that a session's ledger adds up to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Fold {
+pub struct SessionState {
     /// The session's persona and name; none before the first entry.
     pub session: Option<SessionRef>,
     /// Ledger sequence of the last record, which the next append expects; 0 before the first.
@@ -56,19 +58,19 @@ pub struct Fold {
     /// Id of the session's newest completed turn.
     pub head: Option<Ulid>,
     /// Position of the session in `DISPATCHES`.
-    pub cursor: Cursor,
+    pub cursor: LedgerCursor,
     /// The turn that was begun and is not over.
-    pub running: Option<Running>,
+    pub running: Option<RunningTurn>,
     /// Replies that are committed and not noted as published.
     pub replies: ReplyOutbox,
     /// Ids of the newest dispatches consumed, oldest first, at most [`RECENT_DISPATCHES`].
     pub recent: VecDeque<Ulid>,
     /// The newest turns, oldest first, bounded by [`HISTORY_TURNS`] and [`HISTORY_BYTES`].
-    pub history: VecDeque<Exchange>,
+    pub history: VecDeque<HistoryTurn>,
     /// Summary that replaces the turns before the history.
     pub summary: Option<String>,
     /// Tokens and cost over the whole life of the session.
-    pub usage: Usage,
+    pub usage: TurnUsage,
     /// Name of the model that answered last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -95,10 +97,10 @@ pub struct Fold {
     pub post_hooks: PostHookQueue,
 }
 
-impl Fold {
+impl SessionState {
     /// Returns the approval that the running turn waits for, if it waits.
     #[must_use]
-    pub fn awaited(&self) -> Option<&Awaited> {
+    pub fn awaited_approval(&self) -> Option<&AwaitedApproval> {
         self.running.as_ref().and_then(|turn| turn.awaits.as_ref())
     }
 
@@ -109,11 +111,11 @@ impl Fold {
         for entry in &record.entries {
             self.apply_entry(entry);
         }
-        self.appended(sequence, record.append.clone());
+        self.note_appended(sequence, record.append.clone());
     }
 
     /// Notes that the entries applied last are at `sequence`.
-    pub fn appended(&mut self, sequence: u64, append: AppendId) {
+    pub fn note_appended(&mut self, sequence: u64, append: AppendId) {
         self.last_sequence = sequence;
         self.last_append = Some(append);
     }
@@ -185,7 +187,7 @@ impl Fold {
     /// Records that the session has another owner; the time that its turn has used goes on counting.
     fn change_owner(&mut self, epoch: u64) {
         self.epoch = epoch;
-        let now = self.stamp();
+        let now = self.current_stamp();
         if let Some(turn) = &mut self.running {
             turn.used.taken_over(now, turn.limits.wall_ms);
         }
@@ -193,7 +195,7 @@ impl Fold {
 
     /// Begins the turn of a [`LedgerEntry::TurnStarted`], with all notes for its context.
     fn start_turn(&mut self, turn: Ulid, dispatches: &[DispatchRef], permissions: &PermissionSet, limits: TurnLimits) {
-        self.running = Some(Running {
+        self.running = Some(RunningTurn {
             turn,
             dispatches: dispatches.to_vec(),
             permissions: permissions.clone(),
@@ -204,15 +206,15 @@ impl Fold {
             passages: Vec::new(),
             hiding: Vec::new(),
             hidden: Vec::new(),
-            usage: Usage::default(),
+            usage: TurnUsage::default(),
             awaits: None,
-            used: UsedTime::begin(self.stamp()),
+            used: UsedTime::begin_at(self.current_stamp()),
             asked: Vec::new(),
         });
     }
 
-    fn count_answer(&mut self, usage: &Usage, model: Option<&String>) {
-        self.usage = sum(&self.usage, usage);
+    fn count_answer(&mut self, usage: &TurnUsage, model: Option<&String>) {
+        self.usage = sum_usage(&self.usage, usage);
         if let Some(model) = model {
             self.model = Some(model.clone());
         }
@@ -225,8 +227,8 @@ impl Fold {
     }
 
     /// Ends a turn that was answered: its text is the reply or, without one, the model's last answer.
-    fn complete_turn(&mut self, turn: Ulid, reply: Option<&Reply>, head: Ulid, cursor: &Cursor) {
-        let answered = self.running.as_ref().and_then(|running| running.answered());
+    fn complete_turn(&mut self, turn: Ulid, reply: Option<&Reply>, head: Ulid, cursor: &LedgerCursor) {
+        let answered = self.running.as_ref().and_then(|running| running.last_answer());
         let answered = answered.map(|(_, content, _)| content);
         let said = reply.map(|reply| reply.content.as_str()).or(answered);
         let said = said.unwrap_or_default().to_owned();
@@ -236,18 +238,18 @@ impl Fold {
         self.end_turn(reply, cursor);
     }
 
-    fn fail_turn(&mut self, turn: Ulid, reply: Option<&Reply>, cursor: &Cursor) {
+    fn fail_turn(&mut self, turn: Ulid, reply: Option<&Reply>, cursor: &LedgerCursor) {
         let told = reply.map(|reply| reply.content.as_str()).unwrap_or_default();
         self.remember_broken_off(turn, "", &format!("failed: {told}"));
         self.end_turn(reply, cursor);
     }
 
-    fn interrupt_turn(&mut self, turn: Ulid, partial: &str, cursor: &Cursor) {
+    fn interrupt_turn(&mut self, turn: Ulid, partial: &str, cursor: &LedgerCursor) {
         self.remember_broken_off(turn, partial, "interrupted");
         self.end_turn(None, cursor);
     }
 
-    fn drop_dispatch(&mut self, dispatch: &DispatchRef, reason: DropReason, cursor: &Cursor) {
+    fn drop_dispatch(&mut self, dispatch: &DispatchRef, reason: DropReason, cursor: &LedgerCursor) {
         self.note_consumed(dispatch.id);
         self.advance(Some(cursor));
         if reason.leaves_a_note() {
@@ -255,14 +257,14 @@ impl Fold {
         }
     }
 
-    fn obey(&mut self, order: &SessionOrder, cursor: &Cursor) {
+    fn obey(&mut self, order: &SessionOrder, cursor: &LedgerCursor) {
         self.note_consumed(order.id);
         self.advance(Some(cursor));
         match &order.wanted {
-            Wanted::Queue { settings } => self.queue = *settings,
+            OrderKind::Queue { settings } => self.queue = *settings,
             // The dispatch may come after the order that withdraws it.
-            Wanted::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
-            Wanted::Abort | Wanted::Interrupt | Wanted::Reset => {}
+            OrderKind::Withdraw { dispatch, .. } => self.note_consumed(*dispatch),
+            OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset => {}
         }
     }
 
@@ -273,22 +275,22 @@ impl Fold {
         self.reminded.clear();
     }
 
-    const fn stamp(&self) -> Stamp {
-        Stamp {
+    const fn current_stamp(&self) -> RecordTime {
+        RecordTime {
             at: self.at,
             held_ms: self.held_ms,
         }
     }
 
     fn apply_within_turn(&mut self, entry: &LedgerEntry) {
-        let now = self.stamp();
+        let now = self.current_stamp();
         if let Some(turn) = &mut self.running {
             turn.apply(entry, now);
-            turn.used.saw(now);
+            turn.used.note_record(now);
         }
     }
 
-    fn end_turn(&mut self, reply: Option<&Reply>, cursor: &Cursor) {
+    fn end_turn(&mut self, reply: Option<&Reply>, cursor: &LedgerCursor) {
         let dispatches = self.running.take().map(|turn| turn.dispatches).unwrap_or_default();
         let dispatches: Vec<Ulid> = dispatches.iter().map(|dispatch| dispatch.id).collect();
         dispatches.iter().for_each(|dispatch| self.note_consumed(*dispatch));
@@ -301,7 +303,7 @@ impl Fold {
         self.active_at = self.at;
     }
 
-    fn advance(&mut self, cursor: Option<&Cursor>) {
+    fn advance(&mut self, cursor: Option<&LedgerCursor>) {
         if let Some(cursor) = cursor {
             self.cursor = cursor.clone();
         }
@@ -317,7 +319,7 @@ impl Fold {
     /// Returns the entry that lets a later reader begin here; it is due every [`CHECKPOINT_EVERY`] entries. The entry
     /// must be the first of its record, because it covers the records before it.
     #[must_use]
-    pub fn checkpoint(&self) -> Option<LedgerEntry> {
+    pub fn due_checkpoint(&self) -> Option<LedgerEntry> {
         if self.since_checkpoint < CHECKPOINT_EVERY {
             return None;
         }
@@ -336,7 +338,7 @@ impl Fold {
 
     /// Returns the approximate memory of the fold, bytes.
     #[must_use]
-    pub fn weight(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let text: usize = self.history.iter().map(|turn| turn.bytes() + EXCHANGE_OVERHEAD).sum();
         let replies: usize = self
             .replies
@@ -357,14 +359,14 @@ impl Fold {
             + replies
             + notes
             + ids
-            + written(&self.running)
-            + written(&self.post_hooks)
-            + written(&self.intents.owed)
+            + json_bytes(&self.running)
+            + json_bytes(&self.post_hooks)
+            + json_bytes(&self.intents.owed)
     }
 }
 
 /// Returns the approximate memory of `value`, bytes: the length of its JSON.
-fn written(value: &impl Serialize) -> usize {
+fn json_bytes(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }
 
@@ -408,10 +410,10 @@ const fn is_within_turn(entry: &LedgerEntry) -> bool {
 /// checkpoint. Returns `None` if they begin with any other record (the hint that led there is wrong) or the
 /// checkpoint's fold is not readable.
 #[must_use]
-pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
+pub fn fold_records(records: &[(u64, LedgerRecord)]) -> Option<SessionState> {
     let mut state = match records.first().and_then(|(_, record)| record.entries.first()) {
-        Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold)?,
-        Some(LedgerEntry::SessionOpened { .. }) | None => Fold::default(),
+        Some(LedgerEntry::Checkpoint { fold, .. }) => restore_fold(fold)?,
+        Some(LedgerEntry::SessionOpened { .. }) | None => SessionState::default(),
         Some(_) => return None,
     };
     for (sequence, record) in records {
@@ -423,12 +425,12 @@ pub fn fold(records: &[(u64, LedgerRecord)]) -> Option<Fold> {
 /// Returns whether `value` is a fold that this release reads, so that folding can begin at a checkpoint with it.
 #[must_use]
 pub fn is_fold(value: &Value) -> bool {
-    restored(value).is_some()
+    restore_fold(value).is_some()
 }
 
 /// Returns the fold that a checkpoint holds; `None` if this release cannot read it.
 #[must_use]
-pub fn restored(value: &Value) -> Option<Fold> {
+pub fn restore_fold(value: &Value) -> Option<SessionState> {
     serde_json::from_value(value.clone()).ok()
 }
 
@@ -436,7 +438,12 @@ pub fn restored(value: &Value) -> Option<Fold> {
 /// `read_through`, and `lowest_open` is the lowest known sequence that is not consumed: everything below both is
 /// consumed.
 #[must_use]
-pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: Option<u64>) -> Cursor {
+pub fn advance_cursor(
+    cursor: &LedgerCursor,
+    consumed: u64,
+    read_through: u64,
+    lowest_open: Option<u64>,
+) -> LedgerCursor {
     let mut above = cursor.above.clone();
     above.push(consumed);
     above.sort_unstable();
@@ -445,7 +452,7 @@ pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: 
     let floor = cursor.floor.max(reached);
     above.retain(|&sequence| sequence > floor);
 
-    Cursor {
+    LedgerCursor {
         floor,
         above,
         ..cursor.clone()
@@ -454,26 +461,26 @@ pub fn advanced(cursor: &Cursor, consumed: u64, read_through: u64, lowest_open: 
 
 /// The parts of a fold that decide whether the session is runnable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Standing {
+pub struct RunState {
     /// Position of the session in `DISPATCHES`.
-    pub cursor: Cursor,
+    pub cursor: LedgerCursor,
     /// Whether a turn was begun and is not over.
     pub in_turn: bool,
     /// The approval that the turn waits for.
-    pub awaits: Option<Awaited>,
+    pub awaits: Option<AwaitedApproval>,
     /// Whether a committed reply is not known to be published, or a finished turn's post-turn hooks have not all run.
     pub owes: bool,
 }
 
-impl Standing {
+impl RunState {
     /// Returns the standing of `fold`; `published` are turns whose replies are known to be published although the
     /// ledger does not note it yet.
     #[must_use]
-    pub fn of(fold: &Fold, published: &[Ulid]) -> Self {
+    pub fn from_fold(fold: &SessionState, published: &[Ulid]) -> Self {
         Self {
             cursor: fold.cursor.clone(),
             in_turn: fold.running.is_some(),
-            awaits: fold.awaited().cloned(),
+            awaits: fold.awaited_approval().cloned(),
             owes: !fold.post_hooks.is_empty()
                 || fold
                     .replies
@@ -490,7 +497,7 @@ impl Standing {
 /// `pending` is the lowest sequence in `DISPATCHES` that was seen beyond the cursor's floor. A session suspended on
 /// an approval is runnable only once the approval lapsed; its decision ends the suspension through the ledger.
 #[must_use]
-pub fn runnable(standing: &Standing, pending: Option<u64>, now: UnixMillis) -> bool {
+pub fn is_runnable(standing: &RunState, pending: Option<u64>, now: UnixMillis) -> bool {
     if let Some(awaited) = &standing.awaits {
         return now >= awaited.expires_at;
     }

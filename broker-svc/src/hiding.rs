@@ -40,7 +40,7 @@ pub(crate) fn hide(paths: &[PathBuf]) -> Result<(), String> {
 
 /// Allows everything in `directory` that is not hidden.
 fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<RulesetCreated, String> {
-    let mut rules = allow(rules, directory, AccessFs::ReadDir.into())?;
+    let mut rules = allow_path(rules, directory, AccessFs::ReadDir.into())?;
     let Ok(entries) = read_dir(directory) else {
         return Ok(rules);
     };
@@ -59,9 +59,9 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
         rules = if hidden.iter().any(|hidden| hidden.starts_with(&path)) {
             open(rules, &path, hidden)?
         } else if kind.is_dir() {
-            allow(rules, &path, AccessFs::from_all(LANDLOCK_ABI))?
+            allow_path(rules, &path, AccessFs::from_all(LANDLOCK_ABI))?
         } else {
-            allow(rules, &path, AccessFs::from_file(LANDLOCK_ABI))?
+            allow_path(rules, &path, AccessFs::from_file(LANDLOCK_ABI))?
         };
     }
 
@@ -69,7 +69,7 @@ fn open(rules: RulesetCreated, directory: &Path, hidden: &[PathBuf]) -> Result<R
 }
 
 /// Allows `access` to `path`; an entry that is gone or out of reach needs no rule.
-fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
+fn allow_path(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     let Ok(fd) = PathFd::new(path) else {
         return Ok(rules);
     };

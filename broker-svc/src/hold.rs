@@ -11,7 +11,7 @@ use shared::clock::SharedClock;
 
 /// Deadline of a claim; shared by the worker and the task that sends signs of life.
 #[derive(Debug)]
-pub struct Hold {
+pub struct ClaimDeadline {
     clock: HoldClock,
     base: Instant,
     ack_wait: Duration,
@@ -28,11 +28,11 @@ impl std::fmt::Debug for HoldClock {
     }
 }
 
-impl Hold {
+impl ClaimDeadline {
     /// Creates the hold of a claim that was received at `received` and lasts for `ack_wait` from then.
     #[must_use]
     pub fn new(clock: SharedClock, received: Instant, ack_wait: Duration) -> Self {
-        let deadline_ms = AtomicU64::new(millis(ack_wait));
+        let deadline_ms = AtomicU64::new(duration_millis(ack_wait));
         Self {
             clock: HoldClock(clock),
             base: received,
@@ -51,20 +51,20 @@ impl Hold {
     /// Returns the time since the claim was received, milliseconds of the boot-time clock.
     #[must_use]
     pub fn held_ms(&self) -> u64 {
-        millis(self.clock.0.monotonic().saturating_duration_since(self.base))
+        duration_millis(self.clock.0.monotonic().saturating_duration_since(self.base))
     }
 
     /// Returns the present time, to be read before a sign of life is sent.
     #[must_use]
-    pub fn before(&self) -> Instant {
+    pub fn monotonic_now(&self) -> Instant {
         self.clock.0.monotonic()
     }
 
     /// Extends the hold after a sign of life that was sent after `before`, by the ack wait from then. A hold that has
     /// passed stays passed.
-    pub fn extend(&self, before: Instant) {
+    pub fn extend_from(&self, before: Instant) {
         if self.is_live() {
-            let deadline = millis(before.saturating_duration_since(self.base) + self.ack_wait);
+            let deadline = duration_millis(before.saturating_duration_since(self.base) + self.ack_wait);
             self.deadline_ms.fetch_max(deadline, Ordering::SeqCst);
         }
     }
@@ -75,7 +75,7 @@ impl Hold {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+fn duration_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn a_hold_ends_by_its_own_clock_and_does_not_come_back() {
         let clock = ManualClock::at(UnixMillis(0));
-        let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+        let hold = ClaimDeadline::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
         clock.advance(2_000);
-        let before = hold.before();
+        let before = hold.monotonic_now();
         clock.advance(500);
-        hold.extend(before);
+        hold.extend_from(before);
         clock.advance(2_400);
 
         assert!(hold.is_live(), "4.9 s, extended at 2.0 s");
@@ -104,14 +104,14 @@ mod tests {
         clock.advance(200);
         assert!(!hold.is_live());
 
-        hold.extend(hold.before());
+        hold.extend_from(hold.monotonic_now());
         assert!(!hold.is_live(), "a sign of life that comes too late is none");
     }
 
     #[test]
     fn a_lost_fence_ends_it_at_once() {
         let clock = ManualClock::at(UnixMillis(0));
-        let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+        let hold = ClaimDeadline::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
         hold.forfeit();
         assert!(!hold.is_live());
     }

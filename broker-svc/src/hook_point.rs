@@ -28,7 +28,7 @@ pub mod runs;
 pub mod script;
 pub mod truncate;
 
-pub use gate::Gated;
-pub use hooks::{Hooks, Said};
-pub use moment::Moment;
-pub use point::Point;
+pub use gate::GateDecision;
+pub use hooks::{PointOutcome, TurnHooks};
+pub use moment::HookedTurn;
+pub use point::HookPoint;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shared::bus::Bus;
 use shared::bus::ReadStreamError;
-use shared::bus::Stored;
+use shared::bus::StoredMessage;
 use shared::model::approval::SessionDecision;
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::EventId;
@@ -16,14 +16,14 @@ use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::{DecodeError, Wire as _};
+use shared::wire::envelope::{DecodeError, WireMessage as _};
 use shared::wire::headers::{CAUSATION, MSG_ID, REPEATED, SCHEMA};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 use crate::config::SERVICE;
-use crate::session::{Arrival, Pending, Placed, Told};
+use crate::session::{ApprovalNotification, InboxItem, PendingDispatch, PlacedOrder};
 
 /// Maximum number of dispatches read at one look.
 pub const LOOK_LIMIT: usize = 64;
@@ -34,9 +34,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A message that cannot be run.
 #[derive(Debug)]
-pub struct Bad {
+pub struct InvalidDispatch {
     /// The message as it is stored.
-    pub stored: Stored,
+    pub stored: StoredMessage,
     /// Reason in one word, for machines.
     pub reason: &'static str,
     /// Reason in a sentence, for people.
@@ -45,11 +45,11 @@ pub struct Bad {
 
 /// Messages that one look found.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct InboxPoll {
     /// Dispatches that can be run, orders and notices.
-    pub good: Vec<Arrival>,
+    pub good: Vec<InboxItem>,
     /// Messages that cannot be decoded or run.
-    pub bad: Vec<Bad>,
+    pub bad: Vec<InvalidDispatch>,
     /// Last sequence that was looked at; none if there were no messages.
     pub through: Option<u64>,
     /// For each message that was looked at: its sequence, the time it was stored, nanoseconds since 1970, and the
@@ -57,15 +57,15 @@ pub struct Look {
     pub stamps: Vec<(u64, (i64, u64))>,
 }
 
-impl Look {
+impl InboxPoll {
     /// Returns the number of messages found.
     #[must_use]
-    pub fn found(&self) -> usize {
+    pub fn found_count(&self) -> usize {
         self.good.len() + self.bad.len()
     }
 
     /// Adds messages of the window, yielding to other sessions in between: a long queue takes long to decode.
-    async fn add_all(&mut self, session: &SessionRef, held: Vec<Arc<Stored>>) {
+    async fn add_all(&mut self, session: &SessionRef, held: Vec<Arc<StoredMessage>>) {
         for few in held.chunks(AT_A_STRETCH) {
             for stored in few {
                 self.add(session, stored);
@@ -76,19 +76,19 @@ impl Look {
         }
     }
 
-    fn add(&mut self, session: &SessionRef, stored: &Stored) {
+    fn add(&mut self, session: &SessionRef, stored: &StoredMessage) {
         self.through = Some(stored.sequence);
-        let arrival = arrival(session, stored);
+        let arrival = decode_arrival(session, stored);
         let event_seq = match &arrival {
-            Ok(Arrival::Dispatch(pending)) => pending.dispatch.event_seq,
-            Ok(Arrival::Order(_) | Arrival::Decision(_)) | Err(_) => 0,
+            Ok(InboxItem::Dispatch(pending)) => pending.dispatch.event_seq,
+            Ok(InboxItem::Order(_) | InboxItem::Decision(_)) | Err(_) => 0,
         };
 
         self.stamps.push((stored.sequence, (stored.stored_at_ns, event_seq)));
 
         match arrival {
             Ok(arrival) => self.good.push(arrival),
-            Err((reason, detail)) => self.bad.push(Bad {
+            Err((reason, detail)) => self.bad.push(InvalidDispatch {
                 stored: stored.clone(),
                 reason,
                 detail,
@@ -104,10 +104,18 @@ impl Look {
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the stream cannot be read.
-pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Look, ReadStreamError> {
+pub async fn read_arrivals(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    from: u64,
+) -> Result<InboxPoll, ReadStreamError> {
     let subject = subject::dispatch(session);
-    let mut look = Look::default();
-    let held = |from, limit| broker.feed.window(|window| window.on_subject(&subject, from, limit));
+    let mut look = InboxPoll::default();
+    let held = |from, limit| {
+        broker
+            .feed
+            .with_window(|window| window.on_subject(&subject, from, limit))
+    };
     look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
 
     if look.through.is_some() {
@@ -119,9 +127,11 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     };
 
     let mut next = from;
-    while next <= last.sequence && look.found() < LOOK_LIMIT {
-        if broker.feed.window(|window| window.first()) <= next && broker.feed.reached(last.sequence, PATIENCE).await {
-            let rest = held(next, LOOK_LIMIT - look.found()).unwrap_or_default();
+    while next <= last.sequence && look.found_count() < LOOK_LIMIT {
+        if broker.feed.with_window(|window| window.first()) <= next
+            && broker.feed.wait_reached(last.sequence, PATIENCE).await
+        {
+            let rest = held(next, LOOK_LIMIT - look.found_count()).unwrap_or_default();
             look.add_all(session, rest).await;
             return Ok(look);
         }
@@ -140,23 +150,27 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the stream cannot be read.
-pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result<Vec<Pending>, ReadStreamError> {
+pub async fn fetch(
+    bus: &Bus,
+    session: &SessionRef,
+    sequences: &[u64],
+) -> Result<Vec<PendingDispatch>, ReadStreamError> {
     let mut found = Vec::with_capacity(sequences.len());
     for &sequence in sequences {
         let stored = bus.at_sequence(DISPATCHES, sequence).await?;
-        found.extend(stored.and_then(|stored| pending(session, &stored).ok()));
+        found.extend(stored.and_then(|stored| decode_pending(session, &stored).ok()));
     }
     Ok(found)
 }
 
-fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static str, String)> {
+fn decode_arrival(session: &SessionRef, stored: &StoredMessage) -> Result<InboxItem, (&'static str, String)> {
     let schema = stored.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
     if schema == Some(SessionDecision::SCHEMA) {
-        return decision(session, stored).map(Arrival::Decision);
+        return decode_decision(session, stored).map(InboxItem::Decision);
     }
 
     if schema != Some(SessionOrder::SCHEMA) {
-        return pending(session, stored).map(Arrival::Dispatch);
+        return decode_pending(session, stored).map(InboxItem::Dispatch);
     }
 
     let order: SessionOrder = stored
@@ -166,14 +180,17 @@ fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static s
         return Err(("wrong_session", format!("the order is for {}", order.target)));
     }
 
-    Ok(Arrival::Order(Placed {
+    Ok(InboxItem::Order(PlacedOrder {
         sequence: stored.sequence,
         arrived: stored.published_at,
         order,
     }))
 }
 
-fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str, String)> {
+fn decode_decision(
+    session: &SessionRef,
+    stored: &StoredMessage,
+) -> Result<ApprovalNotification, (&'static str, String)> {
     let told: SessionDecision = stored
         .decode()
         .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
@@ -181,14 +198,14 @@ fn decision(session: &SessionRef, stored: &Stored) -> Result<Told, (&'static str
         return Err(("wrong_session", format!("the decision is for {}", told.target)));
     }
 
-    Ok(Told {
+    Ok(ApprovalNotification {
         sequence: stored.sequence,
         approval: told.approval,
         decision: None,
     })
 }
 
-fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static str, String)> {
+fn decode_pending(session: &SessionRef, stored: &StoredMessage) -> Result<PendingDispatch, (&'static str, String)> {
     let dispatch: Dispatch = stored
         .decode()
         .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
@@ -202,7 +219,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
         ));
     }
 
-    Ok(Pending {
+    Ok(PendingDispatch {
         sequence: stored.sequence,
         arrived: stored.published_at,
         dispatch: Arc::new(dispatch),
@@ -211,10 +228,10 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
     })
 }
 
-impl Bad {
+impl InvalidDispatch {
     /// Returns the reference by which the ledger names the message: from its headers, or from its sequence.
     #[must_use]
-    pub fn reference(&self) -> DispatchRef {
+    pub fn dispatch_ref(&self) -> DispatchRef {
         let headers = &self.stored.headers;
         let sequence = self.stored.sequence;
         let named = headers.get(MSG_ID).and_then(|id| id.parse().ok());
@@ -234,7 +251,7 @@ impl Bad {
 
     /// Returns the whole message as a dead letter.
     #[must_use]
-    pub fn letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
+    pub fn to_dead_letter(&self, at: shared::model::time::UnixMillis) -> DeadLetter {
         DeadLetter {
             service: SERVICE.to_owned(),
             subject: self.stored.subject.clone(),

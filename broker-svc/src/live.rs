@@ -14,13 +14,13 @@ use shared::clock::pause;
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::session::SessionRef;
-use shared::wire::envelope::Format;
+use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::subject;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
-use veil::Veil;
+use veil::StreamRedactor;
 
 /// Interval between two messages of one answer: text is joined meanwhile.
 const JOIN_FOR: Duration = Duration::from_millis(40);
@@ -49,7 +49,7 @@ struct Piece<'a> {
 struct Text {
     /// Text that is not sent yet.
     said: String,
-    veil: Veil,
+    veil: StreamRedactor,
     done: bool,
 }
 
@@ -60,7 +60,7 @@ struct Said {
 }
 
 impl Said {
-    fn change(&self, change: impl FnOnce(&mut Text)) {
+    fn change_text(&self, change: impl FnOnce(&mut Text)) {
         change(&mut self.text.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
     }
@@ -68,14 +68,14 @@ impl Said {
 
 /// One answer on its way; dropping it ends the answer.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveAnswer {
     said: Arc<Said>,
 }
 
-impl Live {
+impl LiveAnswer {
     /// Begins to publish the pieces of model call `step` of `turn`.
     #[must_use]
-    pub fn begin(bus: Bus, session: &SessionRef, delivery: &DeliveryContext, turn: Ulid, step: u32) -> Self {
+    pub fn begin_call(bus: Bus, session: &SessionRef, delivery: &DeliveryContext, turn: Ulid, step: u32) -> Self {
         let mut subjects = vec![subject::stream(session)];
         if delivery.channel == WEBCHAT
             && let Some(peer) = &delivery.peer_id
@@ -90,24 +90,24 @@ impl Live {
             thread: delivery.thread_id.clone(),
             step,
         };
-        tokio::spawn(tell(bus, subjects, answer, Arc::clone(&said)));
+        tokio::spawn(publish_texts(bus, subjects, answer, Arc::clone(&said)));
 
         Self { said }
     }
 
     /// Adds `text` of the model.
-    pub fn say(&self, text: &str) {
-        self.said.change(|state| {
-            let shown = state.veil.pass(text);
+    pub fn push_text(&self, text: &str) {
+        self.said.change_text(|state| {
+            let shown = state.veil.filter_text(text);
             state.said.push_str(&shown);
         });
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveAnswer {
     fn drop(&mut self) {
-        self.said.change(|state| {
-            let rest = state.veil.end();
+        self.said.change_text(|state| {
+            let rest = state.veil.take_rest();
             state.said.push_str(&rest);
             state.done = true;
         });
@@ -121,8 +121,10 @@ struct Answer {
     step: u32,
 }
 
-async fn tell(bus: Bus, subjects: Vec<String>, answer: Answer, said: Arc<Said>) {
-    let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
+async fn publish_texts(bus: Bus, subjects: Vec<String>, answer: Answer, said: Arc<Said>) {
+    let headers: Headers = [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
+        .into_iter()
+        .collect();
     let mut seq = 0;
     loop {
         said.changed.notified().await;

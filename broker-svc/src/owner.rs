@@ -6,26 +6,26 @@
 
 use std::sync::Arc;
 
-use shared::bus::{CasError, Outgoing, PublishError, Stored, ledger};
+use shared::bus::{CasError, OutgoingMessage, PublishError, StoredMessage, ledger};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::Wire as _;
-use shared::wire::headers::{Carrier, DISPATCH};
+use shared::wire::envelope::WireMessage as _;
+use shared::wire::headers::{DISPATCH, TraceCarrier};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_CHECKPOINTS;
 use shared::wire::topology::streams::LEDGER;
 use ulid::Ulid;
 
-use crate::broker::Broker;
-use crate::cache::Remembered;
+use crate::broker::BrokerContext;
+use crate::cache::CachedSession;
 use crate::config::SERVICE;
 use crate::error::RunSessionError;
-use crate::fold::{Fold, fold, is_fold};
-use crate::hold::Hold;
+use crate::fold::{SessionState, fold_records, is_fold};
+use crate::hold::ClaimDeadline;
 use crate::resets;
 
 /// Room that a dead letter needs besides its payload, bytes: subjects, headers and texts.
@@ -33,12 +33,12 @@ const LETTER_HEADROOM: usize = 64 * 1_024;
 
 /// The writer of a session's ledger.
 #[derive(Debug)]
-pub struct Owner {
-    broker: Arc<Broker>,
+pub struct LedgerWriter {
+    broker: Arc<BrokerContext>,
     /// The session that is owned.
     pub session: SessionRef,
-    hold: Arc<Hold>,
-    fold: Fold,
+    hold: Arc<ClaimDeadline>,
+    fold: SessionState,
     /// Turns whose replies are published, but not noted in the ledger yet.
     published: Vec<Ulid>,
     /// Number of the era in which the cursor was found to hold.
@@ -50,7 +50,7 @@ pub struct Owner {
     checkpointed: bool,
     staged: Vec<LedgerEntry>,
     /// Trace context of the current turn.
-    pub carrier: Carrier,
+    pub carrier: TraceCarrier,
 }
 
 /// Returns the state of a session: as remembered here and updated with the newer records of its ledger, or folded
@@ -59,14 +59,14 @@ pub struct Owner {
 /// # Errors
 /// Returns [`RunSessionError`] if the ledger cannot be read.
 pub async fn load(
-    broker: &Broker,
+    broker: &BrokerContext,
     session: &SessionRef,
-    known: Option<Remembered>,
-) -> Result<Remembered, RunSessionError> {
+    known: Option<CachedSession>,
+) -> Result<CachedSession, RunSessionError> {
     let mut remembered = known.unwrap_or_default();
-    let records = tail(broker, session, remembered.fold.last_sequence).await?;
+    let records = read_tail(broker, session, remembered.fold.last_sequence).await?;
     if remembered.fold.last_sequence == 0 {
-        remembered.fold = fold(&records).unwrap_or_else(|| applied(&records));
+        remembered.fold = fold_records(&records).unwrap_or_else(|| apply_records(&records));
         return Ok(remembered);
     }
 
@@ -78,8 +78,8 @@ pub async fn load(
 }
 
 /// Folds records that begin neither with the session nor with a checkpoint, because the stream was cut by hand.
-fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
-    let mut state = Fold::default();
+fn apply_records(records: &[(u64, LedgerRecord)]) -> SessionState {
+    let mut state = SessionState::default();
     for (sequence, record) in records {
         state.apply(*sequence, record);
     }
@@ -87,14 +87,18 @@ fn applied(records: &[(u64, LedgerRecord)]) -> Fold {
 }
 
 /// Reads the records after sequence `after`, oldest first; if it is 0, from the newest checkpoint on.
-async fn tail(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+async fn read_tail(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    after: u64,
+) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
     let newest = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
-    Ok(backwards(broker, session, newest, after).await?.records)
+    Ok(read_backwards(broker, session, newest, after).await?.records)
 }
 
 /// A part of a ledger that begins with its first record, or with one that begins with a checkpoint.
 #[derive(Debug, Default)]
-pub struct Stretch {
+pub struct LedgerSegment {
     /// Records of the stretch, oldest first.
     pub records: Vec<(u64, LedgerRecord)>,
     /// Sequence of the record before the stretch; none if it begins with the ledger's first.
@@ -106,12 +110,16 @@ pub struct Stretch {
 ///
 /// # Errors
 /// Returns [`RunSessionError`] if the ledger cannot be read.
-pub async fn stretch(broker: &Broker, session: &SessionRef, through: Option<u64>) -> Result<Stretch, RunSessionError> {
+pub async fn read_stretch(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    through: Option<u64>,
+) -> Result<LedgerSegment, RunSessionError> {
     let newest = match through {
         None => broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?,
         Some(through) => broker.bus.at_sequence(LEDGER, through).await?,
     };
-    backwards(broker, session, newest, 0).await
+    read_backwards(broker, session, newest, 0).await
 }
 
 /// Reads the records from `newest` back to `after`; if that is 0, to the newest checkpoint.
@@ -119,12 +127,12 @@ pub async fn stretch(broker: &Broker, session: &SessionRef, through: Option<u64>
 /// The records are read backwards: every append names the sequence that it follows, so each step is one look-up by
 /// sequence on the leader. Forwards the server would walk over all other sessions' records to find the next of this
 /// one.
-async fn backwards(
-    broker: &Broker,
+async fn read_backwards(
+    broker: &BrokerContext,
     session: &SessionRef,
-    newest: Option<Stored>,
+    newest: Option<StoredMessage>,
     after: u64,
-) -> Result<Stretch, RunSessionError> {
+) -> Result<LedgerSegment, RunSessionError> {
     let mut records = Vec::new();
     let mut next = newest;
 
@@ -137,7 +145,7 @@ async fn backwards(
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
 
-        next = match stored.upon() {
+        next = match stored.previous_sequence() {
             Some(0) => None,
             Some(upon) if begins && after == 0 => {
                 before = Some(upon);
@@ -149,16 +157,20 @@ async fn backwards(
                 let newest = records.first().map_or(0, |(newest, _)| *newest);
                 let mut records = read(broker, session, after).await?;
                 records.retain(|(sequence, _)| *sequence <= newest);
-                return Ok(Stretch { records, upon: None });
+                return Ok(LedgerSegment { records, upon: None });
             }
         };
     }
 
     records.reverse();
-    Ok(Stretch { records, upon: before })
+    Ok(LedgerSegment { records, upon: before })
 }
 
-async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
+async fn read(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    after: u64,
+) -> Result<Vec<(u64, LedgerRecord)>, RunSessionError> {
     let records = ledger::read_after(&broker.bus, session, after).await?;
     let readable = records.into_iter().map(|(sequence, record)| match record {
         Ok(record) => Ok((sequence, record)),
@@ -167,11 +179,16 @@ async fn read(broker: &Broker, session: &SessionRef, after: u64) -> Result<Vec<(
     readable.collect()
 }
 
-impl Owner {
+impl LedgerWriter {
     /// Creates the owner of `session` with the state `remembered`. It owns nothing until its first append succeeds.
     #[must_use]
-    pub fn new(broker: Arc<Broker>, session: SessionRef, hold: Arc<Hold>, remembered: Remembered) -> Self {
-        let Remembered { fold, published, era } = remembered;
+    pub fn new(
+        broker: Arc<BrokerContext>,
+        session: SessionRef,
+        hold: Arc<ClaimDeadline>,
+        remembered: CachedSession,
+    ) -> Self {
+        let CachedSession { fold, published, era } = remembered;
         let inherited = fold.replies.unpublished.iter().map(|reply| reply.turn).collect();
 
         Self {
@@ -186,19 +203,19 @@ impl Owner {
             appended: false,
             checkpointed: false,
             staged: Vec::new(),
-            carrier: Carrier::default(),
+            carrier: TraceCarrier::default(),
         }
     }
 
     /// Returns the fold of the session, with all staged entries.
     #[must_use]
-    pub const fn fold(&self) -> &Fold {
+    pub const fn fold(&self) -> &SessionState {
         &self.fold
     }
 
     /// Returns the turns whose replies are published, but not noted in the ledger yet.
     #[must_use]
-    pub fn published(&self) -> &[Ulid] {
+    pub fn published_turns(&self) -> &[Ulid] {
         &self.published
     }
 
@@ -209,7 +226,7 @@ impl Owner {
     }
 
     /// Stages `entry`; before the first entry of a record, also the entries that must precede it.
-    pub fn stage(&mut self, entry: LedgerEntry) {
+    pub fn stage_entry(&mut self, entry: LedgerEntry) {
         if self.staged.is_empty() {
             self.open_record();
         }
@@ -220,7 +237,7 @@ impl Owner {
         self.fold.at = self.broker.clock.now();
         self.fold.held_ms = self.hold.held_ms();
 
-        if let Some(checkpoint) = self.fold.checkpoint() {
+        if let Some(checkpoint) = self.fold.due_checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
         }
@@ -255,23 +272,23 @@ impl Owner {
     ///
     /// # Errors
     /// Returns the errors of [`Owner::commit`].
-    pub async fn own(&mut self) -> Result<(), RunSessionError> {
+    pub async fn ensure_owned(&mut self) -> Result<(), RunSessionError> {
         if !self.owned {
             self.open_record();
         }
-        self.commit().await
+        self.commit_staged().await
     }
 
     /// Appends the staged entries as one record.
     ///
     /// # Errors
     /// Returns [`RunSessionError`]; the owner must not be used afterwards.
-    pub async fn commit(&mut self) -> Result<(), RunSessionError> {
+    pub async fn commit_staged(&mut self) -> Result<(), RunSessionError> {
         if self.staged.is_empty() {
             return Ok(());
         }
 
-        self.live()?;
+        self.check_live()?;
         let append = AppendId {
             broker: self.broker.instance.clone(),
             epoch: self.fold.epoch,
@@ -288,19 +305,19 @@ impl Owner {
 
         let expected = self.fold.last_sequence;
         let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
-        self.fold.appended(sequence, append);
+        self.fold.note_appended(sequence, append);
         self.appended = true;
-        resets::tell(&self.broker.bus, &self.session, &record);
+        resets::notify_reset(&self.broker.bus, &self.session, &record);
 
         if std::mem::take(&mut self.checkpointed) {
-            self.hint(sequence).await;
+            self.store_hint(sequence).await;
         }
 
         Ok(())
     }
 
     /// Stores the sequence of the newest checkpoint, for readers that do not begin at the end.
-    async fn hint(&self, sequence: u64) {
+    async fn store_hint(&self, sequence: u64) {
         if let Err(error) = self.write_hint(sequence).await {
             tracing::debug!(session = %self.session, %error, "failed to write a checkpoint hint");
         }
@@ -332,12 +349,12 @@ impl Owner {
             .collect();
 
         if !due.is_empty() && !self.appended {
-            self.own().await?;
+            self.ensure_owned().await?;
         }
 
         for reply in due {
-            self.live()?;
-            let mut out = Outgoing::reply(&reply).carrier(&self.carrier);
+            self.check_live()?;
+            let mut out = OutgoingMessage::reply(&reply).carrier(&self.carrier);
             if self.inherited.contains(&reply.turn) {
                 out = out.repeated();
             }
@@ -362,7 +379,7 @@ impl Owner {
 
     /// Stores a reply that no server takes as a dead letter, whole if it fits, so that it does not block other
     /// replies.
-    async fn give_up(&self, reply: &Reply, out: &Outgoing, error: &PublishError) -> Result<(), PublishError> {
+    async fn give_up(&self, reply: &Reply, out: &OutgoingMessage, error: &PublishError) -> Result<(), PublishError> {
         let refused = Refused {
             session: &self.session,
             sequence: self.fold.last_sequence,
@@ -370,14 +387,17 @@ impl Owner {
             at: self.broker.clock.now(),
         };
         let room = self.broker.bus.max_payload().min(DeadLetter::MAX_BYTES);
-        self.broker.bus.dead_letter_record(refused.letter(out, room)).await
+        self.broker
+            .bus
+            .dead_letter_record(refused.into_dead_letter(out, room))
+            .await
     }
 
     /// Checks that the claim is held: nothing may happen in the session's name past its deadline.
     ///
     /// # Errors
     /// Returns [`RunSessionError::Stale`] if the deadline has passed.
-    pub fn live(&self) -> Result<(), RunSessionError> {
+    pub fn check_live(&self) -> Result<(), RunSessionError> {
         if self.hold.is_live() {
             Ok(())
         } else {
@@ -387,8 +407,8 @@ impl Owner {
 
     /// Returns the state of the session to remember.
     #[must_use]
-    pub fn into_remembered(self) -> Remembered {
-        Remembered {
+    pub fn into_remembered(self) -> CachedSession {
+        CachedSession {
             fold: self.fold,
             published: self.published,
             era: self.era,
@@ -408,7 +428,7 @@ impl Refused<'_> {
     /// Returns the dead letter of the reply `out`; `room` is the largest payload of a message, bytes. A reply that
     /// does not fit is only named by its place in the ledger and cannot be published again from there: its redrive
     /// subject is empty.
-    fn letter(self, out: &Outgoing, room: usize) -> DeadLetter {
+    fn into_dead_letter(self, out: &OutgoingMessage, room: usize) -> DeadLetter {
         let payload = DeadLetter::encode_payload(&out.payload);
         let fits = payload.len() + LETTER_HEADROOM <= room;
 
@@ -443,7 +463,7 @@ mod tests {
     #[test]
     fn a_refused_reply_is_in_its_letter_whole_or_the_letter_is_not_redriven() {
         let headers: Headers = [(DISPATCH, "d1")].into_iter().collect();
-        let out = Outgoing::raw(
+        let out = OutgoingMessage::raw(
             "nexus.delivery.test.a.b".to_owned(),
             headers,
             Bytes::from_static(b"reply"),
@@ -457,7 +477,7 @@ mod tests {
                 at: UnixMillis(1),
             };
 
-            refused.letter(&out, room)
+            refused.into_dead_letter(&out, room)
         };
 
         let whole = letter(LETTER_HEADROOM + 100);

@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::llm::LlmConfig;
-use shared::model::approval::Ask;
+use shared::model::approval::ApprovalAsk;
 use shared::model::heartbeat::Heartbeat;
 use shared::model::identity::PermissionPresets;
 use shared::model::ledger::TurnLimits;
-use shared::model::permission::{PermissionSet, glob};
+use shared::model::permission::{PermissionSet, glob_matches};
 use shared::model::session::{QueueSettings, SessionRef};
 use shared::process::config::{KeyFault, read_yaml};
 
-use crate::reset::Reset;
-use crate::tool::credentials::References;
+use crate::reset::ResetRule;
+use crate::tool::credentials::SecretReferences;
 use crate::tool::mcp::McpServer;
 pub use faults::ParsePersonasError;
 
@@ -34,7 +34,7 @@ pub const TOKEN_BYTES: usize = 4;
 /// Kind of agent that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Runner {
+pub enum AgentRunner {
     /// The echo: answers with the message.
     #[default]
     Echo,
@@ -49,7 +49,7 @@ pub enum Runner {
 /// The program of runner `process`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Program {
+pub struct AgentProgram {
     /// Path or name of the program.
     pub command: String,
     /// Arguments of the program.
@@ -70,7 +70,7 @@ pub const fn tokens_of(text: &str) -> usize {
 /// Limits of a persona's turns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct PersonaLimits {
     /// Maximum wall time of a turn, milliseconds.
     pub wall_ms: u64,
     /// Maximum number of model calls of a turn.
@@ -89,7 +89,7 @@ pub struct Limits {
     pub cost_usd: Option<f64>,
 }
 
-impl Default for Limits {
+impl Default for PersonaLimits {
     fn default() -> Self {
         let turn = TurnLimits::default();
         Self {
@@ -105,7 +105,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl PersonaLimits {
     /// Returns the limits as the ledger records them.
     #[must_use]
     pub const fn of_turn(&self) -> TurnLimits {
@@ -121,33 +121,33 @@ impl Limits {
 /// Tools that run only after an approval.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Confirm {
+pub struct ConfirmationRule {
     /// Globs of the tools' names.
     pub tools: Vec<String>,
     /// Bounds by argument: only if one argument is above its bound, or is no number; empty = always.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub above: BTreeMap<String, f64>,
     /// Scope and times of the question.
-    pub ask: Ask,
+    pub ask: ApprovalAsk,
 }
 
-impl Confirm {
-    fn fits(&self, tool: &str, arguments: &Value) -> bool {
+impl ConfirmationRule {
+    fn matches_call(&self, tool: &str, arguments: &Value) -> bool {
         let is_above = |(name, bound): (&String, &f64)| {
             let number = arguments.get(name).and_then(Value::as_f64);
             number.is_none_or(|number| number.is_nan() || number > *bound)
         };
-        self.tools.iter().any(|pattern| glob(pattern, tool))
+        self.tools.iter().any(|pattern| glob_matches(pattern, tool))
             && (self.above.is_empty() || self.above.iter().any(is_above))
     }
 }
 
 impl Persona {
     /// Returns how humans must be asked before `tool` runs with `arguments`, one question for each rule that fits.
-    pub fn confirmations<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> impl Iterator<Item = &'a Ask> {
+    pub fn confirmations<'a>(&'a self, tool: &'a str, arguments: &'a Value) -> impl Iterator<Item = &'a ApprovalAsk> {
         let rules = self.requires_confirmation.iter();
         rules
-            .filter(|confirm| confirm.fits(tool, arguments))
+            .filter(|confirm| confirm.matches_call(tool, arguments))
             .map(|confirm| &confirm.ask)
     }
 }
@@ -157,7 +157,7 @@ impl Persona {
 #[serde(default, deny_unknown_fields)]
 pub struct Persona {
     /// Kind of agent that answers.
-    pub runner: Runner,
+    pub runner: AgentRunner,
     /// Model that is asked; none = that of section `[llm]`.
     pub model: Option<String>,
     /// Maximum number of tokens in one answer of the model; none = the provider's limit.
@@ -170,19 +170,19 @@ pub struct Persona {
     pub mcp_servers: Vec<String>,
     /// Tools that run only after an approval; each rule that fits asks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub requires_confirmation: Vec<Confirm>,
+    pub requires_confirmation: Vec<ConfirmationRule>,
     /// Ceiling for the permissions of every turn, independent of the dispatch; none = no ceiling.
     pub permissions: Option<PermissionSet>,
     /// Program of runner `process`.
-    pub process: Option<Program>,
+    pub process: Option<AgentProgram>,
     /// Hooks within the persona's turns, as written.
     pub hooks: Vec<serde_json::Map<String, Value>>,
     /// Limits of the persona's turns.
-    pub limits: Limits,
+    pub limits: PersonaLimits,
     /// Queue settings of the persona's sessions, before the global ones.
     pub queue: QueueSettings,
     /// Rule for when the history of the persona's sessions is reset.
-    pub reset: Reset,
+    pub reset: ResetRule,
     /// Time zone of the time in the prompt: an IANA name.
     pub timezone: String,
     /// Schedule for waking the persona without a message; used by the scheduler.
@@ -193,7 +193,7 @@ pub struct Persona {
 impl Default for Persona {
     fn default() -> Self {
         Self {
-            runner: Runner::default(),
+            runner: AgentRunner::default(),
             model: None,
             max_tokens: None,
             prompt: String::new(),
@@ -203,9 +203,9 @@ impl Default for Persona {
             permissions: None,
             process: None,
             hooks: Vec::new(),
-            limits: Limits::default(),
+            limits: PersonaLimits::default(),
             queue: QueueSettings::default(),
-            reset: Reset::default(),
+            reset: ResetRule::default(),
             timezone: "UTC".to_owned(),
             heartbeat: None,
         }
@@ -223,7 +223,7 @@ pub struct Personas {
     /// MCP servers, by name.
     pub mcp_servers: BTreeMap<String, McpServer>,
     /// Secrets that tools may resolve if a turn's permissions name them: references `env:NAME`, `file:/path`.
-    pub credentials: References,
+    pub credentials: SecretReferences,
     /// Persona for a name if neither the name nor `default` is in the file.
     #[serde(skip)]
     fallback: Persona,
@@ -235,7 +235,7 @@ impl Personas {
     /// # Errors
     /// Returns [`ParsePersonasError`] with every wrong key and the value expected there.
     pub fn parse(text: &str) -> Result<Self, ParsePersonasError> {
-        let read = read_yaml(text, faults::of).map_err(ParsePersonasError)?;
+        let read = read_yaml(text, faults::find_faults).map_err(ParsePersonasError)?;
         Ok(read.unwrap_or_default())
     }
 
@@ -249,16 +249,16 @@ impl Personas {
 
             // A persona that asks a model needs a usable one.
             let unusable = if personas.ask_models() {
-                llm.usable().err()
+                llm.usable_model().err()
             } else {
                 None
             };
             let unusable = unusable.map(|fault| KeyFault::new("personas", format!("runner llm: {fault}")));
 
-            let mut faults = faults::of(personas);
+            let mut faults = faults::find_faults(personas);
             faults.extend(unusable);
-            faults.extend(personas.unbound(llm));
-            faults.extend(personas.idle());
+            faults.extend(personas.unbound_faults(llm));
+            faults.extend(personas.idle_faults());
             faults
         });
 
@@ -271,15 +271,15 @@ impl Personas {
     /// Returns the personas whose limit of US dollars has no effect, because the model that they ask by `llm` has no
     /// price.
     #[must_use]
-    pub fn unbound(&self, llm: &LlmConfig) -> Vec<KeyFault> {
-        faults::unbound(self, llm)
+    pub fn unbound_faults(&self, llm: &LlmConfig) -> Vec<KeyFault> {
+        faults::unbound_faults(self, llm)
     }
 
     /// Returns the denials and approval rules that have no effect, because no persona has a tool of that name. An MCP
     /// server may offer such a tool later, so this is no reason not to start.
     #[must_use]
-    pub fn idle(&self) -> Vec<KeyFault> {
-        patterns::idle(self)
+    pub fn idle_faults(&self) -> Vec<KeyFault> {
+        patterns::idle_faults(self)
     }
 
     /// Returns the levels under which no persona has a tool although they allow some, each `key: why`.
@@ -291,7 +291,7 @@ impl Personas {
     /// Returns whether a persona asks models.
     #[must_use]
     pub fn ask_models(&self) -> bool {
-        self.personas.values().any(|persona| persona.runner == Runner::Llm)
+        self.personas.values().any(|persona| persona.runner == AgentRunner::Llm)
     }
 
     /// Returns how humans must be asked before `tool` runs with `arguments` in a turn of `session`, which works for
@@ -302,14 +302,14 @@ impl Personas {
         inherited: &'a [SessionRef],
         tool: &'a str,
         arguments: &'a Value,
-    ) -> impl Iterator<Item = &'a Ask> {
+    ) -> impl Iterator<Item = &'a ApprovalAsk> {
         let sessions = std::iter::once(session).chain(inherited);
-        sessions.flat_map(move |session| self.of(&session.persona).confirmations(tool, arguments))
+        sessions.flat_map(move |session| self.persona_of(&session.persona).confirmations(tool, arguments))
     }
 
     /// Returns the persona that answers for `name`.
     #[must_use]
-    pub fn of(&self, name: &str) -> &Persona {
+    pub fn persona_of(&self, name: &str) -> &Persona {
         self.personas
             .get(name)
             .or_else(|| self.personas.get(DEFAULT_PERSONA))

@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
-use shared::bus::dead_letter::Verdict;
-use shared::bus::{CasError, Incoming, KvEvent, PublishError, ReadStreamError, claim};
+use shared::bus::dead_letter::MessageVerdict;
+use shared::bus::{CasError, IncomingMessage, KvEvent, PublishError, ReadStreamError, claim};
 use shared::model::session::SessionRef;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 use crate::config::SERVICE;
 
 /// Number of deliveries of one claim after which its tries are counted.
@@ -26,7 +26,7 @@ pub const MAX_TRIES: u32 = 5;
 
 /// Decision about a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trial {
+pub enum ClaimVerdict {
     /// Begin: nothing is known against the session.
     Free,
     /// Begin: the try is counted in the mark of this revision.
@@ -55,27 +55,27 @@ pub enum ParkSessionError {
 ///
 /// # Errors
 /// Returns [`ParkSessionError`]; the claim is then delivered again.
-pub async fn admit(
-    broker: &Broker,
-    incoming: &Incoming,
+pub async fn admit_claim(
+    broker: &BrokerContext,
+    incoming: &IncomingMessage,
     key: &str,
     session: &SessionRef,
-) -> Result<Trial, ParkSessionError> {
+) -> Result<ClaimVerdict, ParkSessionError> {
     if incoming.delivered <= MAX_DELIVERIES || broker.had_trouble() {
-        return Ok(Trial::Free);
+        return Ok(ClaimVerdict::Free);
     }
 
     let last = broker.bus.last_on_subject(LEDGER, &subject::ledger(session)).await?;
     // An append in the claim's own millisecond was before the claim: no append follows a claim as fast as that.
     if last.is_some_and(|last| last.published_at > incoming.published_at) {
-        return Ok(Trial::Free);
+        return Ok(ClaimVerdict::Free);
     }
 
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     let (mark, revision) = marks.find(key).await?;
     if mark.as_ref().is_some_and(|mark| mark.quarantined.is_some()) {
         incoming.term().await;
-        return Ok(Trial::Parked);
+        return Ok(ClaimVerdict::Parked);
     }
 
     let tries = mark.and_then(|mark| mark.tries);
@@ -83,8 +83,8 @@ pub async fn admit(
         .filter(|tries| tries.claim == incoming.place())
         .map_or(0, |tries| tries.begun);
     if begun >= MAX_TRIES {
-        park(broker, incoming, key, session, begun).await?;
-        return Ok(Trial::Parked);
+        park_session(broker, incoming, key, session, begun).await?;
+        return Ok(ClaimVerdict::Parked);
     }
 
     let counted = SessionMark {
@@ -97,12 +97,12 @@ pub async fn admit(
         since: broker.clock.now(),
     };
 
-    Ok(Trial::Counted(marks.update(key, &counted, revision).await?))
+    Ok(ClaimVerdict::Counted(marks.update(key, &counted, revision).await?))
 }
 
-async fn park(
-    broker: &Broker,
-    incoming: &Incoming,
+async fn park_session(
+    broker: &BrokerContext,
+    incoming: &IncomingMessage,
     key: &str,
     session: &SessionRef,
     begun: u32,
@@ -110,7 +110,7 @@ async fn park(
     let deliveries = incoming.delivered;
     let detail =
         format!("claim of {session} was delivered {deliveries} times and begun {begun} times without a ledger append");
-    let verdict = Verdict::new("quarantined", &detail);
+    let verdict = MessageVerdict::new("quarantined", &detail);
     let now = broker.clock.now();
     broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
 
@@ -122,7 +122,7 @@ async fn park(
     };
 
     broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).put(key, &mark).await?;
-    broker.park(key, Some(session.clone()));
+    broker.set_parked(key, Some(session.clone()));
     incoming.term().await;
     metrics::counter!("nexus_broker_quarantined_total").increment(1);
     tracing::error!(%session, deliveries, begun, "session quarantined");
@@ -132,7 +132,7 @@ async fn park(
 
 /// Removes the mark of `revision` after a counted try that went well. A mark that stays is about a claim that is
 /// gone.
-pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
+pub async fn acquit_claim(broker: &BrokerContext, key: &str, revision: u64) {
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     if let Err(error) = marks.delete(key, Some(revision)).await {
         tracing::debug!(key, %error, "failed to delete the record of a claim attempt");
@@ -140,7 +140,7 @@ pub async fn acquit(broker: &Broker, key: &str, revision: u64) {
 }
 
 /// Keeps the broker's knowledge of parked sessions current until shutdown is requested.
-pub async fn watch(broker: Arc<Broker>) {
+pub async fn watch_marks(broker: Arc<BrokerContext>) {
     let mut marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES).watch_all();
     let stop = broker.shutdown.clone();
     loop {
@@ -160,24 +160,26 @@ pub async fn watch(broker: Arc<Broker>) {
                     },
                 revision: _,
             } => {
-                broker.park(&key, Some(session));
+                broker.set_parked(&key, Some(session));
             }
             KvEvent::Put {
                 key,
                 value: SessionMark { quarantined: None, .. },
                 revision: _,
             }
-            | KvEvent::Gone { key, revision: _ } => release(&broker, &key).await,
+            | KvEvent::Gone { key, revision: _ } => release_session(&broker, &key).await,
             KvEvent::Bad { key, error, .. } => tracing::warn!(key, error, "failed to read a session mark"),
             KvEvent::Anew | KvEvent::Current => {}
         }
     }
 }
 
-async fn release(broker: &Broker, key: &str) {
-    let Some(session) = broker.park(key, None) else { return };
+async fn release_session(broker: &BrokerContext, key: &str) {
+    let Some(session) = broker.set_parked(key, None) else {
+        return;
+    };
     tracing::info!(%session, "session released from quarantine");
-    if let Err(error) = claim::publish(&broker.bus, &session, &Carrier::default()).await {
+    if let Err(error) = claim::publish(&broker.bus, &session, &TraceCarrier::default()).await {
         tracing::error!(%session, %error, "failed to claim a released session");
     }
 }

@@ -12,7 +12,7 @@ use shared::model::time::UnixMillis;
 /// A rule: `none`, `daily HH:MM Area/City` or `idle N min`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Reset {
+pub enum ResetRule {
     /// The history is never reset.
     #[default]
     Never,
@@ -35,15 +35,15 @@ pub enum Reset {
 #[error("`{0}`: expected `none`, `daily HH:MM Area/City` or `idle N min`")]
 pub struct ParseResetError(String);
 
-impl TryFrom<String> for Reset {
+impl TryFrom<String> for ResetRule {
     type Error = ParseResetError;
 
     fn try_from(text: String) -> Result<Self, ParseResetError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let read = match words[..] {
             ["none"] => Some(Self::Never),
-            ["daily", at] => daily(at, "UTC"),
-            ["daily", at, zone] => daily(at, zone),
+            ["daily", at] => parse_daily(at, "UTC"),
+            ["daily", at, zone] => parse_daily(at, zone),
             ["idle", minutes] | ["idle", minutes, "min"] => minutes
                 .parse()
                 .ok()
@@ -56,9 +56,9 @@ impl TryFrom<String> for Reset {
     }
 }
 
-fn daily(at: &str, zone: &str) -> Option<Reset> {
+fn parse_daily(at: &str, zone: &str) -> Option<ResetRule> {
     let at = Time::strptime("%H:%M", at).ok()?;
-    is_zone(zone).then(|| Reset::Daily {
+    is_zone(zone).then(|| ResetRule::Daily {
         at,
         zone: zone.to_owned(),
     })
@@ -70,21 +70,21 @@ pub fn is_zone(name: &str) -> bool {
     TimeZone::get(name).is_ok()
 }
 
-impl From<Reset> for String {
-    fn from(reset: Reset) -> Self {
+impl From<ResetRule> for String {
+    fn from(reset: ResetRule) -> Self {
         match reset {
-            Reset::Never => "none".to_owned(),
-            Reset::Daily { at, zone } => format!("daily {} {zone}", at.strftime("%H:%M")),
-            Reset::Idle { minutes } => format!("idle {minutes} min"),
+            ResetRule::Never => "none".to_owned(),
+            ResetRule::Daily { at, zone } => format!("daily {} {zone}", at.strftime("%H:%M")),
+            ResetRule::Idle { minutes } => format!("idle {minutes} min"),
         }
     }
 }
 
-impl Reset {
+impl ResetRule {
     /// Returns the reason for a reset if a turn begins at `now` and the last one ended at `active`; `None` if there
     /// is no reset.
     #[must_use]
-    pub fn due(&self, active: UnixMillis, now: UnixMillis) -> Option<String> {
+    pub fn due_reason(&self, active: UnixMillis, now: UnixMillis) -> Option<String> {
         if active.0 == 0 {
             return None;
         }
@@ -113,8 +113,8 @@ fn last_passed(at: Time, zone: &str, now: UnixMillis) -> Option<UnixMillis> {
 mod tests {
     use super::*;
 
-    fn rule(text: &str) -> Reset {
-        Reset::try_from(text.to_owned()).expect("a rule")
+    fn rule(text: &str) -> ResetRule {
+        ResetRule::try_from(text.to_owned()).expect("a rule")
     }
 
     fn at(text: &str) -> UnixMillis {
@@ -135,14 +135,15 @@ mod tests {
             "idle 0 min",
             "weekly",
         ] {
-            assert!(Reset::try_from(text.to_owned()).is_err(), "{text}");
+            assert!(ResetRule::try_from(text.to_owned()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_day_begins_at_its_time_in_its_zone() {
         let daily = rule("daily 04:00 Europe/Berlin");
-        let check = |active, now, expected| assert_eq!(daily.due(at(active), at(now)).is_some(), expected, "{now}");
+        let check =
+            |active, now, expected| assert_eq!(daily.due_reason(at(active), at(now)).is_some(), expected, "{now}");
         // 04:00 in Berlin is 03:00Z in winter and 02:00Z in summer.
         check("2026-01-10T02:59:00Z", "2026-01-10T02:59:30Z", false);
         check("2026-01-10T02:59:00Z", "2026-01-10T03:00:00Z", true);
@@ -155,9 +156,12 @@ mod tests {
     fn idleness_counts_from_the_last_end_and_a_new_session_has_nothing_to_forget() {
         let idle = rule("idle 30 min");
         let start = UnixMillis(1_000_000);
-        assert_eq!(idle.due(start, start.plus(30 * 60_000 - 1)), None);
-        assert_eq!(idle.due(start, start.plus(30 * 60_000)).as_deref(), Some("idle 30 min"));
-        assert_eq!(idle.due(UnixMillis(0), start), None);
-        assert_eq!(rule("none").due(start, start.plus(i64::MAX / 2)), None);
+        assert_eq!(idle.due_reason(start, start.plus(30 * 60_000 - 1)), None);
+        assert_eq!(
+            idle.due_reason(start, start.plus(30 * 60_000)).as_deref(),
+            Some("idle 30 min")
+        );
+        assert_eq!(idle.due_reason(UnixMillis(0), start), None);
+        assert_eq!(rule("none").due_reason(start, start.plus(i64::MAX / 2)), None);
     }
 }

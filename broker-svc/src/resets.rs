@@ -16,7 +16,7 @@ const SUBJECT: &str = "nexus.svc.intent.session_reset";
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Sends the notice if the appended `record` resets `session`, without waiting for the response.
-pub fn tell(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
+pub fn notify_reset(bus: &Bus, session: &SessionRef, record: &LedgerRecord) {
     let mut entries = record.entries.iter();
     if !entries.any(|entry| matches!(entry, LedgerEntry::SessionReset { .. })) {
         return;

@@ -7,9 +7,9 @@ use shared::model::event::EventId;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::testing::sample;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 
-use crate::session::Pending;
+use crate::session::PendingDispatch;
 
 pub(crate) fn session() -> SessionRef {
     SessionRef {
@@ -27,12 +27,12 @@ pub(crate) fn dispatch(event: u64, hook: &str, priority: i32) -> Dispatch {
     }
 }
 
-pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> Pending {
-    Pending {
+pub(crate) fn pending(sequence: u64, event: u64, hook: &str, priority: i32) -> PendingDispatch {
+    PendingDispatch {
         sequence,
         arrived: UnixMillis(1_000),
         dispatch: Arc::new(dispatch(event, hook, priority)),
-        carrier: Carrier::default(),
+        carrier: TraceCarrier::default(),
         is_repeated: false,
     }
 }

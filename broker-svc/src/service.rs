@@ -7,18 +7,18 @@ use anyhow::Context as _;
 use shared::bus::ConsumeError;
 use shared::llm::{self, LlmConfig};
 use shared::model::identity::Identities;
-use shared::process::config::{Fault, file_faults};
-use shared::process::identities::People;
-use shared::process::{Common, Service, Shell, identities};
+use shared::process::config::{ConfigFault, file_faults};
+use shared::process::identities::KnownPeople;
+use shared::process::{CommonConfig, Service, ServiceShell, identities};
 
 use crate::approval::timer_handler::TimerHandler;
 use crate::approval::{self, again, auditor};
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 use crate::config::BrokerConfig;
 use crate::hook_point::rules::HookRules;
 use crate::hook_point::{breakers, callback};
 use crate::personas::Personas;
-use crate::walls::Walls;
+use crate::walls::ProcessWalls;
 use crate::{admin, claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
@@ -33,14 +33,14 @@ impl Service for BrokerService {
     type Config = BrokerConfig;
 
     fn check(config: &BrokerConfig) -> Vec<String> {
-        config.faults()
+        config.find_faults()
     }
 
-    fn warnings(config: &BrokerConfig) -> Vec<String> {
-        config.warnings()
+    fn find_warnings(config: &BrokerConfig) -> Vec<String> {
+        config.find_warnings()
     }
 
-    fn check_files(_config: &BrokerConfig, common: &Common, llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(_config: &BrokerConfig, common: &CommonConfig, llm: &LlmConfig) -> Vec<ConfigFault> {
         let files = &common.files;
         let mut known = None;
         let mut faults = file_faults(&files.personas, |text| {
@@ -57,39 +57,39 @@ impl Service for BrokerService {
             } else {
                 fault.source
             };
-            faults.push(Fault { source, ..fault });
+            faults.push(ConfigFault { source, ..fault });
         }
 
         faults.extend(file_faults(&files.identities, identities::faults));
         faults
     }
 
-    fn warn_files(common: &Common) -> Vec<String> {
+    fn warn_files(common: &CommonConfig) -> Vec<String> {
         // An unreadable file is a fault, and reported as one.
         let personas = read(&common.files.personas).ok();
         let personas = personas.and_then(|text| Personas::parse(&text).ok());
         personas.map(|personas| personas.empty_levels()).unwrap_or_default()
     }
 
-    async fn serve(shell: Shell<BrokerConfig>) -> anyhow::Result<()> {
-        let personas = personas(&shell.common.files.personas)?;
+    async fn serve(shell: ServiceShell<BrokerConfig>) -> anyhow::Result<()> {
+        let personas = load_personas(&shell.common.files.personas)?;
         let empty = personas.empty_levels();
         if !empty.is_empty() {
-            shell.health.degrade("tools", &empty.join("; "));
+            shell.health.set_degraded("tools", &empty.join("; "));
         }
 
-        match walls(&shell).raise() {
+        match build_walls(&shell).raise() {
             Ok(told) => shell.health.set("walls", true, told),
-            Err(lacks) => shell.health.degrade("walls", lacks),
+            Err(lacks) => shell.health.set_degraded("walls", lacks),
         }
 
         let path = shell.common.files.identities.clone();
-        let people = People::read(read_identities(&path)?, &shell.bus).await;
+        let people = KnownPeople::read(read_identities(&path)?, &shell.bus).await;
         let people = people.context("read the owner's chat pages")?;
-        let hooks = hooks(&shell.common.files.hooks, &personas)?;
+        let hooks = load_hooks(&shell.common.files.hooks, &personas)?;
         let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms);
 
-        let Shell {
+        let ServiceShell {
             config,
             llm,
             bus,
@@ -104,12 +104,12 @@ impl Service for BrokerService {
             .ask_models()
             .then(|| llm::open(llm, Arc::clone(&clock), shutdown.clone()))
             .transpose()?;
-        let mut broker = Broker::new(bus, clock, instance, config, personas, shutdown, drain).with_hooks(hooks);
+        let mut broker = BrokerContext::new(bus, clock, instance, config, personas, shutdown, drain).with_hooks(hooks);
         if let Some(model) = model {
             broker = broker.with_model(model);
         }
 
-        let broker = Arc::new(broker.knowing(people.all()));
+        let broker = Arc::new(broker.with_identities(people.all()));
         let timers = TimerHandler {
             bus: broker.bus.clone(),
             clock: Arc::clone(&broker.clock),
@@ -124,12 +124,12 @@ impl Service for BrokerService {
             tokio::spawn(
                 broker
                     .ledger_witness()
-                    .keep(Arc::clone(&broker.clock), broker.shutdown.clone()),
+                    .run_witness(Arc::clone(&broker.clock), broker.shutdown.clone()),
             ),
             tokio::spawn(sweeper::serve(Arc::clone(&broker))),
-            tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+            tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
             tokio::spawn(timers.serve(broker.shutdown.clone())),
-            tokio::spawn(follow(path, people, Arc::clone(&broker))),
+            tokio::spawn(follow_identities(path, people, Arc::clone(&broker))),
             tokio::spawn(breakers::serve(Arc::clone(&broker))),
             tokio::spawn(auditor::serve(Arc::clone(&broker))),
             tokio::spawn(again::serve(Arc::clone(&broker))),
@@ -164,11 +164,11 @@ impl Service for BrokerService {
 }
 
 /// Returns the files and ports that the broker's programs cannot reach.
-fn walls(shell: &Shell<BrokerConfig>) -> Walls {
+fn build_walls(shell: &ServiceShell<BrokerConfig>) -> ProcessWalls {
     let nats = &shell.common.nats;
     let mut hidden = shell.config.hidden.clone();
     hidden.push(nats.credentials.clone());
-    Walls::of(
+    ProcessWalls::new(
         shell.run_dir.as_deref(),
         &hidden,
         &shell.common.secret_files,
@@ -182,9 +182,9 @@ fn read_identities(path: &str) -> anyhow::Result<Identities> {
 }
 
 /// Keeps the identities of approvals current for as long as the process runs.
-async fn follow(path: String, known: People, broker: Arc<Broker>) {
-    identities::follow(&path, known, &broker.bus, &broker.shutdown, |read| {
-        broker.desk().know(read);
+async fn follow_identities(path: String, known: KnownPeople, broker: Arc<BrokerContext>) {
+    identities::follow_identities(&path, known, &broker.bus, &broker.shutdown, |read| {
+        broker.desk().set_identities(read);
     })
     .await;
 }
@@ -197,13 +197,13 @@ fn read(path: &str) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-fn personas(path: &str) -> anyhow::Result<Personas> {
+fn load_personas(path: &str) -> anyhow::Result<Personas> {
     let text = read(path).with_context(|| format!("files.personas: {path} cannot be read"))?;
     Personas::parse(&text).with_context(|| format!("files.personas: {path}"))
 }
 
 /// Returns the hooks within turns: those of `hooks.yaml` and those of the personas.
-fn hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
+fn load_hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
     let text = read(path).with_context(|| format!("files.hooks: {path} cannot be read"))?;
     let rules = HookRules::parse(&text, personas).with_context(|| format!("files.hooks: {path}"))?;
     rules.warn();

@@ -11,26 +11,26 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shared::model::ledger::DropReason;
-use shared::model::order::Wanted;
+use shared::model::order::OrderKind;
 use shared::model::permission::PermissionSet;
-use shared::model::session::{Overflow, QueueMode, QueueSettings};
+use shared::model::session::{OverflowPolicy, QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::fold::Fold;
-use crate::turn::journal::Passage;
-pub use arrival::{Arrival, Pending, Placed, Told};
-use arrival::{order, same_target, target_of};
-use settings::{Policy, Rules};
+use crate::fold::SessionState;
+use crate::turn::journal::JournalEntry;
+pub use arrival::{ApprovalNotification, InboxItem, PendingDispatch, PlacedOrder};
+use arrival::{same_target, sort_key, target_of};
+use settings::{DispatchSettings, QueuePolicy};
 
 /// Maximum delay of a `collect` turn after the first arrival, in debounce times.
 const MOST_DEBOUNCES: u64 = 10;
 
 /// An event for the session.
 #[derive(Debug, Clone)]
-pub enum Input {
+pub enum SessionInput {
     /// Messages that one look at the session's subject found, in any order.
-    Arrived(Vec<Arrival>),
+    Arrived(Vec<InboxItem>),
     /// The running turn is over: completed, failed or interrupted.
     TurnEnded,
     /// Time has passed; debounces are checked.
@@ -39,18 +39,18 @@ pub enum Input {
 
 /// An action that the worker must take.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
+pub enum SessionEffect {
     /// Run one turn for these dispatches, in order.
     Start {
         /// The dispatches; at least one.
-        pendings: Vec<Pending>,
+        pendings: Vec<PendingDispatch>,
         /// Time that the first waited since its hook was evaluated, milliseconds; never negative.
         waited_ms: u64,
     },
     /// Record that a dispatch is not run.
     Drop {
         /// The dispatch that is dropped.
-        pending: Pending,
+        pending: PendingDispatch,
         /// Reason for dropping the dispatch.
         reason: DropReason,
     },
@@ -62,17 +62,17 @@ pub enum Effect {
     /// Record that an order is carried out; a reset begins a new history.
     Carry {
         /// The order to record.
-        placed: Placed,
+        placed: PlacedOrder,
     },
     /// Record that an order was given before.
     Repeated {
         /// The repeated order.
-        placed: Placed,
+        placed: PlacedOrder,
     },
     /// Record the decision of an approval, if the turn waits for it.
     Decide {
         /// The notice with the decision.
-        told: Told,
+        told: ApprovalNotification,
     },
     /// Hand in [`Input::Tick`] at this time.
     Wake {
@@ -83,7 +83,7 @@ pub enum Effect {
 
 #[derive(Debug, Clone)]
 struct Waiting {
-    pending: Pending,
+    pending: PendingDispatch,
     collect: bool,
     debounce_ms: u64,
     cap: usize,
@@ -91,9 +91,9 @@ struct Waiting {
 
 /// A message to be put into the running turn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Steering {
+pub struct SteeringMessage {
     /// The dispatch of the message.
-    pub pending: Pending,
+    pub pending: PendingDispatch,
     /// Whether the dispatch also gets a turn of its own.
     pub backlog: bool,
 }
@@ -108,14 +108,14 @@ struct Busy {
 
 /// Queue of one session in its owner's memory.
 #[derive(Debug, Default)]
-pub struct Session {
-    policy: Arc<Policy>,
+pub struct SessionQueue {
+    policy: Arc<QueuePolicy>,
     own: QueueSettings,
     running: Option<Busy>,
     waiting: VecDeque<Waiting>,
-    steering: VecDeque<Steering>,
+    steering: VecDeque<SteeringMessage>,
     /// Resets that wait for the end of the running turn.
-    resets: Vec<Placed>,
+    resets: Vec<PlacedOrder>,
     /// Sequences handed in since the session was taken; bounded by the number of messages that one owner reads.
     seen: BTreeSet<u64>,
     /// Ids consumed by earlier turns or handed in since.
@@ -124,11 +124,11 @@ pub struct Session {
     steered: BTreeSet<u64>,
 }
 
-impl Session {
+impl SessionQueue {
     /// Creates the machine of a session that was just taken, whose ledger folds to `fold`. A turn of a former owner
     /// runs.
     #[must_use]
-    pub fn new(fold: &Fold, policy: Arc<Policy>) -> Self {
+    pub fn new(fold: &SessionState, policy: Arc<QueuePolicy>) -> Self {
         let mut machine = Self {
             policy,
             own: fold.queue,
@@ -142,8 +142,8 @@ impl Session {
             machine
                 .steered
                 .extend(turn.passages.iter().filter_map(|passage| match passage {
-                    Passage::Steered { dispatch } => Some(dispatch.sequence),
-                    Passage::Answered { .. } | Passage::Called { .. } | Passage::Injected { .. } => None,
+                    JournalEntry::Steered { dispatch } => Some(dispatch.sequence),
+                    JournalEntry::Answered { .. } | JournalEntry::Called { .. } | JournalEntry::Injected { .. } => None,
                 }));
 
             machine.running = Some(Busy {
@@ -157,61 +157,61 @@ impl Session {
     }
 
     /// Notes messages that were handed in and are done already: their `ids` and their `sequences`.
-    pub fn know(&mut self, ids: impl IntoIterator<Item = Ulid>, sequences: &[u64]) {
+    pub fn note_known(&mut self, ids: impl IntoIterator<Item = Ulid>, sequences: &[u64]) {
         self.ids.extend(ids);
         self.seen.extend(sequences);
     }
 
     /// Handles `input` and returns the effects that follow.
     #[must_use]
-    pub fn handle(&mut self, input: Input, now: UnixMillis) -> Vec<Effect> {
+    pub fn handle(&mut self, input: SessionInput, now: UnixMillis) -> Vec<SessionEffect> {
         let mut effects = Vec::new();
         match input {
-            Input::Arrived(batch) => self.arrived(batch, &mut effects),
-            Input::TurnEnded => self.ended(),
-            Input::Tick => {}
+            SessionInput::Arrived(batch) => self.handle_arrived(batch, &mut effects),
+            SessionInput::TurnEnded => self.handle_turn_end(),
+            SessionInput::Tick => {}
         }
 
         if self.running.is_none() {
-            effects.extend(self.resets.drain(..).map(|placed| Effect::Carry { placed }));
+            effects.extend(self.resets.drain(..).map(|placed| SessionEffect::Carry { placed }));
             effects.extend(self.start(now));
         }
 
         effects
     }
 
-    fn arrived(&mut self, mut batch: Vec<Arrival>, effects: &mut Vec<Effect>) {
+    fn handle_arrived(&mut self, mut batch: Vec<InboxItem>, effects: &mut Vec<SessionEffect>) {
         batch.retain(|arrival| self.seen.insert(arrival.sequence()));
-        batch.sort_by_key(Arrival::sequence);
+        batch.sort_by_key(InboxItem::sequence);
 
         let mut dispatches = Vec::new();
         for arrival in batch {
             match arrival {
-                Arrival::Dispatch(pending) => dispatches.push(pending),
-                Arrival::Order(placed) => {
+                InboxItem::Dispatch(pending) => dispatches.push(pending),
+                InboxItem::Order(placed) => {
                     self.take_in(std::mem::take(&mut dispatches), effects);
-                    self.ordered(placed, effects);
+                    self.handle_order(placed, effects);
                 }
-                Arrival::Decision(told) => effects.push(Effect::Decide { told }),
+                InboxItem::Decision(told) => effects.push(SessionEffect::Decide { told }),
             }
         }
 
         self.take_in(dispatches, effects);
     }
 
-    fn take_in(&mut self, mut pendings: Vec<Pending>, effects: &mut Vec<Effect>) {
-        pendings.sort_by(|a, b| order(a).cmp(&order(b)));
+    fn take_in(&mut self, mut pendings: Vec<PendingDispatch>, effects: &mut Vec<SessionEffect>) {
+        pendings.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         for pending in pendings {
             if self.ids.insert(pending.dispatch.id) {
-                self.queue(pending, effects);
+                self.queue_dispatch(pending, effects);
             } else {
-                effects.push(dropped(pending, DropReason::Duplicate));
+                effects.push(drop_effect(pending, DropReason::Duplicate));
             }
         }
     }
 
-    fn queue(&mut self, pending: Pending, effects: &mut Vec<Effect>) {
-        let rules = self.policy.rules(self.own, &pending.dispatch);
+    fn queue_dispatch(&mut self, pending: PendingDispatch, effects: &mut Vec<SessionEffect>) {
+        let rules = self.policy.rules_for(self.own, &pending.dispatch);
         let steers = self.running.as_ref().is_some_and(|busy| {
             let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
             !busy.cancelled && busy.permissions.iter().all(may_join)
@@ -227,15 +227,15 @@ impl Session {
         match rules.mode {
             QueueMode::Interrupt => {
                 self.clear(DropReason::Superseded, effects);
-                self.cancel(&format!("interrupted by dispatch {}", pending.dispatch.id), effects);
+                self.cancel_turn(&format!("interrupted by dispatch {}", pending.dispatch.id), effects);
                 self.waiting.push_back(waiting);
             }
-            QueueMode::Steer if steers => self.steering.push_back(Steering {
+            QueueMode::Steer if steers => self.steering.push_back(SteeringMessage {
                 pending,
                 backlog: false,
             }),
             QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.sequence) => {
-                self.steering.push_back(Steering { pending, backlog: true });
+                self.steering.push_back(SteeringMessage { pending, backlog: true });
                 self.waiting.push_back(waiting);
             }
             QueueMode::Followup | QueueMode::Collect | QueueMode::Steer | QueueMode::SteerBacklog => {
@@ -248,12 +248,12 @@ impl Session {
         }
     }
 
-    fn make_room(&mut self, rules: Rules, effects: &mut Vec<Effect>) {
-        while self.queued() > rules.cap {
+    fn make_room(&mut self, rules: DispatchSettings, effects: &mut Vec<SessionEffect>) {
+        while self.queued_count() > rules.cap {
             let (newest, reason) = match rules.overflow {
-                Overflow::Summarize => (false, DropReason::OverflowSummarized),
-                Overflow::Old => (false, DropReason::OverflowOld),
-                Overflow::New => (true, DropReason::OverflowNew),
+                OverflowPolicy::Summarize => (false, DropReason::OverflowSummarized),
+                OverflowPolicy::Old => (false, DropReason::OverflowOld),
+                OverflowPolicy::New => (true, DropReason::OverflowNew),
             };
             let sequences = self.waiting.iter().map(|w| w.pending.sequence);
             let sequences = sequences.chain(self.steering.iter().map(|s| s.pending.sequence));
@@ -262,12 +262,12 @@ impl Session {
                 return;
             };
 
-            effects.push(dropped(pending, reason));
+            effects.push(drop_effect(pending, reason));
         }
     }
 
     /// Removes a waiting dispatch from any of the queues.
-    fn remove(&mut self, sequence: u64) -> Option<Pending> {
+    fn remove(&mut self, sequence: u64) -> Option<PendingDispatch> {
         let steering = self.steering.iter().position(|s| s.pending.sequence == sequence);
         let steering = steering.and_then(|at| self.steering.remove(at)).map(|s| s.pending);
         let waiting = self.waiting.iter().position(|w| w.pending.sequence == sequence);
@@ -275,46 +275,48 @@ impl Session {
         waiting.or(steering)
     }
 
-    fn clear(&mut self, reason: DropReason, effects: &mut Vec<Effect>) {
+    fn clear(&mut self, reason: DropReason, effects: &mut Vec<SessionEffect>) {
         while let Some(sequence) = self.lowest_waiting() {
-            effects.extend(self.remove(sequence).map(|pending| dropped(pending, reason)));
+            effects.extend(self.remove(sequence).map(|pending| drop_effect(pending, reason)));
         }
     }
 
-    fn cancel(&mut self, reason: &str, effects: &mut Vec<Effect>) {
+    fn cancel_turn(&mut self, reason: &str, effects: &mut Vec<SessionEffect>) {
         if let Some(busy) = self.running.as_mut().filter(|busy| !busy.cancelled) {
             busy.cancelled = true;
             let reason = reason.to_owned();
-            effects.push(Effect::Cancel { reason });
+            effects.push(SessionEffect::Cancel { reason });
         }
     }
 
-    fn ordered(&mut self, placed: Placed, effects: &mut Vec<Effect>) {
+    fn handle_order(&mut self, placed: PlacedOrder, effects: &mut Vec<SessionEffect>) {
         if !self.ids.insert(placed.order.id) {
-            effects.push(Effect::Repeated { placed });
+            effects.push(SessionEffect::Repeated { placed });
             return;
         }
 
         let by = format!("{} by {}", placed.order.wanted.name(), placed.order.by);
         match &placed.order.wanted {
-            Wanted::Abort => {
+            OrderKind::Abort => {
                 self.clear(DropReason::Aborted, effects);
-                self.cancel(&by, effects);
+                self.cancel_turn(&by, effects);
             }
-            Wanted::Interrupt => self.cancel(&by, effects),
-            Wanted::Queue { settings } => self.own = *settings,
-            Wanted::Withdraw { dispatch, spares_turn } => self.withdraw(*dispatch, *spares_turn, &by, effects),
-            Wanted::Reset if self.running.is_some() => {
+            OrderKind::Interrupt => self.cancel_turn(&by, effects),
+            OrderKind::Queue { settings } => self.own = *settings,
+            OrderKind::Withdraw { dispatch, spares_turn } => {
+                self.withdraw_dispatch(*dispatch, *spares_turn, &by, effects)
+            }
+            OrderKind::Reset if self.running.is_some() => {
                 self.resets.push(placed);
                 return;
             }
-            Wanted::Reset => {}
+            OrderKind::Reset => {}
         }
 
-        effects.push(Effect::Carry { placed });
+        effects.push(SessionEffect::Carry { placed });
     }
 
-    fn withdraw(&mut self, dispatch: Ulid, spares_turn: bool, by: &str, effects: &mut Vec<Effect>) {
+    fn withdraw_dispatch(&mut self, dispatch: Ulid, spares_turn: bool, by: &str, effects: &mut Vec<SessionEffect>) {
         // A dispatch with this id that comes later counts as known, and is dropped.
         self.ids.insert(dispatch);
         let waiting = self.waiting.iter().map(|w| &w.pending);
@@ -323,26 +325,26 @@ impl Session {
 
         if let Some(sequence) = waits.map(|pending| pending.sequence) {
             let taken = self.remove(sequence);
-            effects.extend(taken.map(|pending| dropped(pending, DropReason::Withdrawn)));
+            effects.extend(taken.map(|pending| drop_effect(pending, DropReason::Withdrawn)));
         }
 
         let alone = |busy: &Busy| matches!(busy.own[..], [(_, only)] if only == dispatch);
         if !spares_turn && self.running.as_ref().is_some_and(alone) {
-            self.cancel(by, effects);
+            self.cancel_turn(by, effects);
         }
     }
 
     /// Ends the running turn; messages that were not put into it get a turn of their own, in their order.
-    fn ended(&mut self) {
+    fn handle_turn_end(&mut self) {
         self.running = None;
         self.steered.clear();
 
-        for Steering { pending, backlog } in std::mem::take(&mut self.steering) {
+        for SteeringMessage { pending, backlog } in std::mem::take(&mut self.steering) {
             if backlog {
                 continue;
             }
 
-            let Rules { debounce_ms, cap, .. } = self.policy.rules(self.own, &pending.dispatch);
+            let DispatchSettings { debounce_ms, cap, .. } = self.policy.rules_for(self.own, &pending.dispatch);
             let place = self.waiting.partition_point(|w| w.pending.sequence < pending.sequence);
             let waiting = Waiting {
                 pending,
@@ -355,11 +357,11 @@ impl Session {
         }
     }
 
-    fn start(&mut self, now: UnixMillis) -> Option<Effect> {
+    fn start(&mut self, now: UnixMillis) -> Option<SessionEffect> {
         let head = self.waiting.front()?;
         if !head.collect {
             let head = self.waiting.pop_front()?;
-            return Some(self.begin(vec![head.pending], now));
+            return Some(self.begin_turn(vec![head.pending], now));
         }
 
         let together = self.waiting.iter().take_while(|w| w.collect).count();
@@ -370,7 +372,7 @@ impl Session {
             let at = quiet.min(arrived().min()?.plus(wait(MOST_DEBOUNCES)));
 
             if now < at {
-                return Some(Effect::Wake { at });
+                return Some(SessionEffect::Wake { at });
             }
         }
 
@@ -385,10 +387,10 @@ impl Session {
         }
 
         self.waiting = rest;
-        Some(self.begin(turn, now))
+        Some(self.begin_turn(turn, now))
     }
 
-    fn begin(&mut self, pendings: Vec<Pending>, now: UnixMillis) -> Effect {
+    fn begin_turn(&mut self, pendings: Vec<PendingDispatch>, now: UnixMillis) -> SessionEffect {
         self.running = Some(Busy {
             own: pendings.iter().map(|p| (p.sequence, p.dispatch.id)).collect(),
             permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
@@ -396,12 +398,12 @@ impl Session {
         });
         let first = pendings.first().map_or(now, |p| p.dispatch.timestamp);
         let waited_ms = u64::try_from(now.since(first)).unwrap_or(0);
-        Effect::Start { pendings, waited_ms }
+        SessionEffect::Start { pendings, waited_ms }
     }
 
     /// Takes the messages to be put into the running turn before its next model call.
-    pub fn take_steering(&mut self) -> Vec<Steering> {
-        let taken: Vec<Steering> = self.steering.drain(..).collect();
+    pub fn take_steering(&mut self) -> Vec<SteeringMessage> {
+        let taken: Vec<SteeringMessage> = self.steering.drain(..).collect();
         if let Some(busy) = &mut self.running {
             let own = taken.iter().filter(|steering| !steering.backlog);
             busy.own
@@ -436,7 +438,7 @@ impl Session {
 
     /// Returns the number of messages that wait behind or for the running turn, each counted once.
     #[must_use]
-    pub fn queued(&self) -> usize {
+    pub fn queued_count(&self) -> usize {
         let steering = self.steering.iter().filter(|steering| !steering.backlog);
         self.waiting.len() + steering.count()
     }
@@ -448,8 +450,8 @@ impl Session {
     }
 }
 
-const fn dropped(pending: Pending, reason: DropReason) -> Effect {
-    Effect::Drop { pending, reason }
+const fn drop_effect(pending: PendingDispatch, reason: DropReason) -> SessionEffect {
+    SessionEffect::Drop { pending, reason }
 }
 
 #[cfg(test)]

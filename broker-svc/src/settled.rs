@@ -10,12 +10,12 @@ pub const MAX_RANGES: usize = 16_384;
 
 /// A set of sequences, as ranges.
 #[derive(Debug, Clone, Default)]
-pub struct Settled {
+pub struct SequenceSet {
     /// First → last of each range; ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Settled {
+impl SequenceSet {
     /// Adds `sequence` to the set.
     pub fn add(&mut self, sequence: u64) {
         let mut range = (sequence, sequence);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn ranges_grow_together_in_any_order() {
-        let mut settled = Settled::default();
+        let mut settled = SequenceSet::default();
         for sequence in [5, 3, 9, 4, 1, 4] {
             settled.add(sequence);
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn it_forgets_the_lowest_when_full() {
-        let mut settled = Settled::default();
+        let mut settled = SequenceSet::default();
         for sequence in 0..=MAX_RANGES as u64 {
             settled.add(2 * sequence);
         }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Slot of a claimed session; dropped with the claim.
 #[derive(Debug)]
-pub struct Slot {
+pub struct SessionSlot {
     places: Arc<Semaphore>,
     held: Mutex<Held>,
 }
@@ -22,7 +22,7 @@ struct Held {
     is_lent: bool,
 }
 
-impl Slot {
+impl SessionSlot {
     /// Creates the slot of `permit`; `places` are those of sessions that have lent theirs.
     #[must_use]
     pub fn new(permit: OwnedSemaphorePermit, places: Arc<Semaphore>) -> Self {
@@ -59,7 +59,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         if !self.is_lent() {
             metrics::gauge!("nexus_broker_slots_in_use").decrement(1);
@@ -76,7 +76,7 @@ mod tests {
         let (slots, places) = (Arc::new(Semaphore::new(2)), Arc::new(Semaphore::new(1)));
         let slot = || {
             let permit = Arc::clone(&slots).try_acquire_owned().expect("a slot");
-            Slot::new(permit, Arc::clone(&places))
+            SessionSlot::new(permit, Arc::clone(&places))
         };
 
         let free = || (slots.available_permits(), places.available_permits());

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use shared::model::ledger::Cursor;
+use shared::model::ledger::LedgerCursor;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 
@@ -30,7 +30,7 @@ struct Open {
 
 /// A session to look at: whether it has consumed everything through `last`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct DueSession {
     /// The session to look at.
     pub session: SessionRef,
     /// Sequence of its newest dispatch that is old enough.
@@ -39,12 +39,12 @@ pub struct Due {
 
 /// Progress of the sweeper.
 #[derive(Debug, Clone, Default)]
-pub struct Walk {
+pub struct SweepState {
     through: u64,
     open: BTreeMap<SessionRef, Open>,
 }
 
-impl Walk {
+impl SweepState {
     /// Creates a walk that begins after `floor`.
     #[must_use]
     pub fn from_floor(floor: u64) -> Self {
@@ -67,13 +67,13 @@ impl Walk {
     }
 
     /// Notes that everything through `sequence` needs no second look, apart from open subjects.
-    pub fn pass(&mut self, sequence: u64) {
+    pub fn mark_passed(&mut self, sequence: u64) {
         self.through = self.through.max(sequence);
     }
 
     /// Notes that `session` has a dispatch at `sequence` that is not known to be consumed.
     pub fn add(&mut self, session: SessionRef, sequence: u64) {
-        self.pass(sequence);
+        self.mark_passed(sequence);
         let open = Open {
             first: sequence,
             last: sequence,
@@ -90,12 +90,12 @@ impl Walk {
     /// Returns up to `limit` sessions to look at now, those first that have waited longest: each has its turn,
     /// independent of its name.
     #[must_use]
-    pub fn due(&self, now: UnixMillis, limit: usize) -> Vec<Due> {
+    pub fn due_sessions(&self, now: UnixMillis, limit: usize) -> Vec<DueSession> {
         let mut due: Vec<_> = self.open.iter().filter(|(_, open)| open.look_at <= now).collect();
         due.sort_by_key(|(_, open)| open.look_at);
         due.into_iter()
             .take(limit)
-            .map(|(session, open)| Due {
+            .map(|(session, open)| DueSession {
                 session: session.clone(),
                 last: open.last,
             })
@@ -104,7 +104,7 @@ impl Walk {
 
     /// Notes that `session` has the cursor `cursor`. Returns whether it has consumed everything that the walk knows
     /// of.
-    pub fn seen(&mut self, session: &SessionRef, cursor: &Cursor, now: UnixMillis) -> bool {
+    pub fn note_seen(&mut self, session: &SessionRef, cursor: &LedgerCursor, now: UnixMillis) -> bool {
         let Some(open) = self.open.get_mut(session) else {
             return true;
         };
@@ -122,7 +122,7 @@ impl Walk {
     }
 
     /// Returns whether `due` has a newer dispatch than at the last call.
-    pub fn is_new(&mut self, due: &Due) -> bool {
+    pub fn is_new(&mut self, due: &DueSession) -> bool {
         let Some(open) = self.open.get_mut(&due.session) else {
             return false;
         };
@@ -132,21 +132,21 @@ impl Walk {
     }
 
     /// Notes that another process is busy with `session`: look later.
-    pub fn later(&mut self, session: &SessionRef, now: UnixMillis) {
+    pub fn look_later(&mut self, session: &SessionRef, now: UnixMillis) {
         if let Some(open) = self.open.get_mut(session) {
             open.look_at = now.plus(LOOK_AGAIN_MS);
         }
     }
 
     /// Notes that `session` has unanswered intents, although it has consumed everything: it stays open.
-    pub fn owes(&mut self, session: &SessionRef, now: UnixMillis) {
+    pub fn note_owing(&mut self, session: &SessionRef, now: UnixMillis) {
         if let Some(open) = self.open.get_mut(session) {
             open.look_at = now.plus(ASK_AGAIN_MS);
         }
     }
 
     /// Removes `session`, which must not be looked at (it is quarantined).
-    pub fn leave(&mut self, session: &SessionRef) {
+    pub fn leave_out(&mut self, session: &SessionRef) {
         self.open.remove(session);
     }
 
@@ -169,48 +169,51 @@ mod tests {
         }
     }
 
-    fn at(floor: u64) -> Cursor {
-        Cursor {
+    fn at(floor: u64) -> LedgerCursor {
+        LedgerCursor {
             floor,
             above: Vec::new(),
-            ..Cursor::default()
+            ..LedgerCursor::default()
         }
     }
 
     #[test]
     fn the_floor_waits_for_the_slowest_and_the_walk_does_not() {
-        let mut walk = Walk::from_floor(10);
+        let mut walk = SweepState::from_floor(10);
         walk.add(session("slow"), 11);
         walk.add(session("fast"), 12);
         walk.add(session("slow"), 15);
-        walk.pass(20);
+        walk.mark_passed(20);
 
         assert_eq!((walk.floor(), walk.next()), (10, 21));
-        assert!(walk.seen(&session("fast"), &at(12), UnixMillis(0)));
-        assert!(!walk.seen(&session("slow"), &at(11), UnixMillis(0)));
+        assert!(walk.note_seen(&session("fast"), &at(12), UnixMillis(0)));
+        assert!(!walk.note_seen(&session("slow"), &at(11), UnixMillis(0)));
         assert_eq!(walk.floor(), 11);
-        assert!(walk.seen(&session("slow"), &at(15), UnixMillis(0)));
+        assert!(walk.note_seen(&session("slow"), &at(15), UnixMillis(0)));
         assert_eq!(walk.floor(), 20);
     }
 
     #[test]
     fn a_session_that_overtook_one_of_its_own_is_not_settled() {
-        let mut walk = Walk::from_floor(10);
+        let mut walk = SweepState::from_floor(10);
         walk.add(session("a"), 11);
         walk.add(session("a"), 15);
-        let overtaken = Cursor {
+        let overtaken = LedgerCursor {
             floor: 10,
             above: vec![15],
-            ..Cursor::default()
+            ..LedgerCursor::default()
         };
 
-        assert!(!walk.seen(&session("a"), &overtaken, UnixMillis(0)));
-        assert_eq!((walk.floor(), walk.due(UnixMillis(LOOK_AGAIN_MS), 1).len()), (10, 1));
+        assert!(!walk.note_seen(&session("a"), &overtaken, UnixMillis(0)));
+        assert_eq!(
+            (walk.floor(), walk.due_sessions(UnixMillis(LOOK_AGAIN_MS), 1).len()),
+            (10, 1)
+        );
     }
 
     #[test]
     fn every_session_has_its_turn_whatever_its_name() {
-        let mut walk = Walk::default();
+        let mut walk = SweepState::default();
         for (sequence, name) in [(1, "a"), (2, "b"), (3, "c")] {
             walk.add(session(name), sequence);
         }
@@ -218,8 +221,8 @@ mod tests {
         let mut seen = Vec::new();
         for round in 0..3 {
             let now = UnixMillis(round * LOOK_AGAIN_MS);
-            let due = walk.due(now, 1).remove(0);
-            walk.later(&due.session, now);
+            let due = walk.due_sessions(now, 1).remove(0);
+            walk.look_later(&due.session, now);
             seen.push(due.session.session);
         }
 
@@ -228,23 +231,23 @@ mod tests {
 
     #[test]
     fn a_session_that_was_looked_at_is_left_alone_for_a_while() {
-        let mut walk = Walk::default();
+        let mut walk = SweepState::default();
         walk.add(session("a"), 1);
         walk.add(session("b"), 2);
 
         assert_eq!(
-            walk.due(UnixMillis(0), 1),
-            [Due {
+            walk.due_sessions(UnixMillis(0), 1),
+            [DueSession {
                 session: session("a"),
                 last: 1
             }]
         );
 
-        walk.seen(&session("a"), &at(0), UnixMillis(0));
-        assert_eq!(walk.due(UnixMillis(1), 9).len(), 1);
-        assert_eq!(walk.due(UnixMillis(LOOK_AGAIN_MS), 9).len(), 2);
+        walk.note_seen(&session("a"), &at(0), UnixMillis(0));
+        assert_eq!(walk.due_sessions(UnixMillis(1), 9).len(), 1);
+        assert_eq!(walk.due_sessions(UnixMillis(LOOK_AGAIN_MS), 9).len(), 2);
 
-        walk.leave(&session("a"));
+        walk.leave_out(&session("a"));
         assert_eq!(walk.floor(), 1);
     }
 }

@@ -7,28 +7,28 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shared::bus::claim::{self, Claimed};
-use shared::bus::{CasError, ReadStreamError, Stored, WitnessError, position};
+use shared::bus::claim::{self, ClaimedKey};
+use shared::bus::{CasError, ReadStreamError, StoredMessage, WitnessError, position};
 use shared::clock::pause;
 use shared::model::approval::{ApprovalStatus, SessionDecision};
 use shared::model::dispatch::Dispatch;
-use shared::model::ledger::Cursor;
-use shared::model::position::Standing as Place;
+use shared::model::ledger::LedgerCursor;
+use shared::model::position::PositionStanding as Place;
 use shared::model::session::SessionRef;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::session_mark::{LeaseRecord, SWEEPER, SettledFloor};
 use shared::wire::subject;
 use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
 use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
 
 use crate::approval::desk::{KeepApprovalError, ends_untold};
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 use crate::doubt;
 use crate::error::RunSessionError;
-use crate::fold::{Standing, runnable};
+use crate::fold::{RunState, is_runnable};
 use crate::owner::load;
-use crate::sweep::{Due, Walk};
-use crate::turn::journal::Awaited;
+use crate::sweep::{DueSession, SweepState};
+use crate::turn::journal::AwaitedApproval;
 
 /// Key of the lease in `leases`.
 const LEASE: &str = "sweeper";
@@ -54,12 +54,12 @@ struct Held {
 /// Progress of the sweeper, and its era: over another connection `DISPATCHES` may be another stream.
 struct Walking {
     era: u64,
-    walk: Walk,
+    walk: SweepState,
     written: (u64, Instant),
 }
 
 /// Sweeps until shutdown is requested.
-pub async fn serve(broker: Arc<Broker>) {
+pub async fn serve(broker: Arc<BrokerContext>) {
     let every = Duration::from_millis(broker.config.sweep_interval_ms);
     let stop = broker.shutdown.clone();
 
@@ -71,7 +71,7 @@ pub async fn serve(broker: Arc<Broker>) {
         }
 
         if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
-            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.all()).unwrap_or(u32::MAX));
+            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.total_lag()).unwrap_or(u32::MAX));
             // With every slot taken, no claim arrives that would report the number.
             broker.note_waiting(lag.waiting);
         }
@@ -112,14 +112,14 @@ enum SweepError {
 }
 
 /// Refreshes the lease, or tries to take it. Returns `None` if another broker has it.
-async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>, SweepError> {
+async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option<Held>, SweepError> {
     let leases = broker.bus.kv::<LeaseRecord>(LEASES);
     if let Some(mut held) = held {
         return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
             Ok(revision) => {
                 held.revision = revision;
-                if held.walking.era != broker.era().await?.number {
-                    held.walking = begin(broker).await?;
+                if held.walking.era != broker.current_era().await?.number {
+                    held.walking = begin_walk(broker).await?;
                 }
                 Ok(Some(held))
             }
@@ -146,7 +146,7 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
         Err(error) => return Err(error.into()),
     };
 
-    let walking = begin(broker).await?;
+    let walking = begin_walk(broker).await?;
     tracing::info!(floor = walking.written.0, "this broker is the sweeper now");
 
     Ok(Some(Held {
@@ -157,20 +157,20 @@ async fn hold_lease(broker: &Broker, held: Option<Held>) -> Result<Option<Held>,
 }
 
 /// Begins at the stored floor, if the leader confirms it.
-async fn begin(broker: &Broker) -> Result<Walking, SweepError> {
-    let era = broker.era().await?.number;
+async fn begin_walk(broker: &BrokerContext) -> Result<Walking, SweepError> {
+    let era = broker.current_era().await?.number;
     let floor = stored_floor(broker).await?;
     let state = broker.bus.stream_state(DISPATCHES).await?;
     let floor = floor.max(state.first.saturating_sub(1));
     Ok(Walking {
         era,
-        walk: Walk::from_floor(floor),
+        walk: SweepState::from_floor(floor),
         written: (floor, broker.clock.monotonic()),
     })
 }
 
 /// Returns the floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
-async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
+async fn stored_floor(broker: &BrokerContext) -> Result<u64, SweepError> {
     const WHAT: &str = "sweeper's floor";
 
     let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
@@ -179,7 +179,7 @@ async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
     };
 
     let Some(position) = floor.position else { return Ok(0) };
-    match broker.bus.standing(DISPATCHES, &position).await? {
+    match broker.bus.check_position(DISPATCHES, &position).await? {
         Place::Holds => {
             position::told_sound(WHAT);
             Ok(floor.sequence)
@@ -191,22 +191,22 @@ async fn stored_floor(broker: &Broker) -> Result<u64, SweepError> {
     }
 }
 
-async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepError> {
+async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), SweepError> {
     read_on(broker, &mut held.walk).await?;
     let mut unreadable = 0;
-    for due in held.walk.due(broker.clock.now(), MAX_LOOKS) {
+    for due in held.walk.due_sessions(broker.clock.now(), MAX_LOOKS) {
         match look_at(broker, &mut held.walk, &due).await {
             Err(SweepError::Read(error)) if unreadable < MAX_UNREADABLE => {
                 unreadable += 1;
                 tracing::warn!(session = %due.session, %error, "failed to inspect a session; retrying later");
-                held.walk.later(&due.session, broker.clock.now());
+                held.walk.look_later(&due.session, broker.clock.now());
             }
             looked => looked?,
         }
     }
 
     let floor = held.walk.floor();
-    broker.settled(|settled| settled.forget_through(floor));
+    broker.with_settled(|settled| settled.forget_through(floor));
 
     let now = broker.clock.monotonic();
     if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
@@ -225,16 +225,16 @@ async fn sweep(broker: &Arc<Broker>, held: &mut Walking) -> Result<(), SweepErro
 }
 
 /// Walks on over dispatches that are old enough.
-async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
+async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), SweepError> {
     let age = i64::try_from(broker.config.sweep_age_ms).unwrap_or(i64::MAX);
     for _ in 0..MAX_PAGES {
         if !walk.may_go_on() {
             return Ok(());
         }
 
-        let from = broker.settled(|settled| settled.first_gap(walk.next()));
-        walk.pass(from - 1);
-        let page = page(broker, from).await?;
+        let from = broker.with_settled(|settled| settled.first_gap(walk.next()));
+        walk.mark_passed(from - 1);
+        let page = read_page(broker, from).await?;
         let full = page.len() == PAGE;
 
         let young = broker.clock.now().plus(-age);
@@ -246,11 +246,11 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
             let sequence = stored.sequence;
             match session_of(&stored) {
                 Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
-                Some(_) => walk.pass(sequence),
+                Some(_) => walk.mark_passed(sequence),
                 None => {
                     let event_id = stored.headers.event_id();
                     tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch without a session");
-                    walk.pass(sequence);
+                    walk.mark_passed(sequence);
                 }
             }
         }
@@ -264,21 +264,21 @@ async fn read_on(broker: &Broker, walk: &mut Walk) -> Result<(), SweepError> {
 }
 
 /// Returns the next dispatches of all sessions: from the window, or from the stream for sequences before it.
-async fn page(broker: &Broker, from: u64) -> Result<Vec<Arc<Stored>>, ReadStreamError> {
-    if let Some(page) = broker.feed.window(|window| window.from(from, PAGE)) {
+async fn read_page(broker: &BrokerContext, from: u64) -> Result<Vec<Arc<StoredMessage>>, ReadStreamError> {
+    if let Some(page) = broker.feed.with_window(|window| window.from(from, PAGE)) {
         return Ok(page);
     }
     // The filter matches everything, so the server finds the next message at once.
-    let page = broker.bus.history(DISPATCHES, ">", from, PAGE).await?;
+    let page = broker.bus.read_history(DISPATCHES, ">", from, PAGE).await?;
     Ok(page.into_iter().map(Arc::new).collect())
 }
 
-fn is_consumed(broker: &Broker, session: &SessionRef, sequence: u64) -> bool {
-    broker.settled(|settled| settled.contains(sequence)) || broker.cache.covers(session, sequence)
+fn is_consumed(broker: &BrokerContext, session: &SessionRef, sequence: u64) -> bool {
+    broker.with_settled(|settled| settled.contains(sequence)) || broker.cache.is_settled_through(session, sequence)
 }
 
 /// Returns the session of a dispatch: from its content, or from its subject if the content cannot be read.
-fn session_of(stored: &Stored) -> Option<SessionRef> {
+fn session_of(stored: &StoredMessage) -> Option<SessionRef> {
     let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
     let decided = || stored.decode::<SessionDecision>().ok().map(|decided| decided.target);
 
@@ -294,25 +294,25 @@ fn session_of(stored: &Stored) -> Option<SessionRef> {
         })
 }
 
-async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(), SweepError> {
+async fn look_at(broker: &Arc<BrokerContext>, walk: &mut SweepState, due: &DueSession) -> Result<(), SweepError> {
     let (session, now) = (&due.session, broker.clock.now());
     if broker.is_parked(&subject::session_key(session)) {
-        walk.leave(session);
+        walk.leave_out(session);
         return Ok(());
     }
 
-    if broker.runs(session) {
-        walk.later(session, now);
+    if broker.runs_session(session) {
+        walk.look_later(session, now);
         return Ok(());
     }
 
-    if broker.cache.covers(session, due.last) {
-        walk.seen(
+    if broker.cache.is_settled_through(session, due.last) {
+        walk.note_seen(
             session,
-            &Cursor {
+            &LedgerCursor {
                 floor: due.last,
                 above: Vec::new(),
-                ..Cursor::default()
+                ..LedgerCursor::default()
             },
             now,
         );
@@ -326,46 +326,46 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
         Err(error) => {
             // The broker that takes the session finds the same error, and quarantine follows.
             tracing::warn!(%session, %error, "failed to read a session's state");
-            return wake(broker, session).await;
+            return wake_session(broker, session).await;
         }
     };
 
-    let era = broker.era().await?;
+    let era = broker.current_era().await?;
     if !doubt::is_sound(broker, &era, session, &mut remembered).await? {
         // The broker that takes the session reads the ledger.
-        walk.later(session, now);
-        return wake(broker, session).await;
+        walk.look_later(session, now);
+        return wake_session(broker, session).await;
     }
 
     let wished = !remembered.fold.intents.owed.is_empty();
     if wished {
-        walk.owes(session, now);
+        walk.note_owing(session, now);
     }
 
-    let settled = !wished && walk.seen(session, &remembered.fold.cursor, now);
-    let awaited = remembered.fold.awaited().cloned();
+    let settled = !wished && walk.note_seen(session, &remembered.fold.cursor, now);
+    let awaited = remembered.fold.awaited_approval().cloned();
     if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
         if wished {
-            wake(broker, session).await?;
+            wake_session(broker, session).await?;
         }
-        return suspended(broker, walk, due, &awaited).await;
+        return check_suspended(broker, walk, due, &awaited).await;
     }
 
     // A reply that is not noted is no reason: it is on its way, or its claim comes again.
-    let mut standing = Standing {
+    let mut standing = RunState {
         owes: false,
-        ..Standing::of(&remembered.fold, &remembered.published)
+        ..RunState::from_fold(&remembered.fold, &remembered.published)
     };
 
     // Dispatches consumed above the floor say nothing about open ones below it.
     standing.cursor.above.clear();
 
     if remembered.fold.last_sequence > 0 {
-        broker.cache.put(session.clone(), remembered);
+        broker.cache.insert(session.clone(), remembered);
     }
 
-    if wished || !settled && runnable(&standing, Some(due.last), now) {
-        wake(broker, session).await?;
+    if wished || !settled && is_runnable(&standing, Some(due.last), now) {
+        wake_session(broker, session).await?;
     }
 
     Ok(())
@@ -373,33 +373,38 @@ async fn look_at(broker: &Arc<Broker>, walk: &mut Walk, due: &Due) -> Result<(),
 
 /// Looks at a session whose turn waits for an approval: an unreported decision is reported again. Any other message
 /// may end the wait, so the session is woken once for the newest one.
-async fn suspended(broker: &Arc<Broker>, walk: &mut Walk, due: &Due, awaited: &Awaited) -> Result<(), SweepError> {
+async fn check_suspended(
+    broker: &Arc<BrokerContext>,
+    walk: &mut SweepState,
+    due: &DueSession,
+    awaited: &AwaitedApproval,
+) -> Result<(), SweepError> {
     let standing = broker.desk().get(&awaited.approval).await?;
     if let Some(standing) = standing
         .as_ref()
         .filter(|standing| standing.status != ApprovalStatus::Pending)
     {
         tracing::info!(session = %due.session, approval = awaited.approval, "decision published again");
-        broker.desk().tell(standing).await?;
+        broker.desk().notify_session(standing).await?;
         if ends_untold(standing.status) {
-            wake(broker, &due.session).await?;
+            wake_session(broker, &due.session).await?;
         }
         return Ok(());
     }
 
     // The owner asks again for an approval that KV has lost.
     if standing.is_none() || walk.is_new(due) {
-        wake(broker, &due.session).await?;
+        wake_session(broker, &due.session).await?;
     }
 
     Ok(())
 }
 
-async fn wake(broker: &Broker, session: &SessionRef) -> Result<(), SweepError> {
-    let woken = claim::publish(&broker.bus, session, &Carrier::default())
+async fn wake_session(broker: &BrokerContext, session: &SessionRef) -> Result<(), SweepError> {
+    let woken = claim::publish(&broker.bus, session, &TraceCarrier::default())
         .await
         .map_err(CasError::Publish)?;
-    if woken == Claimed::New {
+    if woken == ClaimedKey::New {
         metrics::counter!("nexus_broker_sweeper_wakeups_total").increment(1);
         tracing::info!(%session, "session had pending work and no claim; claim published");
     }

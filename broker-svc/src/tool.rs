@@ -16,7 +16,7 @@ use shared::model::ledger::ToolOutcome;
 use shared::wire::agent::ToolDescription;
 
 use crate::agent::port::Call;
-use credentials::Credentials;
+use credentials::TurnCredentials;
 
 /// One call of a tool.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub struct ToolCall {
     /// The call: session, turn, epoch, call id, arguments, permissions, deadline, cancellation.
     pub call: Call,
     /// Secrets that this turn's tools may use.
-    pub credentials: Credentials,
+    pub credentials: TurnCredentials,
 }
 
 /// A tool that a model may call.
@@ -42,6 +42,6 @@ pub trait Tool: Send + Sync + std::fmt::Debug {
 
 /// Returns a refusal or a failure, with `error` for the model to read.
 #[must_use]
-pub fn failed(error: impl Into<String>) -> ToolOutcome {
+pub fn failed_outcome(error: impl Into<String>) -> ToolOutcome {
     ToolOutcome::Error { error: error.into() }
 }

@@ -10,10 +10,10 @@ pub mod journal;
 pub mod steps;
 pub mod used;
 
-use shared::model::dispatch::{Causation, DeliveryContext, derived_ulid};
+use shared::model::dispatch::{DeliveryContext, DispatchCause, derived_ulid};
 use shared::model::event::{Attachment, EventId, MAX_HOPS};
 use shared::model::identity::PermissionPresets;
-use shared::model::ledger::{Cursor, DispatchRef, LedgerEntry, TurnFailure, TurnLimits};
+use shared::model::ledger::{DispatchRef, LedgerCursor, LedgerEntry, TurnFailure, TurnLimits};
 use shared::model::permission::PermissionSet;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -21,12 +21,12 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES, Origin};
-use crate::fold::{Fold, MAX_HISTORY_TEXT};
+use crate::fold::{MAX_HISTORY_TEXT, SessionState};
 use crate::message_text::{shortened, with_names};
-use crate::personas::Limits;
-use crate::session::Pending;
-use journal::Running;
-use shared::model::permission::combine::merged;
+use crate::personas::PersonaLimits;
+use crate::session::PendingDispatch;
+use journal::RunningTurn;
+use shared::model::permission::combine::merge_permissions;
 
 /// Mark at the end of an answer that was cut.
 const CUT_MARK: &str = "… [cut]";
@@ -35,7 +35,7 @@ pub const MAX_MALFORMED: u32 = 3;
 
 /// Next step after a question to the agent.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next {
+pub enum NextStep {
     /// Commit the answer.
     Complete(Answer),
     /// Ask the same question again, after a wait.
@@ -59,7 +59,7 @@ pub struct Turn {
     pub limits: TurnLimits,
     session: SessionRef,
     delivery: DeliveryContext,
-    causation: Causation,
+    causation: DispatchCause,
     works_for: Vec<SessionRef>,
 }
 
@@ -70,11 +70,11 @@ impl Turn {
     /// Creates the turn that answers `pendings`, of which there is at least one, in `session`, which folds to `fold`.
     /// The last of them determines the destination of the answer.
     #[must_use]
-    pub fn of(
+    pub fn for_pendings(
         session: &SessionRef,
-        fold: &Fold,
-        pendings: &[Pending],
-        limits: &Limits,
+        fold: &SessionState,
+        pendings: &[PendingDispatch],
+        limits: &PersonaLimits,
         presets: &PermissionPresets,
     ) -> Self {
         let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
@@ -84,21 +84,21 @@ impl Turn {
         // The time comes from the id, which a repetition shares, and not from the dispatch's own timestamp.
         let began = pendings.first().map(|p| p.dispatch.id.timestamp_ms());
         let began = UnixMillis(began.and_then(|at| i64::try_from(at).ok()).unwrap_or(0));
-        let with_content = |pending: &Pending| DispatchRef {
+        let with_content = |pending: &PendingDispatch| DispatchRef {
             content: with_names(
                 shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
                 &pending.dispatch.message.attachments,
             ),
             stranger: pending.stranger().map(str::to_owned),
-            ..pending.reference()
+            ..pending.dispatch_ref()
         };
 
-        let (delivery, causation) = destination(pendings);
+        let (delivery, causation) = answer_destination(pendings);
         Self {
             id: derived_ulid(began, &parts),
             parent: fold.head,
             dispatches: pendings.iter().map(with_content).collect(),
-            permissions: merged(&permissions, presets),
+            permissions: merge_permissions(&permissions, presets),
             limits: limits.of_turn(),
             session: session.clone(),
             delivery,
@@ -109,8 +109,13 @@ impl Turn {
 
     /// Creates the turn `running` of `session`, which a former owner began as the answer to `pendings`.
     #[must_use]
-    pub fn resumed(session: &SessionRef, fold: &Fold, running: &Running, pendings: &[Pending]) -> Self {
-        let (delivery, causation) = destination(pendings);
+    pub fn from_running(
+        session: &SessionRef,
+        fold: &SessionState,
+        running: &RunningTurn,
+        pendings: &[PendingDispatch],
+    ) -> Self {
+        let (delivery, causation) = answer_destination(pendings);
         Self {
             id: running.turn,
             parent: fold.head,
@@ -143,19 +148,19 @@ impl Turn {
     /// Returns whether the ledger has the turn's beginning; if so, also the agent's answer from that time, which is
     /// neither asked for nor paid for again.
     #[must_use]
-    pub fn recovered(&self, fold: &Fold) -> Option<Option<Answer>> {
+    pub fn recorded_answer(&self, fold: &SessionState) -> Option<Option<Answer>> {
         let running = fold.running.as_ref().filter(|running| running.turn == self.id)?;
-        let answer = running.answered().filter(|(_, _, calls)| calls.is_empty());
+        let answer = running.last_answer().filter(|(_, _, calls)| calls.is_empty());
         Some(answer.map(|(_, content, _)| Answer {
             content: content.to_owned(),
-            attachments: running.attached().to_vec(),
+            attachments: running.last_attachments().to_vec(),
             ..Answer::default()
         }))
     }
 
     /// Returns the entry of the turn's beginning, written before anything outside learns of the turn.
     #[must_use]
-    pub fn started(&self) -> LedgerEntry {
+    pub fn started_entry(&self) -> LedgerEntry {
         LedgerEntry::TurnStarted {
             turn: self.id,
             parent: self.parent,
@@ -168,14 +173,14 @@ impl Turn {
     /// Returns the entries of a turn that the agent answered, for one record. The answer's attachments are part of
     /// the reply.
     #[must_use]
-    pub fn completed(&self, answer: Answer, cursor: Cursor) -> [LedgerEntry; 2] {
+    pub fn completed_entries(&self, answer: Answer, cursor: LedgerCursor) -> [LedgerEntry; 2] {
         let Answer {
             content,
             attachments,
             usage,
         } = answer;
-        let content = bounded(content);
-        let completed = self.settled(content.clone(), attachments, cursor);
+        let content = bound_content(content);
+        let completed = self.settled_entry(content.clone(), attachments, cursor);
 
         let answered = LedgerEntry::ModelAnswered {
             opaque: None,
@@ -192,11 +197,11 @@ impl Turn {
 
     /// Returns the commit alone, for a turn whose model's answer is in the ledger already.
     #[must_use]
-    pub fn settled(&self, content: String, attachments: Vec<Attachment>, cursor: Cursor) -> LedgerEntry {
+    pub fn settled_entry(&self, content: String, attachments: Vec<Attachment>, cursor: LedgerCursor) -> LedgerEntry {
         let said = !content.is_empty() || !attachments.is_empty();
         LedgerEntry::TurnCompleted {
             turn: self.id,
-            reply: said.then(|| Box::new(self.reply(content, attachments))),
+            reply: said.then(|| Box::new(self.build_reply(content, attachments))),
             head: self.id,
             cursor,
         }
@@ -204,19 +209,19 @@ impl Turn {
 
     /// Returns the entry of a canceled turn; its partial answer is kept and not delivered.
     #[must_use]
-    pub fn interrupted(&self, reason: String, partial: String, cursor: Cursor) -> LedgerEntry {
+    pub fn interrupted_entry(&self, reason: String, partial: String, cursor: LedgerCursor) -> LedgerEntry {
         LedgerEntry::TurnInterrupted {
             turn: self.id,
             reason,
-            partial: bounded(partial),
+            partial: bound_content(partial),
             cursor,
         }
     }
 
     /// Returns the entry of a failed turn, with a reply that tells the user.
     #[must_use]
-    pub fn failed(&self, failure: TurnFailure, cursor: Cursor) -> LedgerEntry {
-        let told = self.reply(message_of(&failure, &self.session.persona), Vec::new());
+    pub fn failed_entry(&self, failure: TurnFailure, cursor: LedgerCursor) -> LedgerEntry {
+        let told = self.build_reply(message_of(&failure, &self.session.persona), Vec::new());
         LedgerEntry::TurnFailed {
             turn: self.id,
             failure,
@@ -225,7 +230,7 @@ impl Turn {
         }
     }
 
-    fn reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
+    fn build_reply(&self, content: String, attachments: Vec<Attachment>) -> Reply {
         Reply {
             id: self.id,
             turn: self.id,
@@ -241,18 +246,18 @@ impl Turn {
 
 /// Returns the destination of the answer to `pendings`, and its causation: both from the last one, with the hops of
 /// the longest chain.
-fn destination(pendings: &[Pending]) -> (DeliveryContext, Causation) {
+fn answer_destination(pendings: &[PendingDispatch]) -> (DeliveryContext, DispatchCause) {
     let last = pendings.last().map(|p| &p.dispatch);
     let delivery = last.map(|d| d.delivery_context.clone()).unwrap_or_default();
-    let event = last.map_or_else(nothing, |d| d.causation.event.clone());
+    let event = last.map_or_else(no_event, |d| d.causation.event.clone());
     let hops = pendings.iter().map(|p| p.dispatch.causation.hops).max().unwrap_or(0);
-    (delivery, Causation { event, hops })
+    (delivery, DispatchCause { event, hops })
 }
 
 /// Returns the sessions on whose behalf agents sent `pendings`. Claims of other channels count as well: more hooks
 /// only bind more.
 #[must_use]
-pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
+pub fn works_for(pendings: &[PendingDispatch]) -> Vec<SessionRef> {
     let mut sessions: Vec<SessionRef> = Vec::new();
     for pending in pendings {
         let told = pending
@@ -275,13 +280,13 @@ pub fn works_for(pendings: &[Pending]) -> Vec<SessionRef> {
 }
 
 /// Returns the event of a turn without dispatches, which does not occur.
-fn nothing() -> EventId {
+fn no_event() -> EventId {
     EventId::parse("turn:none").expect("a word, a colon and a word")
 }
 
 /// Returns `content`, cut to the maximum that is kept and delivered.
 #[must_use]
-pub fn bounded(content: String) -> String {
+pub fn bound_content(content: String) -> String {
     if content.len() <= MAX_ANSWER_BYTES {
         return content;
     }
@@ -303,32 +308,35 @@ fn message_of(failure: &TurnFailure, persona: &str) -> String {
 /// the time that no agent has been reachable, and `malformed` the number of unreadable answers of the turn, this one
 /// included.
 #[must_use]
-pub fn after(
+pub fn next_after(
     outcome: Result<Answer, AskAgentError>,
     left_ms: u64,
     absent_ms: u64,
     malformed: u32,
-    limits: &Limits,
-) -> Next {
+    limits: &PersonaLimits,
+) -> NextStep {
     let error = match outcome {
-        Ok(answer) => return bounds::excess(&answer.attachments).map_or_else(|| Next::Complete(answer), Next::Fail),
+        Ok(answer) => {
+            return bounds::attachments_failure(&answer.attachments)
+                .map_or_else(|| NextStep::Complete(answer), NextStep::Fail);
+        }
         Err(error) => error,
     };
     let again = if left_ms == 0 {
-        Next::Fail(TurnFailure::Limit {
+        NextStep::Fail(TurnFailure::Limit {
             limit: "wall_ms".to_owned(),
         })
     } else {
-        Next::AskAgain
+        NextStep::AskAgain
     };
 
     match error {
         AskAgentError::Refused {
             error,
             retryable: false,
-        } => Next::Fail(TurnFailure::Agent { error }),
-        AskAgentError::NoAgent if absent_ms >= limits.no_agent_ms => Next::Fail(TurnFailure::NoAgent),
-        error @ AskAgentError::Malformed(_) if malformed >= MAX_MALFORMED => Next::Fail(TurnFailure::Agent {
+        } => NextStep::Fail(TurnFailure::Agent { error }),
+        AskAgentError::NoAgent if absent_ms >= limits.no_agent_ms => NextStep::Fail(TurnFailure::NoAgent),
+        error @ AskAgentError::Malformed(_) if malformed >= MAX_MALFORMED => NextStep::Fail(TurnFailure::Agent {
             error: error.to_string(),
         }),
         AskAgentError::NoAgent

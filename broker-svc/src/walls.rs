@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use shared::process::spawner::Spawner;
+use shared::process::spawner::ChildSpawner;
 use tokio::process::{Child, Command};
 
 /// Variable with the server's address: an operator who sets it lets the program reach the server.
@@ -19,20 +19,20 @@ const NATS_PORT: u16 = 4_222;
 
 /// Hidden files and closed ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Walls {
+pub struct ProcessWalls {
     /// Directories and files that programs cannot read or change.
     pub hidden: Vec<PathBuf>,
     /// TCP ports that programs cannot connect to, on any host.
     pub ports: Vec<u16>,
 }
 
-static WALLS: OnceLock<Walls> = OnceLock::new();
+static WALLS: OnceLock<ProcessWalls> = OnceLock::new();
 
-impl Walls {
+impl ProcessWalls {
     /// Returns the walls of a broker: `run` is its run directory, `hidden` the paths that its configuration hides,
     /// `secrets` the files of all secrets of the configuration, and `servers` the addresses of NATS.
     #[must_use]
-    pub fn of(run: Option<&Path>, hidden: &[String], secrets: &[PathBuf], servers: &[String]) -> Self {
+    pub fn new(run: Option<&Path>, hidden: &[String], secrets: &[PathBuf], servers: &[String]) -> Self {
         let files = secrets.iter().cloned();
         let named = hidden
             .iter()
@@ -86,7 +86,7 @@ fn port_of(server: &str) -> u16 {
 }
 
 /// Returns the paths that are hidden from programs.
-pub(crate) fn hidden() -> &'static [PathBuf] {
+pub(crate) fn hidden_paths() -> &'static [PathBuf] {
     WALLS.get().map_or(&[], |walls| &walls.hidden)
 }
 
@@ -100,11 +100,11 @@ pub(crate) fn start(mut command: Command, reaches_bus: bool) -> io::Result<Child
         return command.spawn();
     }
 
-    static SPAWNER: OnceLock<Spawner> = OnceLock::new();
+    static SPAWNER: OnceLock<ChildSpawner> = OnceLock::new();
 
     let spawner = SPAWNER.get_or_init(|| {
         let mut closed = None;
-        Spawner::new("start-programs", move |command| {
+        ChildSpawner::new("start-programs", move |command| {
             let closed = closed.get_or_insert_with(|| kernel::close_ports(ports));
             spawn_behind(closed.as_ref(), command)
         })
@@ -129,26 +129,28 @@ mod kernel {
         RulesetCreatedAttr as _,
     };
 
-    fn strict() -> Ruleset {
+    fn strict_ruleset() -> Ruleset {
         Ruleset::default().set_compatibility(CompatLevel::HardRequirement)
     }
 
     pub(super) fn hides_files() -> bool {
-        let asked = strict()
+        let asked = strict_ruleset()
             .handle_access(AccessFs::from_all(ABI::V1))
             .and_then(Ruleset::create);
         asked.is_ok()
     }
 
     pub(super) fn closes_ports() -> bool {
-        let asked = strict().handle_access(AccessNet::ConnectTcp).and_then(Ruleset::create);
+        let asked = strict_ruleset()
+            .handle_access(AccessNet::ConnectTcp)
+            .and_then(Ruleset::create);
         asked.is_ok()
     }
 
     /// Forbids this thread and its children to connect to `ports`: every other port is allowed, one by one.
     pub(super) fn close_ports(ports: &[u16]) -> Result<(), String> {
         let text = |error: landlock::RulesetError| error.to_string();
-        let mut rules = strict()
+        let mut rules = strict_ruleset()
             .handle_access(AccessNet::ConnectTcp)
             .and_then(Ruleset::create)
             .map_err(text)?;
@@ -201,7 +203,7 @@ mod tests {
         let file = folder.path().join("password");
         let servers = ["nats://a:4333".to_owned(), "nats://b:4333".to_owned(), "c".to_owned()];
 
-        let walls = Walls::of(
+        let walls = ProcessWalls::new(
             Some(Path::new("/run/nexus")),
             &["/data".to_owned()],
             std::slice::from_ref(&file),

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shared::bus::Stored;
+use shared::bus::StoredMessage;
 
 /// Maximum number of messages in the window.
 pub const MAX_MESSAGES: usize = 32_768;
@@ -21,15 +21,15 @@ const HEADER_OVERHEAD: usize = 64;
 
 /// The newest messages of a stream.
 #[derive(Debug)]
-pub struct Window {
+pub struct DispatchWindow {
     first: u64,
     through: u64,
-    order: VecDeque<Arc<Stored>>,
-    by_subject: HashMap<String, VecDeque<Arc<Stored>>>,
+    order: VecDeque<Arc<StoredMessage>>,
+    by_subject: HashMap<String, VecDeque<Arc<StoredMessage>>>,
     bytes: usize,
 }
 
-impl Default for Window {
+impl Default for DispatchWindow {
     /// Returns a window without messages or sequences.
     fn default() -> Self {
         Self {
@@ -42,9 +42,9 @@ impl Default for Window {
     }
 }
 
-impl Window {
+impl DispatchWindow {
     /// Empties the window: every message from `first` on will be fed.
-    pub fn begin(&mut self, first: u64) {
+    pub fn begin_from(&mut self, first: u64) {
         *self = Self {
             first,
             through: first.saturating_sub(1),
@@ -65,17 +65,17 @@ impl Window {
     }
 
     /// Adds the next message of the stream.
-    pub fn feed(&mut self, stored: Stored) {
+    pub fn feed_message(&mut self, stored: StoredMessage) {
         if stored.sequence <= self.through {
             return;
         }
 
         self.through = stored.sequence;
-        self.bytes += weight(&stored);
+        self.bytes += stored_bytes(&stored);
 
         // The payload is a slice of the connection's read buffer, all of which it would keep in memory.
         let payload = Bytes::copy_from_slice(&stored.payload);
-        let stored = Arc::new(Stored { payload, ..stored });
+        let stored = Arc::new(StoredMessage { payload, ..stored });
         self.by_subject
             .entry(stored.subject.clone())
             .or_default()
@@ -91,7 +91,7 @@ impl Window {
     fn forget_oldest(&mut self) {
         let Some(oldest) = self.order.pop_front() else { return };
         self.first = oldest.sequence + 1;
-        self.bytes -= weight(&oldest);
+        self.bytes -= stored_bytes(&oldest);
         if let Some(own) = self.by_subject.get_mut(&oldest.subject) {
             own.pop_front();
             if own.is_empty() {
@@ -103,7 +103,7 @@ impl Window {
     /// Returns up to `limit` messages on `subject` at or after `from`; `None` if the window does not reach back that
     /// far.
     #[must_use]
-    pub fn on_subject(&self, subject: &str, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
+    pub fn on_subject(&self, subject: &str, from: u64, limit: usize) -> Option<Vec<Arc<StoredMessage>>> {
         if from < self.first {
             return None;
         }
@@ -116,7 +116,7 @@ impl Window {
 
     /// Returns up to `limit` messages at or after `from`; `None` if the window does not reach back that far.
     #[must_use]
-    pub fn from(&self, from: u64, limit: usize) -> Option<Vec<Arc<Stored>>> {
+    pub fn from(&self, from: u64, limit: usize) -> Option<Vec<Arc<StoredMessage>>> {
         if from < self.first {
             return None;
         }
@@ -126,7 +126,7 @@ impl Window {
 }
 
 /// Returns the approximate memory of a message of the window, bytes.
-fn weight(stored: &Stored) -> usize {
+fn stored_bytes(stored: &StoredMessage) -> usize {
     let headers = stored.headers.iter();
     let headers: usize = headers.map(|(_, value)| value.len() + HEADER_OVERHEAD).sum();
     stored.payload.len() + 2 * stored.subject.len() + headers + OVERHEAD
@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    fn stored(sequence: u64, subject: &str, size: usize) -> Stored {
-        Stored {
+    fn stored(sequence: u64, subject: &str, size: usize) -> StoredMessage {
+        StoredMessage {
             subject: subject.to_owned(),
             headers: Headers::new(),
             payload: vec![0; size].into(),
@@ -150,19 +150,19 @@ mod tests {
         }
     }
 
-    fn sequences(found: Option<Vec<Arc<Stored>>>) -> Option<Vec<u64>> {
+    fn sequences(found: Option<Vec<Arc<StoredMessage>>>) -> Option<Vec<u64>> {
         found.map(|found| found.iter().map(|stored| stored.sequence).collect())
     }
 
     #[test]
     fn it_knows_what_it_was_fed_and_what_it_cannot_know() {
-        let mut window = Window::default();
+        let mut window = DispatchWindow::default();
         assert_eq!(window.on_subject("a", 1, 9), None);
 
-        window.begin(10);
+        window.begin_from(10);
 
         for (sequence, subject) in [(10, "a"), (12, "b"), (13, "a"), (13, "a"), (15, "a")] {
-            window.feed(stored(sequence, subject, 1));
+            window.feed_message(stored(sequence, subject, 1));
         }
 
         assert_eq!(sequences(window.on_subject("a", 9, 9)), None);
@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn it_forgets_the_oldest_first_by_size_and_number() {
-        let mut window = Window::default();
-        window.begin(1);
-        window.feed(stored(1, "a", MAX_BYTES));
-        window.feed(stored(2, "b", 1));
+        let mut window = DispatchWindow::default();
+        window.begin_from(1);
+        window.feed_message(stored(1, "a", MAX_BYTES));
+        window.feed_message(stored(2, "b", 1));
 
         assert_eq!(
             (window.first(), sequences(window.on_subject("a", 2, 9))),
@@ -185,7 +185,7 @@ mod tests {
         );
 
         for sequence in 3..=MAX_MESSAGES as u64 + 3 {
-            window.feed(stored(sequence, "b", 1));
+            window.feed_message(stored(sequence, "b", 1));
         }
 
         assert_eq!(
@@ -197,6 +197,6 @@ mod tests {
             window.forget_oldest();
         }
 
-        assert_eq!(window.bytes, weight(&stored(0, "b", 1)));
+        assert_eq!(window.bytes, stored_bytes(&stored(0, "b", 1)));
     }
 }

@@ -29,45 +29,45 @@ use std::time::{Duration, Instant};
 use shared::bus::claim;
 use shared::clock::pause;
 use shared::model::event::EventId;
-use shared::model::ledger::{Cursor, TurnFailure};
+use shared::model::ledger::{LedgerCursor, TurnFailure};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
-use crate::broker::{Broker, Era};
-use crate::cache::Remembered;
+use crate::broker::{BrokerContext, StreamEra};
+use crate::cache::CachedSession;
 use crate::doubt;
 use crate::error::RunSessionError;
-use crate::fold::{Standing, runnable};
-use crate::hold::Hold;
+use crate::fold::{RunState, is_runnable};
+use crate::hold::ClaimDeadline;
 use crate::inbox;
-use crate::owner::{Owner, load};
-use crate::session::{Effect, Input, Session};
-use crate::slot::Slot;
+use crate::owner::{LedgerWriter, load};
+use crate::session::{SessionEffect, SessionInput, SessionQueue};
+use crate::slot::SessionSlot;
 use crate::turn::Turn;
 use approval_sync::ApprovalSync;
 use inbox_reader::InboxReader;
 use intent_extraction::IntentProposer;
 use post_hooks::PostHookRunner;
-use turn::Ended;
+use turn::TurnOutcome;
 use turn_runner::TurnRunner;
 
 /// A claim that this broker holds, with its session.
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ClaimedSession {
     /// The session that the claim is for.
     pub session: SessionRef,
     /// Sequence of the claim in `CLAIMS`.
     pub sequence: u64,
     /// Trace context of the service that published the claim.
-    pub carrier: Carrier,
+    pub carrier: TraceCarrier,
     /// How long the claim belongs to this broker.
-    pub hold: Arc<Hold>,
+    pub hold: Arc<ClaimDeadline>,
     /// Slot of the session among those that run at once.
-    pub slot: Slot,
+    pub slot: SessionSlot,
     /// Event and dispatch of the newest turn that was begun or resumed under this claim and whose reply is not
     /// published; the log names them if the turn breaks off.
     pub begun: Mutex<Option<(EventId, Ulid)>>,
@@ -77,8 +77,8 @@ pub struct Claimed {
 ///
 /// # Errors
 /// Returns [`RunSessionError`] if the claim must not be released; the server is then sent nothing.
-pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessionError> {
-    let era = broker.era().await?;
+pub async fn run(broker: &Arc<BrokerContext>, claimed: &ClaimedSession) -> Result<(), RunSessionError> {
+    let era = broker.current_era().await?;
     let known = broker.cache.take(&claimed.session);
     let was_known = known.is_some();
     let remembered = match known {
@@ -88,21 +88,21 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
 
     // A cached fold may be stale: the copy is brought up to date if the first append is refused.
     let retry = was_known.then(|| remembered.clone());
-    let mut worker = Worker::of(broker, claimed, &era, remembered).await?;
+    let mut worker = Worker::from_remembered(broker, claimed, &era, remembered).await?;
     match worker.serve().await {
         Err(RunSessionError::FenceLost) if !worker.owner.has_appended() => {
             metrics::counter!("nexus_broker_stale_folds_total").increment(1);
             // A stream may have been restored since the first try and then has another era.
-            let era = broker.era().await?;
+            let era = broker.current_era().await?;
             let fresh = load(broker, &claimed.session, retry).await?;
-            worker = Worker::of(broker, claimed, &era, fresh).await?;
+            worker = Worker::from_remembered(broker, claimed, &era, fresh).await?;
             worker.serve().await?;
         }
         // Nothing of the record is stored, and the next try would build the same record: its turn ends instead.
         Err(error) if error.is_too_large() => {
-            let era = broker.era().await?;
+            let era = broker.current_era().await?;
             let fresh = load(broker, &claimed.session, None).await?;
-            worker = Worker::of(broker, claimed, &era, fresh).await?;
+            worker = Worker::from_remembered(broker, claimed, &era, fresh).await?;
             worker.turns = TurnRunner::failing(TurnFailure::Agent {
                 error: "what happened in the turn is larger than a ledger record may be".to_owned(),
             });
@@ -111,17 +111,17 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
         outcome => outcome?,
     }
 
-    worker.release().await
+    worker.release_session().await
 }
 
 /// The loop over one claimed session; each part of the work keeps its own state.
 struct Worker<'a> {
-    broker: &'a Arc<Broker>,
-    claimed: &'a Claimed,
-    owner: Owner,
-    machine: Session,
+    broker: &'a Arc<BrokerContext>,
+    claimed: &'a ClaimedSession,
+    owner: LedgerWriter,
+    machine: SessionQueue,
     /// Turns and waits that the machine wants done next; every other effect is applied at once.
-    effects: VecDeque<Effect>,
+    effects: VecDeque<SessionEffect>,
     /// Reason for which the running turn is to be canceled.
     cancelled: Option<String>,
     /// Whether the session is given back although work is left.
@@ -137,18 +137,18 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     /// Creates the worker of a session from its `remembered` state. If the cursor is void, everything on the
     /// session's subject is looked at again, and the ledger says what was handled.
-    async fn of(
-        broker: &'a Arc<Broker>,
-        claimed: &'a Claimed,
-        era: &Arc<Era>,
-        mut remembered: Remembered,
+    async fn from_remembered(
+        broker: &'a Arc<BrokerContext>,
+        claimed: &'a ClaimedSession,
+        era: &Arc<StreamEra>,
+        mut remembered: CachedSession,
     ) -> Result<Self, RunSessionError> {
         let is_void = !doubt::is_sound(broker, era, &claimed.session, &mut remembered).await?;
         if is_void {
             // The events already seen stay known, so that copies of older ones are still recognized.
-            remembered.fold.cursor = Cursor {
+            remembered.fold.cursor = LedgerCursor {
                 event_seq: remembered.fold.cursor.event_seq,
-                ..Cursor::default()
+                ..LedgerCursor::default()
             };
         }
 
@@ -156,8 +156,13 @@ impl<'a> Worker<'a> {
         Ok(Self::new(broker, claimed, inbox, remembered))
     }
 
-    fn new(broker: &'a Arc<Broker>, claimed: &'a Claimed, inbox: InboxReader, remembered: Remembered) -> Self {
-        let owner = Owner::new(
+    fn new(
+        broker: &'a Arc<BrokerContext>,
+        claimed: &'a ClaimedSession,
+        inbox: InboxReader,
+        remembered: CachedSession,
+    ) -> Self {
+        let owner = LedgerWriter::new(
             Arc::clone(broker),
             claimed.session.clone(),
             Arc::clone(&claimed.hold),
@@ -167,7 +172,7 @@ impl<'a> Worker<'a> {
         Self {
             broker,
             claimed,
-            machine: Session::new(owner.fold(), broker.policy(&claimed.session.persona)),
+            machine: SessionQueue::new(owner.fold(), broker.queue_policy(&claimed.session.persona)),
             owner,
             effects: VecDeque::new(),
             cancelled: None,
@@ -182,13 +187,13 @@ impl<'a> Worker<'a> {
     }
 
     async fn serve(&mut self) -> Result<(), RunSessionError> {
-        self.resume().await?;
+        self.resume_turn().await?;
 
         loop {
-            let look = self.look().await?;
-            let found = look.found();
+            let look = self.read_inbox().await?;
+            let found = look.found_count();
             self.take_in(look).await?;
-            self.drive().await?;
+            self.drive_machine().await?;
 
             // A message that came alone is usually the only one; the look after the release finds any other.
             if found <= 1 || self.yields {
@@ -202,14 +207,14 @@ impl<'a> Worker<'a> {
 
     /// Resumes a turn that a former owner began, before any other turn. If a dispatch of the turn is gone, the turn
     /// is recorded as interrupted.
-    async fn resume(&mut self) -> Result<(), RunSessionError> {
+    async fn resume_turn(&mut self) -> Result<(), RunSessionError> {
         let Some(running) = self.owner.fold().running.clone() else {
             return Ok(());
         };
 
         self.mark_again().await;
         // The first look puts the other messages behind the turn and finds the lowest open one.
-        let look = self.look().await?;
+        let look = self.read_inbox().await?;
         self.take_in(look).await?;
 
         if self.stays_suspended().await? {
@@ -217,7 +222,7 @@ impl<'a> Worker<'a> {
         }
 
         let suspended = self.is_suspended();
-        let sequences = running.answers();
+        let sequences = running.own_sequences();
         let mut found = inbox::fetch(&self.broker.bus, &self.claimed.session, &sequences).await?;
 
         // If the stream was restored, another message may have that sequence.
@@ -227,38 +232,38 @@ impl<'a> Worker<'a> {
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
             let reason = self.cancelled.take().unwrap_or_else(gone);
-            let partial = running.answered().map(|(_, content, _)| content.to_owned());
-            let turn = Turn::resumed(&self.claimed.session, self.owner.fold(), &running, &found);
+            let partial = running.last_answer().map(|(_, content, _)| content.to_owned());
+            let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), &running, &found);
             let partial = partial.unwrap_or_default();
             self.settle_outside().await?;
-            self.end(&turn, &found, Ended::Cancelled { reason, partial });
+            self.end_turn(&turn, &found, TurnOutcome::Cancelled { reason, partial });
         } else {
-            self.turn(&found).await?;
+            self.run_turn(&found).await?;
             if self.is_suspended() {
                 return Ok(());
             }
         }
 
         self.turn_ended();
-        self.drive().await
+        self.drive_machine().await
     }
 
     fn turn_ended(&mut self) {
-        let effects = self.machine.handle(Input::TurnEnded, self.broker.clock.now());
-        self.note(effects);
+        let effects = self.machine.handle(SessionInput::TurnEnded, self.broker.clock.now());
+        self.note_effects(effects);
     }
 
     /// Applies the machine's effects until none is left or another session must have the slot.
-    async fn drive(&mut self) -> Result<(), RunSessionError> {
+    async fn drive_machine(&mut self) -> Result<(), RunSessionError> {
         while let Some(effect) = self.effects.pop_front() {
             match effect {
-                Effect::Start { .. } | Effect::Wake { .. } if self.must_yield() => {
+                SessionEffect::Start { .. } | SessionEffect::Wake { .. } if self.must_yield() => {
                     self.yields = true;
                     return Ok(());
                 }
-                Effect::Start { pendings, waited_ms } => {
-                    metrics::histogram!("nexus_broker_queue_wait_seconds").record(seconds(waited_ms));
-                    self.turn(&pendings).await?;
+                SessionEffect::Start { pendings, waited_ms } => {
+                    metrics::histogram!("nexus_broker_queue_wait_seconds").record(millis_to_seconds(waited_ms));
+                    self.run_turn(&pendings).await?;
 
                     if self.is_suspended() {
                         return Ok(());
@@ -268,14 +273,14 @@ impl<'a> Worker<'a> {
                     // Turns that wait for nothing share an append; without this they would run on together.
                     tokio::task::yield_now().await;
                 }
-                Effect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
+                SessionEffect::Wake { at } if self.effects.is_empty() => self.wait_until(at).await?,
                 // A newer effect follows and replaces this one.
-                Effect::Wake { at: _ } => {}
-                other @ (Effect::Drop { .. }
-                | Effect::Cancel { .. }
-                | Effect::Carry { .. }
-                | Effect::Decide { .. }
-                | Effect::Repeated { .. }) => self.note(vec![other]),
+                SessionEffect::Wake { at: _ } => {}
+                other @ (SessionEffect::Drop { .. }
+                | SessionEffect::Cancel { .. }
+                | SessionEffect::Carry { .. }
+                | SessionEffect::Decide { .. }
+                | SessionEffect::Repeated { .. }) => self.note_effects(vec![other]),
             }
         }
 
@@ -293,9 +298,9 @@ impl<'a> Worker<'a> {
 
         let wait = u64::try_from(at.since(self.broker.clock.now())).unwrap_or(0);
         let wait = std::pin::pin!(pause(Duration::from_millis(wait)));
-        if self.beside(wait).await?.is_some() {
-            let effects = self.machine.handle(Input::Tick, self.broker.clock.now());
-            self.note(effects);
+        if self.wait_beside(wait).await?.is_some() {
+            let effects = self.machine.handle(SessionInput::Tick, self.broker.clock.now());
+            self.note_effects(effects);
         }
 
         Ok(())
@@ -320,8 +325,8 @@ impl<'a> Worker<'a> {
 
     /// Gives the session back: deletes the claim by its sequence, then looks once more, and claims again if work is
     /// left.
-    async fn release(self) -> Result<(), RunSessionError> {
-        let standing = Standing::of(self.owner.fold(), self.owner.published());
+    async fn release_session(self) -> Result<(), RunSessionError> {
+        let standing = RunState::from_fold(self.owner.fold(), self.owner.published_turns());
         let Self {
             broker,
             claimed,
@@ -333,7 +338,7 @@ impl<'a> Worker<'a> {
 
         // A turn that waits for a human may wait for days, and its journal may be long: it is not cached.
         if standing.awaits.is_none() {
-            broker.cache.put(claimed.session.clone(), owner.into_remembered());
+            broker.cache.insert(claimed.session.clone(), owner.into_remembered());
         }
 
         // Past the deadline another broker may hold the claim: it must not be deleted.
@@ -359,7 +364,7 @@ impl<'a> Worker<'a> {
             // The message that arrived may be the one that a suspended turn waits for.
             let may_go_on = standing.awaits.is_some() && unseen.is_some();
 
-            may_go_on || runnable(&standing, unseen, broker.clock.now())
+            may_go_on || is_runnable(&standing, unseen, broker.clock.now())
         };
 
         if left {
@@ -371,6 +376,6 @@ impl<'a> Worker<'a> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 ms are 285,000 years")]
-fn seconds(millis: u64) -> f64 {
+fn millis_to_seconds(millis: u64) -> f64 {
     millis as f64 / 1_000.0
 }

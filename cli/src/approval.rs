@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use shared::bus::{Bus, RequestError};
-use shared::model::approval::{ApprovalStatus, Confirmation, Party, Proof};
+use shared::model::approval::{ApprovalParty, ApprovalStatus, ConfirmationTerms, DecisionProof};
 use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
@@ -84,7 +84,7 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
 }
 
 async fn show(common: &Common, bus: &Bus, id: String) -> Result<()> {
-    let one: Confirmation = ask(bus, "get", &GetApproval { id }).await?;
+    let one: ConfirmationTerms = ask(bus, "get", &GetApproval { id }).await?;
     if common.json {
         return json(&one);
     }
@@ -150,10 +150,10 @@ async fn say(
     let question = DecideApproval {
         id: speaker.id,
         approve,
-        by: Party {
+        by: ApprovalParty {
             channel: CLI.to_owned(),
             id: speaker.by,
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         },
         via: CLI.to_owned(),

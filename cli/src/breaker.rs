@@ -1,7 +1,7 @@
 //! `nexus breaker list|reset`: lists hooks that keep failing, and lets them run again.
 
 use anyhow::{Result, bail};
-use shared::breaker::{Breaker, Circuit, key_of};
+use shared::breaker::{Breaker, BreakerState, key_of};
 use shared::bus::{Bus, Kv};
 use shared::wire::topology::buckets::BREAKERS;
 
@@ -46,9 +46,9 @@ async fn list(common: &Common, bus: &Bus, all: bool) -> Result<()> {
     let mut rows = table(&["hook", "state", "failures in a row", "last error (UTC)", "next"]);
     for breaker in shown {
         let (state, next) = match &breaker.circuit {
-            Circuit::Closed => ("closed", String::new()),
-            Circuit::Open { until } => ("open", format!("one probe after {}", clock(*until))),
-            Circuit::HalfOpen { by, until } => ("half-open", format!("probed by {by} until {}", clock(*until))),
+            BreakerState::Closed => ("closed", String::new()),
+            BreakerState::Open { until } => ("open", format!("one probe after {}", clock(*until))),
+            BreakerState::HalfOpen { by, until } => ("half-open", format!("probed by {by} until {}", clock(*until))),
         };
         rows.add_row([
             breaker.hook_id.clone(),
@@ -93,10 +93,10 @@ mod tests {
         let (_server, bus) = shared::testing::world().await;
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
 
-        let mut open = Breaker::of("work/route", "1");
+        let mut open = Breaker::for_hook("work/route", "1");
         for _ in 0..5 {
             open = open
-                .failed(&BreakerPolicy::default(), "a", UnixMillis(1))
+                .after_failure(&BreakerPolicy::default(), "a", UnixMillis(1))
                 .expect("it counts");
         }
 

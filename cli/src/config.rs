@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, bail};
 use shared::process::WARNING;
-use shared::process::config::Common as Shared;
+use shared::process::config::CommonConfig as Shared;
 
 use crate::args::{Common, ConfigAction};
 use crate::launch::SERVICES;

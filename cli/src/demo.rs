@@ -12,7 +12,7 @@ use shared::clock::pause;
 use shared::model::event::EventId;
 use shared::model::hook::HookStatus;
 use shared::model::hook_api::{HookList, HookView, ListHooks};
-use shared::projection::api::Trace;
+use shared::projection::api::EventTrace;
 
 use crate::args::{Common, DemoOptions};
 use crate::hook::ask;
@@ -136,7 +136,7 @@ async fn await_hooks(bus: &Bus) -> Result<()> {
     waited.context("the demo's hooks are not active: see `nexus hook list`")
 }
 
-fn tell(common: &Common, name: &str, trace: &Trace) -> Result<()> {
+fn tell(common: &Common, name: &str, trace: &EventTrace) -> Result<()> {
     if common.json {
         json(trace)?;
     } else {

@@ -1,7 +1,7 @@
 //! `nexus dlq list|show|redrive`: dead letters.
 
 use anyhow::{Context as _, Result, bail};
-use shared::bus::{Bus, Outgoing, Stored};
+use shared::bus::{Bus, OutgoingMessage, StoredMessage};
 use shared::clock::{IdSource as _, SystemIds};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, REDRIVE, WRITER};
@@ -45,7 +45,7 @@ pub async fn execute(common: &Common, action: DlqAction) -> Result<()> {
     }
 }
 
-async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLetter)>> {
+async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(StoredMessage, DeadLetter)>> {
     let subject = service.map_or_else(|| "nexus.dlq.*".to_owned(), shared::wire::subject::dlq);
     let mut found = Vec::new();
 
@@ -61,7 +61,7 @@ async fn letters(bus: &Bus, service: Option<&str>) -> Result<Vec<(Stored, DeadLe
     Ok(found)
 }
 
-async fn one(bus: &Bus, number: u64) -> Result<(Stored, DeadLetter)> {
+async fn one(bus: &Bus, number: u64) -> Result<(StoredMessage, DeadLetter)> {
     let stored = bus
         .at_sequence(DLQ, number)
         .await?
@@ -131,7 +131,7 @@ async fn show(common: &Common, bus: &Bus, number: u64) -> Result<()> {
 
 /// Publishes the message again to its original subject, then deletes the dead letter. The deduplication window would
 /// drop the old message id, so the message gets a new one, which no other message can take beforehand.
-async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<()> {
+async fn redrive(bus: &Bus, (stored, letter): &(StoredMessage, DeadLetter)) -> Result<()> {
     let payload = payload_of(stored.sequence, letter)?;
     // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
@@ -141,7 +141,7 @@ async fn redrive(bus: &Bus, (stored, letter): &(Stored, DeadLetter)) -> Result<(
         .filter(|(name, _)| !of_the_first.iter().any(|left_out| name.eq_ignore_ascii_case(left_out)));
 
     let headers: Headers = kept.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let out = Outgoing::raw(letter.redrive_subject.clone(), headers, payload.into());
+    let out = OutgoingMessage::raw(letter.redrive_subject.clone(), headers, payload.into());
     let id = format!("{REDRIVE}{}:{}", stored.sequence, SystemIds.ulid());
     let published = bus.publish(out.msg_id(id)).await?;
     bus.delete_message(DLQ, stored.sequence).await?;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use futures_util::future::LocalBoxFuture;
 use shared::bus::{Bus, NatsConfig};
-use shared::process::config::Document;
-use shared::process::status::{Heard, hear_replicas};
+use shared::process::config::ConfigDocument;
+use shared::process::status::{HeardStatus, hear_replicas};
 
 use crate::args::{Common, DoctorOptions};
 use crate::output::{document, json, nats_config, plain};
@@ -90,12 +90,12 @@ impl Finding {
 /// Everything that checks read.
 struct Surroundings {
     options: DoctorOptions,
-    document: Document,
+    document: ConfigDocument,
     nats: Result<NatsConfig, String>,
     /// Connection to the bus, or the reason why there is none.
     bus: Result<Bus, String>,
     /// Answers of the replicas, or the reason why none was asked.
-    heard: Result<Heard, String>,
+    heard: Result<HeardStatus, String>,
 }
 
 /// Function of one check.

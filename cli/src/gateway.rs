@@ -45,7 +45,7 @@ impl Gateway {
         let document = document(common);
         let adapter: Value = document
             .section::<toml::Table>("adapter", |_| Vec::new())
-            .shown()
+            .shown_values()
             .try_into()
             .unwrap_or(Value::Null);
 

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, RequestError};
-use shared::model::approval::{Party, Proof};
+use shared::model::approval::{ApprovalParty, DecisionProof};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::service::{
     CancelIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, ProposeIntent, RescheduleIntent,
 };
 use shared::model::intent::{Intent, IntentStatus};
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use ulid::Ulid;
@@ -65,7 +65,7 @@ pub async fn execute(common: &Common, action: IntentAction) -> Result<()> {
             let id = parse(&id)?;
             decide(&bus, id, !deny, by, note).await?;
             let told: IntentHistory = ask(&bus, "get", &GetIntent { id, agent: None }).await?;
-            ("approve", IntentAnswer::of(&told.intent))
+            ("approve", IntentAnswer::from_intent(&told.intent))
         }
         IntentAction::Propose(options) => ("propose", ask(&bus, "propose", &proposal(options)?).await?),
     };
@@ -95,10 +95,10 @@ async fn decide(bus: &Bus, id: Ulid, approve: bool, by: String, response: Option
     let question = DecideApproval {
         id: format!("intent.{id}"),
         approve,
-        by: Party {
+        by: ApprovalParty {
             channel: CLI.to_owned(),
             id: by,
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         },
         via: CLI.to_owned(),
@@ -125,7 +125,7 @@ fn parse(id: &str) -> Result<Ulid> {
 
 fn proposal(options: ProposedIntent) -> Result<ProposeIntent> {
     let id = options.id.as_deref().map(parse).transpose()?;
-    let level: Level = serde_json::from_value(options.level.clone().into())
+    let level: PermissionLevel = serde_json::from_value(options.level.clone().into())
         .with_context(|| format!("--level {}: full, restricted, group or minimal", options.level))?;
 
     Ok(ProposeIntent {
@@ -272,7 +272,7 @@ mod tests {
         let read = proposal(options).expect("a proposal");
         assert_eq!(
             (read.agent.as_str(), read.permissions.level),
-            ("default", Level::Restricted)
+            ("default", PermissionLevel::Restricted)
         );
         assert_eq!(read.wish.kind, "remind");
         assert!(parse("nonsense").is_err());

@@ -22,8 +22,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::pause;
-use shared::process::config::{Document, Edges, Environment, TrustConfig};
-use shared::wire::seal::Trust;
+use shared::process::config::{ConfigDocument, ConfigEnvironment, Edges, TrustConfig};
+use shared::wire::seal::TrustKeys;
 
 use hold::Hold;
 use nats::Nats;
@@ -220,11 +220,11 @@ impl Stack {
     }
 
     /// Returns the keys with which the services seal events.
-    fn trust(&self) -> Arc<Trust> {
+    fn trust(&self) -> Arc<TrustKeys> {
         let text = std::fs::read_to_string(self.config_path()).unwrap_or_default();
-        let document = Document::parse(&self.config_path(), &text, &Environment::default());
-        let section = document.section("trust", TrustConfig::faults);
-        Arc::new(section.value.trust(&Edges::new()))
+        let document = ConfigDocument::parse(&self.config_path(), &text, &ConfigEnvironment::default());
+        let section = document.section("trust", TrustConfig::find_faults);
+        Arc::new(section.value.build_trust(&Edges::new()))
     }
 
     /// Creates the topology once, before ten processes check it at the same time.
@@ -235,7 +235,7 @@ impl Stack {
         let mut last = None;
         // A cluster that has just started has no leader yet.
         let made = tokio::time::timeout(READY_DEADLINE, async {
-            while let Err(error) = bus.ensure(&topology, true).await {
+            while let Err(error) = bus.ensure_topology(&topology, true).await {
                 last = Some(error);
                 pause(Duration::from_millis(100)).await;
             }
@@ -276,7 +276,7 @@ impl Stack {
     /// # Errors
     /// Fails if no server answers within [`READY_DEADLINE`].
     pub async fn bus(&self, name: &str) -> Result<Bus> {
-        Ok(connected(&self.nats_config()?, name).await?.trusting(self.trust()))
+        Ok(connected(&self.nats_config()?, name).await?.with_trust(self.trust()))
     }
 
     /// Starts replica `replica` of `name`, or starts it again after it was killed.

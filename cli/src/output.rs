@@ -8,9 +8,11 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use shared::bus::{Bus, ConnectBusError, NatsConfig};
 use shared::model::time::UnixMillis;
-use shared::process::Secret;
-use shared::process::config::{Arguments, Common as Shared, Document, Environment, TrustConfig, edge_faults};
-use shared::wire::seal::Trust;
+use shared::process::SecretValue;
+use shared::process::config::{
+    CommonConfig as Shared, ConfigDocument, ConfigEnvironment, ServiceArguments, TrustConfig, edge_faults,
+};
+use shared::wire::seal::TrustKeys;
 
 use crate::args::Common;
 
@@ -213,7 +215,10 @@ pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
 /// Returns the configuration file that the command line names, else the one that `NEXUS_CONFIG` names.
 #[must_use]
 pub fn named_config(common: &Common) -> Option<PathBuf> {
-    common.config.clone().or_else(|| Environment::of_process().config())
+    common
+        .config
+        .clone()
+        .or_else(|| ConfigEnvironment::of_process().config_path())
 }
 
 /// Checks that a named configuration file can be read, even if the command does not use it.
@@ -238,7 +243,7 @@ pub fn check_named_config(common: &Common) -> Result<()> {
 
 /// Returns the configuration that `common` names, else `./nexus.toml`, else that of a running `nexus up`.
 #[must_use]
-pub fn document(common: &Common) -> Document {
+pub fn document(common: &Common) -> ConfigDocument {
     let mut config = named_config(common);
     let beside = config.is_some() || PathBuf::from("nexus.toml").exists();
     if !beside && PathBuf::from(RUNNING_CONFIG).exists() {
@@ -247,12 +252,12 @@ pub fn document(common: &Common) -> Document {
     read(config)
 }
 
-fn read(config: Option<PathBuf>) -> Document {
-    let arguments = Arguments {
+fn read(config: Option<PathBuf>) -> ConfigDocument {
+    let arguments = ServiceArguments {
         config,
-        ..Arguments::default()
+        ..ServiceArguments::default()
     };
-    Document::read(&arguments, &Environment::of_process())
+    ConfigDocument::read(&arguments, &ConfigEnvironment::of_process())
 }
 
 /// Returns the settings by which this command reaches the bus: section `[nats]` of the configuration, else of the
@@ -304,7 +309,7 @@ fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
     let services = reference.map(Path::new).filter(|_| config.user == SERVICES_USER);
     let operator = services.and_then(Path::parent).map(|users| users.join(OPERATOR_USER));
     if let Some(path) = operator.filter(|path| path.is_file()) {
-        let password = Secret::resolve(&format!("file:{}", path.display()));
+        let password = SecretValue::resolve(&format!("file:{}", path.display()));
         config.password = Some(password.context("read the operator's password")?);
         OPERATOR_USER.clone_into(&mut config.user);
     }
@@ -313,11 +318,11 @@ fn as_operator(mut config: NatsConfig) -> Result<NatsConfig> {
 }
 
 /// Returns the keys that seal and check events, as far as the configuration names keys that can be read.
-pub fn trust(common: &Common) -> Arc<Trust> {
+pub fn trust(common: &Common) -> Arc<TrustKeys> {
     let document = document(common);
-    let trust = document.section("trust", TrustConfig::faults);
+    let trust = document.section("trust", TrustConfig::find_faults);
     let edges = document.section("edges", edge_faults);
-    Arc::new(trust.value.trust(&edges.value))
+    Arc::new(trust.value.build_trust(&edges.value))
 }
 
 /// Returns a connection to the bus, with the keys that the configuration names.
@@ -336,7 +341,7 @@ pub async fn bus(common: &Common) -> Result<Bus> {
         }
     })?;
 
-    Ok(bus.trusting(trust(common)))
+    Ok(bus.with_trust(trust(common)))
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@
 //! under an id of its own.
 
 use anyhow::{Context as _, Result, bail};
-use shared::bus::{Bus, Entry, Outgoing, claim};
+use shared::bus::{Bus, KvEntry, OutgoingMessage, claim};
 use shared::model::dispatch::Dispatch;
 use shared::wire::envelope::decode;
-use shared::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, WRITER};
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, MSG_ID, TraceCarrier, WRITER};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 
 use crate::args::{Common, RecoverAction};
 use crate::output::{brief, bus, clock, json, table};
@@ -32,9 +32,13 @@ pub async fn execute(common: &Common, action: RecoverAction) -> Result<()> {
 }
 
 /// Returns the held messages, oldest first.
-async fn all(bus: &Bus) -> Result<Vec<Entry<Held>>> {
-    let found = bus.held().entries().await.context("what is held cannot be read")?;
-    let mut held: Vec<Entry<Held>> = found.into_iter().map(|(_, entry)| entry).collect();
+async fn all(bus: &Bus) -> Result<Vec<KvEntry<HeldMessage>>> {
+    let found = bus
+        .held_bucket()
+        .entries()
+        .await
+        .context("what is held cannot be read")?;
+    let mut held: Vec<KvEntry<HeldMessage>> = found.into_iter().map(|(_, entry)| entry).collect();
     held.sort_by_key(|entry| (entry.value.at, entry.value.sequence));
     Ok(held)
 }
@@ -52,12 +56,12 @@ async fn list(common: &Common, bus: &Bus, with_decided: bool) -> Result<()> {
     held.retain(|entry| with_decided || entry.value.wanted == HeldUntil::Decided);
 
     if common.json {
-        let rows: Vec<&Held> = held.iter().map(|entry| &entry.value).collect();
+        let rows: Vec<&HeldMessage> = held.iter().map(|entry| &entry.value).collect();
         return json(&rows);
     }
 
     let mut rows = table(&["id", "kind", "since (UTC)", "state", "subject", "why"]);
-    for Entry { value, .. } in &held {
+    for KvEntry { value, .. } in &held {
         rows.add_row([
             value.id.to_string(),
             value.kind.name().to_owned(),
@@ -83,7 +87,7 @@ async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
         bail!("nothing with id {id} is held (`nexus recover list`)");
     }
 
-    for Entry { value, revision } in &held {
+    for KvEntry { value, revision } in &held {
         decide_one(bus, value, *revision, wanted).await?;
         say!("{} {}: {}", value.kind.name(), value.id, said(wanted));
     }
@@ -94,7 +98,7 @@ async fn decide(bus: &Bus, id: Option<&str>, wanted: HeldUntil) -> Result<()> {
 
 /// Stores the decision, then publishes the message if it is to be done again. If the command is killed in between, the
 /// same command does the rest.
-async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) -> Result<()> {
+async fn decide_one(bus: &Bus, held: &HeldMessage, revision: u64, wanted: HeldUntil) -> Result<()> {
     if held.wanted != HeldUntil::Decided && held.wanted != wanted {
         bail!("{} was decided before: {}", held.id, said(held.wanted));
     }
@@ -118,7 +122,7 @@ async fn decide_one(bus: &Bus, held: &Held, revision: u64, wanted: HeldUntil) ->
 
 /// Publishes `held` again: a dispatch under an id that is derived from its own, so that its session treats it as a new
 /// one; a delivery unchanged, because the deliverer reads the stored decision.
-async fn publish(bus: &Bus, held: &Held) -> Result<()> {
+async fn publish(bus: &Bus, held: &HeldMessage) -> Result<()> {
     // These headers belong to the first publication: with them the server would drop or refuse the second.
     let of_the_first = [MSG_ID, EXPECTED_LAST_SUBJECT_SEQUENCE, WRITER];
     let kept = held
@@ -130,17 +134,17 @@ async fn publish(bus: &Bus, held: &Held) -> Result<()> {
     let payload = held.payload_bytes().context("the payload is not base64")?;
     match held.kind {
         HeldKind::Delivery => {
-            let out = Outgoing::raw(held.subject.clone(), headers, payload.into()).repeated();
+            let out = OutgoingMessage::raw(held.subject.clone(), headers, payload.into()).repeated();
             bus.publish(out.msg_id(format!("{REDO}{}", held.id))).await?;
         }
         HeldKind::Dispatch => {
             let was: Dispatch = decode(&headers, &payload).context("the dispatch cannot be read")?;
-            let id = Held::redone_id(was.id);
+            let id = HeldMessage::redone_id(was.id);
             let target = was.target.clone();
-            let again = Outgoing::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
+            let again = OutgoingMessage::new(held.subject.clone(), &Dispatch { id, ..was }).msg_id(id.to_string());
             bus.publish(again).await?;
             // Without a claim no broker would read the session's subject.
-            claim::publish(bus, &target, &Carrier::default()).await?;
+            claim::publish(bus, &target, &TraceCarrier::default()).await?;
         }
     }
 

@@ -240,7 +240,7 @@ async fn tail(bus: &Bus, name: SessionName, count: u64, all: bool) -> Result<()>
         bus.stream_state(LEDGER).await?.last + 1
     };
 
-    let mut records = bus.ordered(LEDGER, &[subject::ledger(&session)], from).await?;
+    let mut records = bus.read_ordered(LEDGER, &[subject::ledger(&session)], from).await?;
     for _ in 0..count {
         let message = records.next().await;
         let record: LedgerRecord = message

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
-use shared::bus::{Incoming, Ordered};
+use shared::bus::{IncomingMessage, OrderedReader};
 use shared::model::approval::SessionDecision;
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
@@ -11,7 +11,7 @@ use shared::model::ledger::LedgerRecord;
 use shared::model::order::SessionOrder;
 use shared::model::receipt::Receipt;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::headers::SCHEMA;
 use shared::wire::topology::streams;
 
@@ -41,7 +41,10 @@ pub async fn execute(common: &Common, options: TailOptions) -> Result<()> {
     let mut readers = Vec::new();
     for name in names {
         let last = bus.stream_state(name).await?.last;
-        readers.push(bus.ordered(name, &[], (last + 1).saturating_sub(options.last)).await?);
+        readers.push(
+            bus.read_ordered(name, &[], (last + 1).saturating_sub(options.last))
+                .await?,
+        );
     }
 
     let mut left = options.count.unwrap_or(u64::MAX);
@@ -84,25 +87,25 @@ fn chosen(names: &[String]) -> Result<Vec<&'static str>> {
     names.iter().map(find).collect()
 }
 
-async fn next(readers: &mut [Ordered]) -> Incoming {
-    let waiting: Vec<BoxFuture<'_, Incoming>> = readers.iter_mut().map(|reader| reader.next().boxed()).collect();
+async fn next(readers: &mut [OrderedReader]) -> IncomingMessage {
+    let waiting: Vec<BoxFuture<'_, IncomingMessage>> = readers.iter_mut().map(|reader| reader.next().boxed()).collect();
     select_all(waiting).await.0
 }
 
 /// Returns whether `message` declares itself a `schema`, of any version.
-fn is_a(message: &Incoming, schema: &str) -> bool {
+fn is_a(message: &IncomingMessage, schema: &str) -> bool {
     let said = message.headers.get(SCHEMA).and_then(|said| said.split('/').next());
     said == Some(schema)
 }
 
-fn line<T: Wire>(message: &Incoming, tell: impl Fn(T) -> String) -> String {
+fn line<T: WireMessage>(message: &IncomingMessage, tell: impl Fn(T) -> String) -> String {
     message
         .decode::<T>()
         .map_or_else(|error| format!("unreadable: {error}"), tell)
 }
 
 /// Returns a message as one line.
-fn describe(message: &Incoming) -> String {
+fn describe(message: &IncomingMessage) -> String {
     match message.stream.as_str() {
         streams::EVENTS => line(message, |event: Event| {
             format!(
@@ -158,14 +161,14 @@ fn kind(entry: &shared::model::ledger::LedgerEntry) -> String {
     value["kind"].as_str().unwrap_or("?").to_owned()
 }
 
-fn value<T: Wire>(message: &Incoming) -> serde_json::Value {
+fn value<T: WireMessage>(message: &IncomingMessage) -> serde_json::Value {
     message.decode::<T>().map_or_else(
         |error| serde_json::json!({ "error": error.to_string() }),
         |value| serde_json::to_value(value).unwrap_or_default(),
     )
 }
 
-fn as_json(message: &Incoming) -> serde_json::Value {
+fn as_json(message: &IncomingMessage) -> serde_json::Value {
     let payload = match message.stream.as_str() {
         streams::EVENTS => value::<Event>(message),
         streams::DISPATCHES if is_a(message, SessionOrder::SCHEMA) => value::<SessionOrder>(message),

@@ -17,7 +17,7 @@ use serde_json::json;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::invocation::EventInvocations;
-use shared::model::ledger::Cursor;
+use shared::model::ledger::LedgerCursor;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
@@ -148,7 +148,7 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
         });
     }
 
-    let claims = bus.subjects(streams::CLAIMS, "nexus.claim.*.*").await?;
+    let claims = bus.list_subjects(streams::CLAIMS, "nexus.claim.*.*").await?;
     let mut sessions = Vec::new();
     for claim in claims.keys().take(most) {
         sessions.extend(session(bus, claim).await);
@@ -182,7 +182,7 @@ pub async fn look(bus: &Bus, most: usize) -> Result<Look> {
 #[derive(Debug, Deserialize)]
 struct Shown {
     running: Option<Running>,
-    cursor: Cursor,
+    cursor: LedgerCursor,
 }
 
 #[derive(Debug, Deserialize)]
@@ -205,12 +205,12 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
     let (running, cursor) = match asked.await {
         Ok(shown) => (shown.running, shown.cursor),
         // The session has never run, or no broker answers.
-        Err(_) => (None, Cursor::default()),
+        Err(_) => (None, LedgerCursor::default()),
     };
 
     let from = cursor.floor + 1;
     let dispatches = bus
-        .history(streams::DISPATCHES, &subject::dispatch(&name), from, MAX_COUNTED)
+        .read_history(streams::DISPATCHES, &subject::dispatch(&name), from, MAX_COUNTED)
         .await;
     let queued = dispatches
         .ok()?
@@ -229,9 +229,9 @@ async fn session(bus: &Bus, claim: &str) -> Option<SessionLook> {
 
 #[cfg(test)]
 mod tests {
-    use shared::bus::{Outgoing, claim};
+    use shared::bus::{OutgoingMessage, claim};
     use shared::model::event::{Event, EventId};
-    use shared::wire::headers::Carrier;
+    use shared::wire::headers::TraceCarrier;
 
     use super::*;
 
@@ -239,7 +239,7 @@ mod tests {
     async fn a_look_finds_what_waits_without_anybody_there() {
         let (_server, bus) = shared::testing::world().await;
         let event = Event::new(EventId::parse("x:1").expect("an id"), "webchat", "v1", UnixMillis(1));
-        let out = Outgoing::new(subject::event(&event), &event);
+        let out = OutgoingMessage::new(subject::event(&event), &event);
         bus.publish(out).await.expect("stored");
 
         for name in ["a", "b", "c"] {
@@ -247,7 +247,7 @@ mod tests {
                 persona: "default".to_owned(),
                 session: name.to_owned(),
             };
-            claim::publish(&bus, &session, &Carrier::default())
+            claim::publish(&bus, &session, &TraceCarrier::default())
                 .await
                 .expect("claimed");
         }

@@ -18,7 +18,7 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
     let bus = bus(common).await?;
     match action {
         TopologyAction::Plan => {
-            let drift = bus.drift(&wanted).await?;
+            let drift = bus.find_drift(&wanted).await?;
             if common.json {
                 json(&drift)?;
             } else if drift.is_empty() {
@@ -32,7 +32,7 @@ pub async fn execute(common: &Common, action: TopologyAction) -> Result<()> {
             }
         }
         TopologyAction::Apply => {
-            let report = bus.ensure(&wanted, true).await?;
+            let report = bus.ensure_topology(&wanted, true).await?;
             if common.json {
                 return json(&report);
             }

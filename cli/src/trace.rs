@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use shared::bus::Bus;
 use shared::clock::pause;
 use shared::model::event::EventId;
-use shared::projection::api::{Stage, Trace, TraceRequest};
+use shared::projection::api::{EventTrace, TraceRequest, TraceStage};
 use shared::wire::headers::Headers;
 
 use crate::args::{Common, SessionName, TraceOptions};
@@ -54,7 +54,7 @@ pub async fn execute(common: &Common, options: TraceOptions) -> Result<()> {
 
 /// Returns the sessions that an unfinished chain waits for and whose agent cannot be reached, one line each. Sessions
 /// without an answer from a broker are left out: the command was asked for the chain.
-async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
+async fn absent(bus: &Bus, trace: &EventTrace) -> Vec<String> {
     let mut sessions: Vec<&str> = trace.steps.iter().filter_map(|step| step.session.as_deref()).collect();
     sessions.sort_unstable();
     sessions.dedup();
@@ -84,7 +84,7 @@ async fn absent(bus: &Bus, trace: &Trace) -> Vec<String> {
 ///
 /// # Errors
 /// Fails if no hook-svc answers.
-pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
+pub async fn ask(bus: &Bus, id: &EventId) -> Result<EventTrace> {
     let question = TraceRequest { event_id: id.clone() };
     bus.request("nexus.svc.events.trace", Headers::new(), &question, ANSWER)
         .await
@@ -95,7 +95,7 @@ pub async fn ask(bus: &Bus, id: &EventId) -> Result<Trace> {
 ///
 /// # Errors
 /// Fails if no hook-svc answers within `patience`.
-pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<Trace> {
+pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Result<EventTrace> {
     let mut last = ask(bus, id).await;
     // The last answer counts, complete or not; the replica that serves it may just be starting.
     let _ = tokio::time::timeout(patience, async {
@@ -112,23 +112,23 @@ pub async fn await_complete(bus: &Bus, id: &EventId, patience: Duration) -> Resu
     last
 }
 
-const fn name(stage: Stage) -> &'static str {
+const fn name(stage: TraceStage) -> &'static str {
     match stage {
-        Stage::Event => "event",
-        Stage::Hook => "hook",
-        Stage::Dispatch => "dispatch",
-        Stage::Turn => "turn",
-        Stage::Tool => "tool",
-        Stage::Approval => "approval",
-        Stage::Intent => "intent",
-        Stage::Delivery => "delivery",
-        Stage::Sent => "sent",
-        Stage::DeadLetter => "dead letter",
+        TraceStage::Event => "event",
+        TraceStage::Hook => "hook",
+        TraceStage::Dispatch => "dispatch",
+        TraceStage::Turn => "turn",
+        TraceStage::Tool => "tool",
+        TraceStage::Approval => "approval",
+        TraceStage::Intent => "intent",
+        TraceStage::Delivery => "delivery",
+        TraceStage::Sent => "sent",
+        TraceStage::DeadLetter => "dead letter",
     }
 }
 
 /// Prints a chain as a table: time, time since the start, and step.
-pub fn print(trace: &Trace) {
+pub fn print(trace: &EventTrace) {
     let start = trace.steps.first().map(|step| step.at_ms).unwrap_or_default();
     let mut rows = table(&["time (UTC)", "after", "took", "stage", "id", "what"]);
     for step in &trace.steps {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use shared::model::origin::is_sealed_channel;
-use shared::process::Secret;
+use shared::process::SecretValue;
 use shared::process::config::{KeyFault, MAX_NAME_BYTES, is_plain_name, read_yaml};
 
 use crate::channel::nats;
@@ -47,7 +47,7 @@ struct Section {
 #[serde(deny_unknown_fields)]
 struct WebhookAccount {
     url: String,
-    secret: Secret,
+    secret: SecretValue,
     /// Maximum length of a part, in characters.
     #[serde(default)]
     text_limit: Option<usize>,

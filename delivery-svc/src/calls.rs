@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 use ulid::Ulid;
 
 use crate::attempt::CallOutcome;
-use crate::job::Place;
+use crate::job::StreamPlace;
 
 /// Interval of the search for outcomes that no receipt recorded.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
@@ -33,7 +33,7 @@ pub struct CallId {
     /// Id of the delivery.
     pub delivery: Ulid,
     /// Place of the delivery in `DELIVERIES`: a delivery that was given up and published again is another copy.
-    pub copy: Place,
+    pub copy: StreamPlace,
     /// Index of the part, from 0.
     pub part: u32,
     /// Number of the attempt, from 1.
@@ -41,7 +41,7 @@ pub struct CallId {
 }
 
 impl CallId {
-    const fn delivery_and_copy(&self) -> (Ulid, Place) {
+    const fn delivery_and_copy(&self) -> (Ulid, StreamPlace) {
         (self.delivery, self.copy)
     }
 }
@@ -77,7 +77,7 @@ impl Kept {
 #[derive(Debug)]
 struct Book {
     /// Calls by delivery and copy.
-    kept: HashMap<(Ulid, Place), Vec<Kept>>,
+    kept: HashMap<(Ulid, StreamPlace), Vec<Kept>>,
     looked_at: Instant,
 }
 
@@ -183,7 +183,7 @@ impl ProcessCalls {
     }
 
     /// Removes the calls of a delivery, whose outcomes are recorded by receipts.
-    pub fn forget_delivery(&self, delivery: Ulid, copy: Place) {
+    pub fn forget_delivery(&self, delivery: Ulid, copy: StreamPlace) {
         self.lock_book().kept.remove(&(delivery, copy));
     }
 }
@@ -218,8 +218,8 @@ mod tests {
 
     use super::*;
 
-    const fn at(sequence: u64) -> Place {
-        Place {
+    const fn at(sequence: u64) -> StreamPlace {
+        StreamPlace {
             sequence,
             stored_at_ns: 1,
         }

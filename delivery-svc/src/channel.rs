@@ -8,11 +8,11 @@ pub mod webhook;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use shared::bus::partition::Lease;
+use shared::bus::partition::PartitionLease;
 use shared::model::event::{DEFAULT_ACCOUNT, EventId};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 
 use crate::attempt::CallOutcome;
 use crate::chunk::ChunkLimit;
@@ -30,11 +30,11 @@ pub struct SendRequest<'a> {
     /// Id of the part's sent event; the same part always has the same id.
     pub event_id: &'a EventId,
     /// Trace to which the delivery belongs.
-    pub carrier: &'a Carrier,
+    pub carrier: &'a TraceCarrier,
     /// Time at which the part is sent.
     pub now: UnixMillis,
     /// Lease of the partition. Nothing may be sent after it has ended.
-    pub lease: &'a Lease,
+    pub lease: &'a PartitionLease,
 }
 
 impl SendRequest<'_> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shared::retry::Schedule;
+use shared::retry::RetrySchedule;
 
 use crate::policy::SendPolicy;
 
@@ -33,7 +33,7 @@ pub struct DeliveryConfig {
     pub mute_owner_wait_ms: u64,
     /// Waits between attempts, if the platform does not set one. The default is 8 attempts over about 1 h with full
     /// jitter.
-    pub retry: Schedule,
+    pub retry: RetrySchedule,
     /// Policy that decides which replies may be sent.
     pub send_policy: SendPolicy,
 }
@@ -47,7 +47,7 @@ impl Default for DeliveryConfig {
             call_timeout_ms: 8_000,
             webchat_answer_ms: 200,
             mute_owner_wait_ms: 150_000,
-            retry: Schedule {
+            retry: RetrySchedule {
                 initial_ms: 5_000,
                 max_ms: 1_500_000,
                 factor: 3.0,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::partition::Lease;
+use shared::bus::partition::PartitionLease;
 use shared::bus::{Bus, HoldError, PublishError, ReadStreamError};
 use shared::clock::IdSource;
 use shared::model::event::ParseEventIdError;
@@ -93,13 +93,13 @@ impl Step {
 pub struct PartitionDeliverer<'a> {
     outfit: &'a Arc<DelivererContext>,
     receipts: PartitionReceipts,
-    lease: Lease,
+    lease: PartitionLease,
 }
 
 impl<'a> PartitionDeliverer<'a> {
     /// Creates a deliverer for the partition of `lease`, with an empty receipt cache.
     #[must_use]
-    pub fn new(outfit: &'a Arc<DelivererContext>, lease: Lease) -> Self {
+    pub fn new(outfit: &'a Arc<DelivererContext>, lease: PartitionLease) -> Self {
         Self {
             lease,
             outfit,

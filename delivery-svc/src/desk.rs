@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use shared::bus::Incoming;
-use shared::bus::dead_letter::Verdict;
-use shared::bus::partition::Owned;
+use shared::bus::IncomingMessage;
+use shared::bus::dead_letter::MessageVerdict;
+use shared::bus::partition::OwnedPartition;
 use shared::clock::pause;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::envelope::DecodeError;
 use shared::wire::headers::{DISPATCH, MSG_ID};
 use shared::wire::topology::MAX_PAST_FLOOR;
@@ -47,7 +47,7 @@ pub struct WorkerBounds {
 
 /// A message with its decoded delivery.
 struct Message {
-    incoming: Incoming,
+    incoming: IncomingMessage,
     job: DeliveryJob,
     /// Whether no process can have started the delivery before.
     untried: bool,
@@ -65,13 +65,13 @@ enum Ended {
 
 /// Works on one partition until it is taken away or the process stops.
 pub async fn run_partition(
-    owned: Owned,
+    owned: OwnedPartition,
     outfit: Arc<DelivererContext>,
     parked_slots: Arc<Semaphore>,
     bounds: WorkerBounds,
 ) {
     let deliverer = PartitionDeliverer::new(&outfit, owned.lease());
-    let stop = Shutdown::default();
+    let stop = ShutdownSignal::default();
     let mut desk = Desk {
         deliverer: &deliverer,
         parked_slots: &parked_slots,
@@ -95,7 +95,7 @@ pub async fn run_partition(
 struct Desk<'a> {
     deliverer: &'a PartitionDeliverer<'a>,
     parked_slots: &'a Semaphore,
-    stop: &'a Shutdown,
+    stop: &'a ShutdownSignal,
     replay_through: u64,
     lanes: KeyedQueue<Destination, Arc<Message>>,
     /// Sequences of the messages that are not settled.
@@ -107,7 +107,7 @@ struct Desk<'a> {
 impl<'a> Desk<'a> {
     /// Starts a drain for every destination that a former owner left parked. Returns `false` if the partition was
     /// lost.
-    async fn find_parked(&mut self, owned: &Owned) -> bool {
+    async fn find_parked(&mut self, owned: &OwnedPartition) -> bool {
         let partition = owned.partition;
         while owned.is_live() {
             match list_parked(self.deliverer.bus(), partition).await {
@@ -127,7 +127,7 @@ impl<'a> Desk<'a> {
         false
     }
 
-    async fn run(&mut self, mut owned: Owned, in_flight: usize) {
+    async fn run(&mut self, mut owned: OwnedPartition, in_flight: usize) {
         let mut progress = tokio::time::interval(PROGRESS_EVERY);
         loop {
             let has_room = self.works.len() < in_flight && self.held.len() < MAX_HELD;
@@ -158,18 +158,18 @@ impl<'a> Desk<'a> {
         }
     }
 
-    async fn handle_arrival(&mut self, incoming: Incoming) {
+    async fn handle_arrival(&mut self, incoming: IncomingMessage) {
         if self.held.contains(&incoming.sequence) {
             // The ack wait passed and the server sent a copy. The first one is still running and will be
             // acknowledged.
-            return incoming.progress().await;
+            return incoming.send_progress().await;
         }
 
         let Some(destination) = Destination::of_delivery(&incoming.subject) else {
             return self
                 .dead_letter(
                     &incoming,
-                    &Verdict::new("malformed", "the subject is none of a delivery"),
+                    &MessageVerdict::new("malformed", "the subject is none of a delivery"),
                 )
                 .await;
         };
@@ -188,7 +188,7 @@ impl<'a> Desk<'a> {
     }
 
     /// Stores the message as a dead letter. If that fails, it stays unacknowledged and is delivered again.
-    async fn dead_letter(&mut self, incoming: &Incoming, verdict: &Verdict) {
+    async fn dead_letter(&mut self, incoming: &IncomingMessage, verdict: &MessageVerdict) {
         match self
             .deliverer
             .bus()
@@ -255,7 +255,7 @@ impl<'a> Desk<'a> {
         metrics::gauge!("nexus_delivery_parked_destinations").set(count(self.lanes.parked_count()));
         let queued: Vec<_> = self.lanes.queued_messages().cloned().collect();
         for message in queued {
-            message.incoming.progress().await;
+            message.incoming.send_progress().await;
         }
     }
 }
@@ -264,12 +264,12 @@ fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn unreadable(error: &DecodeError) -> Verdict {
-    Verdict::new(error.reason(), error.to_string())
+fn unreadable(error: &DecodeError) -> MessageVerdict {
+    MessageVerdict::new(error.reason(), error.to_string())
 }
 
 /// Delivers `message`, or returns that it must be parked. Retries after errors of the bus.
-async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &ShutdownSignal) -> Ended {
     let job = &message.job;
     let mut untried = message.untried;
     while !stop.is_requested() {
@@ -302,7 +302,7 @@ async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Messag
 }
 
 /// Stores `message` on its destination's parked subject and acknowledges it.
-async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &Shutdown) -> Ended {
+async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>, stop: &ShutdownSignal) -> Ended {
     let job = &message.job;
     while !stop.is_requested() {
         match deliverer.bus().publish(job.parked_copy()).await {
@@ -325,7 +325,7 @@ async fn park_message(deliverer: &PartitionDeliverer<'_>, message: Arc<Message>,
 }
 
 /// Waits for `duration`, or until the partition is given up.
-pub(crate) async fn wait(duration: Duration, stop: &Shutdown) {
+pub(crate) async fn wait(duration: Duration, stop: &ShutdownSignal) {
     tokio::select! {
         () = pause(duration) => {}
         () = stop.requested() => {}

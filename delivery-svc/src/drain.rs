@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use shared::bus::{Bus, ConsumeError, ReadStreamError, Stored};
+use shared::bus::{Bus, ConsumeError, ReadStreamError, StoredMessage};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::DISPATCH;
 use shared::wire::topology::streams;
@@ -44,7 +44,7 @@ pub(crate) async fn list_parked(bus: &Bus, partition: u16) -> Result<HashSet<Des
     };
 
     let mut parked = bus
-        .ordered(streams::PARKED, std::slice::from_ref(&filter), first.sequence)
+        .read_ordered(streams::PARKED, std::slice::from_ref(&filter), first.sequence)
         .await?;
     loop {
         let next = tokio::time::timeout(LIST_PATIENCE, parked.next()).await;
@@ -78,7 +78,7 @@ pub async fn drain_destination(
     deliverer: &PartitionDeliverer<'_>,
     destination: &Destination,
     slots: &Semaphore,
-    stop: &Shutdown,
+    stop: &ShutdownSignal,
 ) -> bool {
     let subject = destination.parked_subject();
     while !stop.is_requested() {
@@ -104,9 +104,9 @@ pub async fn drain_destination(
 async fn settle_head(
     deliverer: &PartitionDeliverer<'_>,
     destination: &Destination,
-    head: &Stored,
+    head: &StoredMessage,
     slots: &Semaphore,
-    stop: &Shutdown,
+    stop: &ShutdownSignal,
 ) -> bool {
     let (at, sequence) = (destination.as_str(), head.sequence);
     let job = match read(destination, head) {
@@ -138,7 +138,7 @@ async fn settle_head(
 async fn dead_letter_head(
     deliverer: &PartitionDeliverer<'_>,
     letter: DeadLetter,
-    head: &Stored,
+    head: &StoredMessage,
 ) -> Result<(), DeliverError> {
     let letter = DeadLetter {
         at: deliverer.now(),
@@ -151,9 +151,9 @@ async fn dead_letter_head(
 async fn bring_on(
     deliverer: &PartitionDeliverer<'_>,
     job: &DeliveryJob,
-    head: &Stored,
+    head: &StoredMessage,
     slots: &Semaphore,
-    stop: &Shutdown,
+    stop: &ShutdownSignal,
 ) -> Result<(), DeliverError> {
     while !stop.is_requested() {
         let Ok(slot) = slots.acquire().await else { return Ok(()) };
@@ -171,7 +171,7 @@ async fn bring_on(
     Ok(())
 }
 
-async fn wait_until(at: UnixMillis, deliverer: &PartitionDeliverer<'_>, stop: &Shutdown) {
+async fn wait_until(at: UnixMillis, deliverer: &PartitionDeliverer<'_>, stop: &ShutdownSignal) {
     while !stop.is_requested() {
         let left = u64::try_from(at.since(deliverer.now())).unwrap_or(0);
         if left == 0 {
@@ -181,7 +181,7 @@ async fn wait_until(at: UnixMillis, deliverer: &PartitionDeliverer<'_>, stop: &S
     }
 }
 
-async fn delete_head(deliverer: &PartitionDeliverer<'_>, head: &Stored) -> Result<(), ReadStreamError> {
+async fn delete_head(deliverer: &PartitionDeliverer<'_>, head: &StoredMessage) -> Result<(), ReadStreamError> {
     deliverer
         .bus()
         .delete_message(streams::PARKED, head.sequence)
@@ -190,7 +190,7 @@ async fn delete_head(deliverer: &PartitionDeliverer<'_>, head: &Stored) -> Resul
 }
 
 /// Returns the parked delivery, or the dead letter for a message that is not one.
-fn read(destination: &Destination, head: &Stored) -> Result<DeliveryJob, Box<DeadLetter>> {
+fn read(destination: &Destination, head: &StoredMessage) -> Result<DeliveryJob, Box<DeadLetter>> {
     let letter = |reason: &str, detail: String| {
         Box::new(DeadLetter {
             service: SERVICE.to_owned(),

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::partition::Lease;
-use shared::bus::{Bus, Outgoing, PublishError, Witness};
+use shared::bus::partition::PartitionLease;
+use shared::bus::{Bus, OutgoingMessage, PublishError, StreamWitness};
 use shared::clock::{SharedClock, SharedIds};
 use shared::model::event::DEFAULT_ACCOUNT;
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
-use shared::retry::Schedule;
-use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::retry::RetrySchedule;
+use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::held::HeldUntil;
 
 use crate::calls::ProcessCalls;
@@ -41,11 +41,11 @@ pub struct DelivererContext {
     /// Policy that decides which replies may be sent.
     pub policy: SendPolicy,
     /// Witness of the receipts' last known position.
-    pub witness: Witness,
+    pub witness: StreamWitness,
     /// Gate for deliveries after a restore; `None` = no restore left any to be decided.
     pub restored: Option<RestoreGate>,
     /// Waits between the attempts of a call.
-    pub schedule: Schedule,
+    pub schedule: RetrySchedule,
     /// Clock of the process.
     pub clock: SharedClock,
     /// Source of the jitter's randomness.
@@ -79,10 +79,10 @@ impl std::fmt::Debug for DelivererContext {
 pub(crate) struct DeliveryEffects<'a> {
     pub(crate) outfit: &'a Arc<DelivererContext>,
     pub(crate) receipts: &'a PartitionReceipts,
-    pub(crate) lease: &'a Lease,
+    pub(crate) lease: &'a PartitionLease,
     pub(crate) job: &'a DeliveryJob,
     pub(crate) parts: &'a [MessagePart],
-    pub(crate) carrier: &'a Carrier,
+    pub(crate) carrier: &'a TraceCarrier,
 }
 
 impl DeliveryEffects<'_> {
@@ -101,7 +101,7 @@ impl DeliveryEffects<'_> {
 
     /// Holds the delivery, because its outcome is unknown. Returns the operator's decision so far.
     pub(crate) async fn hold_delivery(&self) -> Result<HeldUntil, DeliverError> {
-        Ok(self.outfit.bus.hold(&self.job.held_message(self.now())).await?)
+        Ok(self.outfit.bus.hold_message(&self.job.held_message(self.now())).await?)
     }
 
     /// Publishes the event of a sent part.
@@ -110,7 +110,7 @@ impl DeliveryEffects<'_> {
             return Ok(());
         };
         let event = sent_event(&self.job.reply, part, sent.at)?;
-        let out = Outgoing::event(&event, self.outfit.bus.trust())
+        let out = OutgoingMessage::event(&event, self.outfit.bus.trust())
             .header(CAUSATION, self.job.reply.causation.event.as_str())
             .header(HOPS, event.hops.to_string())
             .carrier(self.carrier);

@@ -1,6 +1,6 @@
 //! Sample values for the tests of this crate.
 
-use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::EventId;
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
@@ -25,7 +25,7 @@ pub(crate) fn reply(content: &str) -> Reply {
         content: content.to_owned(),
         attachments: Vec::new(),
         interactive: None,
-        causation: Causation {
+        causation: DispatchCause {
             event: EventId::parse("webchat:42").expect("it is an id"),
             hops: 0,
         },

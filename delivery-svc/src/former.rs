@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use shared::bus::partition::Lease;
+use shared::bus::partition::PartitionLease;
 use shared::bus::{Bus, RequestError};
 use shared::clock::{SharedClock, pause};
 use shared::wire::headers::Headers;
@@ -67,7 +67,7 @@ pub async fn serve_inquiries(bus: &Bus, instance: &str, calls: &ProcessCalls) {
 pub(crate) struct FormerOwners<'a> {
     pub(crate) bus: &'a Bus,
     pub(crate) clock: &'a SharedClock,
-    pub(crate) lease: &'a Lease,
+    pub(crate) lease: &'a PartitionLease,
     /// Maximum wait for a replica that does not respond.
     pub(crate) patience: Duration,
 }

@@ -1,15 +1,15 @@
 //! Jobs: a reply to deliver, with its destination and its place in the destination's order.
 
 use bytes::Bytes;
-use shared::bus::Outgoing;
-pub use shared::model::position::Place;
+use shared::bus::OutgoingMessage;
+pub use shared::model::position::StreamPlace;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::{DecodeError, decode};
-use shared::wire::headers::{Carrier, DISPATCH, Headers, MSG_ID, REPEATED};
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::headers::{DISPATCH, Headers, MSG_ID, REPEATED, TraceCarrier};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::topology::streams;
 
 use crate::destination::Destination;
@@ -26,7 +26,7 @@ pub struct DeliveryJob {
     /// Destination of the reply.
     pub destination: Destination,
     /// Place in `DELIVERIES`, which orders the deliveries of a destination.
-    pub place: Place,
+    pub place: StreamPlace,
     /// Reply that has to be delivered.
     pub reply: Reply,
     headers: Headers,
@@ -40,7 +40,7 @@ impl DeliveryJob {
     /// Returns [`DecodeError`] if the payload is not a reply.
     pub fn read(
         destination: Destination,
-        place: Place,
+        place: StreamPlace,
         headers: &Headers,
         payload: &Bytes,
     ) -> Result<Self, DecodeError> {
@@ -74,17 +74,17 @@ impl DeliveryJob {
 
     /// Returns the trace to which it belongs.
     #[must_use]
-    pub fn carrier(&self) -> Carrier {
-        Carrier::read(&self.headers)
+    pub fn carrier(&self) -> TraceCarrier {
+        TraceCarrier::read(&self.headers)
     }
 
     /// Returns its copy for the destination's parked subject: the same bytes with an id of its own.
     #[must_use]
-    pub fn parked_copy(&self) -> Outgoing {
+    pub fn parked_copy(&self) -> OutgoingMessage {
         let mut headers = self.headers.clone();
         headers.insert(MSG_ID, format!("parked:{}:{}", self.reply.id, self.place));
         headers.insert(DELIVERY_COPY, self.place.to_string());
-        Outgoing::raw(self.destination.parked_subject(), headers, self.payload.clone())
+        OutgoingMessage::raw(self.destination.parked_subject(), headers, self.payload.clone())
     }
 
     /// Returns a receipt of the delivery.
@@ -102,8 +102,8 @@ impl DeliveryJob {
 
     /// Returns the held message for a delivery with an unknown outcome.
     #[must_use]
-    pub fn held_message(&self, at: UnixMillis) -> Held {
-        Held {
+    pub fn held_message(&self, at: UnixMillis) -> HeldMessage {
+        HeldMessage {
             kind: HeldKind::Delivery,
             id: self.reply.id,
             stream: streams::DELIVERIES.to_owned(),
@@ -114,7 +114,7 @@ impl DeliveryJob {
                 .iter()
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
-            payload: Held::encode_payload(&self.payload),
+            payload: HeldMessage::encode_payload(&self.payload),
             why: format!(
                 "the receipts are older than the reply to {}, which may have been sent",
                 self.destination.as_str()
@@ -149,24 +149,24 @@ impl DeliveryJob {
 
 /// Returns the copy of the delivery to which a receipt or a parked reply belongs, from its headers.
 #[must_use]
-pub fn delivery_copy(headers: &Headers) -> Option<Place> {
-    Place::parse(headers.get(DELIVERY_COPY)?)
+pub fn delivery_copy(headers: &Headers) -> Option<StreamPlace> {
+    StreamPlace::parse(headers.get(DELIVERY_COPY)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use shared::wire::envelope::{Format, encode};
+    use shared::wire::envelope::{PayloadFormat, encode};
 
     use super::*;
     use crate::examples::reply;
 
-    const PLACE: Place = Place {
+    const PLACE: StreamPlace = StreamPlace {
         sequence: 41,
         stored_at_ns: 7,
     };
 
     fn job() -> DeliveryJob {
-        let (payload, headers) = encode(&reply("hello"), Format::Json);
+        let (payload, headers) = encode(&reply("hello"), PayloadFormat::Json);
         let destination = Destination::of_delivery("nexus.dl.3.nats.demo.ann").expect("a destination");
         DeliveryJob::read(destination, PLACE, &headers, &payload).expect("a reply")
     }

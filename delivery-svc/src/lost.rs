@@ -11,25 +11,27 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{CasError, Kv, Outgoing, Pages, PublishError, ReadStreamError, Stored, StreamInfo, TaskLease};
+use shared::bus::{
+    CasError, Kv, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamInfo, StreamPages, TaskLease,
+};
 use shared::clock::pause;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
-use shared::process::Shutdown;
-use shared::wire::envelope::{Format, encode};
+use shared::process::ShutdownSignal;
+use shared::wire::envelope::{PayloadFormat, encode};
 use shared::wire::held::HeldKind;
 use shared::wire::subject;
 use shared::wire::topology::{RECEIPTS_KEPT, buckets, streams};
-use shared::wire::witness::Waiting;
+use shared::wire::witness::WaitingMark;
 use ulid::Ulid;
 
 use crate::deliverer::count;
 use crate::destination::Destination;
 use crate::effects::DelivererContext;
-use crate::job::{DeliveryJob, Place};
+use crate::job::{DeliveryJob, StreamPlace};
 use crate::receipts::{self, PartitionReceipts};
 
 /// Interval in which the age of the oldest waiting reply is recorded.
@@ -45,7 +47,7 @@ const TASK: &str = "lost-replies";
 #[derive(Debug)]
 pub struct LostReplies {
     outfit: Arc<DelivererContext>,
-    noted: Kv<Waiting>,
+    noted: Kv<WaitingMark>,
     lease: TaskLease,
 }
 
@@ -111,7 +113,7 @@ impl LostReplies {
     }
 
     /// Checks the queues repeatedly until `stop` is requested.
-    pub async fn watch_queue(mut self, stop: Shutdown) {
+    pub async fn watch_queue(mut self, stop: ShutdownSignal) {
         let mut connections = self.outfit.bus.connections();
         let mut known = None;
         loop {
@@ -184,13 +186,13 @@ impl LostReplies {
             since = since.min(former.since);
         }
 
-        let noted = Waiting { since };
+        let noted = WaitingMark { since };
         self.noted.put(streams::DELIVERIES, &noted).await?;
 
         Ok(())
     }
 
-    async fn first_of(&self, stream: &str, info: &StreamInfo) -> Result<Option<Stored>, ReadStreamError> {
+    async fn first_of(&self, stream: &str, info: &StreamInfo) -> Result<Option<StoredMessage>, ReadStreamError> {
         match info.state.messages {
             0 => Ok(None),
             _ => self.outfit.bus.next_on_subject(stream, ">", info.state.first).await,
@@ -223,7 +225,7 @@ impl LostReplies {
         );
         let mut count = 0_u64;
 
-        let mut ledger = Pages::since(&self.outfit.bus, streams::LEDGER, since);
+        let mut ledger = StreamPages::since(&self.outfit.bus, streams::LEDGER, since);
         loop {
             let page = ledger.next().await?;
             if page.is_empty() {
@@ -235,7 +237,7 @@ impl LostReplies {
                 if settled.insert(reply.id) && !self.is_settled(&receipts, &reply).await? {
                     // The server may still remember the id of the lost copy, so the copy has another id. A duplicate
                     // costs one lookup.
-                    let copy = Outgoing::reply(&reply).msg_id(format!("lost:{last}:{}", reply.id));
+                    let copy = OutgoingMessage::reply(&reply).msg_id(format!("lost:{last}:{}", reply.id));
                     self.outfit.bus.publish(copy.repeated()).await?;
                     count += 1;
                 }
@@ -262,10 +264,10 @@ impl LostReplies {
     /// Returns whether `reply` was settled before, by an older receipt or by the events of its parts. A turn that is
     /// run again after a restore ends with the same reply.
     async fn is_settled(&self, receipts: &PartitionReceipts, reply: &Reply) -> Result<bool, ReadStreamError> {
-        let (payload, headers) = encode(reply, Format::Cbor);
+        let (payload, headers) = encode(reply, PayloadFormat::Cbor);
         let subject = subject::delivery(&reply.delivery_context);
         let stored = subject.replacen("nexus.delivery.", "nexus.dl.0.", 1);
-        let nowhere = Place {
+        let nowhere = StreamPlace {
             sequence: 0,
             stored_at_ns: 0,
         };
@@ -310,16 +312,16 @@ impl LostReplies {
     async fn waiting_replies(&self) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
         for stream in [streams::DELIVERIES, streams::PARKED] {
-            let mut page = self.outfit.bus.history(stream, ">", 1, PAGE).await?;
+            let mut page = self.outfit.bus.read_history(stream, ">", 1, PAGE).await?;
             while let Some(through) = page.last().map(|stored| stored.sequence) {
                 let replies = page.iter().filter_map(|stored| stored.decode::<Reply>().ok());
                 ids.extend(replies.map(|reply| reply.id));
-                page = self.outfit.bus.history(stream, ">", through + 1, PAGE).await?;
+                page = self.outfit.bus.read_history(stream, ">", through + 1, PAGE).await?;
             }
         }
 
         // A held reply has left its queue, and is not lost.
-        for (_, held) in self.outfit.bus.held().entries().await? {
+        for (_, held) in self.outfit.bus.held_bucket().entries().await? {
             if held.value.kind == HeldKind::Delivery {
                 ids.insert(held.value.id);
             }
@@ -331,7 +333,7 @@ impl LostReplies {
     /// Returns the deliveries that were settled since then.
     async fn settled_deliveries(&self, since: UnixMillis) -> Result<HashSet<Ulid>, ReadStreamError> {
         let mut ids = HashSet::new();
-        let mut receipts = Pages::since(&self.outfit.bus, streams::RECEIPTS, since);
+        let mut receipts = StreamPages::since(&self.outfit.bus, streams::RECEIPTS, since);
         loop {
             let page = receipts.next().await?;
             if page.is_empty() {
@@ -364,7 +366,7 @@ const fn is_last(step: &ReceiptStep) -> bool {
 }
 
 /// Returns the replies in a record of the ledger.
-fn replies_of_record(stored: &Stored) -> Vec<Reply> {
+fn replies_of_record(stored: &StoredMessage) -> Vec<Reply> {
     let Ok(record) = stored.decode::<LedgerRecord>() else {
         return Vec::new();
     };

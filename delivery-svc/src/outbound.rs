@@ -4,11 +4,11 @@
 //! crash.
 
 use serde_json::{Map, Value, json};
-use shared::model::approval::{CARD, Card};
+use shared::model::approval::{ApprovalCard, CARD};
 use shared::model::event::{
-    Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Participant, ParticipantRole, Sender,
+    Event, EventDirection, EventId, EventParticipant, EventSender, MAX_HOPS, ParseEventIdError, ParticipantRole,
 };
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
@@ -36,15 +36,15 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<E
     let target = &reply.delivery_context;
     let peer = target.peer_id.as_deref().unwrap_or_default();
     let mut event = Event::new(sent_event_id(reply, part.index)?, &target.channel, peer, at);
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.account_id.clone_from(&target.account_id);
-    event.direction = Direction::Sent;
-    event.from = Sender {
+    event.direction = EventDirection::Sent;
+    event.from = EventSender {
         id: reply.session.persona.clone(),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
-    event.participants = vec![Participant {
+    event.participants = vec![EventParticipant {
         id: peer.to_owned(),
         role: ParticipantRole::Recipient,
         display_name: None,
@@ -58,10 +58,10 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<E
     );
 
     // Hooks, searches and agents read the event, and none of them may learn the code or link of an approval.
-    let card = Card::of(reply.interactive.as_ref());
+    let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
     event.content = card
         .as_ref()
-        .map_or_else(|| part.content.clone(), |card| card.veiled(&part.content));
+        .map_or_else(|| part.content.clone(), |card| card.redact_text(&part.content));
 
     if part.index == 0 {
         event.attachments.clone_from(&reply.attachments);
@@ -108,7 +108,7 @@ mod tests {
         let reply = reply("whole");
         let event = sent(&reply);
         assert_eq!(event.id.as_str(), format!("out:{}/1", reply.id));
-        assert_eq!(event.direction, Direction::Sent);
+        assert_eq!(event.direction, EventDirection::Sent);
         assert_eq!(event.conversation(), ("nats", "demo", "ann"));
         assert_eq!(event.from.id, "echo");
         assert_eq!(event.content, "second");

@@ -8,12 +8,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shared::bus::{Bus, Marked, Outgoing, PublishError, ReadStreamError, Stored, Witness};
+use shared::bus::{Bus, MarkedStream, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamWitness};
 use shared::clock::SharedClock;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use shared::wire::envelope::DecodeError;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::topology::streams;
 use ulid::Ulid;
 
@@ -70,7 +70,7 @@ pub enum ReceiptWrite {
 #[derive(Debug)]
 pub struct PartitionReceipts {
     bus: Bus,
-    witness: Witness,
+    witness: StreamWitness,
     clock: SharedClock,
     sent: SentEvents,
     known: Mutex<HashMap<Destination, Known>>,
@@ -80,8 +80,8 @@ pub struct PartitionReceipts {
 
 /// Returns the witness of the receipts.
 #[must_use]
-pub fn receipts_witness(bus: &Bus) -> Witness {
-    Witness::new(bus, Marked::Deliveries)
+pub fn receipts_witness(bus: &Bus) -> StreamWitness {
+    StreamWitness::new(bus, MarkedStream::Deliveries)
 }
 
 /// The receipts of a destination that were read so far: the newest one of each delivery.
@@ -116,7 +116,7 @@ struct Known {
 impl PartitionReceipts {
     /// Creates an empty cache on `bus`.
     #[must_use]
-    pub fn new(bus: Bus, witness: Witness, clock: SharedClock) -> Self {
+    pub fn new(bus: Bus, witness: StreamWitness, clock: SharedClock) -> Self {
         Self {
             witness,
             clock,
@@ -256,7 +256,11 @@ impl PartitionReceipts {
                         .history_since(streams::RECEIPTS, &subject, walk.since, PAGE)
                         .await?
                 }
-                through => self.bus.history(streams::RECEIPTS, &subject, through + 1, PAGE).await?,
+                through => {
+                    self.bus
+                        .read_history(streams::RECEIPTS, &subject, through + 1, PAGE)
+                        .await?
+                }
             };
 
             if page.is_empty() {
@@ -293,10 +297,10 @@ impl PartitionReceipts {
         &self,
         job: &DeliveryJob,
         receipt: &Receipt,
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<ReceiptWrite, WriteReceiptError> {
         let subject = job.destination.receipt_subject();
-        let out = Outgoing::new(subject.clone(), receipt)
+        let out = OutgoingMessage::new(subject.clone(), receipt)
             .header(DELIVERY_COPY, job.place.to_string())
             .carrier(carrier);
         for _ in 0..MAX_CONFLICTS {
@@ -381,7 +385,7 @@ impl PartitionReceipts {
                 Some(_) | None => return Ok(last),
             }
 
-            page = self.bus.history(streams::RECEIPTS, subject, from, PAGE).await?;
+            page = self.bus.read_history(streams::RECEIPTS, subject, from, PAGE).await?;
         }
     }
 
@@ -421,7 +425,7 @@ const fn delivered_by(receipt: &Receipt) -> Option<Ulid> {
 }
 
 /// Decodes a stored receipt with the copy of its delivery. Returns `None` for other messages, which have no effect.
-fn last_receipt(stored: &Stored) -> Result<Option<LastReceipt>, ReadStreamError> {
+fn last_receipt(stored: &StoredMessage) -> Result<Option<LastReceipt>, ReadStreamError> {
     let Some(copy) = delivery_copy(&stored.headers) else {
         return Ok(None);
     };

@@ -65,7 +65,7 @@ impl RestoreGate {
             }
         };
 
-        Ok(hold.decide(job.made_at(), job.place))
+        Ok(hold.decide_delivery(job.made_at(), job.place))
     }
 }
 

@@ -9,13 +9,13 @@ use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::job::Place;
+use crate::job::StreamPlace;
 
 /// A receipt with the copy of the delivery to which it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastReceipt {
     /// Place of the copy in `DELIVERIES`.
-    pub copy: Place,
+    pub copy: StreamPlace,
     /// Content of the receipt.
     pub receipt: Receipt,
 }
@@ -89,7 +89,7 @@ pub enum DeliveryStanding {
 
 /// Returns the state of the copy of `delivery` at `place`, if `last` is the newest receipt that names the delivery.
 #[must_use]
-pub fn standing_after(delivery: Ulid, place: Place, last: Option<LastReceipt>) -> DeliveryStanding {
+pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastReceipt>) -> DeliveryStanding {
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return DeliveryStanding::Open(RemainingWork::ALL);
     };
@@ -150,14 +150,14 @@ mod tests {
 
     const MINE: Ulid = Ulid::from_parts(5, 5);
 
-    const fn at(sequence: u64) -> Place {
-        Place {
+    const fn at(sequence: u64) -> StreamPlace {
+        StreamPlace {
             sequence,
             stored_at_ns: 9,
         }
     }
 
-    fn of(delivery: Ulid, copy: Place, step: ReceiptStep) -> Option<LastReceipt> {
+    fn of(delivery: Ulid, copy: StreamPlace, step: ReceiptStep) -> Option<LastReceipt> {
         let reply = reply("x");
         let receipt = Receipt {
             delivery,
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn another_copy_at_the_same_sequence_of_a_queue_that_was_put_back_is_another_copy() {
-        let again = Place {
+        let again = StreamPlace {
             stored_at_ns: 10,
             ..at(5)
         };

@@ -90,7 +90,11 @@ impl SentEvents {
                         .history_since(streams::EVENTS, subject, walk.since, PAGE)
                         .await?
                 }
-                through => self.bus.history(streams::EVENTS, subject, through + 1, PAGE).await?,
+                through => {
+                    self.bus
+                        .read_history(streams::EVENTS, subject, through + 1, PAGE)
+                        .await?
+                }
             };
 
             if page.is_empty() {
@@ -102,7 +106,9 @@ impl SentEvents {
                 return Ok(());
             };
 
-            let events = page.iter().filter_map(|stored| stored.event(self.bus.trust()).ok());
+            let events = page
+                .iter()
+                .filter_map(|stored| stored.read_event(self.bus.trust()).ok());
             walk.ids.extend(events.map(|event| event.id));
             walk.through = through;
         }

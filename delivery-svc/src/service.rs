@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shared::bus::partition::{self, Group};
+use shared::bus::partition::{self, PartitionGroup};
 use shared::llm::LlmConfig;
-use shared::process::config::{Fault, file_faults};
-use shared::process::{Common, Service, Shell};
+use shared::process::config::{ConfigFault, file_faults};
+use shared::process::{CommonConfig, Service, ServiceShell};
 use shared::wire::topology::streams;
 use tokio::sync::{Semaphore, watch};
 
@@ -48,12 +48,12 @@ impl Service for DeliveryService {
         config.faults()
     }
 
-    fn check_files(_config: &Self::Config, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(_config: &Self::Config, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
         let faults = |text: &str| accounts::read(text).err().map(|error| error.0).unwrap_or_default();
         file_faults(&common.files.channels, faults)
     }
 
-    async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
+    async fn serve(shell: ServiceShell<Self::Config>) -> anyhow::Result<()> {
         let config = &shell.config;
         let accounts = read_accounts(&shell)?;
         let configured = tell::configured_channels(&accounts);
@@ -88,12 +88,12 @@ impl Service for DeliveryService {
         });
 
         let (_always, may_join) = watch::channel(true);
-        let group = Group {
+        let group = PartitionGroup {
             name: "delivery",
             stream: streams::DELIVERIES,
             instance: shell.instance.clone(),
             may_join,
-            settled: partition::Settled::ByServer,
+            settled: partition::SettledOutcome::ByServer,
             tap: None,
             batch: PULL_BATCH,
             clock: Arc::clone(&shell.clock),
@@ -111,7 +111,7 @@ impl Service for DeliveryService {
         let lost = LostReplies::new(Arc::clone(&outfit));
         let handler = move |owned| run_partition(owned, Arc::clone(&outfit), Arc::clone(&parked_slots), bounds);
         let finding = tokio::spawn(lost.watch_queue(shell.shutdown.clone()));
-        let witnessing = tokio::spawn(witness.keep(Arc::clone(&shell.clock), shell.shutdown.clone()));
+        let witnessing = tokio::spawn(witness.run_witness(Arc::clone(&shell.clock), shell.shutdown.clone()));
         partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler).await;
 
         // A loss is detected by comparison with the last position that these tasks recorded.
@@ -128,7 +128,7 @@ impl Service for DeliveryService {
 }
 
 /// Reads the accounts in `channels.yaml`.
-fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<AccountEndpoints> {
+fn read_accounts(shell: &ServiceShell<DeliveryConfig>) -> anyhow::Result<AccountEndpoints> {
     let path = &shell.common.files.channels;
     let text = if path.is_empty() {
         String::new()
@@ -138,7 +138,10 @@ fn read_accounts(shell: &Shell<DeliveryConfig>) -> anyhow::Result<AccountEndpoin
     accounts::read(&text).with_context(|| format!("files.channels: `{path}`"))
 }
 
-fn open_channels(shell: &Shell<DeliveryConfig>, mut accounts: AccountEndpoints) -> anyhow::Result<ChannelRegistry> {
+fn open_channels(
+    shell: &ServiceShell<DeliveryConfig>,
+    mut accounts: AccountEndpoints,
+) -> anyhow::Result<ChannelRegistry> {
     let config = &shell.config;
     let timeouts = CallTimeouts {
         connect: Duration::from_millis(config.connect_timeout_ms),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::pause;
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use shared::wire::topology::buckets::CHANNELS;
 
 use crate::accounts::AccountEndpoints;
@@ -31,7 +31,7 @@ pub fn configured_channels(accounts: &AccountEndpoints) -> ConfiguredChannels {
 
 /// Keeps the entry on `bus` equal to `ours` until `stop` is requested, unless a replica that started later wrote
 /// another.
-pub async fn keep_channels_published(bus: Bus, ours: ConfiguredChannels, stop: Shutdown) {
+pub async fn keep_channels_published(bus: Bus, ours: ConfiguredChannels, stop: ShutdownSignal) {
     let kv: Kv<ConfiguredChannels> = bus.kv(CHANNELS);
     let mut said = None;
     loop {

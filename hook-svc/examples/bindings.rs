@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use hook_svc::bindings::Table;
+use hook_svc::bindings::BindingTable;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId, PeerKind};
 use shared::model::time::UnixMillis;
@@ -25,7 +25,7 @@ fn main() {
     }
 
     let begun = SystemClock.monotonic();
-    let table = Table::parse(&file).expect("a file");
+    let table = BindingTable::parse(&file).expect("a file");
     println!(
         "{} bindings read and compiled in {:?}",
         table.len(),
@@ -36,7 +36,7 @@ fn main() {
     let mut taken: Vec<Duration> = (0..EVENTS)
         .map(|n| {
             let begun = SystemClock.monotonic();
-            assert!(table.decide(&events[n % events.len()]).is_some());
+            assert!(table.decide_route(&events[n % events.len()]).is_some());
             SystemClock.monotonic() - begun
         })
         .collect();

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use hook_svc::runner::{HookSet, HookSource, Job, NoHost, Outcome, PoolConfig, Pools, Sandbox, Seats, Sees, Step};
+use hook_svc::runner::{
+    EvaluationJob, EvaluationStep, HeldSlots, HookScope, HookSet, HookSource, NoHost, PoolConfig, RunOutcome,
+    SandboxMode, WorkerPools,
+};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
@@ -45,7 +48,7 @@ async fn main() {
     drop(projection);
 }
 
-async fn start(db_path: String, queries: usize) -> Pools {
+async fn start(db_path: String, queries: usize) -> WorkerPools {
     let asks = format!(
         "import Database from 'better-sqlite3';
          let n = 0, db, one;
@@ -73,7 +76,7 @@ async fn start(db_path: String, queries: usize) -> Pools {
             timeout_ms: 5_000,
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
-            sees: Sees::Everything,
+            sees: HookScope::Everything,
             net: Vec::new(),
         });
 
@@ -82,21 +85,21 @@ async fn start(db_path: String, queries: usize) -> Pools {
         workers: 1,
         hard_budget_ms: 250,
         db_path: db_path.into(),
-        sandbox: Sandbox::Degraded,
+        sandbox: SandboxMode::Degraded,
         user: String::new(),
         lazy: false,
         dir: None,
         host: Arc::new(NoHost),
     };
 
-    let pool = Pools::start(config, Arc::new(SystemClock)).await.expect("bun");
+    let pool = WorkerPools::start(config, Arc::new(SystemClock)).await.expect("bun");
     pool.load(Arc::new(HookSet::new(hooks))).await.expect("loads");
 
     pool
 }
 
 /// Has `events` evaluated, up to `at_once` together, `pace` a second if there is one: how long all took, and each, sorted.
-async fn run(pool: &Pools, at_once: usize, pace: Option<u32>, events: usize) -> (Duration, Vec<Duration>) {
+async fn run(pool: &WorkerPools, at_once: usize, pace: Option<u32>, events: usize) -> (Duration, Vec<Duration>) {
     let began = SystemClock.monotonic();
     let each = futures_util::stream::iter(0..events).map(|number| async move {
         let due = pace.map_or(began, |pace| {
@@ -116,7 +119,7 @@ async fn run(pool: &Pools, at_once: usize, pace: Option<u32>, events: usize) -> 
     (whole, took)
 }
 
-async fn evaluate(pool: &Pools, number: usize) {
+async fn evaluate(pool: &WorkerPools, number: usize) {
     let event = Event::new(
         EventId::parse(format!("x:{number}")).expect("valid"),
         "x",
@@ -124,8 +127,8 @@ async fn evaluate(pool: &Pools, number: usize) {
         UnixMillis(1),
     );
 
-    let in_force = pool.current();
-    let job = Job {
+    let in_force = pool.current_hooks();
+    let job = EvaluationJob {
         event_json: Bytes::from(serde_json::to_vec(&event).expect("json")),
         event_id: event.id,
         sequence: 0,
@@ -133,10 +136,10 @@ async fn evaluate(pool: &Pools, number: usize) {
         only: None,
     };
 
-    let mut evaluation = pool.evaluate(&in_force, &job, &Seats::default());
+    let mut evaluation = pool.evaluate_event(&in_force, &job, &HeldSlots::default());
     while let Some(step) = evaluation.next().await {
-        if let Step::Verdict(verdict) = step
-            && let Outcome::Failed { error, .. } = &verdict.outcome
+        if let EvaluationStep::Verdict(verdict) = step
+            && let RunOutcome::Failed { error, .. } = &verdict.outcome
         {
             panic!("{error}");
         }

@@ -12,7 +12,7 @@ const LEAVE_ABOVE: Duration = Duration::from_secs(10);
 
 /// State of a replica on which the decision is based.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Condition {
+pub struct AdmissionCondition {
     /// Lag of the read model; `None` if unknown.
     pub lag: Option<Duration>,
     /// Whether the workers hold the hooks that the registry and directory held when this replica came up.
@@ -23,7 +23,7 @@ pub struct Condition {
 
 /// Returns whether a replica takes part, given whether it does now (`joined`).
 #[must_use]
-pub fn takes_part(joined: bool, condition: Condition) -> bool {
+pub fn takes_part(joined: bool, condition: AdmissionCondition) -> bool {
     let bound = if joined { LEAVE_ABOVE } else { JOIN_BELOW };
     let near = condition.lag.is_some_and(|lag| lag < bound);
     // Dead workers are replaced within moments; leaving for that would move every partition.
@@ -37,7 +37,7 @@ mod tests {
     fn check(joined: bool, lag_ms: Option<u64>, workers: usize) -> bool {
         takes_part(
             joined,
-            Condition {
+            AdmissionCondition {
                 lag: lag_ms.map(Duration::from_millis),
                 hooks_loaded: true,
                 workers,
@@ -57,7 +57,7 @@ mod tests {
         assert!(!check(false, Some(0), 0) && check(true, Some(0), 0));
         assert!(!takes_part(
             true,
-            Condition {
+            AdmissionCondition {
                 lag: Some(Duration::ZERO),
                 hooks_loaded: false,
                 workers: 1

@@ -36,14 +36,14 @@ impl AgentFiles {
     }
 
     /// Keeps the files equal to the registry; never returns.
-    pub(crate) async fn follow(&self) {
+    pub(crate) async fn follow_registry(&self) {
         let mut watch = self.hooks.watch_all();
         loop {
             let record = match watch.next().await {
                 KvEvent::Put { value, .. } => value,
                 KvEvent::Gone { .. } | KvEvent::Bad { .. } | KvEvent::Anew | KvEvent::Current => continue,
             };
-            while let Err(error) = settle(&self.dir, &record).await {
+            while let Err(error) = settle_file(&self.dir, &record).await {
                 tracing::warn!(hook_id = record.id, dir = %self.dir.display(), %error, "failed to write a hook's file; retrying");
                 pause(AGAIN).await;
             }
@@ -52,7 +52,7 @@ impl AgentFiles {
 }
 
 /// Makes the file of `record` match the registry. Does nothing for hooks that no tool made.
-async fn settle(dir: &Path, record: &HookRecord) -> io::Result<()> {
+async fn settle_file(dir: &Path, record: &HookRecord) -> io::Result<()> {
     let Some(path) = file_of(dir, record) else {
         return Ok(());
     };
@@ -117,7 +117,7 @@ mod tests {
 
         let (one, two) = (made("one", "v1"), made("two", "v1"));
         for record in [&one, &two, &made("one", "v2"), &record("filed"), &made("../evil", "x")] {
-            settle(&dir, record).await.expect("settled");
+            settle_file(&dir, record).await.expect("settled");
         }
 
         assert_eq!(
@@ -129,9 +129,9 @@ mod tests {
         std::fs::write(dir.join("two.ts"), "edited").expect("written");
 
         for gone in [made("one", "v2"), two] {
-            let deleted = authored::deleted(&gone).expect("it may be");
-            settle(&dir, &deleted).await.expect("settled");
-            settle(&dir, &deleted).await.expect("asked again");
+            let deleted = authored::deleted_record(&gone).expect("it may be");
+            settle_file(&dir, &deleted).await.expect("settled");
+            settle_file(&dir, &deleted).await.expect("asked again");
         }
 
         assert_eq!((read("one.ts"), read("two.ts").as_deref()), (None, Some("edited")));

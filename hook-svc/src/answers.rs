@@ -21,11 +21,11 @@ const MAX_TRIES: u32 = 20;
 
 /// Store of answers; cheap to clone. See the module.
 #[derive(Debug, Clone)]
-pub(crate) struct Answers {
+pub(crate) struct AnswerStore {
     kv: Kv<StoredAnswers>,
 }
 
-impl Answers {
+impl AnswerStore {
     /// Opens the store on `bus`.
     pub(crate) fn new(bus: &Bus) -> Self {
         Self {
@@ -34,13 +34,17 @@ impl Answers {
     }
 
     /// Returns the stored answers of the occurrence `key`. An unreadable entry counts as empty.
-    pub(crate) async fn of(&self, key: &EventId) -> Result<Vec<StoredAnswer>, CasError> {
+    pub(crate) async fn read_answers(&self, key: &EventId) -> Result<Vec<StoredAnswer>, CasError> {
         let (stored, _) = self.kv.find(&token(key.as_str())).await?;
         Ok(stored.map(|stored| stored.answers).unwrap_or_default())
     }
 
     /// Stores `new` answers for the occurrence `key`. Returns all answers that count.
-    pub(crate) async fn keep(&self, key: &EventId, new: &[StoredAnswer]) -> Result<Vec<StoredAnswer>, CasError> {
+    pub(crate) async fn store_answers(
+        &self,
+        key: &EventId,
+        new: &[StoredAnswer],
+    ) -> Result<Vec<StoredAnswer>, CasError> {
         let key = token(key.as_str());
         let mut tries = 0;
         loop {

@@ -102,7 +102,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
         // The script is a whole file. Its own metadata is kept if it has any.
         Ok(metadata) if metadata.name == request.name && metadata.description.is_none() => block + &request.script,
         Ok(_) => request.script.clone(),
-        Err(_) => block + &function(&request.script),
+        Err(_) => block + &function_source(&request.script),
     };
 
     header::parse(&request.name, &source)?;
@@ -110,7 +110,7 @@ pub fn file_of(request: &CreateHook) -> Result<String, AuthorHookError> {
 }
 
 /// Returns the source of a function with `body`, in a block of its own so that the body may declare the same names.
-fn function(body: &str) -> String {
+fn function_source(body: &str) -> String {
     let mut source = "export default async function (ctx: HookContext): Promise<HookResult> {\n".to_owned();
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
     let named: Vec<&str> = NAMES
@@ -146,7 +146,7 @@ pub fn check_id(id: &str) -> Result<(), AuthorHookError> {
 
 /// A hook as an author wrote it.
 #[derive(Debug, Clone, Copy)]
-pub struct Written<'a> {
+pub struct AuthoredHook<'a> {
     /// Id of the hook.
     pub id: &'a str,
     /// TypeScript source of the hook.
@@ -163,8 +163,8 @@ pub struct Written<'a> {
 ///
 /// # Errors
 /// Returns [`AuthorHookError`] if the source is no hook or the entry belongs to another author.
-pub fn written(
-    written: Written<'_>,
+pub fn written_record(
+    written: AuthoredHook<'_>,
     current: Option<&HookRecord>,
     now: UnixMillis,
 ) -> Result<Option<HookRecord>, AuthorHookError> {
@@ -181,7 +181,7 @@ pub fn written(
         if *written.origin != HookOrigin::Pushed || !is_authored(record) {
             return Err(AuthorHookError::Taken {
                 id: written.id.to_owned(),
-                origin: describe(&record.origin),
+                origin: describe_origin(&record.origin),
             });
         }
     }
@@ -214,7 +214,7 @@ fn is_authored(record: &HookRecord) -> bool {
     }
 }
 
-fn describe(origin: &HookOrigin) -> String {
+fn describe_origin(origin: &HookOrigin) -> String {
     match origin {
         HookOrigin::File { root } => format!("a file of directory {root}"),
         HookOrigin::Pushed => "which was pushed".to_owned(),
@@ -232,19 +232,19 @@ pub fn is_deleted(record: &HookRecord) -> bool {
 ///
 /// # Errors
 /// Returns [`AuthorHookError::Taken`] if it belongs to a directory: the file must be removed there.
-pub fn deleted(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
+pub fn deleted_record(record: &HookRecord) -> Result<HookRecord, AuthorHookError> {
     if !is_authored(record) {
         return Err(AuthorHookError::Taken {
             id: record.id.clone(),
-            origin: format!("{}: remove it there, or disable it", describe(&record.origin)),
+            origin: format!("{}: remove it there, or disable it", describe_origin(&record.origin)),
         });
     }
-    Ok(disabled(record, Some(DELETED)))
+    Ok(disabled_record(record, Some(DELETED)))
 }
 
 /// Returns `record` as disabled, with `reason`.
 #[must_use]
-pub fn disabled(record: &HookRecord, reason: Option<&str>) -> HookRecord {
+pub fn disabled_record(record: &HookRecord, reason: Option<&str>) -> HookRecord {
     HookRecord {
         enabled: false,
         disabled_reason: Some(reason.unwrap_or(SWITCHED_OFF).to_owned()),
@@ -254,7 +254,7 @@ pub fn disabled(record: &HookRecord, reason: Option<&str>) -> HookRecord {
 
 /// Returns `record` as enabled.
 #[must_use]
-pub fn enabled(record: &HookRecord) -> HookRecord {
+pub fn enabled_record(record: &HookRecord) -> HookRecord {
     HookRecord {
         enabled: true,
         disabled_reason: None,
@@ -272,7 +272,7 @@ pub fn begins_anew(current: Option<&HookRecord>, next: &HookRecord) -> bool {
 /// Returns the state of a hook that is enabled again: it may fire, even if it is one-shot and has fired. Returns `None`
 /// if the state needs no change.
 #[must_use]
-pub fn restart(state: Option<&HookState>) -> Option<HookState> {
+pub fn restarted_state(state: Option<&HookState>) -> Option<HookState> {
     let state = state?;
     let next = HookState {
         status: HookStatus::Active,
@@ -296,7 +296,7 @@ pub fn next_life(state: Option<&HookState>) -> HookState {
 
 /// Returns the hook as lists show it.
 #[must_use]
-pub fn view(record: &HookRecord, state: Option<&HookState>, channels: &ConfiguredChannels) -> HookView {
+pub fn hook_view(record: &HookRecord, state: Option<&HookState>, channels: &ConfiguredChannels) -> HookView {
     let state = state.cloned().unwrap_or_default();
     let metadata = &record.metadata;
     let waits = waits_for(record, channels);

@@ -14,10 +14,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use shared::clock::pause;
-use shared::process::config::{Fault, KeyFault};
+use shared::process::config::{ConfigFault, KeyFault};
 
 pub use self::file::LoadBindingsError;
-pub use self::table::Table;
+pub use self::table::BindingTable;
 
 /// Hook id under which the file fires.
 pub const HOOK_ID: &str = "bindings.yaml";
@@ -30,18 +30,18 @@ const MAX_FILE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// The bindings in force; cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Bindings {
+pub struct LiveBindings {
     /// Path of the file; `None` if no file is configured.
     path: Option<PathBuf>,
     /// Stamp of the file that was read first.
     read: Stamp,
-    table: Arc<RwLock<Arc<Table>>>,
+    table: Arc<RwLock<Arc<BindingTable>>>,
 }
 
 /// Modification time and length in bytes, which tell a changed file from the one that was read.
 type Stamp = Option<(SystemTime, u64)>;
 
-impl Bindings {
+impl LiveBindings {
     /// Reads the file at `path`; an empty path means no bindings.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Bindings {
 
         let path = PathBuf::from(path);
         // The stamp is taken before reading, so that a concurrent change is seen as a change.
-        let seen = stamp(&path);
+        let seen = file_stamp(&path);
         let table = read(&path)?;
         tracing::info!(path = %path.display(), rules = table.len(), "bindings loaded");
 
@@ -66,12 +66,12 @@ impl Bindings {
 
     /// Returns the table in force.
     #[must_use]
-    pub fn table(&self) -> Arc<Table> {
+    pub fn current_table(&self) -> Arc<BindingTable> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the file again whenever it changes; never returns.
-    pub async fn follow(self) {
+    pub async fn follow_file(self) {
         let Some(path) = self.path.clone() else {
             return std::future::pending().await;
         };
@@ -82,7 +82,7 @@ impl Bindings {
             let (file, before) = (path.clone(), seen);
 
             // The file may have ten thousand rules and be on a network drive, and this thread renews leases.
-            let Ok((found, read)) = tokio::task::spawn_blocking(move || changed(&file, before)).await else {
+            let Ok((found, read)) = tokio::task::spawn_blocking(move || read_if_changed(&file, before)).await else {
                 continue;
             };
             seen = found;
@@ -101,7 +101,7 @@ impl Bindings {
 
 /// Returns the faults of the file at `path`; none if `path` is empty.
 #[must_use]
-pub fn faults(path: &str) -> Vec<Fault> {
+pub fn faults(path: &str) -> Vec<ConfigFault> {
     if path.is_empty() {
         return Vec::new();
     }
@@ -110,18 +110,18 @@ pub fn faults(path: &str) -> Vec<Fault> {
     faults.into_iter().map(|fault| fault.of_file(path)).collect()
 }
 
-fn stamp(path: &std::path::Path) -> Stamp {
+fn file_stamp(path: &std::path::Path) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
 /// Returns the file's stamp, and its table if the stamp differs from `before`.
-fn changed(path: &std::path::Path, before: Stamp) -> (Stamp, Option<Result<Table, LoadBindingsError>>) {
-    let found = stamp(path);
+fn read_if_changed(path: &std::path::Path, before: Stamp) -> (Stamp, Option<Result<BindingTable, LoadBindingsError>>) {
+    let found = file_stamp(path);
     (found, (found != before).then(|| read(path)))
 }
 
-fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {
+fn read(path: &std::path::Path) -> Result<BindingTable, LoadBindingsError> {
     let whole = |fault: String| LoadBindingsError {
         path: path.to_owned(),
         faults: vec![KeyFault::whole(fault)],
@@ -136,7 +136,7 @@ fn read(path: &std::path::Path) -> Result<Table, LoadBindingsError> {
     }
 
     let text = std::fs::read_to_string(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
-    Table::parse(&text).map_err(|faults| LoadBindingsError {
+    BindingTable::parse(&text).map_err(|faults| LoadBindingsError {
         path: path.to_owned(),
         faults,
     })
@@ -148,12 +148,17 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let error = Bindings::load("/nowhere/bindings.yaml").expect_err("there is no such file");
+        let error = LiveBindings::load("/nowhere/bindings.yaml").expect_err("there is no such file");
         assert!(
             error.to_string().starts_with("/nowhere/bindings.yaml: cannot be read:"),
             "{error}"
         );
-        assert!(Bindings::load("").expect("none are wanted").table().is_empty());
+        assert!(
+            LiveBindings::load("")
+                .expect("none are wanted")
+                .current_table()
+                .is_empty()
+        );
     }
 
     #[tokio::test]
@@ -161,10 +166,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("bindings.yaml");
         std::fs::write(&path, "bindings: [{persona: a}]").expect("written");
-        let bindings = Bindings::load(&path.to_string_lossy()).expect("it loads");
-        let follower = tokio::spawn(bindings.clone().follow());
+        let bindings = LiveBindings::load(&path.to_string_lossy()).expect("it loads");
+        let follower = tokio::spawn(bindings.clone().follow_file());
         let becomes = async |rules: usize| {
-            while bindings.table().len() != rules {
+            while bindings.current_table().len() != rules {
                 pause(Duration::from_millis(20)).await;
             }
         };
@@ -176,7 +181,7 @@ mod tests {
         std::fs::write(&path, "bindings: [{persona: a}, {}, {}, {}]").expect("written");
         pause(2 * LOOK).await;
 
-        assert_eq!(bindings.table().len(), 2, "the last good one stays in force");
+        assert_eq!(bindings.current_table().len(), 2, "the last good one stays in force");
 
         std::fs::write(
             &path,

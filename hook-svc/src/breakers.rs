@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{counter, gauge};
-use shared::breaker::{Admission, Breaker, BreakerPolicy, Circuit, TURN_PREFIX};
+use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, BreakerState, TURN_PREFIX};
 use shared::bus::{Bus, CasError, Kv, KvEvent};
 use shared::clock::SharedClock;
 use shared::model::hook::{HookState, HookStatus};
@@ -28,7 +28,7 @@ const CLAIM_GRACE_MS: u64 = 5_000;
 
 /// All breakers in the view of this replica; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Breakers {
+pub struct HookBreakers {
     inner: Arc<Inner>,
 }
 
@@ -63,7 +63,7 @@ enum Want {
     Renew,
 }
 
-impl Breakers {
+impl HookBreakers {
     /// Creates the breakers on `bus`, unknown until [`Breakers::follow`] has read them.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, policy: BreakerPolicy) -> Self {
@@ -81,17 +81,17 @@ impl Breakers {
     }
 
     /// Follows the bucket; never returns.
-    pub async fn follow(&self) {
+    pub async fn follow_bucket(&self) {
         let mut watch = self.inner.kv.watch_all();
         loop {
             match watch.next().await {
                 // Hooks inside turns belong to the brokers.
                 KvEvent::Put { value, .. } if value.hook_id.starts_with(TURN_PREFIX) => {}
                 KvEvent::Put { value, revision, .. } => {
-                    self.inner.learn(&value, revision);
+                    self.inner.learn_breaker(&value, revision);
                     self.inner.show(&value).await;
                 }
-                KvEvent::Gone { key, .. } => self.inner.forget(&key),
+                KvEvent::Gone { key, .. } => self.inner.forget_breaker(&key),
                 KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
                 KvEvent::Anew => self.inner.count_anew(),
                 KvEvent::Current => {}
@@ -101,25 +101,28 @@ impl Breakers {
 
     /// Returns the hooks of `set` that must not be shown an event that `me` evaluates; `called` are those it would be
     /// shown to (`None` = all). Claims the probe of each whose cool-down is over; if that fails, the hook is skipped.
-    pub async fn admit(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
+    pub async fn paused_hooks(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
 
-        let (mut refused, wants) = self.inner.look(set, called, me);
+        let (mut refused, wants) = self.inner.sort_out(set, called, me);
         for (index, want) in wants {
             let hook = &set.hooks()[index as usize];
             let now = self.inner.clock.now();
-            let claim = |breaker: &Breaker| breaker.claimed(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
+            let claim =
+                |breaker: &Breaker| breaker.claim_probe(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
             let decided = match want {
-                Want::Claim => self.inner.change(hook, claim).await,
-                Want::Renew => self.inner.change(hook, Breaker::at_rest).await,
+                Want::Claim => self.inner.change_breaker(hook, claim).await,
+                Want::Renew => self.inner.change_breaker(hook, Breaker::at_rest).await,
             };
 
-            match decided.map(|breaker| breaker.admit(me, now)) {
-                Ok(Admission::Pass) => {}
-                Ok(Admission::Probe) => tracing::info!(hook_id = hook.id, event_id = me, "probing a paused hook"),
-                Ok(Admission::Claim | Admission::Refuse { .. }) => refused.push(index),
+            match decided.map(|breaker| breaker.admit_operation(me, now)) {
+                Ok(BreakerAdmission::Pass) => {}
+                Ok(BreakerAdmission::Probe) => {
+                    tracing::info!(hook_id = hook.id, event_id = me, "probing a paused hook")
+                }
+                Ok(BreakerAdmission::Claim | BreakerAdmission::Refuse { .. }) => refused.push(index),
                 Err(error) => {
                     tracing::warn!(hook_id = hook.id, %error, "failed to claim the probe of a hook");
                     refused.push(index);
@@ -131,15 +134,15 @@ impl Breakers {
     }
 
     /// Records that `hook` failed when `me` showed it an event. Any change is stored before this returns.
-    pub async fn failed(&self, hook: &HookSource, me: &str) {
+    pub async fn record_failure(&self, hook: &HookSource, me: &str) {
         self.count_failure(hook, me).await;
     }
 
     /// Records that `hook` threw outside of its evaluations, in a process of `me`. Such a failure also cancels one
     /// later success here, so that a hook that answers each event well, and throws afterwards, fails each time.
-    pub async fn strayed(&self, hook: &HookSource, me: &str) {
+    pub async fn record_stray_error(&self, hook: &HookSource, me: &str) {
         if self.count_failure(hook, me).await {
-            self.inner.strayed(hook);
+            self.inner.note_stray(hook);
         }
     }
 
@@ -154,12 +157,14 @@ impl Breakers {
         let evaluations = self.inner.take_untold(hook).saturating_add(1);
         let mut opened = false;
         let change = |breaker: &Breaker| {
-            let next = breaker.counted(evaluations, now).failed(&policy, me, now);
+            let next = breaker
+                .with_operations(evaluations, now)
+                .after_failure(&policy, me, now);
             opened = next.as_ref().is_some_and(|next| !next.is_closed());
             next
         };
 
-        match self.inner.change(hook, change).await {
+        match self.inner.change_breaker(hook, change).await {
             Ok(breaker) if opened => {
                 counter!("nexus_hook_breaker_transitions_total", "to" => "open").increment(1);
                 tracing::error!(
@@ -184,20 +189,20 @@ impl Breakers {
     }
 
     /// Records that the hooks of `set` for which `was_called` is true did not fail when `me` showed them an event.
-    pub async fn succeeded(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) {
+    pub async fn record_successes(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) {
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return;
         }
 
         let now = self.inner.clock.now();
-        for index in self.inner.relieved(set, me, was_called, now) {
+        for index in self.inner.relieved_hooks(set, me, was_called, now) {
             let hook = &set.hooks()[index as usize];
             let mut closed = false;
             let change = |breaker: &Breaker| {
                 closed = !breaker.is_closed();
-                breaker.succeeded(me).or_else(|| breaker.recovered(now))
+                breaker.after_success(me).or_else(|| breaker.without_past_hour(now))
             };
-            match self.inner.change(hook, change).await {
+            match self.inner.change_breaker(hook, change).await {
                 Ok(breaker) if closed && breaker.is_closed() => {
                     counter!("nexus_hook_breaker_transitions_total", "to" => "closed").increment(1);
                     tracing::info!(hook_id = hook.id, "hook resumed");
@@ -211,27 +216,31 @@ impl Breakers {
 
     /// Returns a receiver that is notified when a breaker has opened, closed, or is probed.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<()> {
+    pub fn subscribe_changes(&self) -> watch::Receiver<()> {
         self.inner.changed.subscribe()
     }
 
     /// Returns the breaker of the hook `id`, if it is not at rest.
     #[must_use]
-    pub fn of(&self, id: &str) -> Option<Breaker> {
-        let known = self.inner.restless().get(&token(id)).map(|known| known.breaker.clone());
+    pub fn breaker_of(&self, id: &str) -> Option<Breaker> {
+        let known = self
+            .inner
+            .lock_restless()
+            .get(&token(id))
+            .map(|known| known.breaker.clone());
         known.filter(|breaker| !breaker.is_at_rest())
     }
 }
 
 impl Inner {
-    fn restless(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn lock_restless(&self) -> MutexGuard<'_, HashMap<String, Known>> {
         self.restless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> (Vec<u32>, Vec<(u32, Want)>) {
+    fn sort_out(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> (Vec<u32>, Vec<(u32, Want)>) {
         let now = self.clock.now();
         let (mut refused, mut wants) = (Vec::new(), Vec::new());
-        for known in self.restless().values() {
+        for known in self.lock_restless().values() {
             let Some(index) = set.index(&known.breaker.hook_id) else {
                 continue;
             };
@@ -244,10 +253,10 @@ impl Inner {
                 continue;
             }
 
-            match known.breaker.admit(me, now) {
-                Admission::Pass | Admission::Probe => {}
-                Admission::Refuse { .. } => refused.push(index),
-                Admission::Claim => wants.push((index, Want::Claim)),
+            match known.breaker.admit_operation(me, now) {
+                BreakerAdmission::Pass | BreakerAdmission::Probe => {}
+                BreakerAdmission::Refuse { .. } => refused.push(index),
+                BreakerAdmission::Claim => wants.push((index, Want::Claim)),
             }
         }
 
@@ -256,36 +265,36 @@ impl Inner {
 
     /// Returns whether `hook`'s breaker is known to be open, so that another failure of `me` adds no information.
     fn is_refusing(&self, hook: &HookSource, me: &str, now: UnixMillis) -> bool {
-        let restless = self.restless();
+        let restless = self.lock_restless();
         let known = restless
             .get(&token(&hook.id))
             .filter(|known| known.breaker.content_hash == hook.content_hash);
-        known.is_some_and(|known| matches!(known.breaker.admit(me, now), Admission::Refuse { .. }))
+        known.is_some_and(|known| matches!(known.breaker.admit_operation(me, now), BreakerAdmission::Refuse { .. }))
     }
 
     /// Returns the number of evaluations of `hook` that were not yet reported, and resets it.
     fn take_untold(&self, hook: &HookSource) -> u32 {
-        let mut restless = self.restless();
+        let mut restless = self.lock_restless();
         let known = restless.get_mut(&token(&hook.id));
         known.map_or(0, |known| std::mem::take(&mut known.untold))
     }
 
     /// Returns the hooks whose breakers a success at `now` changes, and counts the success for all that failed
     /// recently.
-    fn relieved(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool, now: UnixMillis) -> Vec<u32> {
-        let mut restless = self.restless();
+    fn relieved_hooks(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool, now: UnixMillis) -> Vec<u32> {
+        let mut restless = self.lock_restless();
         let mut relieved = Vec::new();
         for known in restless.values_mut() {
             let index = set.index(&known.breaker.hook_id).filter(|index| was_called(*index));
             let Some(index) = index else { continue };
             known.untold = known.untold.saturating_add(1);
 
-            if known.breaker.recovered(now).is_some() {
+            if known.breaker.without_past_hour(now).is_some() {
                 relieved.push(index);
                 continue;
             }
 
-            if known.breaker.succeeded(me).is_none() {
+            if known.breaker.after_success(me).is_none() {
                 continue;
             }
 
@@ -299,8 +308,8 @@ impl Inner {
     }
 
     /// Cancels one later success of `hook`, unless its breaker has opened.
-    fn strayed(&self, hook: &HookSource) {
-        let mut restless = self.restless();
+    fn note_stray(&self, hook: &HookSource) {
+        let mut restless = self.lock_restless();
         let known = restless.get_mut(&token(&hook.id));
         if let Some(known) = known.filter(|known| known.breaker.is_closed()) {
             known.strays = known.strays.saturating_add(1);
@@ -308,21 +317,21 @@ impl Inner {
     }
 
     /// Changes `hook`'s breaker by `next`, if that returns a change. Returns the resulting breaker.
-    async fn change(
+    async fn change_breaker(
         &self,
         hook: &HookSource,
         next: impl FnMut(&Breaker) -> Option<Breaker>,
     ) -> Result<Breaker, CasError> {
-        let (stands, entry) = self.kv.change(&hook.id, &hook.content_hash, next).await?;
+        let (stands, entry) = self.kv.change_breaker(&hook.id, &hook.content_hash, next).await?;
         if let Some(entry) = entry {
-            self.learn(&entry.value, entry.revision);
+            self.learn_breaker(&entry.value, entry.revision);
         }
         Ok(stands)
     }
 
-    fn learn(&self, breaker: &Breaker, revision: u64) {
+    fn learn_breaker(&self, breaker: &Breaker, revision: u64) {
         let key = token(&breaker.hook_id);
-        let mut restless = self.restless();
+        let mut restless = self.lock_restless();
         if restless.get(&key).is_some_and(|known| known.revision > revision) {
             return;
         }
@@ -330,7 +339,7 @@ impl Inner {
         let former = restless.remove(&key);
         let stood = former
             .as_ref()
-            .map_or(Circuit::Closed, |known| known.breaker.circuit.clone());
+            .map_or(BreakerState::Closed, |known| known.breaker.circuit.clone());
 
         if !breaker.is_at_rest() || breaker.recent.is_some() {
             let is_same = |former: &&Known| former.breaker.content_hash == breaker.content_hash && breaker.is_closed();
@@ -344,7 +353,7 @@ impl Inner {
             restless.insert(key, known);
         }
 
-        self.tally(&restless);
+        self.update_gauges(&restless);
 
         if stood != breaker.circuit {
             self.changed.send_replace(());
@@ -353,21 +362,21 @@ impl Inner {
 
     /// Resets the known revisions, because the bucket was replaced: its values count with any revision.
     fn count_anew(&self) {
-        for known in self.restless().values_mut() {
+        for known in self.lock_restless().values_mut() {
             known.revision = 0;
         }
     }
 
-    fn forget(&self, key: &str) {
-        let mut restless = self.restless();
+    fn forget_breaker(&self, key: &str) {
+        let mut restless = self.lock_restless();
         let former = restless.remove(key);
-        self.tally(&restless);
+        self.update_gauges(&restless);
         if former.is_some_and(|known| !known.breaker.is_closed()) {
             self.changed.send_replace(());
         }
     }
 
-    fn tally(&self, restless: &HashMap<String, Known>) {
+    fn update_gauges(&self, restless: &HashMap<String, Known>) {
         self.count.store(restless.len(), Ordering::Relaxed);
         let open = restless.values().filter(|known| !known.breaker.is_closed()).count();
         gauge!("nexus_hook_breakers_open").set(open as f64);
@@ -379,11 +388,11 @@ impl Inner {
     /// Updates the hook's status to match its breaker.
     async fn show(&self, breaker: &Breaker) {
         let status = match breaker.circuit {
-            Circuit::Closed if breaker.is_degraded(self.clock.now()) => HookStatus::Degraded,
-            Circuit::Closed => HookStatus::Active,
-            Circuit::Open { .. } | Circuit::HalfOpen { .. } => HookStatus::Paused,
+            BreakerState::Closed if breaker.is_degraded(self.clock.now()) => HookStatus::Degraded,
+            BreakerState::Closed => HookStatus::Active,
+            BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => HookStatus::Paused,
         };
-        let shown = change_state(&self.states, &breaker.hook_id, |state| once::shown(state, status)).await;
+        let shown = change_state(&self.states, &breaker.hook_id, |state| once::shown_state(state, status)).await;
         if let Err(error) = shown {
             tracing::warn!(hook_id = breaker.hook_id, %error, "failed to update a hook's status from its circuit breaker");
         }

@@ -7,15 +7,15 @@ use shared::model::invocation::{HookInvocation, HookOutcome, HookPasses};
 use shared::model::time::UnixMillis;
 
 use crate::bindings;
-use crate::evaluate::Evaluator;
-use crate::fire::Wish;
-use crate::invocation::{BREAKER_OPEN, invocation};
-use crate::roster::{Author, Traits};
-use crate::runner::{HookSet, HookSource, Spent};
+use crate::evaluate::EventEvaluator;
+use crate::fire::HookAction;
+use crate::invocation::{BREAKER_OPEN, new_invocation};
+use crate::roster::{HookAuthor, HookTraits};
+use crate::runner::{CallUsage, HookSet, HookSource};
 
 /// Selection of the hooks of a set that see an event.
 #[derive(Debug, Default)]
-pub(crate) struct Choice {
+pub(crate) struct HookSelection {
     /// Indices of the hooks called now, ascending; `None` means all.
     pub(crate) only: Option<Vec<u32>>,
     /// Indices of the hooks that their breakers refuse.
@@ -28,7 +28,7 @@ pub(crate) struct Choice {
 
 /// Health signals from the answers to one event.
 #[derive(Debug, Default)]
-pub(crate) struct Signs {
+pub(crate) struct HealthSignals {
     /// Ids of the hooks that did anything but pass.
     pub(crate) told: Vec<String>,
     /// Ids of the hooks that failed.
@@ -39,14 +39,18 @@ pub(crate) struct Signs {
     pub(crate) latencies_us: Vec<u32>,
 }
 
-impl Choice {
+impl HookSelection {
     fn is_called(&self, index: u32) -> bool {
         self.only.as_ref().is_none_or(|only| only.binary_search(&index).is_ok())
     }
 
     /// Returns the ids of hooks of `set` that did not fire now but might another time: they are volatile, they
     /// `failed`, or their breakers refused them.
-    pub(crate) fn uncertain<'a>(&'a self, set: &'a HookSet, failed: &'a [String]) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn uncertain_hooks<'a>(
+        &'a self,
+        set: &'a HookSet,
+        failed: &'a [String],
+    ) -> impl Iterator<Item = &'a str> {
         let might = |(index, hook): &(u32, &'a Arc<HookSource>)| {
             let is_volatile = || hook.is_volatile() || failed.contains(&hook.id);
             self.refused.contains(index) || (self.is_called(*index) && is_volatile())
@@ -58,13 +62,13 @@ impl Choice {
     }
 
     /// Returns the indices of the called hooks of `set` that query the read model.
-    pub(crate) fn readers(&self, set: &HookSet) -> Vec<u32> {
-        let readers = set.readers().iter().copied();
+    pub(crate) fn model_readers(&self, set: &HookSet) -> Vec<u32> {
+        let readers = set.model_readers().iter().copied();
         readers.filter(|index| self.is_called(*index)).collect()
     }
 
     /// Defers the called hooks of `set` for whose ids `is_deferred` is true.
-    pub(crate) fn defer(&mut self, set: &HookSet, is_deferred: impl Fn(&str) -> bool) {
+    pub(crate) fn defer_hooks(&mut self, set: &HookSet, is_deferred: impl Fn(&str) -> bool) {
         let called = |(index, _): &(u32, _)| self.is_called(*index);
         let hooks = (0_u32..).zip(set.hooks()).filter(called);
         let deferred: Vec<u32> = hooks
@@ -90,20 +94,26 @@ impl Choice {
     pub(crate) fn left_out(&self, set: &HookSet) -> Vec<HookInvocation> {
         let refused = self.refused.iter().map(|&index| {
             let reason = BREAKER_OPEN.to_owned();
-            invocation(&set.hooks()[index as usize].id, 0, HookOutcome::Skipped { reason })
+            new_invocation(&set.hooks()[index as usize].id, 0, HookOutcome::Skipped { reason })
         });
         let deferred = self.deferred_ids(set).into_iter();
         refused
-            .chain(deferred.map(|id| invocation(&id, 0, HookOutcome::Deferred)))
+            .chain(deferred.map(|id| new_invocation(&id, 0, HookOutcome::Deferred)))
             .collect()
     }
 }
 
-impl Evaluator {
+impl EventEvaluator {
     /// Selects the hooks of `set` that see `event`, without those of `decided`, which have answered before; `me` names
     /// this evaluation.
-    pub(crate) async fn choose(&self, set: &HookSet, event: &Event, decided: &[String], me: &str) -> Choice {
-        self.choose_of(set, set.seeing(event), decided, me).await
+    pub(crate) async fn choose_hooks(
+        &self,
+        set: &HookSet,
+        event: &Event,
+        decided: &[String],
+        me: &str,
+    ) -> HookSelection {
+        self.choose_of(set, set.hooks_seeing(event), decided, me).await
     }
 
     /// Selects the hooks among `only` of `set` that are called, without those of `decided`, which have answered before;
@@ -114,66 +124,73 @@ impl Evaluator {
         mut only: Option<Vec<u32>>,
         decided: &[String],
         me: &str,
-    ) -> Choice {
+    ) -> HookSelection {
         if !decided.is_empty() {
             let decided: Vec<u32> = decided.iter().filter_map(|id| set.index(id)).collect();
             leave_out(&mut only, set, &decided);
         }
 
-        let refused = self.breakers.admit(set, only.as_deref(), me).await;
+        let refused = self.breakers.paused_hooks(set, only.as_deref(), me).await;
         leave_out(&mut only, set, &refused);
 
-        Choice {
+        HookSelection {
             only,
             refused,
-            ..Choice::default()
+            ..HookSelection::default()
         }
     }
 
     /// Returns the action that the bindings file requests for `event`, if any.
-    pub(crate) fn bound(&self, event: &Event) -> Option<Wish> {
-        let table = self.bindings.table();
+    pub(crate) fn bound_action(&self, event: &Event) -> Option<HookAction> {
+        let table = self.bindings.current_table();
         let begun = self.clock.monotonic();
-        let result = table.decide(event)?;
+        let result = table.decide_route(event)?;
         let took = self.clock.monotonic().saturating_duration_since(begun);
 
-        Some(Wish {
+        Some(HookAction {
             hook_id: bindings::HOOK_ID.to_owned(),
             latency_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            traits: Traits {
+            traits: HookTraits {
                 priority: table.priority(),
                 fallback: table.is_fallback(),
-                author: Arc::new(Author::Operator),
-                ..Traits::default()
+                author: Arc::new(HookAuthor::Operator),
+                ..HookTraits::default()
             },
             result: Box::new(result),
             decided: false,
             volatile: false,
-            spent: Spent::default(),
+            spent: CallUsage::default(),
         })
     }
 
     /// Updates the breakers, and counts fires and passes, once the answers of every hook at `now` are stored.
-    pub(crate) async fn settle(&self, choice: &Choice, set: &Arc<HookSet>, signs: &Signs, me: &str, now: UnixMillis) {
+    pub(crate) async fn settle_outcomes(
+        &self,
+        choice: &HookSelection,
+        set: &Arc<HookSet>,
+        signs: &HealthSignals,
+        me: &str,
+        now: UnixMillis,
+    ) {
         for hook_id in &signs.fired {
-            self.performer.registry.fired(hook_id, now);
+            self.performer.registry.count_fire(hook_id, now);
         }
 
         for hook_id in &signs.failed {
             if let Some(index) = set.index(hook_id) {
-                self.breakers.failed(&set.hooks()[index as usize], me).await;
+                self.breakers.record_failure(&set.hooks()[index as usize], me).await;
             }
         }
 
         let id = |index: u32| &set.hooks()[index as usize].id;
         let succeeded = |index| choice.is_called(index) && !signs.failed.contains(id(index));
-        self.breakers.succeeded(set, me, succeeded).await;
+        self.breakers.record_successes(set, me, succeeded).await;
         let told: Vec<u32> = signs.told.iter().filter_map(|hook_id| set.index(hook_id)).collect();
 
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, &latency_us) in (0_u32..).zip(&signs.latencies_us) {
             if choice.is_called(index) && !told.contains(&index) {
-                passes.passed(set, index as usize, latency_us);
+                passes.count_pass(set, index as usize, latency_us);
             }
         }
     }
@@ -182,7 +199,7 @@ impl Evaluator {
     pub(crate) fn passes_due(&self) -> Vec<HookPasses> {
         let now = self.clock.monotonic();
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
-        passes.due(now)
+        passes.due_counts(now)
     }
 }
 

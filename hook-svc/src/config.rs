@@ -6,11 +6,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
-use shared::process::Secret;
+use shared::process::SecretValue;
 
-use crate::origin::Origin;
-use crate::routing::Deliveries;
-use crate::runner::Sandbox;
+use crate::origin::ServerOrigin;
+use crate::routing::DeliveryGrants;
+use crate::runner::SandboxMode;
 
 /// Default for the most events that one replica evaluates at once.
 pub const DEFAULT_IN_FLIGHT: usize = 1_024;
@@ -72,7 +72,7 @@ pub struct HooksConfig {
     pub hard_budget_ms: u64,
     /// Whether hook-svc starts if hooks cannot be fully confined: `enforce` (it does not) or `degraded` (it does, and
     /// reports what is missing).
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxMode,
     /// User that hooks run as if hook-svc is root: a name, or a user id and a group id as `1000:1000`. If empty,
     /// `nobody`, or root if `nobody` cannot reach the files that hooks need.
     pub user: String,
@@ -95,7 +95,7 @@ pub struct HooksConfig {
     /// Base address of the endpoint, for `openai`.
     pub embedder_url: String,
     /// Key for the endpoint, for `openai`, if it needs one.
-    pub embedder_key: Option<Secret>,
+    pub embedder_key: Option<SecretValue>,
     /// Time zone of `@schedule`s whose hooks name none.
     pub time_zone: String,
     /// US dollars that one hook may spend on `llm()` in a day (UTC).
@@ -111,7 +111,7 @@ pub struct HooksConfig {
     pub grants: BTreeMap<String, Vec<String>>,
     /// Conversations in which an agent's hook may answer, beyond those of the event and of the turn in which it was
     /// made, by hook id: `{channel}:{peer}` or `{channel}:*`.
-    pub deliveries: Deliveries,
+    pub deliveries: DeliveryGrants,
 }
 
 impl Default for HooksConfig {
@@ -124,7 +124,7 @@ impl Default for HooksConfig {
             bun: String::new(),
             workers: 0,
             hard_budget_ms: DEFAULT_HARD_BUDGET_MS,
-            sandbox: Sandbox::Enforce,
+            sandbox: SandboxMode::Enforce,
             user: String::new(),
             dm_scope: DmScope::Auto,
             local_chat: false,
@@ -141,7 +141,7 @@ impl Default for HooksConfig {
             clock_offset_ms: 0,
             members_name: String::new(),
             grants: BTreeMap::new(),
-            deliveries: Deliveries::new(),
+            deliveries: DeliveryGrants::new(),
         }
     }
 }
@@ -149,7 +149,7 @@ impl Default for HooksConfig {
 impl HooksConfig {
     /// Returns the faults of the values, each as `key: expectation`, with keys relative to the section.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.root.is_empty() || self.root.chars().any(char::is_control) {
             faults.push("root: expected a non-empty name without control characters".to_owned());
@@ -187,7 +187,7 @@ impl HooksConfig {
         }
 
         for (hook, servers) in &self.grants {
-            let wrong = servers.iter().filter_map(|server| Origin::parse(server).err());
+            let wrong = servers.iter().filter_map(|server| ServerOrigin::parse(server).err());
             faults.extend(wrong.map(|error| format!("grants.{hook}: {error}")));
         }
 
@@ -204,7 +204,7 @@ impl HooksConfig {
                 }));
         }
 
-        for (key, value) in self.budgets() {
+        for (key, value) in self.budget_limits() {
             if !value.is_finite() || value < 0.0 {
                 faults.push(format!("{key}: {value} found, expected dollars, 0 or more"));
             }
@@ -227,17 +227,19 @@ impl HooksConfig {
     #[must_use]
     pub fn faults_beside(&self, llm: &LlmConfig) -> Vec<String> {
         // Without a usable model, no calls are made.
-        let Ok(model) = llm.usable() else { return Vec::new() };
-        let Err(error) = llm.prices.bounding(model) else {
+        let Ok(model) = llm.usable_model() else {
             return Vec::new();
         };
-        let unbound = self.budgets().into_iter().filter(|(_, value)| *value > 0.0);
+        let Err(error) = llm.prices.bounding_price(model) else {
+            return Vec::new();
+        };
+        let unbound = self.budget_limits().into_iter().filter(|(_, value)| *value > 0.0);
         unbound
             .map(|(key, value)| format!("{key}: {value} US dollars bound nothing: {error}"))
             .collect()
     }
 
-    fn budgets(&self) -> [(&'static str, f64); 2] {
+    fn budget_limits(&self) -> [(&'static str, f64); 2] {
         [
             ("llm_daily_usd_per_hook", self.llm_daily_usd_per_hook),
             ("llm_daily_usd", self.llm_daily_usd),
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn defaults_are_without_fault() {
-        assert_eq!(HooksConfig::default().faults(), Vec::<String>::new());
+        assert_eq!(HooksConfig::default().find_faults(), Vec::<String>::new());
     }
 
     #[test]
@@ -270,7 +272,7 @@ mod tests {
             ..HooksConfig::default()
         };
 
-        let faults = config.faults();
+        let faults = config.find_faults();
         for key in [
             "root:",
             "agent_dir:",

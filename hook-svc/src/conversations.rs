@@ -7,14 +7,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::order::Conversation;
+use crate::order::ConversationHash;
 
 /// Number of events of one conversation that may always be evaluated at once, independent of the replica's load.
 pub(crate) const ALWAYS: usize = 8;
 
 /// Numbers of a message that was handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct MessageNumbers {
     /// Sequence of the message in the stream.
     pub sequence: u64,
     /// Count of messages of the partition handed out in this holding, including this one.
@@ -23,7 +23,7 @@ pub(crate) struct Numbers {
 
 /// Placement of a message that has just arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Placement {
+pub(crate) enum MessagePlacement {
     /// The message is kept in memory.
     Memory,
     /// Only its numbers are kept.
@@ -32,7 +32,7 @@ pub(crate) enum Placement {
 
 /// Requirement for evaluating the next event of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextEvent {
     /// No event waits, so there is no requirement.
     Nothing,
     /// The event may start freely, because the conversation has few under way.
@@ -46,7 +46,7 @@ struct Lane<W> {
     running: usize,
     waiting: VecDeque<W>,
     /// Numbers of the messages not in memory, the oldest first.
-    numbers: VecDeque<Numbers>,
+    numbers: VecDeque<MessageNumbers>,
     /// Whether the oldest of them is being read.
     reading: bool,
 }
@@ -59,14 +59,14 @@ impl<W> Lane<W> {
 
 /// The conversations of one partition that have events under way; `W` is an event in memory.
 #[derive(Debug)]
-pub(crate) struct Conversations<W> {
-    lanes: HashMap<Conversation, Lane<W>>,
+pub(crate) struct ConversationQueues<W> {
+    lanes: HashMap<ConversationHash, Lane<W>>,
     /// Most events of one conversation in memory.
     most: usize,
     numbers: usize,
 }
 
-impl<W> Conversations<W> {
+impl<W> ConversationQueues<W> {
     /// Returns a set without conversations, of which each may have `most` events in memory.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -77,11 +77,11 @@ impl<W> Conversations<W> {
     }
 
     /// Returns how many events are kept as numbers.
-    pub(crate) fn numbers(&self) -> usize {
+    pub(crate) fn numbered_count(&self) -> usize {
         self.numbers
     }
 
-    fn lane(&mut self, conversation: Conversation) -> &mut Lane<W> {
+    fn lane_mut(&mut self, conversation: ConversationHash) -> &mut Lane<W> {
         self.lanes.entry(conversation).or_insert_with(|| Lane {
             running: 0,
             waiting: VecDeque::new(),
@@ -93,40 +93,45 @@ impl<W> Conversations<W> {
     /// Decides the placement of the next message of `conversation`, which may have `allowed` in memory at this time.
     /// Must be called in the order of the stream. If it returns [`Placement::Memory`], the message must be given to
     /// [`Self::hold`] or dropped.
-    pub(crate) fn place(&mut self, conversation: Conversation, numbers: Numbers, allowed: usize) -> Placement {
+    pub(crate) fn place_message(
+        &mut self,
+        conversation: ConversationHash,
+        numbers: MessageNumbers,
+        allowed: usize,
+    ) -> MessagePlacement {
         let most = self.most.min(allowed);
-        let lane = self.lane(conversation);
+        let lane = self.lane_mut(conversation);
         let in_memory = lane.in_memory();
         if in_memory < most && lane.numbers.is_empty() && !lane.reading {
             if in_memory == 0 {
                 self.lanes.remove(&conversation);
             }
-            return Placement::Memory;
+            return MessagePlacement::Memory;
         }
 
         lane.numbers.push_back(numbers);
         self.numbers += 1;
 
-        Placement::Numbers
+        MessagePlacement::Numbers
     }
 
     /// Adds an event to those that wait in memory.
-    pub(crate) fn hold(&mut self, conversation: Conversation, work: W) {
-        self.lane(conversation).waiting.push_back(work);
+    pub(crate) fn hold_event(&mut self, conversation: ConversationHash, work: W) {
+        self.lane_mut(conversation).waiting.push_back(work);
     }
 
     /// Returns the requirement of the next event of `conversation`.
-    pub(crate) fn next(&self, conversation: Conversation) -> Next {
+    pub(crate) fn next(&self, conversation: ConversationHash) -> NextEvent {
         match self.lanes.get(&conversation) {
-            Some(lane) if lane.waiting.is_empty() => Next::Nothing,
-            Some(lane) if lane.running < ALWAYS => Next::Free,
-            Some(_) => Next::Place,
-            None => Next::Nothing,
+            Some(lane) if lane.waiting.is_empty() => NextEvent::Nothing,
+            Some(lane) if lane.running < ALWAYS => NextEvent::Free,
+            Some(_) => NextEvent::Place,
+            None => NextEvent::Nothing,
         }
     }
 
     /// Takes the next event of `conversation`, which is evaluated from now on.
-    pub(crate) fn start(&mut self, conversation: Conversation) -> Option<W> {
+    pub(crate) fn start(&mut self, conversation: ConversationHash) -> Option<W> {
         let lane = self.lanes.get_mut(&conversation)?;
         let work = lane.waiting.pop_front()?;
         lane.running += 1;
@@ -134,7 +139,7 @@ impl<W> Conversations<W> {
     }
 
     /// Records that an event of `conversation` has ended.
-    pub(crate) fn ended(&mut self, conversation: Conversation) {
+    pub(crate) fn note_ended(&mut self, conversation: ConversationHash) {
         if let Some(lane) = self.lanes.get_mut(&conversation) {
             lane.running -= 1;
         }
@@ -143,7 +148,7 @@ impl<W> Conversations<W> {
 
     /// Returns the message of `conversation` to read again now, if there is one and it fits into memory with at most
     /// `allowed` events.
-    pub(crate) fn read_next(&mut self, conversation: Conversation, allowed: usize) -> Option<Numbers> {
+    pub(crate) fn read_next(&mut self, conversation: ConversationHash, allowed: usize) -> Option<MessageNumbers> {
         let lane = self.lanes.get_mut(&conversation)?;
         if lane.reading || lane.in_memory() >= self.most.min(allowed) {
             return None;
@@ -156,14 +161,14 @@ impl<W> Conversations<W> {
 
     /// Records that the message to read again was read, or is gone. If it exists, it must be given to [`Self::hold`]
     /// next.
-    pub(crate) fn was_read(&mut self, conversation: Conversation) {
+    pub(crate) fn was_read(&mut self, conversation: ConversationHash) {
         if let Some(lane) = self.lanes.get_mut(&conversation) {
             lane.reading = false;
         }
     }
 
     /// Forgets `conversation` if none of its events is under way.
-    pub(crate) fn forget_idle(&mut self, conversation: Conversation) {
+    pub(crate) fn forget_idle(&mut self, conversation: ConversationHash) {
         let idle = |lane: &Lane<W>| lane.in_memory() == 0 && lane.numbers.is_empty();
         if self.lanes.get(&conversation).is_some_and(idle) {
             self.lanes.remove(&conversation);
@@ -178,63 +183,63 @@ mod tests {
 
     use super::*;
 
-    fn conversation(peer: &str) -> Conversation {
+    fn conversation(peer: &str) -> ConversationHash {
         let id = EventId::parse("webchat:1").expect("valid");
-        Conversation::of(&Event::new(id, "webchat", peer, UnixMillis(0)))
+        ConversationHash::of_event(&Event::new(id, "webchat", peer, UnixMillis(0)))
     }
 
-    fn numbers(sequence: u64) -> Numbers {
-        Numbers {
+    fn numbers(sequence: u64) -> MessageNumbers {
+        MessageNumbers {
             sequence,
             handed: sequence,
         }
     }
 
     /// Places the message `sequence` of `of`. Returns whether it is in memory.
-    fn come(all: &mut Conversations<u64>, of: Conversation, sequence: u64) -> bool {
-        match all.place(of, numbers(sequence), usize::MAX) {
-            Placement::Memory => {
-                all.hold(of, sequence);
+    fn come(all: &mut ConversationQueues<u64>, of: ConversationHash, sequence: u64) -> bool {
+        match all.place_message(of, numbers(sequence), usize::MAX) {
+            MessagePlacement::Memory => {
+                all.hold_event(of, sequence);
                 true
             }
-            Placement::Numbers => false,
+            MessagePlacement::Numbers => false,
         }
     }
 
     #[test]
     fn a_slow_conversation_keeps_numbers_and_another_one_goes_on() {
         let (slow, quick) = (conversation("slow"), conversation("quick"));
-        let mut all = Conversations::new(64);
+        let mut all = ConversationQueues::new(64);
         let in_memory = (1..=200).filter(|sequence| come(&mut all, slow, *sequence)).count();
 
-        assert_eq!((in_memory, all.numbers()), (64, 136));
+        assert_eq!((in_memory, all.numbered_count()), (64, 136));
 
         let mut running = 0;
-        while all.next(slow) == Next::Free {
+        while all.next(slow) == NextEvent::Free {
             running += 1;
             assert_eq!(all.start(slow), Some(running));
         }
 
-        assert_eq!((running, all.next(slow)), (ALWAYS as u64, Next::Place));
+        assert_eq!((running, all.next(slow)), (ALWAYS as u64, NextEvent::Place));
 
         assert!(come(&mut all, quick, 201));
-        assert_eq!((all.next(quick), all.start(quick)), (Next::Free, Some(201)));
+        assert_eq!((all.next(quick), all.start(quick)), (NextEvent::Free, Some(201)));
 
-        all.ended(quick);
-        assert_eq!((all.lanes.len(), all.next(quick)), (1, Next::Nothing));
+        all.note_ended(quick);
+        assert_eq!((all.lanes.len(), all.next(quick)), (1, NextEvent::Nothing));
     }
 
     #[test]
     fn a_conversation_that_is_allowed_fewer_keeps_the_others_as_numbers() {
         let slow = conversation("slow");
-        let mut all = Conversations::new(64);
+        let mut all = ConversationQueues::new(64);
         for sequence in 1..=10 {
-            if all.place(slow, numbers(sequence), 8) == Placement::Memory {
-                all.hold(slow, sequence);
+            if all.place_message(slow, numbers(sequence), 8) == MessagePlacement::Memory {
+                all.hold_event(slow, sequence);
             }
         }
 
-        assert_eq!(all.numbers(), 2);
+        assert_eq!(all.numbered_count(), 2);
         assert_eq!(all.read_next(slow, 8), None);
         assert_eq!(
             all.read_next(slow, usize::MAX),
@@ -246,7 +251,7 @@ mod tests {
     #[test]
     fn numbers_are_read_again_in_order_one_at_a_time() {
         let slow = conversation("slow");
-        let mut all = Conversations::new(2);
+        let mut all = ConversationQueues::new(2);
         let came: Vec<bool> = (1..=5).map(|sequence| come(&mut all, slow, sequence)).collect();
 
         assert_eq!(came, [true, true, false, false, false]);
@@ -256,7 +261,7 @@ mod tests {
         let mut sequence = 6;
         while let Some(work) = all.start(slow) {
             order.push(work);
-            all.ended(slow);
+            all.note_ended(slow);
 
             if let Some(read) = all.read_next(slow, usize::MAX) {
                 assert_eq!(all.read_next(slow, usize::MAX), None, "one is being read");
@@ -267,22 +272,22 @@ mod tests {
                 }
 
                 all.was_read(slow);
-                all.hold(slow, read.sequence);
+                all.hold_event(slow, read.sequence);
             }
         }
 
         assert_eq!(order, [1, 2, 3, 4, 5, 6, 7]);
-        assert!(all.lanes.is_empty() && all.numbers() == 0);
+        assert!(all.lanes.is_empty() && all.numbered_count() == 0);
     }
 
     #[test]
     fn a_message_that_is_gone_gives_way_to_the_next() {
         let slow = conversation("slow");
-        let mut all = Conversations::new(1);
+        let mut all = ConversationQueues::new(1);
         assert!(come(&mut all, slow, 1) && !come(&mut all, slow, 2) && !come(&mut all, slow, 3));
 
         all.start(slow);
-        all.ended(slow);
+        all.note_ended(slow);
         assert_eq!(all.read_next(slow, usize::MAX), Some(numbers(2)));
 
         all.was_read(slow);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use shared::model::hook::HookResult;
 use shared::model::invocation::{HookInvocation, HookOutcome};
 
-use crate::choice::Signs;
-use crate::fire::{Performer, Wish};
-use crate::invocation::{ROUTED_BY_ANOTHER, billed, failure, invocation};
-use crate::roster::Roster;
-use crate::runner::{Done, Evaluation, Outcome, Step, Verdict};
-use crate::task::Task;
+use crate::choice::HealthSignals;
+use crate::fire::{FireExecutor, HookAction};
+use crate::invocation::{ROUTED_BY_ANOTHER, billed_invocation, failed_outcome, new_invocation};
+use crate::roster::ActiveHooks;
+use crate::runner::{Evaluation, EvaluationEnd, EvaluationStep, HookVerdict, RunOutcome};
+use crate::task::EventTask;
 
 /// Outcomes of the hooks for an event.
 #[derive(Debug, Default)]
-pub(crate) struct Outcomes {
+pub(crate) struct HookOutcomes {
     /// Number of hooks that passed and are not in `hooks`.
     pub(crate) passed: u32,
     /// Records of the other hooks.
@@ -22,40 +22,40 @@ pub(crate) struct Outcomes {
 }
 
 /// Progress of one event's evaluation.
-pub(crate) struct Course<'a> {
-    roster: &'a Arc<Roster>,
-    task: &'a Task,
+pub(crate) struct EvaluationProgress<'a> {
+    roster: &'a Arc<ActiveHooks>,
+    task: &'a EventTask,
     /// Outcomes of the hooks so far.
-    pub(crate) outcomes: Outcomes,
+    pub(crate) outcomes: HookOutcomes,
     /// Whether every hook has answered.
     pub(crate) all_answered: bool,
     /// Whether the dispatch of some hook is stored.
     routed: bool,
     /// Actions of `@fallback` hooks that want to fire.
-    waiting: Vec<Wish>,
+    waiting: Vec<HookAction>,
     /// Ids of the hooks whose actions were started.
     underway: Vec<String>,
     /// Health signals from the answers.
-    pub(crate) signs: Signs,
+    pub(crate) signs: HealthSignals,
 }
 
-impl<'a> Course<'a> {
+impl<'a> EvaluationProgress<'a> {
     /// Creates the progress of an evaluation without answers. `routed`: the dispatch of some hook is stored already.
-    pub(crate) fn new(roster: &'a Arc<Roster>, task: &'a Task, routed: bool) -> Self {
+    pub(crate) fn new(roster: &'a Arc<ActiveHooks>, task: &'a EventTask, routed: bool) -> Self {
         Self {
             roster,
             task,
-            outcomes: Outcomes::default(),
+            outcomes: HookOutcomes::default(),
             all_answered: false,
             routed,
             waiting: Vec::new(),
             underway: Vec::new(),
-            signs: Signs::default(),
+            signs: HealthSignals::default(),
         }
     }
 
     /// Records that `wish` is performed, even if another hook routes the event.
-    pub(crate) fn underway(&mut self, wish: &Wish) {
+    pub(crate) fn note_under_way(&mut self, wish: &HookAction) {
         self.underway.push(wish.hook_id.clone());
     }
 
@@ -65,39 +65,44 @@ impl<'a> Course<'a> {
     }
 
     /// Applies one step. Returns an action to perform now, if there is one.
-    pub(crate) fn take(&mut self, step: Step, evaluation: &Evaluation, performer: &Performer) -> Option<Wish> {
+    pub(crate) fn take(
+        &mut self,
+        step: EvaluationStep,
+        evaluation: &Evaluation,
+        performer: &FireExecutor,
+    ) -> Option<HookAction> {
         match step {
-            Step::Verdict(verdict) => self.verdict(*verdict, performer),
-            Step::Waiting(indices) => {
+            EvaluationStep::Verdict(verdict) => self.judge_verdict(*verdict, performer),
+            EvaluationStep::Waiting(indices) => {
                 let hooks = evaluation.set().hooks();
                 let slow = indices
                     .iter()
                     .filter_map(|&index| hooks.get(index as usize))
                     .map(|hook| hook.id.clone());
 
-                self.narrow(slow.collect());
+                self.narrow_to(slow.collect());
                 None
             }
-            Step::Done(Done { passed, latencies_us }) => {
+            EvaluationStep::Done(EvaluationEnd { passed, latencies_us }) => {
                 self.all_answered = true;
                 self.signs.latencies_us = latencies_us;
                 self.outcomes.passed += passed;
-                self.narrow(Vec::new());
+                self.narrow_to(Vec::new());
                 None
             }
         }
     }
 
     /// Keeps the event open only for `slow` hooks and for those whose actions are not yet performed.
-    fn narrow(&self, slow: Vec<String>) {
+    fn narrow_to(&self, slow: Vec<String>) {
         let waiting = self.waiting.iter().map(|wish| wish.hook_id.clone());
         self.task
             .place
-            .narrow(slow.into_iter().chain(waiting).chain(self.underway.iter().cloned()));
+            .narrow_to(slow.into_iter().chain(waiting).chain(self.underway.iter().cloned()));
     }
 
-    fn verdict(&mut self, verdict: Verdict, performer: &Performer) -> Option<Wish> {
-        let Verdict {
+    fn judge_verdict(&mut self, verdict: HookVerdict, performer: &FireExecutor) -> Option<HookAction> {
+        let HookVerdict {
             hook,
             latency_us,
             outcome,
@@ -106,29 +111,30 @@ impl<'a> Course<'a> {
 
         self.signs.told.push(hook.id.clone());
         let result = match outcome {
-            Outcome::Fired(result) => result,
-            Outcome::DisableSelf => Box::new(HookResult {
+            RunOutcome::Fired(result) => result,
+            RunOutcome::DisableSelf => Box::new(HookResult {
                 disable_hook: true,
                 ..HookResult::default()
             }),
-            Outcome::Passed => {
-                self.outcomes
-                    .hooks
-                    .push(billed(invocation(&hook.id, latency_us, HookOutcome::Passed), spent));
+            RunOutcome::Passed => {
+                self.outcomes.hooks.push(billed_invocation(
+                    new_invocation(&hook.id, latency_us, HookOutcome::Passed),
+                    spent,
+                ));
                 return None;
             }
-            Outcome::Failed { error, stack } => {
-                self.failed(&hook.id, latency_us, &error, stack.as_deref(), performer);
+            RunOutcome::Failed { error, stack } => {
+                self.note_failure(&hook.id, latency_us, &error, stack.as_deref(), performer);
                 if let Some(failed) = self.outcomes.hooks.last_mut() {
-                    *failed = billed(failed.clone(), spent);
+                    *failed = billed_invocation(failed.clone(), spent);
                 }
                 self.signs.failed.push(hook.id.clone());
                 return None;
             }
         };
 
-        let traits = self.roster.traits(&hook.id);
-        let wish = Wish {
+        let traits = self.roster.hook_traits(&hook.id);
+        let wish = HookAction {
             hook_id: hook.id.clone(),
             latency_us,
             traits,
@@ -138,31 +144,38 @@ impl<'a> Course<'a> {
             spent,
         };
 
-        self.wants(wish)
+        self.admit_action(wish)
     }
 
     /// Returns `wish` if it must be performed now; a fallback's fire waits until the other hooks have answered.
-    pub(crate) fn wants(&mut self, wish: Wish) -> Option<Wish> {
+    pub(crate) fn admit_action(&mut self, wish: HookAction) -> Option<HookAction> {
         if wish.traits.fallback && wish.result.fire {
             self.waiting.push(wish);
             return None;
         }
-        self.underway(&wish);
+        self.note_under_way(&wish);
         Some(wish)
     }
 
-    fn failed(&mut self, hook_id: &str, latency_us: u64, error: &str, stack: Option<&str>, performer: &Performer) {
+    fn note_failure(
+        &mut self,
+        hook_id: &str,
+        latency_us: u64,
+        error: &str,
+        stack: Option<&str>,
+        performer: &FireExecutor,
+    ) {
         tracing::warn!(event_id = %self.task.event.id, hook_id, error, "hook failed");
         performer.meters.failures.increment(1);
-        performer.registry.failed(hook_id, error);
-        self.task.place.done(hook_id);
+        performer.registry.count_failure(hook_id, error);
+        self.task.place.mark_done(hook_id);
         self.outcomes
             .hooks
-            .push(invocation(hook_id, latency_us, failure(error, stack)));
+            .push(new_invocation(hook_id, latency_us, failed_outcome(error, stack)));
     }
 
     /// Records the result of a performed action.
-    pub(crate) fn performed(&mut self, invocation: HookInvocation) {
+    pub(crate) fn note_performed(&mut self, invocation: HookInvocation) {
         match invocation.outcome {
             HookOutcome::Passed if invocation.search_calls == 0 && invocation.llm_calls == 0 => {
                 self.outcomes.passed += 1;
@@ -170,7 +183,7 @@ impl<'a> Course<'a> {
             HookOutcome::Passed => self.outcomes.hooks.push(invocation),
             HookOutcome::Fired { ref result, .. } => {
                 self.routed = true;
-                let traits = self.roster.traits(&invocation.hook_id);
+                let traits = self.roster.hook_traits(&invocation.hook_id);
                 if !traits.one_shot && !traits.reads_counters && !result.disable_hook {
                     self.signs.fired.push(invocation.hook_id.clone());
                 }
@@ -188,7 +201,7 @@ impl<'a> Course<'a> {
 
     /// Returns the fallbacks to perform, once all other hooks have answered: they fire only if no hook routed the
     /// event.
-    pub(crate) fn fallbacks(&mut self) -> Vec<Wish> {
+    pub(crate) fn due_fallbacks(&mut self) -> Vec<HookAction> {
         let waiting = std::mem::take(&mut self.waiting);
         if !self.routed {
             self.underway.extend(waiting.iter().map(|wish| wish.hook_id.clone()));
@@ -199,9 +212,9 @@ impl<'a> Course<'a> {
             let outcome = HookOutcome::Suppressed {
                 reason: ROUTED_BY_ANOTHER.to_owned(),
             };
-            self.task.place.done(&wish.hook_id);
-            let suppressed = invocation(&wish.hook_id, wish.latency_us, outcome);
-            self.outcomes.hooks.push(billed(suppressed, wish.spent));
+            self.task.place.mark_done(&wish.hook_id);
+            let suppressed = new_invocation(&wish.hook_id, wish.latency_us, outcome);
+            self.outcomes.hooks.push(billed_invocation(suppressed, wish.spent));
         }
 
         Vec::new()

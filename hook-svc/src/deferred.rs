@@ -10,65 +10,67 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use shared::bus::PublishError;
-use shared::bus::dead_letter::Verdict;
+use shared::bus::dead_letter::MessageVerdict;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 
 use crate::bindings;
-use crate::choice::Choice;
-use crate::course::Course;
+use crate::choice::HookSelection;
+use crate::course::EvaluationProgress;
 use crate::error::HandleEventError;
-use crate::evaluate::{Answered, Evaluator, Handled};
-use crate::fire::Wish;
-use crate::invocation::{DEFERRED_TOO_LONG, Evaluated, HOOK_DISABLED, HOOK_REPLACED, completed, invocation};
-use crate::meters::{Owed, owed};
+use crate::evaluate::{AnsweredEvent, EventEvaluator, EventOutcome};
+use crate::fire::HookAction;
+use crate::invocation::{
+    DEFERRED_TOO_LONG, EvaluationSummary, HOOK_DISABLED, HOOK_REPLACED, completed_record, new_invocation,
+};
+use crate::meters::{DeferredOutcome, count_owed_end};
 use crate::owner::SERVICE;
-use crate::roster::Roster;
-use crate::runner::{HookSet, InForce, Seats};
-use crate::task::{Deferred, Pass, Task};
+use crate::roster::ActiveHooks;
+use crate::runner::{HeldSlots, HookSet, InForce};
+use crate::task::{DeferredHooks, EvaluationRound, EventTask};
 
 /// Multiple of the hooks' time-out after which an evaluation without a place is given up.
 const MOST_TIMEOUTS: u32 = 3;
 
-impl Evaluator {
+impl EventEvaluator {
     /// Decides, in the order of the conversation, which of the hooks in `choice` are called now, and returns places for
     /// them. Deferred are hooks of authors without a place, and hooks that an earlier event of the conversation waits
     /// for. If there are any, `@fallback` hooks are deferred too, and the bindings if they are a fallback
     /// (`binds_as_fallback`), because they depend on the other hooks' outcomes.
-    pub(crate) async fn seat(
+    pub(crate) async fn seat_hooks(
         &self,
-        task: &Task,
+        task: &EventTask,
         in_force: &InForce,
-        roster: &Roster,
-        (choice, binds_as_fallback): (&mut Choice, bool),
-    ) -> Seats {
+        roster: &ActiveHooks,
+        (choice, binds_as_fallback): (&mut HookSelection, bool),
+    ) -> HeldSlots {
         let set = in_force.set();
         let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(deferred) = decided {
             let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
-            choice.defer(set, is_deferred);
+            choice.defer_hooks(set, is_deferred);
             choice.defers_bindings = is_deferred(bindings::HOOK_ID);
-            return Seats::default();
+            return HeldSlots::default();
         }
 
-        task.place.turn().await;
-        let owes = task.place.owed();
+        task.place.wait_turn().await;
+        let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
-        choice.defer(set, is_owed);
-        let (seats, full) = self.pool.seat(in_force, choice.only.as_deref()).await;
-        choice.defer(set, |id| {
+        choice.defer_hooks(set, is_owed);
+        let (seats, full) = self.pool.seat_hooks(in_force, choice.only.as_deref()).await;
+        choice.defer_hooks(set, |id| {
             set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
         });
 
         let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
         if owes_bindings || !choice.deferred.is_empty() {
-            choice.defer(set, |id| roster.traits(id).fallback);
+            choice.defer_hooks(set, |id| roster.hook_traits(id).fallback);
             choice.defers_bindings = binds_as_fallback;
         }
 
         let deferred = choice.deferred_ids(set);
-        task.place.decide(deferred.clone());
+        task.place.decide_owed(deferred.clone());
         *task.deferred.lock().unwrap_or_else(PoisonError::into_inner) = Some(deferred);
 
         seats
@@ -76,9 +78,9 @@ impl Evaluator {
 
     /// Returns the time for which the evaluation of `hooks` may wait for a place.
     pub(crate) fn patience_of(&self, hooks: &[String]) -> Duration {
-        let in_force = self.pool.current();
+        let in_force = self.pool.current_hooks();
         let set = in_force.set();
-        let called = indices(set, hooks).into_iter();
+        let called = hook_indices(set, hooks).into_iter();
         let longest = called.map(|index| set.hooks()[index as usize].timeout_ms).max();
         MOST_TIMEOUTS * Duration::from_millis(longest.unwrap_or(0))
     }
@@ -86,16 +88,16 @@ impl Evaluator {
     /// Waits without limit for a place for any author of `hooks`. Returns it and the hooks to call in it: the author's,
     /// and if no other author's are left, also those that depend on the other hooks' outcomes (`@fallback` hooks, the
     /// bindings). If no hook is left to call, no place is needed.
-    pub(crate) async fn place_for(&self, hooks: &[String]) -> (Seats, Vec<String>) {
-        let in_force = self.pool.current();
+    pub(crate) async fn place_for(&self, hooks: &[String]) -> (HeldSlots, Vec<String>) {
+        let in_force = self.pool.current_hooks();
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
-        let all = indices(set, hooks);
-        let is_fallback = |index: &u32| roster.traits(&set.hooks()[*index as usize].id).fallback;
+        let all = hook_indices(set, hooks);
+        let is_fallback = |index: &u32| roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
         let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
 
         if all.is_empty() {
-            return (Seats::default(), hooks.to_vec());
+            return (HeldSlots::default(), hooks.to_vec());
         }
 
         if others.is_empty() {
@@ -115,12 +117,12 @@ impl Evaluator {
     }
 
     /// Makes the due evaluations that `task`'s event owes, or gives them up. The others stay owed.
-    pub(crate) async fn make(
+    pub(crate) async fn make_deferred(
         &self,
-        task: &Task,
-        deferred: &Deferred,
-        carrier: &Carrier,
-    ) -> Result<Handled, HandleEventError> {
+        task: &EventTask,
+        deferred: &DeferredHooks,
+        carrier: &TraceCarrier,
+    ) -> Result<EventOutcome, HandleEventError> {
         let started_at = self.clock.now();
         let former = match self.record_of(task).await? {
             Some(former) => former,
@@ -128,21 +130,21 @@ impl Evaluator {
             None => self.lost_record(task, &deferred.hooks, started_at),
         };
 
-        let owing = former.deferred().map(str::to_owned);
+        let owing = former.deferred_hooks().map(str::to_owned);
         let (owes, left): (Vec<String>, Vec<String>) = owing.partition(|id| deferred.called.contains(id));
         if owes.is_empty() {
-            return Ok(owes_on(left, Owed::DoneBefore));
+            return Ok(owes_on(left, DeferredOutcome::DoneBefore));
         }
 
-        let in_force = self.pool.current();
+        let in_force = self.pool.current_hooks();
         let roster = self.performer.registry.roster_of(in_force.set());
-        let (stands, gone) = standing(&owes, in_force.set(), &roster, &former);
+        let (stands, gone) = still_owed(&owes, in_force.set(), &roster, &former);
         if deferred.is_too_late {
-            self.bury(task, &stands).await?;
-            let late = stands.iter().map(|id| skipped(id, DEFERRED_TOO_LONG));
+            self.dead_letter_deferred(task, &stands).await?;
+            let late = stands.iter().map(|id| skipped_invocation(id, DEFERRED_TOO_LONG));
             let hooks = gone.into_iter().chain(late).collect();
-            self.complete(task, former, (0, hooks), (&left, carrier)).await?;
-            return Ok(owes_on(left, Owed::GivenUp));
+            self.complete_record(task, former, (0, hooks), (&left, carrier)).await?;
+            return Ok(owes_on(left, DeferredOutcome::GivenUp));
         }
 
         let me = format!("{}/{}", self.instance, task.event.id);
@@ -156,7 +158,7 @@ impl Evaluator {
             )
             .await?;
 
-        let Answered {
+        let AnsweredEvent {
             mut outcomes,
             choice,
             set,
@@ -164,46 +166,46 @@ impl Evaluator {
         } = answered;
 
         outcomes.hooks.extend(gone);
-        self.complete(task, former, (outcomes.passed, outcomes.hooks), (&left, carrier))
+        self.complete_record(task, former, (outcomes.passed, outcomes.hooks), (&left, carrier))
             .await?;
 
         // Other hooks may still be owed, but later events need not wait for these.
-        owes.iter().for_each(|id| task.place.done(id));
-        self.settle(&choice, &set, &signs, &me, started_at).await;
+        owes.iter().for_each(|id| task.place.mark_done(id));
+        self.settle_outcomes(&choice, &set, &signs, &me, started_at).await;
 
-        Ok(owes_on(left, Owed::Made))
+        Ok(owes_on(left, DeferredOutcome::Made))
     }
 
     /// Shows the event to `hooks` alone, and performs their actions. `routed`: another hook has routed it.
     async fn call(
         &self,
-        task: &Task,
-        (in_force, roster): (&InForce, &Arc<Roster>),
+        task: &EventTask,
+        (in_force, roster): (&InForce, &Arc<ActiveHooks>),
         (hooks, routed): (&[String], bool),
-        (me, now, carrier): (&str, UnixMillis, &Carrier),
-    ) -> Result<Answered, HandleEventError> {
+        (me, now, carrier): (&str, UnixMillis, &TraceCarrier),
+    ) -> Result<AnsweredEvent, HandleEventError> {
         let (mut stored, mut decided) = self.decided_before(task, true, roster).await?;
         stored.retain(|wish| hooks.contains(&wish.hook_id));
         decided.retain(|id| hooks.contains(id));
-        let only = indices(in_force.set(), hooks);
+        let only = hook_indices(in_force.set(), hooks);
         let choice = self.choose_of(in_force.set(), Some(only), &decided, me).await;
         let seats = match &task.pass {
-            Pass::Deferred(deferred) => deferred.take_seats(),
-            Pass::First => Seats::default(),
+            EvaluationRound::Deferred(deferred) => deferred.take_seats(),
+            EvaluationRound::First => HeldSlots::default(),
         };
 
         let evaluation = self.show(task, in_force, &choice, now, &seats).await;
         drop(seats);
 
-        let mut course = Course::new(roster, task, routed);
+        let mut course = EvaluationProgress::new(roster, task, routed);
         course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
-        stored.iter().for_each(|wish| course.underway(wish));
+        stored.iter().for_each(|wish| course.note_under_way(wish));
 
-        let mut wishes: Vec<Wish> = stored;
+        let mut wishes: Vec<HookAction> = stored;
         if hooks.iter().any(|id| id == bindings::HOOK_ID)
-            && let Some(wish) = self.bound(&task.event)
+            && let Some(wish) = self.bound_action(&task.event)
         {
-            wishes.extend(course.wants(wish));
+            wishes.extend(course.admit_action(wish));
         }
 
         self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
@@ -212,15 +214,15 @@ impl Evaluator {
 
     /// Stores the record `former` with the outcomes of the deferred hooks, of which `passed` passed. Those in `left`
     /// stay deferred.
-    async fn complete(
+    async fn complete_record(
         &self,
-        task: &Task,
+        task: &EventTask,
         former: EventInvocations,
         (passed, mut hooks): (u32, Vec<HookInvocation>),
-        (left, carrier): (&[String], &Carrier),
+        (left, carrier): (&[String], &TraceCarrier),
     ) -> Result<(), HandleEventError> {
-        hooks.extend(left.iter().map(|id| invocation(id, 0, HookOutcome::Deferred)));
-        let made = Evaluated {
+        hooks.extend(left.iter().map(|id| new_invocation(id, 0, HookOutcome::Deferred)));
+        let made = EvaluationSummary {
             event_id: former.event_id.clone(),
             event_seq: former.event_seq,
             evaluated_by: self.instance.clone(),
@@ -233,11 +235,12 @@ impl Evaluator {
 
         // The number of hooks left decreases with each record, so each record has its own id.
         let name = format!("inv:{}:{}:deferred:{}", task.key, task.sequence, left.len());
-        self.store_as(&name, task, completed(former, made), carrier).await
+        self.store_as(&name, task, completed_record(former, made), carrier)
+            .await
     }
 
     /// Publishes the whole message as a dead letter, because `hooks` were not called in time.
-    async fn bury(&self, task: &Task, hooks: &[String]) -> Result<(), HandleEventError> {
+    async fn dead_letter_deferred(&self, task: &EventTask, hooks: &[String]) -> Result<(), HandleEventError> {
         if hooks.is_empty() {
             return Ok(());
         }
@@ -247,7 +250,7 @@ impl Evaluator {
             task.event.id,
             hooks.join(", ")
         );
-        let verdict = Verdict::new(DEFERRED_TOO_LONG, detail);
+        let verdict = MessageVerdict::new(DEFERRED_TOO_LONG, detail);
         let letter = self
             .performer
             .bus
@@ -263,7 +266,7 @@ impl Evaluator {
     }
 
     /// Returns a substitute for a record that is gone.
-    fn lost_record(&self, task: &Task, hooks: &[String], now: UnixMillis) -> EventInvocations {
+    fn lost_record(&self, task: &EventTask, hooks: &[String], now: UnixMillis) -> EventInvocations {
         EventInvocations {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
@@ -273,7 +276,7 @@ impl Evaluator {
             passed: 0,
             hooks: hooks
                 .iter()
-                .map(|id| invocation(id, 0, HookOutcome::Deferred))
+                .map(|id| new_invocation(id, 0, HookOutcome::Deferred))
                 .collect(),
             passes: Vec::new(),
             is_slim: false,
@@ -282,24 +285,24 @@ impl Evaluator {
 }
 
 /// Returns the state of an event whose deferred hooks `left` remain; the others ended with `end`.
-fn owes_on(left: Vec<String>, end: Owed) -> Handled {
+fn owes_on(left: Vec<String>, end: DeferredOutcome) -> EventOutcome {
     if left.is_empty() {
-        owed(end);
-        return Handled::Done;
+        count_owed_end(end);
+        return EventOutcome::Done;
     }
-    Handled::Deferred(left)
+    EventOutcome::Deferred(left)
 }
 
 /// Returns the indices of `hooks` in `set`, ascending; hooks that are gone are left out.
-fn indices(set: &HookSet, hooks: &[String]) -> Vec<u32> {
+fn hook_indices(set: &HookSet, hooks: &[String]) -> Vec<u32> {
     let mut indices: Vec<u32> = hooks.iter().filter_map(|id| set.index(id)).collect();
     indices.sort_unstable();
     indices
 }
 
-fn skipped(id: &str, reason: &str) -> HookInvocation {
+fn skipped_invocation(id: &str, reason: &str) -> HookInvocation {
     let reason = reason.to_owned();
-    invocation(id, 0, HookOutcome::Skipped { reason })
+    new_invocation(id, 0, HookOutcome::Skipped { reason })
 }
 
 fn has_fired(hook: &HookInvocation) -> bool {
@@ -316,19 +319,19 @@ fn has_fired(hook: &HookInvocation) -> bool {
 /// Returns which of the hooks `owes` must still be called, and the records of the others: they were deleted or disabled
 /// meanwhile, or another hook was created under the name after the event came (`former`). A hook that was changed is
 /// called in its current version.
-fn standing(
+fn still_owed(
     owes: &[String],
     set: &HookSet,
-    roster: &Roster,
+    roster: &ActiveHooks,
     former: &EventInvocations,
 ) -> (Vec<String>, Vec<HookInvocation>) {
     let (mut stands, mut gone) = (Vec::new(), Vec::new());
     for id in owes {
         let is_called = id == bindings::HOOK_ID || set.index(id).is_some();
-        let is_another = roster.traits(id).made_at > former.finished_at;
+        let is_another = roster.hook_traits(id).made_at > former.finished_at;
         match (is_called, is_another) {
-            (false, _) => gone.push(skipped(id, HOOK_DISABLED)),
-            (true, true) => gone.push(skipped(id, HOOK_REPLACED)),
+            (false, _) => gone.push(skipped_invocation(id, HOOK_DISABLED)),
+            (true, true) => gone.push(skipped_invocation(id, HOOK_REPLACED)),
             (true, false) => stands.push(id.clone()),
         }
     }

@@ -8,7 +8,7 @@ use shared::projection::Projection;
 use shared::projection::api::SearchRequest;
 use tokio::sync::Semaphore;
 
-use crate::runner::{Answered, Call, CallError, Host, Spent, not_available};
+use crate::runner::{CallError, CallResult, CallUsage, HostCall, ScriptHost, not_available};
 
 /// Most searches that run at once; more wait for their turn.
 const SEARCHES_AT_ONCE: usize = 4;
@@ -18,12 +18,12 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Search host of one replica's workers.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SearchHost {
     projection: Projection,
     searches: Semaphore,
 }
 
-impl Desk {
+impl SearchHost {
     /// Creates a host that searches `projection`.
     #[must_use]
     pub fn new(projection: Projection) -> Self {
@@ -33,7 +33,7 @@ impl Desk {
         }
     }
 
-    async fn search(&self, call: Call) -> Result<Value, CallError> {
+    async fn search(&self, call: HostCall) -> Result<Value, CallError> {
         let request: SearchRequest = serde_json::from_value(call.args)
             .map_err(|error| CallError::new("bad_arguments", format!("search(): {error}")))?;
         let search = async {
@@ -59,14 +59,14 @@ impl Desk {
 }
 
 #[async_trait]
-impl Host for Desk {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for SearchHost {
+    async fn call(&self, call: HostCall) -> CallResult {
         match call.name.as_str() {
-            "search" => Answered {
+            "search" => CallResult {
                 outcome: self.search(call).await,
-                spent: Spent {
+                spent: CallUsage {
                     search_calls: 1,
-                    ..Spent::default()
+                    ..CallUsage::default()
                 },
             },
             other => not_available(other),

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use crate::authored;
 use crate::error::{ScanDirectoryError, chain};
 use crate::header;
-use crate::registry::{Reached, change_state};
+use crate::registry::{RegistryPosition, change_state};
 use crate::sync::{self, HookFile};
 
 /// Most hook files in one directory.
@@ -58,7 +58,7 @@ type Files = BTreeMap<String, RawFile>;
 
 /// The hooks directory of this replica.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub struct HooksDirectory {
     path: PathBuf,
     root: String,
     hooks: Kv<HookRecord>,
@@ -68,7 +68,7 @@ pub struct Directory {
     ignored: Arc<Mutex<BTreeMap<PathBuf, &'static str>>>,
 }
 
-impl Directory {
+impl HooksDirectory {
     /// Creates the directory at `path`, known to the registry as `root`.
     #[must_use]
     pub fn new(path: PathBuf, root: String, bus: &Bus, clock: SharedClock) -> Self {
@@ -85,17 +85,21 @@ impl Directory {
     /// Syncs the directory into the registry, and again whenever it or the registry's `era` changes; never returns.
     /// `synced` receives the revision of `hooks` from which on the registry holds the directory's content as of the
     /// beginning of that era.
-    pub async fn follow(&self, synced: watch::Sender<Option<Reached>>, mut era: watch::Receiver<u64>) {
+    pub async fn follow_directory(
+        &self,
+        synced: watch::Sender<Option<RegistryPosition>>,
+        mut era: watch::Receiver<u64>,
+    ) {
         let dirty = Arc::new(Notify::new());
-        let _watcher = self.watch(&dirty);
+        let _watcher = self.watch_files(&dirty);
         let mut counted = *era.borrow_and_update();
 
-        let (mut before, mut revision) = self.remembered().await;
+        let (mut before, mut revision) = self.remembered_hashes().await;
         loop {
-            match self.sync(&before, &mut revision).await {
+            match self.sync_registry(&before, &mut revision).await {
                 Ok(now) => {
                     before = now;
-                    let reached = Reached { era: counted, revision };
+                    let reached = RegistryPosition { era: counted, revision };
                     synced.send_if_modified(|known| match known {
                         Some(known) if known.era == counted => false,
                         Some(_) | None => known.replace(reached) != Some(reached),
@@ -107,18 +111,18 @@ impl Directory {
             }
 
             tokio::select! {
-                () = dirty.notified() => quiet(&dirty).await,
+                () = dirty.notified() => wait_quiet(&dirty).await,
                 () = pause(RESCAN) => {}
                 Ok(()) = era.changed() => {
                     // The registry was restored or recreated: its entries of this directory must be read again.
                     counted = *era.borrow_and_update();
-                    (before, revision) = self.remembered().await;
+                    (before, revision) = self.remembered_hashes().await;
                 }
             }
         }
     }
 
-    fn watch(&self, dirty: &Arc<Notify>) -> Option<RecommendedWatcher> {
+    fn watch_files(&self, dirty: &Arc<Notify>) -> Option<RecommendedWatcher> {
         let dirty = Arc::clone(dirty);
         let watcher = notify::recommended_watcher(move |_event: notify::Result<notify::Event>| dirty.notify_one());
         let watching = watcher.and_then(|mut watcher| {
@@ -132,13 +136,13 @@ impl Directory {
 
     /// Reads the registry's entries of this directory, so that files deleted while no replica watched are noticed.
     /// Returns their hashes by hook id, and the newest revision of the entries.
-    async fn remembered(&self) -> (BTreeMap<String, String>, u64) {
+    async fn remembered_hashes(&self) -> (BTreeMap<String, String>, u64) {
         loop {
             match self.hooks.entries().await {
                 Ok(entries) => {
                     let revision = entries.iter().map(|(_, entry)| entry.revision).max().unwrap_or(0);
                     return (
-                        sync::remembered(entries.iter().map(|(_, entry)| &entry.value), &self.root),
+                        sync::remembered_hashes(entries.iter().map(|(_, entry)| &entry.value), &self.root),
                         revision,
                     );
                 }
@@ -161,13 +165,13 @@ impl Directory {
 
     /// Reads the directory and writes the differences from `before`. Returns the hashes that the directory held, by
     /// hook id. `revision` becomes the newest of the entries that hold them.
-    async fn sync(
+    async fn sync_registry(
         &self,
         before: &BTreeMap<String, String>,
         revision: &mut u64,
     ) -> Result<BTreeMap<String, String>, ScanDirectoryError> {
         let path = self.path.clone();
-        let scanned = tokio::task::spawn_blocking(move || scan(&path))
+        let scanned = tokio::task::spawn_blocking(move || scan_directory(&path))
             .await
             .map_err(|error| ScanDirectoryError::Read {
                 path: self.path.clone(),
@@ -178,7 +182,7 @@ impl Directory {
         let files = scanned.files;
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
-        for id in sync::changed(before, &now) {
+        for id in sync::changed_ids(before, &now) {
             let file = files.get(&id).map(|raw| parse(&id, raw));
             match self.write(&id, file.as_ref()).await {
                 Ok(holds) => *revision = holds.max(*revision),
@@ -210,7 +214,7 @@ impl Directory {
                 );
             }
 
-            let Some(record) = sync::synced(id, file, current, &self.root, self.clock.now()) else {
+            let Some(record) = sync::synced_record(id, file, current, &self.root, self.clock.now()) else {
                 return Ok(entry.map_or(0, |entry| entry.revision));
             };
 
@@ -226,7 +230,7 @@ impl Directory {
             };
             match written {
                 Ok(revision) => {
-                    report(&record);
+                    log_record(&record);
                     return Ok(revision);
                 }
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
@@ -236,7 +240,7 @@ impl Directory {
     }
 }
 
-fn report(record: &HookRecord) {
+fn log_record(record: &HookRecord) {
     match &record.parse_error {
         _ if !record.enabled => tracing::info!(hook_id = record.id, "hook synced (disabled)"),
         Some(error) if record.source.is_empty() => tracing::warn!(
@@ -254,7 +258,7 @@ fn report(record: &HookRecord) {
 }
 
 /// Waits until the directory was quiet for [`QUIET`], but at most [`MAX_QUIET_PERIODS`] periods.
-async fn quiet(dirty: &Notify) {
+async fn wait_quiet(dirty: &Notify) {
     for _ in 0..MAX_QUIET_PERIODS {
         tokio::select! {
             () = dirty.notified() => {}
@@ -268,7 +272,7 @@ async fn quiet(dirty: &Notify) {
 /// # Errors
 /// Returns [`ScanDirectoryError`] if a directory cannot be read or holds too many hook files.
 pub fn hook_files(root: &Path) -> Result<Vec<(String, PathBuf)>, ScanDirectoryError> {
-    let ids = scan(root)?.files.into_keys();
+    let ids = scan_directory(root)?.files.into_keys();
     Ok(ids
         .map(|id| {
             let path = root.join(format!("{id}.ts"));
@@ -286,7 +290,7 @@ struct Scanned {
 }
 
 /// Finds all hook files below `root`: regular files, and links to regular files below it, each file once.
-fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
+fn scan_directory(root: &Path) -> Result<Scanned, ScanDirectoryError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         |source| ScanDirectoryError::Read { path, source }
@@ -297,7 +301,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
 
     let mut waiting = vec![(root.to_path_buf(), 0)];
     while let Some((directory, level)) = waiting.pop() {
-        for path in listed(&directory).map_err(failed(&directory))? {
+        for path in list_entries(&directory).map_err(failed(&directory))? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };
@@ -326,7 +330,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
                     });
                 }
 
-                match regular(&whole, &path) {
+                match resolve_regular(&whole, &path) {
                     Ok(file) if known.insert(file.clone()) => scanned.files.extend(read(root, &path, &file)?),
                     Ok(_) => drop(scanned.ignored.insert(path, "a file that is there under another name")),
                     Err(why) => drop(scanned.ignored.insert(path, why)),
@@ -339,7 +343,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
 }
 
 /// Returns the paths in `directory`, sorted.
-fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn list_entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)?;
     let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     paths.sort();
@@ -347,7 +351,7 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the regular file below `whole` that `path` is or links to. Returns the reason if there is none.
-fn regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
+fn resolve_regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
     let file = path.canonicalize().map_err(|_| "a link that leads nowhere")?;
     if !file.starts_with(whole) {
         return Err("a link that leads out of the hooks directory");
@@ -424,7 +428,7 @@ mod tests {
     const HOOK: &str = "export default async () => ({ fire: false });\n";
 
     fn ids(root: &Path) -> Vec<String> {
-        scan(root).expect("readable").files.into_keys().collect()
+        scan_directory(root).expect("readable").files.into_keys().collect()
     }
 
     /// Collects the log lines written while it is in force.
@@ -451,7 +455,7 @@ mod tests {
             record.parse_error = Some(parse_error.to_owned());
             source.clone_into(&mut record.source);
 
-            tracing::subscriber::with_default(subscriber.with_ansi(false).finish(), || report(&record));
+            tracing::subscriber::with_default(subscriber.with_ansi(false).finish(), || log_record(&record));
             let bytes = log.0.lock().expect("the log").clone();
             String::from_utf8(bytes).expect("text")
         };
@@ -518,7 +522,7 @@ mod tests {
         let pipe = std::process::Command::new("mkfifo").arg(at("pipe.ts")).status();
         assert!(pipe.expect("mkfifo").success());
 
-        let scanned = scan(root.path()).expect("readable");
+        let scanned = scan_directory(root.path()).expect("readable");
         assert_eq!(scanned.files.keys().collect::<Vec<_>>(), ["mounted"]);
 
         let names = scanned
@@ -537,7 +541,7 @@ mod tests {
         std::fs::write(root.path().join("bytes.ts"), [0xff, 0xfe]).expect("written");
         std::fs::write(root.path().join("large.ts"), vec![b' '; header::MAX_SOURCE_BYTES + 1]).expect("written");
         std::fs::write(root.path().join("good.ts"), HOOK).expect("written");
-        let files = scan(root.path()).expect("readable").files;
+        let files = scan_directory(root.path()).expect("readable").files;
         let parsed = |id: &str| parse(id, &files[id]).parsed;
         assert!(parsed("bytes").is_err() && parsed("large").is_err());
         assert!(parsed("good").is_ok(), "{:?}", parsed("good"));
@@ -545,6 +549,6 @@ mod tests {
 
     #[test]
     fn an_absent_directory_is_an_error_and_not_an_empty_one() {
-        assert!(scan(Path::new("/no/such/directory")).is_err());
+        assert!(scan_directory(Path::new("/no/such/directory")).is_err());
     }
 }

@@ -5,16 +5,18 @@
 
 use std::borrow::Cow;
 
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use shared::model::dispatch::{
+    DeliveryContext, Dispatch, DispatchCause, DispatchContext, DispatchMessage, dispatch_id,
+};
 use shared::model::event::Event;
-use shared::model::hook::{HookResult, Routing};
-use shared::model::origin::Proven;
-use shared::model::permission::{Level, PermissionSet, ToolRules};
+use shared::model::hook::{HookResult, HookRouting};
+use shared::model::origin::ProvenOrigin;
+use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
 use shared::model::session::SessionRef;
 use shared::wire::seal::change_hash;
 
-use crate::rights::{authors_session, permissions, prompt};
-use crate::routing::{Fire, Rules, derive_session};
+use crate::rights::{authors_session, fire_permissions, system_prompt};
+use crate::routing::{HookFire, RoutingRules, derive_session};
 
 /// Persona for hooks that name none.
 pub const DEFAULT_PERSONA: &str = "default";
@@ -24,23 +26,23 @@ const DEFAULT_CONTENT_TYPE: &str = "text";
 
 /// Builds the dispatch that `fire` asks for.
 #[must_use]
-pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
-    let Fire { event, result, .. } = fire;
-    let none = Routing::default();
+pub fn build_dispatch(fire: HookFire<'_>, rules: &RoutingRules) -> Dispatch {
+    let HookFire { event, result, .. } = fire;
+    let none = HookRouting::default();
     let routing = result.routing.as_ref().unwrap_or(&none);
     let context = result.context.clone().unwrap_or_default();
-    let person = rules.identities.sender(event);
+    let person = rules.identities.find_sender(event);
 
     Dispatch {
-        id: dispatch_id(&event.id, event.believed_at(), &cause(&fire)),
+        id: dispatch_id(&event.id, event.believed_at(), &fire_cause(&fire)),
         event_id: event.id.clone(),
         event_seq: fire.event_seq,
         hook_id: fire.hook_id.to_owned(),
         priority: fire.traits.priority,
         timestamp: fire.evaluated_at,
-        target: target(&fire, routing, rules),
+        target: target_session(&fire, routing, rules),
         queue_mode: routing.queue_mode,
-        message: Message {
+        message: DispatchMessage {
             from: event.from.id.clone(),
             channel: Some(event.channel.clone()),
             content: event.content.clone(),
@@ -52,21 +54,21 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
             metadata: event.metadata.clone(),
             attachments: event.attachments.clone(),
             origin: event.origin.clone(),
-            proven: match event.origin.proof(event, &event.from.id) {
-                Proven::OnEveryChannel | Proven::OnItsChannel => true,
-                Proven::SpokenFor => person.is_some(),
-                Proven::Nobody => false,
+            proven: match event.origin.proof_of_address(event, &event.from.id) {
+                ProvenOrigin::OnEveryChannel | ProvenOrigin::OnItsChannel => true,
+                ProvenOrigin::SpokenFor => person.is_some(),
+                ProvenOrigin::Nobody => false,
             },
             person: person.map(|person| person.id.clone()),
         },
-        permissions: completed(&fire, rules),
+        permissions: complete_permissions(&fire, rules),
         context: DispatchContext {
-            system_prompt: prompt(&fire, context.system_prompt),
+            system_prompt: system_prompt(&fire, context.system_prompt),
             extracted: context.extracted,
             include_thread_history: context.include_thread_history.unwrap_or(true),
         },
         delivery_context: delivery_context(event, result, routing),
-        causation: Causation {
+        causation: DispatchCause {
             event: event.id.clone(),
             hops: event.hops,
         },
@@ -75,7 +77,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
 
 /// Returns the cause that distinguishes this fire from the hook's others for the same id: a change of an item has the
 /// id of the item.
-fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
+fn fire_cause<'a>(fire: &HookFire<'a>) -> Cow<'a, str> {
     match change_hash(fire.event) {
         Some(hash) => Cow::Owned(format!("{}@{hash}", fire.hook_id)),
         None => Cow::Borrowed(fire.hook_id),
@@ -84,7 +86,7 @@ fn cause<'a>(fire: &Fire<'a>) -> Cow<'a, str> {
 
 /// Returns the session that runs the dispatch: the one that the hook names, else its author's, else that of the
 /// conversation.
-fn target(fire: &Fire<'_>, routing: &Routing, rules: &Rules) -> SessionRef {
+fn target_session(fire: &HookFire<'_>, routing: &HookRouting, rules: &RoutingRules) -> SessionRef {
     let is_named = routing.persona.is_some() || routing.session.is_some();
     if let Some(authors) = authors_session(fire).filter(|_| !is_named) {
         return authors.clone();
@@ -97,7 +99,7 @@ fn target(fire: &Fire<'_>, routing: &Routing, rules: &Rules) -> SessionRef {
 }
 
 /// Returns the hook's own delivery target, or by default a reply to the event in its conversation.
-fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> DeliveryContext {
+fn delivery_context(event: &Event, result: &HookResult, routing: &HookRouting) -> DeliveryContext {
     let mut target = result.delivery_context.clone().unwrap_or_else(|| DeliveryContext {
         channel: event.channel.clone(),
         account_id: event.account_id.clone(),
@@ -114,20 +116,20 @@ fn delivery_context(event: &Event, result: &HookResult, routing: &Routing) -> De
 }
 
 /// Returns the permissions of the turn; tools that the hook leaves open come from the level's preset.
-fn completed(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
-    let mut set = permissions(fire, rules);
+fn complete_permissions(fire: &HookFire<'_>, rules: &RoutingRules) -> PermissionSet {
+    let mut set = fire_permissions(fire, rules);
     let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
         return set;
     };
     match &mut set.tools {
         None => set.tools = Some(preset.clone()),
-        Some(tools) => complete(tools, preset),
+        Some(tools) => complete_tools(tools, preset),
     }
     set
 }
 
 /// Completes `tools` from `preset`: without an allow list they take the preset's, and its denials too.
-fn complete(tools: &mut ToolRules, preset: &ToolRules) {
+fn complete_tools(tools: &mut ToolRules, preset: &ToolRules) {
     if tools.allow.is_some() {
         return;
     }
@@ -140,12 +142,12 @@ fn complete(tools: &mut ToolRules, preset: &ToolRules) {
 }
 
 /// Returns the preset's key in `permission_levels`.
-const fn level_name(level: Level) -> &'static str {
+const fn level_name(level: PermissionLevel) -> &'static str {
     match level {
-        Level::Full => "full",
-        Level::Restricted => "restricted",
-        Level::Group => "group",
-        Level::Minimal => "minimal",
+        PermissionLevel::Full => "full",
+        PermissionLevel::Restricted => "restricted",
+        PermissionLevel::Group => "group",
+        PermissionLevel::Minimal => "minimal",
     }
 }
 
@@ -155,35 +157,35 @@ mod tests {
 
     use serde_json::json;
     use shared::model::event::{EventId, PeerKind};
-    use shared::model::origin::Origin;
+    use shared::model::origin::EventOrigin;
     use shared::model::session::{DmScope, QueueMode};
     use shared::model::time::UnixMillis;
 
     use super::*;
-    use crate::roster::{Author, Traits};
+    use crate::roster::{HookAuthor, HookTraits};
     use crate::routing::samples::rules;
 
     fn event(sender: &str, kind: PeerKind) -> Event {
         let id = EventId::parse("telegram:bot/7/99").expect("valid");
         let mut event = Event::new(id, "telegram", "7", UnixMillis(1_700_000_000_000));
         event.from.id = sender.to_owned();
-        event.origin = Origin::account("telegram", "default");
+        event.origin = EventOrigin::account("telegram", "default");
         event.peer.kind = kind;
         event.content = "hello".to_owned();
         event
     }
 
-    fn check(event: &Event, result: serde_json::Value, rules: &Rules) -> Dispatch {
-        let author = Arc::new(Author::Operator);
+    fn check(event: &Event, result: serde_json::Value, rules: &RoutingRules) -> Dispatch {
+        let author = Arc::new(HookAuthor::Operator);
         let result: HookResult = serde_json::from_value(result).expect("a result");
-        let fire = Fire {
+        let fire = HookFire {
             event,
             event_seq: 12,
             hook_id: "dm/reply",
-            traits: &Traits {
+            traits: &HookTraits {
                 priority: 85,
                 author,
-                ..Traits::default()
+                ..HookTraits::default()
             },
             result: &result,
             evaluated_at: UnixMillis(1_700_000_000_500),
@@ -262,11 +264,11 @@ mod tests {
                 .permissions
                 .level
         };
-        assert_eq!(level("1", PeerKind::Dm), Level::Full);
-        assert_eq!(level("2", PeerKind::Dm), Level::Restricted);
-        assert_eq!(level("1", PeerKind::Group), Level::Group);
-        assert_eq!(level("3", PeerKind::Dm), Level::Minimal);
-        assert_eq!(level("3", PeerKind::Group), Level::Minimal);
+        assert_eq!(level("1", PeerKind::Dm), PermissionLevel::Full);
+        assert_eq!(level("2", PeerKind::Dm), PermissionLevel::Restricted);
+        assert_eq!(level("1", PeerKind::Group), PermissionLevel::Group);
+        assert_eq!(level("3", PeerKind::Dm), PermissionLevel::Minimal);
+        assert_eq!(level("3", PeerKind::Group), PermissionLevel::Minimal);
     }
 
     #[test]
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!(dispatch.delivery_context.thread_id.as_deref(), Some("t9"));
     }
 
-    fn session_of(event: &Event, rules: &Rules) -> String {
+    fn session_of(event: &Event, rules: &RoutingRules) -> String {
         check(event, json!({"fire": true}), rules).target.session
     }
 
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(session_of(&from("3"), &rules), "telegram:dm:3");
         assert_ne!(session_of(&from("3"), &rules), session_of(&from("4"), &rules));
 
-        let all = Rules {
+        let all = RoutingRules {
             dm_scope: DmScope::Main,
             ..rules
         };
@@ -367,7 +369,7 @@ mod tests {
             let id = EventId::parse(format!("webchat:default/{visitor}/1")).expect("valid");
             let mut event = Event::new(id, "webchat", visitor, UnixMillis(1_700_000_000_000));
             event.from.id = visitor.to_owned();
-            event.origin = Origin::visitor("default", visitor);
+            event.origin = EventOrigin::visitor("default", visitor);
             event.thread_id = thread.map(str::to_owned);
             event
         };
@@ -386,7 +388,11 @@ mod tests {
             assert_eq!(dispatch.target.session, session);
             assert_eq!(dispatch.delivery_context.thread_id.as_deref(), thread);
 
-            let level = if visitor == "page" { Level::Full } else { Level::Minimal };
+            let level = if visitor == "page" {
+                PermissionLevel::Full
+            } else {
+                PermissionLevel::Minimal
+            };
             assert_eq!(dispatch.permissions.level, level, "rights follow the person: {session}");
         }
     }
@@ -399,35 +405,35 @@ mod tests {
             event.peer.kind = PeerKind::Dm;
 
             event.origin = match channel {
-                "cli" => Origin::Token {
+                "cli" => EventOrigin::Token {
                     name: "local".to_owned(),
                 },
-                "webchat" => Origin::visitor("default", "v1"),
-                _ => Origin::account(channel, "default"),
+                "webchat" => EventOrigin::visitor("default", "v1"),
+                _ => EventOrigin::account(channel, "default"),
             };
 
             event
         };
 
         let mut forged = on("webchat");
-        forged.origin = Origin::Open;
-        let local = Rules {
+        forged.origin = EventOrigin::Open;
+        let local = RoutingRules {
             is_chat_local: true,
-            ..Rules::default()
+            ..RoutingRules::default()
         };
 
         assert_eq!(session_of(&forged, &local), "webchat:dm:~open~v1");
 
         for (is_chat_local, webchat) in [(true, "main"), (false, "webchat:dm:v1")] {
-            let nobody = Rules {
+            let nobody = RoutingRules {
                 is_chat_local,
-                ..Rules::default()
+                ..RoutingRules::default()
             };
             assert_eq!(session_of(&on("cli"), &nobody), "main");
             assert_eq!(session_of(&on("webchat"), &nobody), webchat);
             assert_eq!(session_of(&on("slack"), &nobody), "slack:dm:v1");
 
-            let known = Rules {
+            let known = RoutingRules {
                 is_chat_local,
                 ..rules()
             };
@@ -439,7 +445,7 @@ mod tests {
     fn a_linked_person_names_the_direct_session() {
         let mut event = event("2", PeerKind::Dm);
         event.peer.id = "2".to_owned();
-        let rules = Rules {
+        let rules = RoutingRules {
             dm_scope: DmScope::PerPeer,
             ..rules()
         };

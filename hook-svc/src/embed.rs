@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shared::clock::SharedClock;
-use shared::embed::{Embedder, MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel};
+use shared::embed::{MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel, TextEmbedder};
 use shared::process::Health;
 use shared::projection::Projection;
 use shared::projection::search::keep;
@@ -22,7 +22,7 @@ const PART: &str = "search";
 /// Embeds the texts that the read model takes in; returns only if there is no embedder. Search by words works in either
 /// case, so a missing model is reported but does not make the replica unready.
 pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: SharedClock, health: Health) {
-    let embedder = tokio::task::spawn_blocking(move || embedder(&config)).await;
+    let embedder = tokio::task::spawn_blocking(move || open_embedder(&config)).await;
     match embedder.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(Some(embedder)) => {
             health.set(PART, true, format!("by words and by meaning ({})", embedder.model()));
@@ -31,25 +31,25 @@ pub(crate) async fn run(config: HooksConfig, projection: Projection, clock: Shar
         Ok(None) => health.set(PART, true, "by words alone, as configured"),
         Err(reason) => {
             tracing::warn!(reason, "no embedding model: search uses words only");
-            health.degrade(PART, &format!("by words alone: {reason}"));
+            health.set_degraded(PART, &format!("by words alone: {reason}"));
         }
     }
 }
 
-fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
+fn open_embedder(config: &HooksConfig) -> Result<Option<Arc<dyn TextEmbedder>>, String> {
     match config.embedder {
         EmbedderKind::None => Ok(None),
         EmbedderKind::Static => {
-            let model = StaticModel::load(&folder(&config.embedder_model, STATIC_MODEL));
+            let model = StaticModel::load(&model_folder(&config.embedder_model, STATIC_MODEL));
             Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
         }
         EmbedderKind::Minilm => {
-            let model = MiniLm::load(&folder(&config.embedder_model, MINILM_MODEL));
+            let model = MiniLm::load(&model_folder(&config.embedder_model, MINILM_MODEL));
             Ok(Some(Arc::new(model.map_err(|error| crate::error::chain(&error))?)))
         }
         EmbedderKind::Openai => {
             let key = config.embedder_key.as_ref();
-            let remote = remote::Remote::new(&config.embedder_url, &config.embedder_model, key)?;
+            let remote = remote::RemoteEmbedder::new(&config.embedder_url, &config.embedder_model, key)?;
             Ok(Some(Arc::new(remote)))
         }
     }
@@ -57,7 +57,7 @@ fn embedder(config: &HooksConfig) -> Result<Option<Arc<dyn Embedder>>, String> {
 
 /// Returns the configured folder, else that of `model` among the checkout's tools, above the executable or the working
 /// directory.
-fn folder(configured: &str, model: &str) -> PathBuf {
+fn model_folder(configured: &str, model: &str) -> PathBuf {
     if !configured.is_empty() {
         return PathBuf::from(configured);
     }
@@ -85,9 +85,9 @@ mod tests {
         ] {
             let config = serde_json::json!({"embedder": kind, "embedder_model": folder.path()});
             let config: HooksConfig = serde_json::from_value(config).expect("a configuration");
-            assert_eq!(config.faults(), [""; 0]);
+            assert_eq!(config.find_faults(), [""; 0]);
 
-            let reason = embedder(&config).expect_err("there is no model");
+            let reason = open_embedder(&config).expect_err("there is no model");
             let file = folder.path().join(file).display().to_string();
             assert!(reason.contains(&file), "{reason}");
             assert!(reason.contains(&format!("`deploy/fetch-tools {tool}`")), "{reason}");

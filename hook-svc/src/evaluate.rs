@@ -12,38 +12,38 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use shared::bus::{Outgoing, PublishError};
+use shared::bus::{OutgoingMessage, PublishError};
 use shared::clock::SharedClock;
 use shared::model::event::Event;
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::projection::{Projection, Source};
-use shared::wire::headers::{Carrier, THROUGH};
+use shared::projection::{FeedSource, Projection};
+use shared::wire::headers::{THROUGH, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams::INVOCATIONS;
 
-use crate::bindings::Bindings;
-use crate::breakers::Breakers;
-use crate::choice::{Choice, Signs};
-use crate::course::{Course, Outcomes};
+use crate::bindings::LiveBindings;
+use crate::breakers::HookBreakers;
+use crate::choice::{HealthSignals, HookSelection};
+use crate::course::{EvaluationProgress, HookOutcomes};
 use crate::error::HandleEventError;
-use crate::fire::{Performer, Wish};
-use crate::inherited::{Inherited, outlives_records};
-use crate::invocation::{Evaluated, record, slim};
-use crate::passes::Passes;
-use crate::roster::{Author, Roster, Traits};
-use crate::runner::{Evaluation, HookSet, InForce, Job, Pools, Seats, Spent, Step};
-use crate::task::{Pass, Task};
+use crate::fire::{FireExecutor, HookAction};
+use crate::inherited::{RedeliveryCheck, outlives_records};
+use crate::invocation::{EvaluationSummary, record, slim_record};
+use crate::passes::PassCounts;
+use crate::roster::{ActiveHooks, HookAuthor, HookTraits};
+use crate::runner::{CallUsage, Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookSet, InForce, WorkerPools};
+use crate::task::{EvaluationRound, EventTask};
 
 /// Evaluator of events, shared by all partitions of this replica.
 #[derive(Debug)]
-pub(crate) struct Evaluator {
-    pub(crate) performer: Performer,
-    pub(crate) pool: Pools,
-    pub(crate) breakers: Breakers,
-    pub(crate) bindings: Bindings,
-    pub(crate) passes: Mutex<Passes>,
+pub(crate) struct EventEvaluator {
+    pub(crate) performer: FireExecutor,
+    pub(crate) pool: WorkerPools,
+    pub(crate) breakers: HookBreakers,
+    pub(crate) bindings: LiveBindings,
+    pub(crate) passes: Mutex<PassCounts>,
     pub(crate) projection: Projection,
     pub(crate) clock: SharedClock,
     pub(crate) instance: String,
@@ -52,16 +52,16 @@ pub(crate) struct Evaluator {
 }
 
 /// An event that every hook has answered, before its record is stored.
-pub(crate) struct Answered {
-    pub(crate) outcomes: Outcomes,
-    pub(crate) choice: Choice,
+pub(crate) struct AnsweredEvent {
+    pub(crate) outcomes: HookOutcomes,
+    pub(crate) choice: HookSelection,
     pub(crate) set: Arc<HookSet>,
-    pub(crate) signs: Signs,
+    pub(crate) signs: HealthSignals,
 }
 
 /// State of an event after handling.
 #[derive(Debug)]
-pub(crate) enum Handled {
+pub(crate) enum EventOutcome {
     /// The event is done and may be acked.
     Done,
     /// Its record is stored, but these hooks are called later; it is not settled before.
@@ -70,7 +70,7 @@ pub(crate) enum Handled {
 
 /// Stored state of an event.
 #[derive(Debug)]
-pub(crate) enum Marker {
+pub(crate) enum StoredMarker {
     /// No record of the event is stored.
     None,
     /// Every hook has answered.
@@ -79,56 +79,61 @@ pub(crate) enum Marker {
     Owes(Vec<String>),
 }
 
-impl Evaluator {
+impl EventEvaluator {
     /// Completes `task`'s event, except for hooks without a place. `again`: an earlier attempt failed half-way.
     pub(crate) async fn handle(
         &self,
-        task: &Task,
+        task: &EventTask,
         again: bool,
-        carrier: &Carrier,
-    ) -> Result<Handled, HandleEventError> {
+        carrier: &TraceCarrier,
+    ) -> Result<EventOutcome, HandleEventError> {
         match &task.pass {
-            Pass::First => self.handle_first(task, again, carrier).await,
-            Pass::Deferred(deferred) => self.make(task, deferred, carrier).await,
+            EvaluationRound::First => self.handle_first(task, again, carrier).await,
+            EvaluationRound::Deferred(deferred) => self.make_deferred(task, deferred, carrier).await,
         }
     }
 
-    async fn handle_first(&self, task: &Task, again: bool, carrier: &Carrier) -> Result<Handled, HandleEventError> {
+    async fn handle_first(
+        &self,
+        task: &EventTask,
+        again: bool,
+        carrier: &TraceCarrier,
+    ) -> Result<EventOutcome, HandleEventError> {
         let meters = &self.performer.meters;
-        match self.marker(task, again).await? {
-            Marker::None => {}
-            Marker::Done => {
+        match self.stored_marker(task, again).await? {
+            StoredMarker::None => {}
+            StoredMarker::Done => {
                 meters.already_done.increment(1);
-                return Ok(Handled::Done);
+                return Ok(EventOutcome::Done);
             }
-            Marker::Owes(hooks) => {
+            StoredMarker::Owes(hooks) => {
                 // Decides in the order of the conversation, as in the first attempt.
-                task.place.turn().await;
-                task.place.decide(hooks.clone());
-                task.place.narrow([]);
-                return Ok(Handled::Deferred(hooks));
+                task.place.wait_turn().await;
+                task.place.decide_owed(hooks.clone());
+                task.place.narrow_to([]);
+                return Ok(EventOutcome::Deferred(hooks));
             }
         }
 
         if task.is_shown() && self.is_late_duplicate(task) {
             meters.late_duplicates.increment(1);
-            return Ok(Handled::Done);
+            return Ok(EventOutcome::Done);
         }
 
         if self.is_beyond_records(task).await? {
-            return Ok(Handled::Done);
+            return Ok(EventOutcome::Done);
         }
 
         let started_at = self.clock.now();
         let me = format!("{}/{}", self.instance, task.event.id);
-        let Answered {
+        let AnsweredEvent {
             outcomes,
             choice,
             set,
             signs,
-        } = self.evaluate(task, again, &me, started_at, carrier).await?;
+        } = self.evaluate_task(task, again, &me, started_at, carrier).await?;
 
-        let evaluated = Evaluated {
+        let evaluated = EvaluationSummary {
             event_id: task.event.id.clone(),
             event_seq: task.sequence,
             evaluated_by: self.instance.clone(),
@@ -139,25 +144,25 @@ impl Evaluator {
             passes: self.passes_due(),
         };
 
-        self.store(task, record(evaluated), carrier).await?;
+        self.store_record(task, record(evaluated), carrier).await?;
         // Settles after storing, so that an event that is tried several times counts once.
-        self.settle(&choice, &set, &signs, &me, started_at).await;
+        self.settle_outcomes(&choice, &set, &signs, &me, started_at).await;
         meters.evaluated.increment(1);
 
         let deferred = choice.deferred_ids(&set);
         if deferred.is_empty() {
-            return Ok(Handled::Done);
+            return Ok(EventOutcome::Done);
         }
 
         meters.deferred.increment(1);
-        Ok(Handled::Deferred(deferred))
+        Ok(EventOutcome::Deferred(deferred))
     }
 
     /// Returns the longest time-out among the hooks that see `event`.
     pub(crate) fn longest_timeout(&self, event: &Event) -> Duration {
-        let in_force = self.pool.current();
+        let in_force = self.pool.current_hooks();
         let set = in_force.set();
-        let seen_by = set.seeing(event);
+        let seen_by = set.hooks_seeing(event);
         let of = |index: u32| set.hooks().get(index as usize).map_or(0, |hook| hook.timeout_ms);
         let longest = match &seen_by {
             Some(some) => some.iter().map(|index| of(*index)).max(),
@@ -167,39 +172,43 @@ impl Evaluator {
     }
 
     /// Returns the stored state of a redelivered event. After an earlier attempt here, it is read from the leader.
-    async fn marker(&self, task: &Task, again: bool) -> Result<Marker, HandleEventError> {
+    async fn stored_marker(&self, task: &EventTask, again: bool) -> Result<StoredMarker, HandleEventError> {
         match task.inherited {
-            None => Ok(Marker::None),
-            Some(_) if task.marker_read => Ok(Marker::None),
+            None => Ok(StoredMarker::None),
+            Some(_) if task.marker_read => Ok(StoredMarker::None),
             Some(_) if again => self.stored_marker(task).await,
             Some(inherited) => self.marker_of(task, inherited).await,
         }
     }
 
     /// Returns the state that a former owner, who left `inherited`, has stored for the event.
-    pub(crate) async fn marker_of(&self, task: &Task, inherited: Inherited) -> Result<Marker, HandleEventError> {
+    pub(crate) async fn marker_of(
+        &self,
+        task: &EventTask,
+        inherited: RedeliveryCheck,
+    ) -> Result<StoredMarker, HandleEventError> {
         if inherited.has_no_record(task, &self.projection).await {
-            return Ok(Marker::None);
+            return Ok(StoredMarker::None);
         }
         self.stored_marker(task).await
     }
 
-    async fn stored_marker(&self, task: &Task) -> Result<Marker, HandleEventError> {
+    async fn stored_marker(&self, task: &EventTask) -> Result<StoredMarker, HandleEventError> {
         let Some(record) = self.record_of(task).await? else {
-            return Ok(Marker::None);
+            return Ok(StoredMarker::None);
         };
-        let owed: Vec<String> = record.deferred().map(str::to_owned).collect();
+        let owed: Vec<String> = record.deferred_hooks().map(str::to_owned).collect();
         Ok(if owed.is_empty() {
-            Marker::Done
+            StoredMarker::Done
         } else {
-            Marker::Owes(owed)
+            StoredMarker::Owes(owed)
         })
     }
 
     /// Returns the last record of the event, read from the leader. An event that is sent again after `EVENTS` was
     /// restored has another sequence and its old record; one that an operator republished counts only the record of
     /// that message.
-    pub(crate) async fn record_of(&self, task: &Task) -> Result<Option<EventInvocations>, HandleEventError> {
+    pub(crate) async fn record_of(&self, task: &EventTask) -> Result<Option<EventInvocations>, HandleEventError> {
         let subject = subject::invocation(task.partition, &task.key);
         let Some(stored) = self.performer.bus.last_on_subject(INVOCATIONS, &subject).await? else {
             return Ok(None);
@@ -218,7 +227,7 @@ impl Evaluator {
     /// Returns whether the event is so old that its record may have expired, so that it is unknown whether it was
     /// evaluated. Such events are counted and logged but not evaluated: a partition that starts over would otherwise
     /// repeat the costs and replies of its whole history. Uses the server's clock, by which records expire.
-    async fn is_beyond_records(&self, task: &Task) -> Result<bool, HandleEventError> {
+    async fn is_beyond_records(&self, task: &EventTask) -> Result<bool, HandleEventError> {
         let stored_at = task.incoming.published_at;
         let now = self.clock.now();
         if task.is_redriven() || !outlives_records(stored_at, now) {
@@ -248,7 +257,7 @@ impl Evaluator {
 
     /// Returns whether the id first occurred at another sequence: the read model also knows ids beyond the server's
     /// duplicate window. A dead letter that an operator republishes is meant to be evaluated.
-    fn is_late_duplicate(&self, task: &Task) -> bool {
+    fn is_late_duplicate(&self, task: &EventTask) -> bool {
         if task.is_redriven() {
             return false;
         }
@@ -268,34 +277,34 @@ impl Evaluator {
     }
 
     /// Shows the event to every hook that has a place and performs their actions; `me` names this evaluation.
-    async fn evaluate(
+    async fn evaluate_task(
         &self,
-        task: &Task,
+        task: &EventTask,
         again: bool,
         me: &str,
         now: UnixMillis,
-        carrier: &Carrier,
-    ) -> Result<Answered, HandleEventError> {
-        let in_force = self.pool.current();
+        carrier: &TraceCarrier,
+    ) -> Result<AnsweredEvent, HandleEventError> {
+        let in_force = self.pool.current_hooks();
         let roster = self.performer.registry.roster_of(in_force.set());
         let (stored, decided) = self.decided_before(task, again, &roster).await?;
-        let mut choice = self.choose(in_force.set(), &task.event, &decided, me).await;
-        let bound = self.bound(&task.event);
+        let mut choice = self.choose_hooks(in_force.set(), &task.event, &decided, me).await;
+        let bound = self.bound_action(&task.event);
         let binds_as_fallback = bound.as_ref().is_some_and(|wish| wish.traits.fallback);
         let seats = self
-            .seat(task, &in_force, &roster, (&mut choice, binds_as_fallback))
+            .seat_hooks(task, &in_force, &roster, (&mut choice, binds_as_fallback))
             .await;
         let evaluation = self.show(task, &in_force, &choice, now, &seats).await;
 
         drop(seats);
 
-        let mut course = Course::new(&roster, task, false);
+        let mut course = EvaluationProgress::new(&roster, task, false);
         course.outcomes.hooks.extend(choice.left_out(evaluation.set()));
-        let mut wishes: Vec<Wish> = stored.into_iter().chain(heartbeat(task)).collect();
-        wishes.iter().for_each(|wish| course.underway(wish));
+        let mut wishes: Vec<HookAction> = stored.into_iter().chain(heartbeat_action(task)).collect();
+        wishes.iter().for_each(|wish| course.note_under_way(wish));
 
         if let Some(wish) = bound.filter(|_| !choice.defers_bindings) {
-            wishes.extend(course.wants(wish));
+            wishes.extend(course.admit_action(wish));
         }
 
         self.bring_to_end(task, (evaluation, choice), (course, wishes), (now, carrier))
@@ -305,12 +314,12 @@ impl Evaluator {
     /// Processes the answers of `evaluation` as they come, and performs their actions and `wishes`.
     pub(crate) async fn bring_to_end(
         &self,
-        task: &Task,
-        (mut evaluation, choice): (Evaluation, Choice),
-        (mut course, wishes): (Course<'_>, Vec<Wish>),
-        (now, carrier): (UnixMillis, &Carrier),
-    ) -> Result<Answered, HandleEventError> {
-        let perform = |wish| self.performer.perform(task, wish, now, carrier);
+        task: &EventTask,
+        (mut evaluation, choice): (Evaluation, HookSelection),
+        (mut course, wishes): (EvaluationProgress<'_>, Vec<HookAction>),
+        (now, carrier): (UnixMillis, &TraceCarrier),
+    ) -> Result<AnsweredEvent, HandleEventError> {
+        let perform = |wish| self.performer.perform_action(task, wish, now, carrier);
         let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
 
         let mut failed = None;
@@ -318,8 +327,8 @@ impl Evaluator {
             tokio::select! {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
-                    let step = step.ok_or_else(|| self.lost())?;
-                    if matches!(step, Step::Waiting(_)) {
+                    let step = step.ok_or_else(|| self.lost_error())?;
+                    if matches!(step, EvaluationStep::Waiting(_)) {
                         task.lent.waits_for_script();
                     }
                     if let Some(wish) = course.take(step, &evaluation, &self.performer) {
@@ -327,7 +336,7 @@ impl Evaluator {
                     }
                 }
                 Some(performed) = performing.next(), if !performing.is_empty() => match performed {
-                    Ok(invocation) => course.performed(invocation),
+                    Ok(invocation) => course.note_performed(invocation),
                     // Actions of the other hooks are completed before the event is tried again.
                     Err(error) => failed = failed.or(Some(error)),
                 },
@@ -335,7 +344,7 @@ impl Evaluator {
             }
 
             if course.all_answered && performing.is_empty() && failed.is_none() {
-                let fallbacks = course.fallbacks();
+                let fallbacks = course.due_fallbacks();
                 if !fallbacks.is_empty() {
                     self.keep_passes(task, &choice, evaluation.set(), &course).await?;
                 }
@@ -350,10 +359,10 @@ impl Evaluator {
             return Err(error);
         }
 
-        let Course { outcomes, signs, .. } = course;
+        let EvaluationProgress { outcomes, signs, .. } = course;
         let set = Arc::clone(evaluation.set());
 
-        Ok(Answered {
+        Ok(AnsweredEvent {
             outcomes,
             choice,
             set,
@@ -365,13 +374,13 @@ impl Evaluator {
     /// everything before it; the other hooks do not wait for that.
     pub(crate) async fn show(
         &self,
-        task: &Task,
+        task: &EventTask,
         in_force: &InForce,
-        choice: &Choice,
+        choice: &HookSelection,
         now: UnixMillis,
-        seats: &Seats,
+        seats: &HeldSlots,
     ) -> Evaluation {
-        let job = Job {
+        let job = EvaluationJob {
             event_id: task.key.clone(),
             event_json: Bytes::from(serde_json::to_vec(&task.event).unwrap_or_default()),
             sequence: task.sequence,
@@ -379,22 +388,23 @@ impl Evaluator {
             only: choice.only.clone(),
         };
 
-        let readers = choice.readers(in_force.set());
+        let readers = choice.model_readers(in_force.set());
         if readers.is_empty() {
-            return self.pool.evaluate(in_force, &job, seats);
+            return self.pool.evaluate_event(in_force, &job, seats);
         }
 
         let (projection, sequence) = (self.projection.clone(), task.sequence);
-        let mut caught_up = Box::pin(async move { projection.reached(Source::Events, sequence).await.is_ok() });
+        let mut caught_up =
+            Box::pin(async move { projection.wait_reached(FeedSource::Events, sequence).await.is_ok() });
         match (&mut caught_up).now_or_never() {
-            Some(true) => self.pool.evaluate(in_force, &job, seats),
-            Some(false) => Evaluation::lost(in_force.set()),
+            Some(true) => self.pool.evaluate_event(in_force, &job, seats),
+            Some(false) => Evaluation::lost_evaluation(in_force.set()),
             None => self.pool.evaluate_in_two(in_force, &job, (&readers, caught_up), seats),
         }
     }
 
     /// Returns the reason why an evaluation ended before every hook had answered.
-    fn lost(&self) -> HandleEventError {
+    fn lost_error(&self) -> HandleEventError {
         if self.pool.is_stopped() || self.projection.is_closed() {
             HandleEventError::Stopped
         } else {
@@ -407,31 +417,31 @@ impl Evaluator {
     /// have answered. `roster` must be that of the set about to be called, so that a hook is in exactly one of them.
     pub(crate) async fn decided_before(
         &self,
-        task: &Task,
+        task: &EventTask,
         again: bool,
-        roster: &Roster,
-    ) -> Result<(Vec<Wish>, Vec<String>), HandleEventError> {
-        let wish = |hook_id: &str, result: &HookResult| Wish {
-            traits: roster.traits(hook_id),
+        roster: &ActiveHooks,
+    ) -> Result<(Vec<HookAction>, Vec<String>), HandleEventError> {
+        let wish = |hook_id: &str, result: &HookResult| HookAction {
+            traits: roster.hook_traits(hook_id),
             hook_id: hook_id.to_owned(),
             latency_us: 0,
             result: Box::new(result.clone()),
             decided: true,
             volatile: false,
-            spent: Spent::default(),
+            spent: CallUsage::default(),
         };
 
         let key = &task.key;
         let fires = roster.stored_fires(key).iter();
-        let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
+        let mut wishes: Vec<HookAction> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
 
-        let may_be_decided = task.inherited.is_some_and(Inherited::has_answers);
+        let may_be_decided = task.inherited.is_some_and(RedeliveryCheck::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
         }
 
-        let answers = self.performer.answers.of(key).await;
+        let answers = self.performer.answers.read_answers(key).await;
         for answer in answers.map_err(HandleEventError::Answers)? {
             if decided.iter().any(|known| known == answer.hook_id()) {
                 continue;
@@ -450,12 +460,12 @@ impl Evaluator {
     /// of it.
     async fn keep_passes(
         &self,
-        task: &Task,
-        choice: &Choice,
+        task: &EventTask,
+        choice: &HookSelection,
         set: &HookSet,
-        course: &Course<'_>,
+        course: &EvaluationProgress<'_>,
     ) -> Result<(), HandleEventError> {
-        let uncertain = choice.uncertain(set, &course.signs.failed);
+        let uncertain = choice.uncertain_hooks(set, &course.signs.failed);
         let passes: Vec<StoredAnswer> = uncertain
             .filter(|hook_id| !course.has_fired(hook_id))
             .map(|hook_id| StoredAnswer::Passed {
@@ -464,7 +474,7 @@ impl Evaluator {
             .collect();
 
         if !passes.is_empty() {
-            let kept = self.performer.answers.keep(&task.key, &passes).await;
+            let kept = self.performer.answers.store_answers(&task.key, &passes).await;
             kept.map_err(HandleEventError::Answers)?;
         }
 
@@ -472,7 +482,12 @@ impl Evaluator {
     }
 
     /// Stores the done-marker. If it is too large, it is stored without details.
-    async fn store(&self, task: &Task, record: EventInvocations, carrier: &Carrier) -> Result<(), HandleEventError> {
+    async fn store_record(
+        &self,
+        task: &EventTask,
+        record: EventInvocations,
+        carrier: &TraceCarrier,
+    ) -> Result<(), HandleEventError> {
         let name = format!("inv:{}", task.key);
         self.store_as(&name, task, record, carrier).await
     }
@@ -481,12 +496,12 @@ impl Evaluator {
     pub(crate) async fn store_as(
         &self,
         name: &str,
-        task: &Task,
+        task: &EventTask,
         record: EventInvocations,
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<(), HandleEventError> {
         let outgoing = |record: &EventInvocations| {
-            Outgoing::new(subject::invocation(task.partition, &task.key), record)
+            OutgoingMessage::new(subject::invocation(task.partition, &task.key), record)
                 .msg_id(name)
                 .header(THROUGH, task.through.load(Ordering::Relaxed).to_string())
                 .carrier(carrier)
@@ -496,7 +511,7 @@ impl Evaluator {
             Ok(_) => Ok(()),
             Err(PublishError::TooLarge { size, .. }) => {
                 tracing::warn!(event_id = %task.event.id, size, "event record stored without details");
-                self.performer.bus.publish(outgoing(&slim(record))).await?;
+                self.performer.bus.publish(outgoing(&slim_record(record))).await?;
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -505,18 +520,18 @@ impl Evaluator {
 }
 
 /// Returns the fire of `task`'s event if it is a persona's heartbeat.
-fn heartbeat(task: &Task) -> Option<Wish> {
-    let result = crate::heartbeat::fire(&task.event).filter(|_| task.is_shown())?;
-    Some(Wish {
+fn heartbeat_action(task: &EventTask) -> Option<HookAction> {
+    let result = crate::heartbeat::heartbeat_result(&task.event).filter(|_| task.is_shown())?;
+    Some(HookAction {
         hook_id: crate::heartbeat::HOOK_ID.to_owned(),
         latency_us: 0,
-        traits: Traits {
-            author: Arc::new(Author::Operator),
-            ..Traits::default()
+        traits: HookTraits {
+            author: Arc::new(HookAuthor::Operator),
+            ..HookTraits::default()
         },
         result: Box::new(result),
         decided: false,
         volatile: false,
-        spent: Spent::default(),
+        spent: CallUsage::default(),
     })
 }

@@ -7,13 +7,14 @@ use shared::bus::{Bus, ServiceSpec};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::projection::api::{
-    FindRequest, HistoryRequest, MAX_TRACE_STEPS, SearchRequest, Stage, ThreadsRequest, Trace, TraceRequest, TraceStep,
+    EventTrace, FindRequest, HistoryRequest, MAX_TRACE_STEPS, SearchRequest, ThreadsRequest, TraceRequest, TraceStage,
+    TraceStep,
 };
 use shared::projection::given_up::GivenUp;
-use shared::projection::{Projection, QueryProjectionError, Source};
+use shared::projection::{FeedSource, Projection, QueryProjectionError};
 use shared::wire::topology::streams;
 
-use crate::given_up::Letters;
+use crate::given_up::DeadLetterReader;
 
 /// Error code of a query that could not be answered.
 const UNAVAILABLE: usize = 503;
@@ -30,53 +31,63 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// Returns the service over `projection`; dead letters are read on `bus`.
 #[must_use]
-pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
-    let (letters, queues) = (Arc::new(Letters::new(bus.clone())), bus.clone());
+pub fn service_spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
+    let (letters, queues) = (Arc::new(DeadLetterReader::new(bus.clone())), bus.clone());
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let (threads, search) = (projection.clone(), projection.clone());
 
     ServiceSpec::new("events", "What happened, and what it led to")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
-            async move { projection.find(question).await.map_err(|error| refusal(&error)) }
+            async move { projection.find(question).await.map_err(|error| query_refusal(&error)) }
         })
         .endpoint("history", move |question: HistoryRequest| {
             let projection = history.clone();
-            async move { projection.history(question).await.map_err(|error| refusal(&error)) }
+            async move {
+                projection
+                    .history(question)
+                    .await
+                    .map_err(|error| query_refusal(&error))
+            }
         })
         .endpoint("threads", move |question: ThreadsRequest| {
             let projection = threads.clone();
-            async move { projection.threads(question).await.map_err(|error| refusal(&error)) }
+            async move {
+                projection
+                    .threads(question)
+                    .await
+                    .map_err(|error| query_refusal(&error))
+            }
         })
         .endpoint("trace", move |question: TraceRequest| {
             let (projection, letters, bus) = (trace.clone(), Arc::clone(&letters), queues.clone());
             async move {
-                let answer = traced(&projection, &letters, &bus, question).await;
-                answer.map_err(|error| refusal(&error))
+                let answer = trace_event(&projection, &letters, &bus, question).await;
+                answer.map_err(|error| query_refusal(&error))
             }
         })
         .endpoint("search", move |question: SearchRequest| {
             let projection = search.clone();
-            async move { projection.search(question).await.map_err(|error| refusal(&error)) }
+            async move { projection.search(question).await.map_err(|error| query_refusal(&error)) }
         })
 }
 
 /// Traces the consequences of an event. Only an incomplete chain is compared with dead letters and held messages, and
 /// only one with approvals against the queues, because a waiting card has no other record.
-async fn traced(
+async fn trace_event(
     projection: &Projection,
-    letters: &Letters,
+    letters: &DeadLetterReader,
     bus: &Bus,
     question: TraceRequest,
-) -> Result<Trace, QueryProjectionError> {
+) -> Result<EventTrace, QueryProjectionError> {
     let trace = projection.trace(question.clone(), GivenUp::default()).await?;
-    let has_asked = trace.steps.iter().any(|step| step.stage == Stage::Approval);
+    let has_asked = trace.steps.iter().any(|step| step.stage == TraceStage::Approval);
     if trace.event.is_none() || (trace.complete && !has_asked) {
         return Ok(trace);
     }
 
     let queued = match has_asked {
-        true => queued(bus, projection).await,
+        true => queued_replies(bus, projection).await,
         false => Some(Vec::new()),
     };
     let given_up = letters.given_up(&trace.may_be_held).await;
@@ -99,12 +110,12 @@ struct Queued {
 
 /// Returns the replies that are not delivered, once `projection` has applied the receipts of all others; `None` if that
 /// is unknown.
-async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
+async fn queued_replies(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
     let mut found = Vec::new();
     for stream in [streams::DELIVERIES, streams::PARKED] {
         let mut from = 1;
         loop {
-            let page = bus.history(stream, ">", from, PAGE).await.ok()?;
+            let page = bus.read_history(stream, ">", from, PAGE).await.ok()?;
             let Some(last) = page.last() else { break };
             from = last.sequence + 1;
             let replies = page
@@ -126,17 +137,17 @@ async fn queued(bus: &Bus, projection: &Projection) -> Option<Vec<Queued>> {
 
     // Every reply that has left the queues has a receipt by now.
     let last = bus.stream_state(streams::RECEIPTS).await.ok()?.last;
-    let reached = tokio::time::timeout(CATCH_UP, projection.reached(Source::Receipts, last)).await;
+    let reached = tokio::time::timeout(CATCH_UP, projection.wait_reached(FeedSource::Receipts, last)).await;
 
     matches!(reached, Ok(Ok(()))).then_some(found)
 }
 
 /// Adds `reply` to the trace as under way, if it belongs to the chain and has no delivery step.
-fn wait_for(trace: &mut Trace, reply: &Queued) {
+fn wait_for(trace: &mut EventTrace, reply: &Queued) {
     if trace
         .steps
         .iter()
-        .any(|step| step.stage == Stage::Delivery && step.id == reply.id)
+        .any(|step| step.stage == TraceStage::Delivery && step.id == reply.id)
     {
         return;
     }
@@ -151,7 +162,7 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
     if trace.steps.len() < MAX_TRACE_STEPS {
         trace.steps.push(TraceStep {
             at_ms: reply.at,
-            stage: Stage::Delivery,
+            stage: TraceStage::Delivery,
             id: reply.id.clone(),
             detail: format!("waits for {}", reply.channel),
             took_ms: None,
@@ -161,15 +172,15 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
     }
 }
 
-fn refusal(error: &QueryProjectionError) -> (usize, String) {
+fn query_refusal(error: &QueryProjectionError) -> (usize, String) {
     tracing::warn!(error = crate::error::chain(error), "read model query failed");
     (UNAVAILABLE, error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use shared::bus::Outgoing;
-    use shared::model::dispatch::{Causation, DeliveryContext};
+    use shared::bus::OutgoingMessage;
+    use shared::model::dispatch::{DeliveryContext, DispatchCause};
     use shared::model::event::EventId;
     use shared::model::session::SessionRef;
     use ulid::Ulid;
@@ -191,7 +202,7 @@ mod tests {
             content: "may it?".to_owned(),
             attachments: Vec::new(),
             interactive: None,
-            causation: Causation {
+            causation: DispatchCause {
                 event: EventId::parse(event).expect("an id"),
                 hops: 0,
             },
@@ -199,7 +210,7 @@ mod tests {
     }
 
     /// Returns the complete chain of the event `id`, with a finished delivery.
-    fn whole(id: &str, delivered: &str) -> Trace {
+    fn whole(id: &str, delivered: &str) -> EventTrace {
         let step = |stage, id: &str, took_ms| TraceStep {
             at_ms: UnixMillis(1),
             stage,
@@ -210,13 +221,13 @@ mod tests {
             session: None,
         };
 
-        Trace {
+        EventTrace {
             steps: vec![
-                step(Stage::Event, id, None),
-                step(Stage::Delivery, delivered, Some(1.0)),
+                step(TraceStage::Event, id, None),
+                step(TraceStage::Delivery, delivered, Some(1.0)),
             ],
             complete: true,
-            ..Trace::default()
+            ..EventTrace::default()
         }
     }
 
@@ -225,8 +236,10 @@ mod tests {
         let (_server, bus) = shared::testing::world().await;
         let folder = tempfile::tempdir().expect("a folder");
         let projection = Projection::open(&folder.path().join("model")).expect("a read model");
-        bus.publish(Outgoing::reply(&card("test:1"))).await.expect("stored");
-        let queued = queued(&bus, &projection).await.expect("told");
+        bus.publish(OutgoingMessage::reply(&card("test:1")))
+            .await
+            .expect("stored");
+        let queued = queued_replies(&bus, &projection).await.expect("told");
         let [card] = queued.as_slice() else { panic!("one waits") };
 
         for (event, delivered, is_complete) in [

@@ -23,8 +23,8 @@ use serde_json::{Map, Value, json};
 use shared::model::hook_api::OPERATOR;
 use tokio::sync::Semaphore;
 
-use crate::origin::{Origin, ParseOriginError, is_public};
-use crate::runner::{Answered, Call, CallError, HookSource, Host, NOT_AVAILABLE, Spent};
+use crate::origin::{ParseOriginError, ServerOrigin, is_public};
+use crate::runner::{CallError, CallResult, CallUsage, HookSource, HostCall, NOT_AVAILABLE, ScriptHost};
 
 /// Longest time for a fetch, including the wait for its turn.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,7 +81,7 @@ struct Arguments {
 /// Servers granted to one hook.
 #[derive(Debug)]
 struct Grant {
-    servers: Vec<Origin>,
+    servers: Vec<ServerOrigin>,
     turns: Semaphore,
 }
 
@@ -92,7 +92,7 @@ pub struct FetchHost {
     grants: BTreeMap<String, Grant>,
     client: Result<Client, String>,
     turns: Semaphore,
-    rest: Arc<dyn Host>,
+    rest: Arc<dyn ScriptHost>,
 }
 
 impl FetchHost {
@@ -100,9 +100,10 @@ impl FetchHost {
     ///
     /// # Errors
     /// Returns [`ParseOriginError`] if a grant names no valid server.
-    pub fn new(grants: &BTreeMap<String, Vec<String>>, rest: Arc<dyn Host>) -> Result<Self, ParseOriginError> {
+    pub fn new(grants: &BTreeMap<String, Vec<String>>, rest: Arc<dyn ScriptHost>) -> Result<Self, ParseOriginError> {
         let parse = |(id, servers): (&String, &Vec<String>)| {
-            let servers: Result<Vec<Origin>, _> = servers.iter().map(|server| Origin::parse(server)).collect();
+            let servers: Result<Vec<ServerOrigin>, _> =
+                servers.iter().map(|server| ServerOrigin::parse(server)).collect();
             let turns = Semaphore::new(AT_ONCE_EACH);
             Ok((
                 id.clone(),
@@ -127,11 +128,11 @@ impl FetchHost {
         })
     }
 
-    async fn fetch(&self, call: &Call) -> Result<Value, CallError> {
+    async fn fetch(&self, call: &HostCall) -> Result<Value, CallError> {
         let given: Arguments =
             serde_json::from_value(call.args.clone()).map_err(|error| bad_arguments(&error.to_string()))?;
         let url = Url::parse(&given.url).map_err(|error| bad_arguments(&format!("{}: {error}", given.url)))?;
-        let grant = self.admit(&call.hook, &url)?;
+        let grant = self.granting_entry(&call.hook, &url)?;
         let client = self
             .client
             .as_ref()
@@ -142,11 +143,11 @@ impl FetchHost {
         let wanted = given.timeout.filter(|ms| ms.is_finite() && *ms > 0.0);
         let wanted = wanted.and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok());
         let timeout = wanted.unwrap_or(longest).min(longest);
-        let request = request(client, url, given)?;
+        let request = build_request(client, url, given)?;
         let answer = async {
             let _own = grant.turns.acquire().await;
             let _turn = self.turns.acquire().await;
-            read(request.send().await.map_err(|error| unreachable(&error))?).await
+            read(request.send().await.map_err(|error| unreachable_error(&error))?).await
         };
 
         let late = |_| {
@@ -160,11 +161,14 @@ impl FetchHost {
     }
 
     /// Returns the grant by which `hook` may request `url`.
-    fn admit(&self, hook: &HookSource, url: &Url) -> Result<&Grant, CallError> {
-        let wanted = origin(url).ok_or_else(|| {
+    fn granting_entry(&self, hook: &HookSource, url: &Url) -> Result<&Grant, CallError> {
+        let wanted = url_origin(url).ok_or_else(|| {
             bad_arguments("an address that begins with https:// or http://, without a name and a password, is expected")
         })?;
-        let asked = hook.net.iter().any(|text| Origin::parse(text).as_ref() == Ok(&wanted));
+        let asked = hook
+            .net
+            .iter()
+            .any(|text| ServerOrigin::parse(text).as_ref() == Ok(&wanted));
         if !asked {
             let message = format!("fetch() of {wanted}: the hook does not ask for it by `@allow net=…`");
             return Err(CallError::new("not_requested", message));
@@ -182,12 +186,12 @@ impl FetchHost {
 }
 
 #[async_trait]
-impl Host for FetchHost {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for FetchHost {
+    async fn call(&self, call: HostCall) -> CallResult {
         match call.name.as_str() {
-            "fetch" => Answered {
+            "fetch" => CallResult {
                 outcome: self.fetch(&call).await,
-                spent: Spent::default(),
+                spent: CallUsage::default(),
             },
             _ => self.rest.call(call).await,
         }
@@ -195,7 +199,7 @@ impl Host for FetchHost {
 }
 
 /// Returns the origin of `url`; `None` if it has none or contains credentials.
-fn origin(url: &Url) -> Option<Origin> {
+fn url_origin(url: &Url) -> Option<ServerOrigin> {
     let is_https = match url.scheme() {
         "https" => true,
         "http" => false,
@@ -206,14 +210,14 @@ fn origin(url: &Url) -> Option<Origin> {
         return None;
     }
 
-    Some(Origin {
+    Some(ServerOrigin {
         is_https,
         host: url.host_str()?.to_owned(),
         port: url.port_or_known_default()?,
     })
 }
 
-fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::RequestBuilder, CallError> {
+fn build_request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::RequestBuilder, CallError> {
     let name = given.method.unwrap_or_else(|| "GET".to_owned());
     let method = METHODS.into_iter().find(|method| method.as_str() == name);
     let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is not known")))?;
@@ -260,7 +264,7 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
     }
 
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| unreachable_error(&error))? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_BODY_BYTES {
             let message = format!("fetch(): an answer of more than {MAX_BODY_BYTES} bytes");
@@ -276,7 +280,7 @@ fn bad_arguments(what: &str) -> CallError {
     CallError::new("bad_arguments", format!("fetch(): {what}"))
 }
 
-fn unreachable(error: &reqwest::Error) -> CallError {
+fn unreachable_error(error: &reqwest::Error) -> CallError {
     let is_forbidden = std::iter::successors(std::error::Error::source(error), |error| error.source())
         .any(|cause| cause.is::<NoPublicAddress>());
     let code = if is_forbidden {

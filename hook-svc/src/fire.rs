@@ -6,38 +6,38 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shared::bus::{Bus, Outgoing, PublishError, claim};
+use shared::bus::{Bus, OutgoingMessage, PublishError, claim};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{EventId, MAX_HOPS};
 use shared::model::hook::{HookResult, StoredAnswer};
 use shared::model::invocation::{HookInvocation, HookOutcome};
 use shared::model::time::UnixMillis;
-use shared::wire::envelope::Wire as _;
-use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::wire::envelope::WireMessage as _;
+use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::subject;
 use tokio::sync::watch;
 
-use crate::answers::Answers;
+use crate::answers::AnswerStore;
 use crate::dispatch::build_dispatch;
 use crate::error::HandleEventError;
-use crate::invocation::{DECIDED_BEFORE, TOO_MANY_HOPS, billed, failure, invocation};
-use crate::meters::Meters;
-use crate::registry::{LastFire, Registry};
-use crate::rights::{opens_main, refusal};
-use crate::roster::Traits;
-use crate::routing::{Fire, Rules};
-use crate::runner::Spent;
-use crate::task::Task;
+use crate::invocation::{DECIDED_BEFORE, TOO_MANY_HOPS, billed_invocation, failed_outcome, new_invocation};
+use crate::meters::ServiceMeters;
+use crate::registry::{HookRegistry, LastFire};
+use crate::rights::{fire_refusal, opens_main};
+use crate::roster::HookTraits;
+use crate::routing::{HookFire, RoutingRules};
+use crate::runner::CallUsage;
+use crate::task::EventTask;
 
 /// Action that a hook requests.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct HookAction {
     /// Id of the hook.
     pub(crate) hook_id: String,
     /// Evaluation time in microseconds.
     pub(crate) latency_us: u64,
     /// Traits of the hook from the roster.
-    pub(crate) traits: Traits,
+    pub(crate) traits: HookTraits,
     /// Result of the hook: a fire, or a request to be disabled without one.
     pub(crate) result: Box<HookResult>,
     /// Whether an earlier delivery of this event decided the fire.
@@ -45,7 +45,7 @@ pub(crate) struct Wish {
     /// Whether the hook might answer differently in another run.
     pub(crate) volatile: bool,
     /// Usage of the hook's calls to the host.
-    pub(crate) spent: Spent,
+    pub(crate) spent: CallUsage,
 }
 
 /// Decision about a fire.
@@ -58,13 +58,13 @@ enum Decided {
 
 /// Performs the actions of hooks.
 #[derive(Debug)]
-pub(crate) struct Performer {
+pub(crate) struct FireExecutor {
     pub(crate) bus: Bus,
-    pub(crate) registry: Registry,
-    pub(crate) answers: Answers,
+    pub(crate) registry: HookRegistry,
+    pub(crate) answers: AnswerStore,
     /// Current rules from the configuration files.
-    pub(crate) rules: watch::Receiver<Arc<Rules>>,
-    pub(crate) meters: Meters,
+    pub(crate) rules: watch::Receiver<Arc<RoutingRules>>,
+    pub(crate) meters: ServiceMeters,
     /// Ids of the hooks that were warned about because they open the owner's session to others.
     pub(crate) warned: Mutex<BTreeSet<String>>,
 }
@@ -72,45 +72,48 @@ pub(crate) struct Performer {
 /// Most hooks that are warned about.
 const MAX_WARNED: usize = 1_024;
 
-impl Performer {
+impl FireExecutor {
     /// Performs `wish` for `task`'s event, evaluated at `now`. Returns the record of the outcome.
-    pub(crate) async fn perform(
+    pub(crate) async fn perform_action(
         &self,
-        task: &Task,
-        wish: Wish,
+        task: &EventTask,
+        wish: HookAction,
         now: UnixMillis,
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<HookInvocation, HandleEventError> {
         let outcome = if wish.result.fire {
             if !task.place.is_clear(&wish.hook_id) {
                 task.lent.waits_for_its_turn();
                 task.place.clear(&wish.hook_id).await;
             }
-            self.fire(task, &wish, now, carrier).await?
+            self.fire_action(task, &wish, now, carrier).await?
         } else {
             self.registry
-                .retire(&wish.hook_id, wish.traits.made_at)
+                .retire_hook(&wish.hook_id, wish.traits.made_at)
                 .await
-                .map_err(|source| undecided(&wish, source))?;
+                .map_err(|source| undecided_error(&wish, source))?;
             HookOutcome::Passed
         };
 
-        task.place.done(&wish.hook_id);
+        task.place.mark_done(&wish.hook_id);
 
         if let HookOutcome::Suppressed { reason } = &outcome {
             self.meters.suppressed.increment(1);
             tracing::info!(event_id = %task.event.id, hook_id = wish.hook_id, reason, "hook fired, but its action was suppressed");
         }
 
-        Ok(billed(invocation(&wish.hook_id, wish.latency_us, outcome), wish.spent))
+        Ok(billed_invocation(
+            new_invocation(&wish.hook_id, wish.latency_us, outcome),
+            wish.spent,
+        ))
     }
 
-    async fn fire(
+    async fn fire_action(
         &self,
-        task: &Task,
-        wish: &Wish,
+        task: &EventTask,
+        wish: &HookAction,
         now: UnixMillis,
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<HookOutcome, HandleEventError> {
         let event = &task.event;
         if event.hops >= MAX_HOPS {
@@ -121,13 +124,13 @@ impl Performer {
 
         // The dispatch is built before the decision: a result without a valid dispatch spends no shot and is not
         // stored.
-        let mut made = self.letter(task, wish, &wish.result, now);
+        let mut made = self.build_dispatch(task, wish, &wish.result, now);
         let mut result = wish.result.clone();
         if made.is_ok() {
-            match self.decide(task, wish, now).await? {
+            match self.decide_result(task, wish, now).await? {
                 Decided::Counts(decided) if decided == wish.result => {}
                 Decided::Counts(decided) => {
-                    made = self.letter(task, wish, &decided, now);
+                    made = self.build_dispatch(task, wish, &decided, now);
                     result = decided;
                 }
                 Decided::Nothing(reason) => {
@@ -141,7 +144,7 @@ impl Performer {
         let is_last = wish.traits.one_shot || wish.result.disable_hook;
         if made.is_ok() && wish.traits.reads_counters && !is_last {
             let counted = self.registry.count_fire(&wish.hook_id, &task.key, now).await;
-            counted.map_err(|source| undecided(wish, source))?;
+            counted.map_err(|source| undecided_error(wish, source))?;
         }
 
         let published = match made {
@@ -153,13 +156,18 @@ impl Performer {
             Err(detail) => {
                 self.meters.failures.increment(1);
                 tracing::warn!(event_id = %event.id, hook_id = wish.hook_id, detail, "hook result is not a valid dispatch");
-                Ok(failure(&detail, None))
+                Ok(failed_outcome(&detail, None))
             }
         }
     }
 
     /// Decides which result of the hook counts. If another run might differ, the result is stored before it is used.
-    async fn decide(&self, task: &Task, wish: &Wish, now: UnixMillis) -> Result<Decided, HandleEventError> {
+    async fn decide_result(
+        &self,
+        task: &EventTask,
+        wish: &HookAction,
+        now: UnixMillis,
+    ) -> Result<Decided, HandleEventError> {
         if wish.decided {
             return Ok(Decided::Counts(wish.result.clone()));
         }
@@ -169,7 +177,7 @@ impl Performer {
             let hook = (wish.hook_id.as_str(), wish.traits.made_at);
             let decision = self.registry.last_fire(hook, key, &wish.result, now).await;
 
-            return Ok(match decision.map_err(|source| undecided(wish, source))? {
+            return Ok(match decision.map_err(|source| undecided_error(wish, source))? {
                 LastFire::Won(result) => Decided::Counts(result),
                 LastFire::Lost(reason) => Decided::Nothing(reason),
             });
@@ -184,14 +192,14 @@ impl Performer {
     }
 
     /// Builds the dispatch of `result` and the message that stores it. Returns the reason if it is refused or invalid.
-    fn letter(
+    fn build_dispatch(
         &self,
-        task: &Task,
-        wish: &Wish,
+        task: &EventTask,
+        wish: &HookAction,
         result: &HookResult,
         now: UnixMillis,
-    ) -> Result<(Dispatch, Outgoing), String> {
-        self.letter_of(Fire {
+    ) -> Result<(Dispatch, OutgoingMessage), String> {
+        self.letter_of(HookFire {
             event: &task.event,
             event_seq: task.sequence,
             hook_id: &wish.hook_id,
@@ -202,9 +210,9 @@ impl Performer {
     }
 
     /// Builds the dispatch of `fire` and the message that stores it. Returns the reason if it is refused or invalid.
-    pub(crate) fn letter_of(&self, fire: Fire<'_>) -> Result<(Dispatch, Outgoing), String> {
+    pub(crate) fn letter_of(&self, fire: HookFire<'_>) -> Result<(Dispatch, OutgoingMessage), String> {
         let rules = Arc::clone(&self.rules.borrow());
-        if let Some(refused) = refusal(&fire, &rules) {
+        if let Some(refused) = fire_refusal(&fire, &rules) {
             return Err(refused);
         }
 
@@ -214,7 +222,7 @@ impl Performer {
 
         let dispatch = build_dispatch(fire, &rules);
         dispatch.check()?;
-        let out = Outgoing::new(subject::dispatch(&dispatch.target), &dispatch)
+        let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), &dispatch)
             .msg_id(dispatch.id.to_string())
             .header(HOPS, dispatch.causation.hops.to_string())
             .header(CAUSATION, dispatch.event_id.as_str());
@@ -239,14 +247,18 @@ impl Performer {
     }
 
     /// Returns the stored answer of a volatile hook, which counts; `None` if the hook passed then.
-    async fn first_answer(&self, key: &EventId, wish: &Wish) -> Result<Option<Box<HookResult>>, HandleEventError> {
+    async fn first_answer(
+        &self,
+        key: &EventId,
+        wish: &HookAction,
+    ) -> Result<Option<Box<HookResult>>, HandleEventError> {
         let fired = StoredAnswer::Fired {
             hook_id: wish.hook_id.clone(),
             result: wish.result.clone(),
         };
         let kept = self
             .answers
-            .keep(key, &[fired])
+            .store_answers(key, &[fired])
             .await
             .map_err(HandleEventError::Answers)?;
 
@@ -262,8 +274,8 @@ impl Performer {
     async fn publish(
         &self,
         dispatch: &Dispatch,
-        out: Outgoing,
-        carrier: &Carrier,
+        out: OutgoingMessage,
+        carrier: &TraceCarrier,
     ) -> Result<Result<(), String>, HandleEventError> {
         match self.bus.publish(out.carrier(carrier)).await {
             Ok(_) => {}
@@ -282,7 +294,7 @@ impl Performer {
     }
 }
 
-fn undecided(wish: &Wish, source: shared::bus::CasError) -> HandleEventError {
+fn undecided_error(wish: &HookAction, source: shared::bus::CasError) -> HandleEventError {
     HandleEventError::LastFire {
         hook_id: wish.hook_id.clone(),
         source,

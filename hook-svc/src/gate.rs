@@ -5,32 +5,32 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use shared::model::event::Event;
 use tokio::sync::Notify;
 
-use crate::order::{Conversation, Order, Ticket};
+use crate::order::{ConversationHash, ConversationOrder, OrderTicket};
 
 /// Gate that keeps the order of one partition.
 #[derive(Debug, Clone, Default)]
-pub struct Gate {
+pub struct OrderGate {
     inner: Arc<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    order: Mutex<Order>,
+    order: Mutex<ConversationOrder>,
     changed: Notify,
 }
 
 impl Inner {
-    fn order(&self) -> MutexGuard<'_, Order> {
+    fn lock_order(&self) -> MutexGuard<'_, ConversationOrder> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Gate {
+impl OrderGate {
     /// Returns the place of the partition's next event. Must be called in the order of the stream.
     #[must_use]
-    pub fn enter(&self, event: &Event) -> Place {
-        let ticket = self.inner.order().enter(Conversation::of(event));
-        Place {
+    pub fn enter_event(&self, event: &Event) -> ConversationPlace {
+        let ticket = self.inner.lock_order().enter_event(ConversationHash::of_event(event));
+        ConversationPlace {
             inner: Arc::clone(&self.inner),
             ticket,
         }
@@ -39,46 +39,46 @@ impl Gate {
 
 /// An event's place in its conversation; dropping it lets the later events proceed.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConversationPlace {
     inner: Arc<Inner>,
-    ticket: Ticket,
+    ticket: OrderTicket,
 }
 
-impl Place {
+impl ConversationPlace {
     /// Waits until no earlier event of the conversation is open for `hook`.
     pub async fn clear(&self, hook: &str) {
-        self.until(|order| order.is_clear(self.ticket, hook)).await;
+        self.wait_until(|order| order.is_clear(self.ticket, hook)).await;
     }
 
     /// Returns whether no earlier event of the conversation is open for `hook`.
     #[must_use]
     pub fn is_clear(&self, hook: &str) -> bool {
-        self.inner.order().is_clear(self.ticket, hook)
+        self.inner.lock_order().is_clear(self.ticket, hook)
     }
 
     /// Waits until every earlier event of the conversation has decided which hooks are called later.
-    pub async fn turn(&self) {
-        self.until(|order| order.is_turn(self.ticket)).await;
+    pub async fn wait_turn(&self) {
+        self.wait_until(|order| order.is_turn(self.ticket)).await;
     }
 
     /// Returns the hooks that are called later for earlier events of the conversation.
     #[must_use]
-    pub fn owed(&self) -> Vec<String> {
-        self.inner.order().owed(self.ticket)
+    pub fn owed_hooks(&self) -> Vec<String> {
+        self.inner.lock_order().owed_hooks(self.ticket)
     }
 
     /// Decides that the hooks `owed` are called later, and all others now.
-    pub fn decide(&self, owed: Vec<String>) {
-        self.inner.order().decide(self.ticket, owed);
+    pub fn decide_owed(&self, owed: Vec<String>) {
+        self.inner.lock_order().decide_owed(self.ticket, owed);
         self.inner.changed.notify_waiters();
     }
 
-    async fn until(&self, holds: impl Fn(&Order) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&ConversationOrder) -> bool) {
         loop {
             let changed = self.inner.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if holds(&self.inner.order()) {
+            if holds(&self.inner.lock_order()) {
                 return;
             }
             changed.await;
@@ -86,21 +86,21 @@ impl Place {
     }
 
     /// Records that the event is done with `hook`.
-    pub fn done(&self, hook: &str) {
-        self.inner.order().done(self.ticket, hook);
+    pub fn mark_done(&self, hook: &str) {
+        self.inner.lock_order().mark_done(self.ticket, hook);
         self.inner.changed.notify_waiters();
     }
 
     /// Keeps the event open only for `hooks` from now on.
-    pub fn narrow(&self, hooks: impl IntoIterator<Item = String>) {
-        self.inner.order().narrow(self.ticket, hooks);
+    pub fn narrow_to(&self, hooks: impl IntoIterator<Item = String>) {
+        self.inner.lock_order().narrow_to(self.ticket, hooks);
         self.inner.changed.notify_waiters();
     }
 }
 
-impl Drop for Place {
+impl Drop for ConversationPlace {
     fn drop(&mut self) {
-        self.inner.order().leave(self.ticket);
+        self.inner.lock_order().leave_order(self.ticket);
         self.inner.changed.notify_waiters();
     }
 }
@@ -124,19 +124,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiting_dispatch_wakes_when_the_earlier_event_is_done_with_the_hook() {
-        let gate = Gate::default();
-        let (first, second) = (gate.enter(&event(1)), gate.enter(&event(2)));
+        let gate = OrderGate::default();
+        let (first, second) = (gate.enter_event(&event(1)), gate.enter_event(&event(2)));
         first.clear("h").await;
         let mut waiting = Box::pin(second.clear("h"));
         assert!(waiting.as_mut().now_or_never().is_none());
-        first.done("h");
+        first.mark_done("h");
         waiting.await;
     }
 
     #[tokio::test]
     async fn a_dropped_place_lets_the_later_go() {
-        let gate = Gate::default();
-        let (first, second) = (gate.enter(&event(1)), gate.enter(&event(2)));
+        let gate = OrderGate::default();
+        let (first, second) = (gate.enter_event(&event(1)), gate.enter_event(&event(2)));
         drop(first);
         second.clear("h").await;
     }

@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 /// Reader of the newest dead letters, which continues after the last one read.
 #[derive(Debug)]
-pub struct Letters {
+pub struct DeadLetterReader {
     bus: Bus,
     read: Mutex<Read>,
 }
@@ -22,7 +22,7 @@ struct Read {
     given_up: GivenUp,
 }
 
-impl Letters {
+impl DeadLetterReader {
     /// Creates a reader on `bus` that has read none yet.
     #[must_use]
     pub fn new(bus: Bus) -> Self {
@@ -47,7 +47,7 @@ impl Letters {
     async fn held(&self, keys: &[String]) -> Result<BTreeMap<String, HeldUntil>, ReadStreamError> {
         let mut found = BTreeMap::new();
         for key in keys {
-            let held = self.bus.held().find(key).await?.0;
+            let held = self.bus.held_bucket().find(key).await?.0;
             found.extend(held.map(|held| (key.clone(), held.wanted)));
         }
 

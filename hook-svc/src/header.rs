@@ -12,8 +12,8 @@ use shared::model::time::UnixMillis;
 use shared::process::config::is_plain_name;
 use shared::schedule::{admission, zone_named};
 
-use crate::origin::{MAX_ORIGINS, Origin};
-use crate::prefilter::{ParseRuleError, Rule};
+use crate::origin::{MAX_ORIGINS, ServerOrigin};
+use crate::prefilter::{MatchRule, ParseRuleError};
 
 /// Longest time-out of a hook, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 300_000;
@@ -125,7 +125,7 @@ pub fn parse(id: &str, source: &str) -> Result<HookMetadata, ParseHookError> {
     let has_known = |doc: &&Vec<Tag>| doc.iter().any(|tag| KNOWN.contains(&tag.name.as_str()));
     let tags = docs.iter().find(has_known).or(docs.first());
 
-    metadata(id, tags.map_or(&[], Vec::as_slice))
+    read_metadata(id, tags.map_or(&[], Vec::as_slice))
 }
 
 /// One tag of a JSDoc block.
@@ -160,7 +160,7 @@ fn doc_comments(source: &str) -> Result<Vec<Vec<Tag>>, ParseHookError> {
     let blocks = comments.filter_map(|comment| {
         let (start, end) = (comment.span.start as usize, comment.span.end as usize);
         let body = source.get(start..end)?.strip_prefix("/**")?.strip_suffix("*/")?;
-        Some(tags(body, line_of(source, start)))
+        Some(read_tags(body, line_of(source, start)))
     });
 
     Ok(blocks.collect())
@@ -197,7 +197,7 @@ fn line_of(source: &str, at: usize) -> usize {
     1 + source.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
 }
 
-fn tags(body: &str, first_line: usize) -> Vec<Tag> {
+fn read_tags(body: &str, first_line: usize) -> Vec<Tag> {
     let mut tags: Vec<Tag> = Vec::new();
     let mut continues = false;
     for (offset, line) in body.lines().enumerate() {
@@ -224,8 +224,8 @@ fn tags(body: &str, first_line: usize) -> Vec<Tag> {
     tags
 }
 
-fn metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
-    let mut metadata = HookMetadata::of(id.to_owned());
+fn read_metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError> {
+    let mut metadata = HookMetadata::from_name(id.to_owned());
     let mut seen = std::collections::HashSet::new();
     for tag in tags {
         let fault = |fault| ParseHookError { line: tag.line, fault };
@@ -283,25 +283,27 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
         "name" => metadata.name = name(value)?,
         "description" => metadata.description = (!value.is_empty()).then(|| value.to_owned()),
         "mode" => {
-            metadata.mode = match word(value) {
+            metadata.mode = match first_word(value) {
                 "persistent" => HookMode::Persistent,
                 "one-shot" => HookMode::OneShot,
                 _ => return Err("`persistent` or `one-shot`"),
             }
         }
-        "priority" => metadata.priority = word(value).parse().map_err(|_| "an integer")?,
-        "timeout" => metadata.timeout_ms = timeout_ms(word(value)).ok_or("1 ms to 5 min, as `500ms`, `10s` or `2m`")?,
+        "priority" => metadata.priority = first_word(value).parse().map_err(|_| "an integer")?,
+        "timeout" => {
+            metadata.timeout_ms = timeout_ms(first_word(value)).ok_or("1 ms to 5 min, as `500ms`, `10s` or `2m`")?
+        }
         "schedule" => metadata
             .schedules
-            .push(schedule(value).ok_or("`every …`, `cron …` or `rrule …`")?),
-        "timezone" => metadata.timezone = Some(time_zone(word(value)).ok_or("a zone such as `America/Chicago`")?),
-        "fallback" => match word(value) {
+            .push(schedule_text(value).ok_or("`every …`, `cron …` or `rrule …`")?),
+        "timezone" => metadata.timezone = Some(time_zone(first_word(value)).ok_or("a zone such as `America/Chicago`")?),
+        "fallback" => match first_word(value) {
             "" => metadata.fallback = true,
             _ => return Err("nothing after it"),
         },
         "match" => metadata.match_rule = Some(match_rule(value)?),
         "allow" => metadata.allow_net = allow_net(value)?,
-        "needs-channel" => metadata.needs_channels = needs_channels(word(value))?,
+        "needs-channel" => metadata.needs_channels = needs_channels(first_word(value))?,
         _ => metadata.other_tags.push((tag.name.clone(), tag.value.clone())),
     }
 
@@ -309,7 +311,7 @@ fn apply(metadata: &mut HookMetadata, tag: &Tag) -> Result<(), &'static str> {
 }
 
 // The template of the seed writes `@mode persistent   // or 'one-shot'`.
-fn word(value: &str) -> &str {
+fn first_word(value: &str) -> &str {
     value.split_once("//").map_or(value, |(word, _)| word).trim()
 }
 
@@ -334,7 +336,7 @@ fn timeout_ms(value: &str) -> Option<u64> {
     (1..=MAX_TIMEOUT_MS).contains(&millis).then_some(millis)
 }
 
-fn schedule(value: &str) -> Option<String> {
+fn schedule_text(value: &str) -> Option<String> {
     let (kind, rest) = value.split_once(char::is_whitespace)?;
     (["every", "cron", "rrule"].contains(&kind) && !rest.trim().is_empty()).then(|| value.to_owned())
 }
@@ -347,11 +349,11 @@ fn time_zone(value: &str) -> Option<String> {
 fn allow_net(value: &str) -> Result<Vec<String>, &'static str> {
     let expected = "`net=HOST[:PORT]`, at most 16 with commas between them";
     let servers = value.strip_prefix("net=").ok_or(expected)?;
-    let all = Origin::parse_all(servers).map_err(|_| expected)?;
+    let all = ServerOrigin::parse_all(servers).map_err(|_| expected)?;
     if all.len() > MAX_ORIGINS {
         return Err(expected);
     }
-    Ok(all.iter().map(Origin::to_string).collect())
+    Ok(all.iter().map(ServerOrigin::to_string).collect())
 }
 
 fn needs_channels(value: &str) -> Result<Vec<String>, &'static str> {
@@ -370,7 +372,7 @@ fn needs_channels(value: &str) -> Result<Vec<String>, &'static str> {
 }
 
 fn match_rule(value: &str) -> Result<String, &'static str> {
-    match Rule::parse(value) {
+    match MatchRule::parse(value) {
         Ok(_) => Ok(value.to_owned()),
         Err(ParseRuleError::Empty | ParseRuleError::NoPair(_)) => Err("`field=value[,value…]` pairs"),
         Err(ParseRuleError::UnknownField(_)) => Err(

@@ -4,9 +4,9 @@
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::Event;
 use shared::model::heartbeat::{EVENT_PREFIX, HeartbeatMark};
-use shared::model::hook::{HookResult, Routing};
-use shared::model::origin::Origin;
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::hook::{HookResult, HookRouting};
+use shared::model::origin::EventOrigin;
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 
 /// Hook id under which heartbeats fire.
@@ -18,8 +18,8 @@ const CHANNEL: &str = "timer";
 /// Returns the fire for `event` if it is a heartbeat: a turn of its persona, in the session that its configuration
 /// names. The operator wrote the prompt, so the turn has the operator's permissions.
 #[must_use]
-pub(crate) fn fire(event: &Event) -> Option<HookResult> {
-    if event.origin != Origin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
+pub(crate) fn heartbeat_result(event: &Event) -> Option<HookResult> {
+    if event.origin != EventOrigin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
         return None;
     }
 
@@ -31,13 +31,13 @@ pub(crate) fn fire(event: &Event) -> Option<HookResult> {
     let beat: HeartbeatMark = serde_json::from_value(event.metadata.get("heartbeat")?.clone()).ok()?;
     Some(HookResult {
         fire: true,
-        routing: Some(Routing {
+        routing: Some(HookRouting {
             persona: Some(persona),
             session: Some(beat.session),
-            ..Routing::default()
+            ..HookRouting::default()
         }),
         permissions: Some(PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             tools: None,
             credentials: None,
         }),
@@ -69,13 +69,13 @@ mod tests {
             UnixMillis(5),
         );
 
-        event.origin = Origin::System;
+        event.origin = EventOrigin::System;
         event.metadata.insert("schedule".to_owned(), schedule);
         event
             .metadata
             .insert("heartbeat".to_owned(), json!({"session": "inner"}));
 
-        fire(&event)
+        heartbeat_result(&event)
     }
 
     #[test]

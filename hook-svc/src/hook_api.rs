@@ -8,18 +8,18 @@ use shared::clock::SharedClock;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookStatus};
 use shared::model::hook_api::{HookRun, RunHook, TestHook};
-use shared::projection::{Projection, Source};
-use shared::wire::envelope::Wire as _;
+use shared::projection::{FeedSource, Projection};
+use shared::wire::envelope::WireMessage as _;
 use shared::wire::topology::streams::EVENTS;
 
 use crate::authored::AuthorHookError;
 use crate::error::chain;
 use crate::header;
-use crate::keeper::{KeepHookError, Keeper};
-use crate::lab::{Lab, Trial};
-use crate::registry::Registry;
+use crate::keeper::{HookCommands, KeepHookError};
+use crate::lab::{DryRun, DryRunner};
+use crate::registry::HookRegistry;
 use crate::roster::source_of;
-use crate::runner::Counters;
+use crate::runner::HookCounters;
 
 /// Error code of an invalid request.
 const WRONG: usize = 400;
@@ -43,11 +43,11 @@ type Refusal = (usize, String);
 #[derive(Debug, Clone)]
 pub struct HookApi {
     /// Commands that change the registry.
-    pub keeper: Keeper,
+    pub keeper: HookCommands,
     /// Registry, used for hooks that ask to be disabled.
-    pub registry: Registry,
+    pub registry: HookRegistry,
     /// Runner for hooks under test.
-    pub lab: Lab,
+    pub lab: DryRunner,
     /// Bus, to read stored events.
     pub bus: Bus,
     /// Read model, to find the sequences of events.
@@ -68,15 +68,15 @@ macro_rules! endpoint {
 
 /// Returns the `hook` service.
 #[must_use]
-pub fn spec(api: HookApi) -> ServiceSpec {
+pub fn service_spec(api: HookApi) -> ServiceSpec {
     let spec = ServiceSpec::new("hook", "Hooks: make, find, switch, try");
-    let spec = endpoint!(spec, api, "create", create);
+    let spec = endpoint!(spec, api, "create", create_hook);
     let spec = endpoint!(spec, api, "push", push);
     let spec = endpoint!(spec, api, "list", list);
     let spec = endpoint!(spec, api, "get", get);
-    let spec = endpoint!(spec, api, "disable", disable);
-    let spec = endpoint!(spec, api, "enable", enable);
-    let spec = endpoint!(spec, api, "delete", delete);
+    let spec = endpoint!(spec, api, "disable", disable_hook);
+    let spec = endpoint!(spec, api, "enable", enable_hook);
+    let spec = endpoint!(spec, api, "delete", delete_hook);
 
     let api = Arc::new(api);
     let test = Arc::clone(&api);
@@ -87,7 +87,7 @@ pub fn spec(api: HookApi) -> ServiceSpec {
     })
     .endpoint("test", move |request: TestHook| {
         let api = Arc::clone(&test);
-        async move { api.test(request).await }
+        async move { api.test_hook(request).await }
     })
 }
 
@@ -97,8 +97,12 @@ impl HookApi {
             .keeper
             .record(&request.hook)
             .await
-            .map_err(|error| refusal(&error))?;
-        let state = self.keeper.state(&record.id).await.map_err(|error| refusal(&error))?;
+            .map_err(|error| keep_refusal(&error))?;
+        let state = self
+            .keeper
+            .state(&record.id)
+            .await
+            .map_err(|error| keep_refusal(&error))?;
 
         // A hook that asked to be disabled is disabled in its state, not in its record.
         if !record.enabled || record.source.is_empty() || state.status == HookStatus::Disabled {
@@ -108,35 +112,35 @@ impl HookApi {
             ));
         }
 
-        let trial = Trial {
+        let trial = DryRun {
             hook: source_of(&record),
             author: record.created_by.clone(),
-            counters: Counters {
+            counters: HookCounters {
                 trigger_count: state.trigger_count,
                 last_triggered: state.last_triggered,
             },
         };
 
         let run = self.try_it(trial, request.event, request.now).await?;
-        self.retire(&record, &run).await;
+        self.retire_hook(&record, &run).await;
 
         Ok(run)
     }
 
-    async fn test(&self, request: TestHook) -> Result<HookRun, Refusal> {
+    async fn test_hook(&self, request: TestHook) -> Result<HookRun, Refusal> {
         let metadata = header::parse(TEST_ID, &request.source).map_err(|error| (WRONG, error.to_string()))?;
         let now = request.now.unwrap_or_else(|| self.clock.now());
-        let trial = Trial::unregistered(TEST_ID, &request.source, &metadata, now);
+        let trial = DryRun::from_file(TEST_ID, &request.source, &metadata, now);
         self.try_it(trial, request.event, Some(now)).await
     }
 
     async fn try_it(
         &self,
-        trial: Trial,
+        trial: DryRun,
         event: serde_json::Value,
         now: Option<shared::model::time::UnixMillis>,
     ) -> Result<HookRun, Refusal> {
-        let event = self.event(event).await?;
+        let event = self.requested_event(event).await?;
         let now = now.unwrap_or_else(|| self.clock.now());
         self.lab.run(trial, &event, now).await.map_err(|error| {
             tracing::warn!(error = chain(&error), "failed to test a hook");
@@ -145,9 +149,9 @@ impl HookApi {
     }
 
     /// Disables a hook that asked for it, as after any event.
-    async fn retire(&self, record: &HookRecord, run: &HookRun) {
+    async fn retire_hook(&self, record: &HookRecord, run: &HookRun) {
         if run.result.as_ref().is_some_and(|result| result.disable_hook)
-            && let Err(error) = self.registry.retire(&record.id, record.created_at).await
+            && let Err(error) = self.registry.retire_hook(&record.id, record.created_at).await
         {
             tracing::warn!(
                 hook_id = record.id,
@@ -158,7 +162,7 @@ impl HookApi {
     }
 
     /// Returns the given event, or the stored event with the given id.
-    async fn event(&self, given: serde_json::Value) -> Result<Event, Refusal> {
+    async fn requested_event(&self, given: serde_json::Value) -> Result<Event, Refusal> {
         let serde_json::Value::String(id) = given else {
             let event: Event = serde_json::from_value(given).map_err(|error| (WRONG, format!("event: {error}")))?;
             event.check().map_err(|fault| (WRONG, format!("event: {fault}")))?;
@@ -182,7 +186,7 @@ impl HookApi {
             .ok_or_else(absent)?;
 
         stored
-            .event(self.bus.trust())
+            .read_event(self.bus.trust())
             .map_err(|error| (UNAVAILABLE, format!("event {id} cannot be read: {error}")))
     }
 
@@ -195,13 +199,13 @@ impl HookApi {
     async fn catch_up(&self) -> Result<(), Refusal> {
         let state = self.bus.stream_state(EVENTS).await;
         let last = state.map_err(|error| (UNAVAILABLE, chain(&error)))?.last;
-        let reached = tokio::time::timeout(CATCH_UP, self.projection.reached(Source::Events, last)).await;
+        let reached = tokio::time::timeout(CATCH_UP, self.projection.wait_reached(FeedSource::Events, last)).await;
         let late = |_| (UNAVAILABLE, "the read model lags behind".to_owned());
         reached.map_err(late)?.map_err(|error| (UNAVAILABLE, chain(&error)))
     }
 }
 
-fn refusal(error: &KeepHookError) -> Refusal {
+fn keep_refusal(error: &KeepHookError) -> Refusal {
     let code = match error {
         KeepHookError::Author(AuthorHookError::Absent(_)) => ABSENT,
         KeepHookError::Author(AuthorHookError::Taken { .. } | AuthorHookError::Foreign { .. }) => CONFLICT,

@@ -13,13 +13,13 @@ use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
 use shared::process::config::{KeyFault, read_yaml};
 use shared::process::followed::{self, LOOK_EVERY};
-use shared::process::identities::{self, People, parse};
-use shared::process::lifecycle::Shutdown;
+use shared::process::identities::{self, KnownPeople, parse};
+use shared::process::lifecycle::ShutdownSignal;
 use shared::projection::Projection;
 use tokio::sync::watch;
 
 use crate::error::LoadIdentitiesError;
-use crate::routing::Rules;
+use crate::routing::RoutingRules;
 
 /// Levels that may have a preset.
 const LEVELS: [&str; 4] = ["full", "restricted", "group", "minimal"];
@@ -52,7 +52,7 @@ pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionP
 
 /// Paths of the files; empty means none.
 #[derive(Debug, Clone)]
-pub struct Files {
+pub struct IdentityFiles {
     /// Path of `identities.yaml`.
     pub identities: String,
     /// Path of `personas.yaml`.
@@ -62,41 +62,41 @@ pub struct Files {
 /// Applies changes of the files until `stop`: updates `rules`, for dispatches built from then on, and writes the
 /// identities to the read model. An unreadable or faulty file is logged once, and its last valid content stays in
 /// force.
-pub async fn follow(
-    files: Files,
-    people: People,
+pub async fn follow_files(
+    files: IdentityFiles,
+    people: KnownPeople,
     bus: Bus,
-    rules: watch::Sender<Arc<Rules>>,
+    rules: watch::Sender<Arc<RoutingRules>>,
     projection: Projection,
     clock: SharedClock,
-    stop: Shutdown,
+    stop: ShutdownSignal,
 ) {
     let known = Arc::clone(&rules.borrow());
     let changed = rules.subscribe();
-    let people = identities::follow(&files.identities, people, &bus, &stop, |read| {
+    let people = identities::follow_identities(&files.identities, people, &bus, &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
-    let presets = followed::follow(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
+    let presets = followed::follow_file(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
     });
     let followed = async { tokio::join!(people, presets) };
     tokio::select! {
         ((), ()) = followed => {}
-        () = link(known.identities.clone(), changed, &projection, &clock) => {}
+        () = follow_links(known.identities.clone(), changed, &projection, &clock) => {}
     }
 }
 
 /// Writes the identities to the read model whenever they differ from `linked`.
-async fn link(
+async fn follow_links(
     mut linked: Identities,
-    mut changed: watch::Receiver<Arc<Rules>>,
+    mut changed: watch::Receiver<Arc<RoutingRules>>,
     projection: &Projection,
     clock: &SharedClock,
 ) {
     loop {
         let wanted = changed.borrow_and_update().identities.clone();
         if wanted != linked {
-            if let Err(error) = projection.identify(wanted.clone(), clock.now()).await {
+            if let Err(error) = projection.set_identities(wanted.clone(), clock.now()).await {
                 tracing::warn!(%error, "failed to write changed identities to the read model; retrying");
                 pause(LOOK_EVERY).await;
                 continue;
@@ -133,7 +133,7 @@ fn level_faults(file: &PersonasFile) -> Vec<KeyFault> {
     });
 
     let presets = PermissionPresets::from(levels.clone());
-    let wrong = presets.faults().map(|(key, problem)| KeyFault::new(key, problem));
+    let wrong = presets.find_faults().map(|(key, problem)| KeyFault::new(key, problem));
     unknown.chain(wrong).collect()
 }
 

@@ -8,17 +8,17 @@
 
 use std::time::Duration;
 
-use shared::bus::{Bus, Stored};
+use shared::bus::{Bus, StoredMessage};
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
-use shared::projection::{Projection, Source};
+use shared::projection::{FeedSource, Projection};
 use shared::wire::headers::THROUGH;
 use shared::wire::subject;
 use shared::wire::topology::INVOCATIONS_KEPT;
 use shared::wire::topology::buckets::HOOK_RESULTS;
 use shared::wire::topology::streams::INVOCATIONS;
 
-use crate::task::Task;
+use crate::task::EventTask;
 
 /// Time limit for the read model to reach the end of the records; until it has, the leader is asked about each event.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub(crate) fn outlives_records(stored_at: UnixMillis, now: UnixMillis) -> bool {
 }
 
 /// Returns the highest event sequence that a record up to and including `last` may belong to.
-fn named(last: &Stored) -> Option<u64> {
+fn highest_named(last: &StoredMessage) -> Option<u64> {
     let own = last.decode::<EventInvocations>().ok()?.event_seq;
     let through = last.headers.get(THROUGH).and_then(|through| through.parse().ok());
     Some(own.max(through.unwrap_or(0)))
@@ -41,7 +41,7 @@ fn named(last: &Stored) -> Option<u64> {
 
 /// State of the partition's records when it was taken.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Inherited {
+pub(crate) struct RedeliveryCheck {
     /// Sequence of the partition's last record, 0 if there are none; `None` if unknown.
     records: Option<u64>,
     /// Highest event sequence that one of these records may belong to; `None` if unknown.
@@ -50,14 +50,14 @@ pub(crate) struct Inherited {
     has_answers: bool,
 }
 
-impl Inherited {
+impl RedeliveryCheck {
     /// Reads the state that former owners of `partition`, which is held here now, have left. Unknown items are assumed
     /// to exist.
     pub(crate) async fn of_former_owners(bus: &Bus, projection: &Projection, partition: u16) -> Self {
         let own = subject::invocations_of(partition);
         let (records, named) = match bus.last_on_subject(INVOCATIONS, &own).await {
             Ok(None) => (Some(0), Some(0)),
-            Ok(Some(last)) => (Some(last.sequence), named(&last)),
+            Ok(Some(last)) => (Some(last.sequence), highest_named(&last)),
             Err(error) => {
                 tracing::debug!(partition, %error, "end of the records is unknown");
                 (None, None)
@@ -68,7 +68,7 @@ impl Inherited {
         let answers = bus.last_on_subject(&format!("KV_{HOOK_RESULTS}"), &answers).await;
 
         if let Some(records) = records {
-            let come = tokio::time::timeout(PATIENCE, projection.reached(Source::Invocations, records)).await;
+            let come = tokio::time::timeout(PATIENCE, projection.wait_reached(FeedSource::Invocations, records)).await;
             if !matches!(come, Ok(Ok(()))) {
                 tracing::debug!(partition, records, "read model has not reached the records yet");
             }
@@ -83,7 +83,7 @@ impl Inherited {
 
     /// Returns the highest event sequence that a record of the partition may belong to, as of the take-over; `None` if
     /// unknown. Records are stored out of order, so the last one names how far its owner was.
-    pub(crate) const fn named(self) -> Option<u64> {
+    pub(crate) const fn highest_sequence(self) -> Option<u64> {
         self.named
     }
 
@@ -93,7 +93,7 @@ impl Inherited {
     }
 
     /// Returns whether `task`'s event certainly had no record at the take-over.
-    pub(crate) async fn has_no_record(self, task: &Task, projection: &Projection) -> bool {
+    pub(crate) async fn has_no_record(self, task: &EventTask, projection: &Projection) -> bool {
         match self.records {
             None => false,
             Some(0) => true,

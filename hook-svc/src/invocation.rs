@@ -8,7 +8,7 @@ use shared::model::hook::HookResult;
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
 use shared::model::time::UnixMillis;
 
-use crate::runner::Spent;
+use crate::runner::CallUsage;
 
 /// Reason for a suppressed fire: the event is too deep in its causal chain.
 pub const TOO_MANY_HOPS: &str = "too_many_hops";
@@ -45,7 +45,7 @@ const SLIM_ERROR_BYTES: usize = 64;
 
 /// Result of one event's evaluation.
 #[derive(Debug, Clone)]
-pub struct Evaluated {
+pub struct EvaluationSummary {
     /// Id of the event.
     pub event_id: EventId,
     /// Sequence of the event in `EVENTS`.
@@ -66,7 +66,7 @@ pub struct Evaluated {
 
 /// Creates the record of one hook, without usage.
 #[must_use]
-pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookInvocation {
+pub fn new_invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookInvocation {
     HookInvocation {
         hook_id: hook_id.to_owned(),
         latency_us,
@@ -81,7 +81,7 @@ pub fn invocation(hook_id: &str, latency_us: u64, outcome: HookOutcome) -> HookI
 
 /// Returns `invocation` with the usage of its hook's calls to the host.
 #[must_use]
-pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
+pub fn billed_invocation(invocation: HookInvocation, spent: CallUsage) -> HookInvocation {
     let tokens = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     HookInvocation {
         llm_calls: spent.llm_calls,
@@ -95,17 +95,17 @@ pub fn billed(invocation: HookInvocation, spent: Spent) -> HookInvocation {
 
 /// Returns the outcome of a failed hook, with its texts cut.
 #[must_use]
-pub fn failure(error: &str, stack: Option<&str>) -> HookOutcome {
+pub fn failed_outcome(error: &str, stack: Option<&str>) -> HookOutcome {
     HookOutcome::Failed {
-        error: cut(error, MAX_ERROR_BYTES).to_owned(),
-        stack: stack.map(|text| cut(text, MAX_STACK_BYTES).to_owned()),
+        error: cut_text(error, MAX_ERROR_BYTES).to_owned(),
+        stack: stack.map(|text| cut_text(text, MAX_STACK_BYTES).to_owned()),
     }
 }
 
 /// Creates the record, with the hooks ordered by id.
 #[must_use]
-pub fn record(evaluated: Evaluated) -> EventInvocations {
-    let Evaluated {
+pub fn record(evaluated: EvaluationSummary) -> EventInvocations {
+    let EvaluationSummary {
         event_id,
         event_seq,
         evaluated_by,
@@ -132,7 +132,7 @@ pub fn record(evaluated: Evaluated) -> EventInvocations {
 
 /// Returns `record` without its large parts: results (their dispatches hold them), stacks, long errors.
 #[must_use]
-pub fn slim(mut record: EventInvocations) -> EventInvocations {
+pub fn slim_record(mut record: EventInvocations) -> EventInvocations {
     record.is_slim = true;
     record.passes.clear();
 
@@ -146,7 +146,7 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
                 };
             }
             HookOutcome::Failed { error, stack } => {
-                *error = cut(error, SLIM_ERROR_BYTES).to_owned();
+                *error = cut_text(error, SLIM_ERROR_BYTES).to_owned();
                 *stack = None;
             }
             HookOutcome::Passed
@@ -160,16 +160,16 @@ pub fn slim(mut record: EventInvocations) -> EventInvocations {
 }
 
 /// Returns the longest prefix of `text` of at most `bytes` bytes that ends between characters.
-fn cut(text: &str, bytes: usize) -> &str {
+fn cut_text(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
 /// Completes the record `former` with the deferred evaluations: `made` holds their outcomes, including hooks that stay
 /// deferred, and names their evaluator and time.
 #[must_use]
-pub fn completed(former: EventInvocations, made: Evaluated) -> EventInvocations {
+pub fn completed_record(former: EventInvocations, made: EvaluationSummary) -> EventInvocations {
     let others = former.hooks.into_iter().filter(|hook| !hook.outcome.is_deferred());
-    record(Evaluated {
+    record(EvaluationSummary {
         passed: former.passed + made.passed,
         hooks: others.chain(made.hooks).collect(),
         started_at: former.started_at,
@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    fn evaluated(hooks: Vec<HookInvocation>) -> Evaluated {
-        Evaluated {
+    fn evaluated(hooks: Vec<HookInvocation>) -> EvaluationSummary {
+        EvaluationSummary {
             event_id: EventId::parse("webhook:demo/1").expect("valid"),
             event_seq: 7,
             evaluated_by: "hook-1".to_owned(),
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn hooks_stand_by_id() {
-        let passed = |id| invocation(id, 1, HookOutcome::Passed);
+        let passed = |id| new_invocation(id, 1, HookOutcome::Passed);
         let record = record(evaluated(vec![passed("b"), passed("a")]));
         let ids: Vec<_> = record.hooks.iter().map(|hook| hook.hook_id.as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn texts_of_scripts_are_cut_between_characters() {
-        let outcome = failure(&"ä".repeat(MAX_ERROR_BYTES), Some(&"s".repeat(MAX_STACK_BYTES * 2)));
+        let outcome = failed_outcome(&"ä".repeat(MAX_ERROR_BYTES), Some(&"s".repeat(MAX_STACK_BYTES * 2)));
         let HookOutcome::Failed { error, stack } = outcome else {
             panic!("{outcome:?}")
         };
@@ -224,10 +224,10 @@ mod tests {
         };
 
         let hooks = vec![
-            invocation("a", 1, fired),
-            invocation("b", 1, failure(&"x".repeat(500), Some("at"))),
+            new_invocation("a", 1, fired),
+            new_invocation("b", 1, failed_outcome(&"x".repeat(500), Some("at"))),
         ];
-        let slim = slim(record(evaluated(hooks)));
+        let slim = slim_record(record(evaluated(hooks)));
         let HookOutcome::Fired { dispatch, result } = &slim.hooks[0].outcome else {
             panic!("{slim:?}")
         };

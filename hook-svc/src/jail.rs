@@ -32,35 +32,35 @@ const MIB: u64 = 1024 * 1024;
 /// Runs the program in the jail that `arguments` describe; returns only if that fails.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let Some(end) = arguments.iter().position(|argument| argument == "--") else {
-        return refuse("`--` and a program are expected");
+        return refuse_start("`--` and a program are expected");
     };
     let (options, program) = (&arguments[..end], &arguments[end + 1..]);
     let Some((path, rest)) = program.split_first() else {
-        return refuse("a program is expected after `--`");
+        return refuse_start("a program is expected after `--`");
     };
 
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
     if let Some(user) = values(&options, "user").next() {
-        return refuse(&become_user(user, arguments));
+        return refuse_start(&become_user(user, arguments));
     }
 
     if let Err(error) = die_with_parent(&options) {
-        return refuse(&error);
+        return refuse_start(&error);
     }
 
     if let Err(error) = keep_descriptors(&options) {
-        return refuse(&error);
+        return refuse_start(&error);
     }
 
     let is_strict = values(&options, "strict").any(|value| value == "1");
     for (name, confined) in [
-        ("resource limits", limit(&options)),
+        ("resource limits", set_limits(&options)),
         ("Landlock", confine_files(&options)),
         ("seccomp", confine_calls(&options)),
     ] {
         if let Err(error) = confined {
             if is_strict {
-                return refuse(&format!("{name}: {error}"));
+                return refuse_start(&format!("{name}: {error}"));
             }
             eprintln!("missing: {name}: {error}");
         }
@@ -70,10 +70,10 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     command.args(rest).env_clear();
     command.envs(values(&options, "env").filter_map(|pair| pair.split_once(':')));
 
-    refuse(&format!("{path} does not run: {}", command.exec()))
+    refuse_start(&format!("{path} does not run: {}", command.exec()))
 }
 
-fn refuse(why: &str) -> ExitCode {
+fn refuse_start(why: &str) -> ExitCode {
     eprintln!("nexus-jail: {why}");
     ExitCode::from(REFUSED)
 }
@@ -138,7 +138,7 @@ fn keep_descriptors(options: &[(&str, &str)]) -> Result<(), String> {
     Ok(())
 }
 
-fn limit(options: &[(&str, &str)]) -> Result<(), String> {
+fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
     use rlimit::Resource;
 
     let set = |resource: Resource, most: u64| {
@@ -181,7 +181,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
         ("wf", AccessFs::ReadFile | AccessFs::WriteFile),
     ] {
         for path in values(options, key) {
-            rules = allow(rules, Path::new(path), access)?;
+            rules = allow_path(rules, Path::new(path), access)?;
         }
     }
 
@@ -193,7 +193,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
 }
 
 /// Adds a rule for `path`. A path that does not exist is skipped, since it cannot be opened.
-fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
+fn allow_path(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, String> {
     let Ok(metadata) = std::fs::metadata(path) else {
         return Ok(rules);
     };
@@ -230,10 +230,10 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
 
     // With "no such call" the C library and Bun fall back to calls that are checked here. The second filter must be
     // installed under the first one, and then forbids that call too.
-    let known = calls::allowed().into_iter().chain([libc::SYS_seccomp]);
+    let known = calls::allowed_calls().into_iter().chain([libc::SYS_seccomp]);
     let known = known.map(|call| (call, Vec::new())).collect();
     let unknown = filter(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
-    let deny = filter(denied().map_err(text)?, SeccompAction::Allow, errno(refusal))?;
+    let deny = filter(denied_calls().map_err(text)?, SeccompAction::Allow, errno(refusal))?;
 
     // If two filters refuse a call, the kernel uses the refusal of the one installed last.
     seccompiler::apply_filter(&unknown).map_err(|error| error.to_string())?;
@@ -242,9 +242,11 @@ fn confine_calls(options: &[(&str, &str)]) -> Result<(), String> {
 
 /// Returns the calls that fail as forbidden: calls that reach outside the process, and allowed calls with dangerous
 /// arguments.
-fn denied() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut denied: BTreeMap<i64, Vec<SeccompRule>> =
-        calls::forbidden().into_iter().map(|call| (call, Vec::new())).collect();
+fn denied_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let mut denied: BTreeMap<i64, Vec<SeccompRule>> = calls::forbidden_calls()
+        .into_iter()
+        .map(|call| (call, Vec::new()))
+        .collect();
     let rule = |argument, length, comparison, value| {
         SeccompCondition::new(argument, length, comparison, value)
             .and_then(|condition| SeccompRule::new(vec![condition]))

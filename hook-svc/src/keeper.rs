@@ -16,7 +16,7 @@ use shared::projection::{Projection, QueryProjectionError};
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 
-use crate::authored::{self, AuthorHookError, Written};
+use crate::authored::{self, AuthorHookError, AuthoredHook};
 use crate::registry::change_state;
 
 /// Most retries of a compare-and-set after a conflict.
@@ -41,7 +41,7 @@ pub enum KeepHookError {
 
 /// Commands on the registry; cheap to clone. See the module.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct HookCommands {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
     channels: Kv<ConfiguredChannels>,
@@ -49,7 +49,7 @@ pub struct Keeper {
     clock: SharedClock,
 }
 
-impl Keeper {
+impl HookCommands {
     /// Opens the registry on `bus`.
     #[must_use]
     pub fn new(bus: &Bus, projection: &Projection, clock: SharedClock) -> Self {
@@ -66,9 +66,9 @@ impl Keeper {
     ///
     /// # Errors
     /// Returns [`KeepHookError`] if the request is invalid or the registry is unavailable; no hook is created then.
-    pub async fn create(&self, request: CreateHook) -> Result<HookView, KeepHookError> {
+    pub async fn create_hook(&self, request: CreateHook) -> Result<HookView, KeepHookError> {
         let source = authored::file_of(&request)?;
-        let hook = Written {
+        let hook = AuthoredHook {
             id: &request.name,
             source: &source,
             created_by: &request.created_by,
@@ -84,7 +84,7 @@ impl Keeper {
     /// Returns [`KeepHookError`] if the request is invalid or the registry is unavailable; the former entry stays.
     pub async fn push(&self, request: PushHook) -> Result<HookView, KeepHookError> {
         authored::check_id(&request.id)?;
-        let hook = Written {
+        let hook = AuthoredHook {
             id: &request.id,
             source: &request.source,
             created_by: &request.created_by,
@@ -94,13 +94,13 @@ impl Keeper {
         self.write(hook).await
     }
 
-    async fn write(&self, hook: Written<'_>) -> Result<HookView, KeepHookError> {
+    async fn write(&self, hook: AuthoredHook<'_>) -> Result<HookView, KeepHookError> {
         let now = self.clock.now();
         let record = self
-            .change(hook.id, |current| authored::written(hook, current, now))
+            .change_record(hook.id, |current| authored::written_record(hook, current, now))
             .await?;
         tracing::info!(hook_id = hook.id, created_by = hook.created_by, "hook written");
-        self.view(record).await
+        self.view_record(record).await
     }
 
     /// Returns all hooks that match `request`, ordered by id.
@@ -109,7 +109,7 @@ impl Keeper {
     /// Returns [`KeepHookError`] if the registry cannot be read.
     pub async fn list(&self, request: ListHooks) -> Result<HookList, KeepHookError> {
         let states = self.states.entries().await?;
-        let channels = self.configured().await?;
+        let channels = self.configured_channels().await?;
         let mut hooks: Vec<HookView> = self
             .hooks
             .entries()
@@ -118,7 +118,7 @@ impl Keeper {
             .filter(|(_, entry)| !authored::is_deleted(&entry.value))
             .map(|(key, entry)| {
                 let state = states.iter().find(|(of, _)| *of == key).map(|(_, state)| &state.value);
-                authored::view(&entry.value, state, &channels)
+                authored::hook_view(&entry.value, state, &channels)
             })
             .filter(|view| request.status.is_none_or(|status| view.status == status))
             .filter(|view| request.created_by.as_ref().is_none_or(|by| view.created_by == *by))
@@ -138,7 +138,7 @@ impl Keeper {
         Ok(HookDetails {
             source: record.source.clone(),
             invocations: self.projection.invocations(record.id.clone(), limit).await?,
-            hook: self.view(record).await?,
+            hook: self.view_record(record).await?,
         })
     }
 
@@ -166,49 +166,50 @@ impl Keeper {
     /// # Errors
     /// Returns [`KeepHookError`] if the hook does not exist, the requester may not change it, or the registry cannot be
     /// written.
-    pub async fn disable(&self, request: DisableHook) -> Result<HookView, KeepHookError> {
+    pub async fn disable_hook(&self, request: DisableHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {
                 authored::may_change(record, request.asked_by.as_deref())?;
-                Ok((!authored::is_deleted(record)).then(|| authored::disabled(record, request.reason.as_deref())))
+                Ok((!authored::is_deleted(record))
+                    .then(|| authored::disabled_record(record, request.reason.as_deref())))
             })
             .await?;
-        self.view(record).await
+        self.view_record(record).await
     }
 
     /// Enables a hook, even a deleted one; a one-shot hook that has fired may fire once more.
     ///
     /// # Errors
     /// As [`Keeper::disable`].
-    pub async fn enable(&self, request: NameHook) -> Result<HookView, KeepHookError> {
+    pub async fn enable_hook(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         authored::may_change(&self.record(&request.name).await?, request.asked_by.as_deref())?;
-        self.restart(&request.name).await?;
+        self.restart_state(&request.name).await?;
         let record = self
             .change_present(&request.name, |record| {
-                Ok((!record.enabled).then(|| authored::enabled(record)))
+                Ok((!record.enabled).then(|| authored::enabled_record(record)))
             })
             .await?;
-        self.view(record).await
+        self.view_record(record).await
     }
 
     /// Deletes a hook that was created or pushed; its file is removed, its history stays.
     ///
     /// # Errors
     /// As [`Keeper::disable`], and also if the hook belongs to a directory.
-    pub async fn delete(&self, request: NameHook) -> Result<HookView, KeepHookError> {
+    pub async fn delete_hook(&self, request: NameHook) -> Result<HookView, KeepHookError> {
         let record = self
             .change_present(&request.name, |record| {
                 authored::may_change(record, request.asked_by.as_deref())?;
-                authored::deleted(record).map(Some)
+                authored::deleted_record(record).map(Some)
             })
             .await?;
-        self.view(record).await
+        self.view_record(record).await
     }
 
-    async fn view(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
+    async fn view_record(&self, record: HookRecord) -> Result<HookView, KeepHookError> {
         let state = self.states.get(&token(&record.id)).await?;
-        let channels = self.configured().await?;
-        Ok(authored::view(
+        let channels = self.configured_channels().await?;
+        Ok(authored::hook_view(
             &record,
             state.as_ref().map(|entry| &entry.value),
             &channels,
@@ -216,7 +217,7 @@ impl Keeper {
     }
 
     /// Returns the channels to which replies can be delivered.
-    async fn configured(&self) -> Result<ConfiguredChannels, KeepHookError> {
+    async fn configured_channels(&self) -> Result<ConfiguredChannels, KeepHookError> {
         Ok(self.channels.find(DELIVERED).await?.0.unwrap_or_default())
     }
 
@@ -225,7 +226,7 @@ impl Keeper {
         id: &str,
         next: impl Fn(&HookRecord) -> Result<Option<HookRecord>, AuthorHookError>,
     ) -> Result<HookRecord, KeepHookError> {
-        self.change(id, |current| match current {
+        self.change_record(id, |current| match current {
             Some(record) => next(record),
             None => Err(AuthorHookError::Absent(id.to_owned())),
         })
@@ -234,7 +235,7 @@ impl Keeper {
 
     /// Changes the entry of `id` by compare-and-set until it succeeds or `next` returns no change. Returns the
     /// resulting record.
-    async fn change(
+    async fn change_record(
         &self,
         id: &str,
         mut next: impl FnMut(Option<&HookRecord>) -> Result<Option<HookRecord>, AuthorHookError>,
@@ -256,7 +257,7 @@ impl Keeper {
                 if current.is_some() {
                     change_state(&self.states, id, |state| Some(authored::next_life(state))).await?;
                 } else {
-                    self.restart(id).await?;
+                    self.restart_state(id).await?;
                 }
             }
 
@@ -272,7 +273,7 @@ impl Keeper {
         }
     }
 
-    async fn restart(&self, id: &str) -> Result<(), KeepHookError> {
-        Ok(change_state(&self.states, id, authored::restart).await?)
+    async fn restart_state(&self, id: &str) -> Result<(), KeepHookError> {
+        Ok(change_state(&self.states, id, authored::restarted_state).await?)
     }
 }

@@ -19,10 +19,10 @@ use shared::model::time::UnixMillis;
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::config::HooksConfig;
-use crate::roster::sees;
+use crate::roster::seen_events;
 use crate::runner::{
-    Counters, Evaluation, HookSet, HookSource, Host, Job, LoadHooksError, Outcome, PoolConfig, Pools, Seats,
-    StartPoolError, Step, Verdict,
+    Evaluation, EvaluationJob, EvaluationStep, HeldSlots, HookCounters, HookSet, HookSource, HookVerdict,
+    LoadHooksError, PoolConfig, RunOutcome, ScriptHost, StartPoolError, WorkerPools,
 };
 
 /// Most authors whose workers are kept, for turns and for trials each; beyond that the least recently used are stopped.
@@ -54,19 +54,19 @@ pub enum TryHookError {
 
 /// A hook to evaluate.
 #[derive(Debug, Clone)]
-pub struct Trial {
+pub struct DryRun {
     /// Source of the hook.
     pub hook: HookSource,
     /// Author of the hook.
     pub author: String,
     /// Counters that the hook reads in `ctx.hook`.
-    pub counters: Counters,
+    pub counters: HookCounters,
 }
 
-impl Trial {
+impl DryRun {
     /// Creates a trial of a hook that is not registered: the file `source`, whose header is `metadata`.
     #[must_use]
-    pub fn unregistered(id: &str, source: &str, metadata: &HookMetadata, now: UnixMillis) -> Self {
+    pub fn from_file(id: &str, source: &str, metadata: &HookMetadata, now: UnixMillis) -> Self {
         Self {
             hook: HookSource {
                 id: id.to_owned(),
@@ -76,13 +76,13 @@ impl Trial {
                 timeout_ms: metadata.timeout_ms,
                 created_at: now,
                 created_by: OWN.to_owned(),
-                sees: sees(metadata),
+                sees: seen_events(metadata),
                 // A hook that is only tried has no grants.
                 net: Vec::new(),
             },
             // No registered author's name contains a control character.
             author: "\u{1}test".to_owned(),
-            counters: Counters::default(),
+            counters: HookCounters::default(),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Trial {
 /// Workers of one author.
 #[derive(Debug)]
 struct Bench {
-    pool: Pools,
+    pool: WorkerPools,
     hooks: Mutex<BTreeMap<String, HookSource>>,
 }
 
@@ -107,7 +107,7 @@ struct Shelf {
 
 impl Shelf {
     /// Returns the place of `author`; if there are `most` others, the least recently used one is removed.
-    fn place(&mut self, author: &str, most: usize) -> Place {
+    fn place_author(&mut self, author: &str, most: usize) -> Place {
         self.uses += 1;
 
         if !self.places.contains_key(author) && self.places.len() >= most {
@@ -134,13 +134,13 @@ struct Shelves {
 
 /// Runner of single hooks; cheap to clone. See the module.
 #[derive(Debug, Clone)]
-pub struct Lab {
+pub struct DryRunner {
     config: PoolConfig,
     clock: SharedClock,
     shelves: Arc<std::sync::Mutex<Shelves>>,
 }
 
-impl Lab {
+impl DryRunner {
     /// Creates a lab without workers: an author's start with their first hook. `config` is that of the pool for all
     /// events.
     #[must_use]
@@ -156,14 +156,14 @@ impl Lab {
     ///
     /// # Errors
     /// Returns [`TryHookError`] if there is no worker for it; errors of the script are part of the result.
-    pub async fn run(&self, trial: Trial, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
-        let bench = self.bench(&trial.author, event.channel == TURN).await?;
-        outcome(bench.evaluate(trial, event, now).await?).await
+    pub async fn run(&self, trial: DryRun, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
+        let bench = self.author_bench(&trial.author, event.channel == TURN).await?;
+        run_outcome(bench.evaluate_trial(trial, event, now).await?).await
     }
 
     /// Stops all workers.
     pub async fn stop(&self) {
-        let shelves = std::mem::take(&mut *self.shelves());
+        let shelves = std::mem::take(&mut *self.lock_shelves());
         let places = shelves
             .turns
             .places
@@ -177,17 +177,17 @@ impl Lab {
         }
     }
 
-    fn shelves(&self) -> MutexGuard<'_, Shelves> {
+    fn lock_shelves(&self) -> MutexGuard<'_, Shelves> {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn bench(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
+    async fn author_bench(&self, author: &str, of_turns: bool) -> Result<Arc<Bench>, TryHookError> {
         let place = {
-            let mut shelves = self.shelves();
+            let mut shelves = self.lock_shelves();
             if of_turns {
-                shelves.turns.place(author, MAX_FOR_TURNS)
+                shelves.turns.place_author(author, MAX_FOR_TURNS)
             } else {
-                shelves.trials.place(author, MAX_FOR_TRIALS)
+                shelves.trials.place_author(author, MAX_FOR_TRIALS)
             }
         };
 
@@ -205,14 +205,19 @@ impl Lab {
         };
 
         Ok(Arc::new(Bench {
-            pool: Pools::start(config, Arc::clone(&self.clock)).await?,
+            pool: WorkerPools::start(config, Arc::clone(&self.clock)).await?,
             hooks: Mutex::default(),
         }))
     }
 }
 
 impl Bench {
-    async fn evaluate(&self, mut trial: Trial, event: &Event, now: UnixMillis) -> Result<Evaluation, TryHookError> {
+    async fn evaluate_trial(
+        &self,
+        mut trial: DryRun,
+        event: &Event,
+        now: UnixMillis,
+    ) -> Result<Evaluation, TryHookError> {
         if trial.hook.created_by != OWN {
             // The hook must not use grants of operators' own hooks, here or where it is registered.
             trial.hook.net.clear();
@@ -231,19 +236,19 @@ impl Bench {
         }
 
         self.pool.count(&id, trial.counters);
-        let in_force = self.pool.current();
-        let job = Job {
+        let in_force = self.pool.current_hooks();
+        let job = EvaluationJob {
             only: Some(in_force.set().index(&id).into_iter().collect()),
-            ..job(event, now)
+            ..evaluation_job(event, now)
         };
 
-        Ok(self.pool.evaluate(&in_force, &job, &Seats::default()))
+        Ok(self.pool.evaluate_event(&in_force, &job, &HeldSlots::default()))
     }
 }
 
 /// Returns the pool configuration for the operator's configuration; scripts see `db_path`, and call `host`.
 #[must_use]
-pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) -> PoolConfig {
+pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn ScriptHost>) -> PoolConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     PoolConfig {
         bun: (!config.bun.is_empty()).then(|| PathBuf::from(&config.bun)),
@@ -260,18 +265,18 @@ pub fn pool_config(config: &HooksConfig, db_path: &Path, host: Arc<dyn Host>) ->
 
 /// One hook evaluated for many events of a replayed history. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Replay {
-    pool: Pools,
+pub struct HistoryReplay {
+    pool: WorkerPools,
     hook_id: Arc<str>,
 }
 
-impl Replay {
+impl HistoryReplay {
     /// Starts workers that hold only `trial`'s hook.
     ///
     /// # Errors
     /// Returns [`TryHookError`] if they cannot be started.
-    pub async fn start(config: PoolConfig, clock: SharedClock, trial: Trial) -> Result<Self, TryHookError> {
-        let pool = Pools::start(config, clock).await?;
+    pub async fn start(config: PoolConfig, clock: SharedClock, trial: DryRun) -> Result<Self, TryHookError> {
+        let pool = WorkerPools::start(config, clock).await?;
         let hook_id = trial.hook.id.as_str().into();
         pool.load(Arc::new(HookSet::new([trial.hook]))).await?;
         Ok(Self { pool, hook_id })
@@ -283,29 +288,29 @@ impl Replay {
     /// # Errors
     /// Returns [`TryHookError::Stopped`] if the workers were stopped.
     pub async fn run(&self, event: &Event, now: UnixMillis) -> Result<HookRun, TryHookError> {
-        let in_force = self.pool.current();
-        let only = in_force.set().seeing(event);
+        let in_force = self.pool.current_hooks();
+        let only = in_force.set().hooks_seeing(event);
         if only.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(answer(None, 0));
+            return Ok(run_answer(None, 0));
         }
 
-        let job = Job {
+        let job = EvaluationJob {
             only,
-            ..job(event, now)
+            ..evaluation_job(event, now)
         };
 
-        outcome(self.pool.evaluate(&in_force, &job, &Seats::default())).await
+        run_outcome(self.pool.evaluate_event(&in_force, &job, &HeldSlots::default())).await
     }
 
     /// Returns whether the hook's header lets it see `event`.
     #[must_use]
-    pub fn sees(&self, event: &Event) -> bool {
-        let only = self.pool.current().set().seeing(event);
+    pub fn sees_event(&self, event: &Event) -> bool {
+        let only = self.pool.current_hooks().set().hooks_seeing(event);
         only.is_none_or(|hooks| !hooks.is_empty())
     }
 
     /// Sets the counters that the hook reads for events handed over afterwards.
-    pub fn count(&self, counters: Counters) {
+    pub fn count(&self, counters: HookCounters) {
         self.pool.count(&self.hook_id, counters);
     }
 
@@ -315,8 +320,8 @@ impl Replay {
     }
 }
 
-fn job(event: &Event, now: UnixMillis) -> Job {
-    Job {
+fn evaluation_job(event: &Event, now: UnixMillis) -> EvaluationJob {
+    EvaluationJob {
         event_id: event.id.clone(),
         event_json: Bytes::from(serde_json::to_vec(event).unwrap_or_default()),
         sequence: 0,
@@ -326,15 +331,15 @@ fn job(event: &Event, now: UnixMillis) -> Job {
 }
 
 /// Returns the result of the one hook of `evaluation`.
-async fn outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
+async fn run_outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
     let mut told = None;
     while let Some(step) = evaluation.next().await {
         match step {
-            Step::Verdict(verdict) => told = Some(*verdict),
-            Step::Waiting(_) => {}
-            Step::Done(done) => {
+            EvaluationStep::Verdict(verdict) => told = Some(*verdict),
+            EvaluationStep::Waiting(_) => {}
+            EvaluationStep::Done(done) => {
                 let latency = done.latencies_us.iter().copied().max().unwrap_or(0);
-                return Ok(answer(told, latency.into()));
+                return Ok(run_answer(told, latency.into()));
             }
         }
     }
@@ -342,7 +347,7 @@ async fn outcome(mut evaluation: Evaluation) -> Result<HookRun, TryHookError> {
     Err(TryHookError::Stopped)
 }
 
-fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
+fn run_answer(verdict: Option<HookVerdict>, latency_us: u64) -> HookRun {
     let mut run = HookRun {
         fired: false,
         result: None,
@@ -367,18 +372,18 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
     run.search_calls = verdict.spent.search_calls;
 
     match verdict.outcome {
-        Outcome::Fired(result) => {
+        RunOutcome::Fired(result) => {
             run.fired = true;
             run.result = Some(*result);
         }
-        Outcome::DisableSelf => {
+        RunOutcome::DisableSelf => {
             run.result = Some(shared::model::hook::HookResult {
                 disable_hook: true,
                 ..shared::model::hook::HookResult::default()
             });
         }
-        Outcome::Passed => {}
-        Outcome::Failed { error, stack } => {
+        RunOutcome::Passed => {}
+        RunOutcome::Failed { error, stack } => {
             run.error = Some(error);
             run.stack = stack;
         }
@@ -394,10 +399,10 @@ mod tests {
     #[test]
     fn who_was_not_asked_for_longest_makes_room() {
         let mut shelf = Shelf::default();
-        let first = shelf.place("a", 2);
-        shelf.place("b", 2);
-        assert!(Arc::ptr_eq(&first, &shelf.place("a", 2)), "it is kept");
-        shelf.place("c", 2);
+        let first = shelf.place_author("a", 2);
+        shelf.place_author("b", 2);
+        assert!(Arc::ptr_eq(&first, &shelf.place_author("a", 2)), "it is kept");
+        shelf.place_author("c", 2);
         let mut kept: Vec<&str> = shelf.places.keys().map(String::as_str).collect();
         kept.sort_unstable();
         assert_eq!(kept, ["a", "c"]);

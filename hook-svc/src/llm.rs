@@ -15,13 +15,15 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 use shared::clock::SharedClock;
-use shared::llm::{Answer, Ask, AskModelError, Json, LlmConfig, Message, Price, SharedModel};
-use shared::process::Shutdown;
+use shared::llm::{
+    AskModelError, JsonMode, LlmConfig, ModelMessage, ModelPrice, ModelReply, ModelRequest, SharedModel,
+};
+use shared::process::ShutdownSignal;
 
-use self::budget::Size;
-pub use self::budget::{Budget, Limits};
-use self::memo::Memo;
-use crate::runner::{Answered, Call, CallError, Host, NOT_AVAILABLE, Spent};
+use self::budget::QuestionSize;
+pub use self::budget::{SpendBudget, SpendLimits};
+use self::memo::AnswerMemo;
+use crate::runner::{CallError, CallResult, CallUsage, HostCall, NOT_AVAILABLE, ScriptHost};
 
 /// Longest prompt and system prompt together, in bytes.
 const MAX_PROMPT_BYTES: usize = 256 * 1024;
@@ -47,55 +49,55 @@ struct Arguments {
 pub struct LlmHost {
     /// Model to call, or the reason why there is none.
     model: Result<SharedModel, String>,
-    budget: Budget,
-    memo: Memo,
-    rest: Arc<dyn Host>,
+    budget: SpendBudget,
+    memo: AnswerMemo,
+    rest: Arc<dyn ScriptHost>,
 }
 
 impl LlmHost {
     /// Creates a host that calls `model`; if there is none, scripts get the reason as `not_available`.
     #[must_use]
-    pub fn new(model: Result<SharedModel, String>, budget: Budget, rest: Arc<dyn Host>) -> Self {
+    pub fn new(model: Result<SharedModel, String>, budget: SpendBudget, rest: Arc<dyn ScriptHost>) -> Self {
         Self {
             model,
             budget,
-            memo: Memo::default(),
+            memo: AnswerMemo::default(),
             rest,
         }
     }
 
-    async fn llm(&self, call: &Call) -> Answered {
+    async fn call_model(&self, call: &HostCall) -> CallResult {
         let paid = OnceLock::new();
-        let outcome = self.answer(call, &paid).await.map(Value::from);
-        Answered {
+        let outcome = self.answer_call(call, &paid).await.map(Value::from);
+        CallResult {
             outcome,
             spent: paid.into_inner().unwrap_or_default(),
         }
     }
 
-    async fn answer(&self, call: &Call, paid: &OnceLock<Spent>) -> Result<String, CallError> {
+    async fn answer_call(&self, call: &HostCall, paid: &OnceLock<CallUsage>) -> Result<String, CallError> {
         let model = self
             .model
             .as_ref()
             .map_err(|why| CallError::new(NOT_AVAILABLE, format!("llm() is not available: {why}")))?;
         let (ask, size) = ask_of(call)?;
-        let cell = self.memo.cell(&call.event_id, &call.args);
+        let cell = self.memo.answer_cell(&call.event_id, &call.args);
 
         let answered = cell
             .get_or_try_init(|| async {
-                let reserved = self.budget.reserve(&call.hook.id, size).await?;
+                let reserved = self.budget.reserve_call(&call.hook.id, size).await?;
                 let answer = match model.answer(ask, &mut |_| {}).await {
                     Ok(answer) => answer,
                     // The error is shared by all calls that wait: each would wait as long for the same one. A budget
                     // belongs to each hook.
                     Err(error) => {
-                        reserved.release().await;
-                        return Ok(Err(told(&error)));
+                        reserved.release_unused().await;
+                        return Ok(Err(call_error(&error)));
                     }
                 };
 
-                let spent = spent(&answer);
-                reserved.settle(call, spent).await;
+                let spent = spent_by(&answer);
+                reserved.settle_call(call, spent).await;
 
                 // Only the call that initialises the cell sets this.
                 let _ = paid.set(spent);
@@ -108,10 +110,10 @@ impl LlmHost {
 }
 
 #[async_trait]
-impl Host for LlmHost {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for LlmHost {
+    async fn call(&self, call: HostCall) -> CallResult {
         match call.name.as_str() {
-            "llm" => self.llm(&call).await,
+            "llm" => self.call_model(&call).await,
             _ => self.rest.call(call).await,
         }
     }
@@ -121,7 +123,7 @@ impl Host for LlmHost {
 ///
 /// # Errors
 /// Returns a description of what the configuration lacks.
-pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, String> {
+pub fn open_model(config: &LlmConfig, clock: SharedClock, shutdown: ShutdownSignal) -> Result<SharedModel, String> {
     shared::llm::open(config.clone(), clock, shutdown).map_err(|fault| fault.to_string())
 }
 
@@ -129,13 +131,13 @@ pub fn model(config: &LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Resu
 ///
 /// # Errors
 /// Returns a description of what the configuration lacks.
-pub fn price(config: &LlmConfig) -> Result<Price, String> {
-    let model = config.usable().map_err(|fault| fault.to_string())?;
-    config.prices.bounding(model).map_err(|error| error.to_string())
+pub fn model_price(config: &LlmConfig) -> Result<ModelPrice, String> {
+    let model = config.usable_model().map_err(|fault| fault.to_string())?;
+    config.prices.bounding_price(model).map_err(|error| error.to_string())
 }
 
 /// Returns the request that a script makes, and its size for the budget.
-fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
+fn ask_of(call: &HostCall) -> Result<(ModelRequest, QuestionSize), CallError> {
     let bad = |text: String| CallError::new("bad_arguments", format!("llm(): {text}"));
     // A script's `undefined` is absent; `null` counts as absent too.
     let given: Arguments = serde_json::from_value(call.args.clone()).map_err(|error| bad(error.to_string()))?;
@@ -159,25 +161,25 @@ fn ask_of(call: &Call) -> Result<(Ask, Size), CallError> {
         reason = "checked to be 1 to MAX_TOKENS"
     )]
     let wanted = wanted as u32;
-    let size = Size {
+    let size = QuestionSize {
         prompt_bytes: bytes,
         max_tokens: given.max_tokens.map(|_| wanted),
     };
 
-    let ask = Ask {
+    let ask = ModelRequest {
         system: given.system.unwrap_or_default(),
-        messages: vec![Message::user(given.prompt)],
-        json: (given.json == Some(true)).then_some(Json::Object),
+        messages: vec![ModelMessage::user(given.prompt)],
+        json: (given.json == Some(true)).then_some(JsonMode::Object),
         max_tokens: Some(wanted),
         timeout: Duration::from_millis(call.hook.timeout_ms),
-        ..Ask::default()
+        ..ModelRequest::default()
     };
 
     Ok((ask, size))
 }
 
-fn spent(answer: &Answer) -> Spent {
-    Spent {
+fn spent_by(answer: &ModelReply) -> CallUsage {
+    CallUsage {
         search_calls: 0,
         llm_calls: 1,
         llm_tokens_in: answer.usage.input,
@@ -187,7 +189,7 @@ fn spent(answer: &Answer) -> Spent {
 }
 
 /// Returns the error that a script sees.
-fn told(error: &AskModelError) -> CallError {
+fn call_error(error: &AskModelError) -> CallError {
     let code = match error {
         AskModelError::Unauthorised { .. } => "unauthorised",
         AskModelError::RateLimited { .. } => "rate_limited",

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::bus::{
-    CasError, HoldError, Kv, Marked, Outgoing, PublishError, ReadStreamError, Stored, StreamInfo, Witness,
-    WitnessError, claim,
+    CasError, HoldError, Kv, MarkedStream, OutgoingMessage, PublishError, ReadStreamError, StoredMessage, StreamInfo,
+    StreamWitness, WitnessError, claim,
 };
 use shared::clock::pause;
 use shared::model::dispatch::Dispatch;
@@ -24,20 +24,20 @@ use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::ledger::LedgerRecord;
 use shared::model::restore::{HOLD_KEY, RestoreHold};
 use shared::model::time::UnixMillis;
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{Carrier, Headers};
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::headers::{Headers, TraceCarrier};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::session_mark::{SWEEPER, SettledFloor};
 use shared::wire::topology::{INVOCATIONS_KEPT, buckets, streams};
-use shared::wire::witness::Waiting;
+use shared::wire::witness::WaitingMark;
 use tokio::sync::watch;
 use ulid::Ulid;
 
-use crate::evaluate::Evaluator;
-use crate::owner::{Owner, SERVICE};
-use crate::roster::{Author, Traits};
-use crate::routing::Fire;
+use crate::evaluate::EventEvaluator;
+use crate::owner::{PartitionConsumer, SERVICE};
+use crate::roster::{HookAuthor, HookTraits};
+use crate::routing::HookFire;
 
 /// How often it is noted since when something waits.
 const EVERY: Duration = Duration::from_secs(2);
@@ -48,9 +48,9 @@ const PAGE: usize = 500;
 
 /// `DISPATCHES`, compared with what should be in it.
 pub(crate) struct LostDispatches {
-    owner: Arc<Owner>,
-    noted: Kv<Waiting>,
-    witness: Witness,
+    owner: Arc<PartitionConsumer>,
+    noted: Kv<WaitingMark>,
+    witness: StreamWitness,
     /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
     is_asked: AtomicBool,
 }
@@ -99,22 +99,22 @@ enum LookError {
 
 impl LostDispatches {
     /// That of `owner`'s bus.
-    pub(crate) fn new(owner: Arc<Owner>) -> Self {
+    pub(crate) fn new(owner: Arc<PartitionConsumer>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
             noted: bus.kv(buckets::POSITIONS),
-            witness: Witness::new(bus, Marked::Dispatches),
+            witness: StreamWitness::new(bus, MarkedStream::Dispatches),
             is_asked: AtomicBool::new(false),
             owner,
         }
     }
 
-    fn evaluator(&self) -> &Evaluator {
+    fn evaluator(&self) -> &EventEvaluator {
         &self.owner.evaluator
     }
 
     /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
-    pub(crate) async fn keep(self, mut may_join: watch::Receiver<bool>, stop: Shutdown) {
+    pub(crate) async fn watch_stream(self, mut may_join: watch::Receiver<bool>, stop: ShutdownSignal) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
@@ -127,7 +127,7 @@ impl LostDispatches {
                 return;
             }
 
-            match self.look(known.as_ref()).await {
+            match self.find_lost(known.as_ref()).await {
                 Ok(seen) => known = Some(seen),
                 Err(error) => tracing::debug!(%error, "failed to compare DISPATCHES with the records; retrying"),
             }
@@ -140,7 +140,7 @@ impl LostDispatches {
         }
     }
 
-    async fn look(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
+    async fn find_lost(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
         let bus = &self.evaluator().performer.bus;
         // One that ends meanwhile is another one for whoever looks next.
         let connection = bus.connection_number();
@@ -159,7 +159,7 @@ impl LostDispatches {
         let former = self.noted.find(streams::DISPATCHES).await?.0.map(|noted| noted.since);
 
         if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-            self.find(self.since(former, now).await?, info.state.last).await?;
+            self.find(self.lost_since(former, now).await?, info.state.last).await?;
         }
 
         if self.is_asked.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ impl LostDispatches {
 
         let since = self.waits_since(&info, former, now).await?;
         if former != Some(since) {
-            self.noted.put(streams::DISPATCHES, &Waiting { since }).await?;
+            self.noted.put(streams::DISPATCHES, &WaitingMark { since }).await?;
         }
 
         Ok(seen)
@@ -196,7 +196,7 @@ impl LostDispatches {
         let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
         let floor = floors.find(SWEEPER).await?.0;
         if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
-            && bus.standing(streams::DISPATCHES, &position).await?.holds()
+            && bus.check_position(streams::DISPATCHES, &position).await?.holds()
         {
             let floor_at = UnixMillis(position.stored_at_ns / 1_000_000);
             let at = if floor >= info.state.last { now } else { floor_at };
@@ -213,7 +213,7 @@ impl LostDispatches {
 
     /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
     /// backup has every dispatch of its records.
-    async fn since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
+    async fn lost_since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
         let holds = self.evaluator().performer.bus.kv::<RestoreHold>(buckets::RESTORE);
@@ -227,14 +227,16 @@ impl LostDispatches {
     async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
         // In this order: a dispatch is stored before its record, and consumed after both.
         let mut fired = BTreeMap::new();
-        self.each(streams::INVOCATIONS, since, |stored| fired.extend(fires(stored)))
-            .await?;
+        self.read_since(streams::INVOCATIONS, since, |stored| {
+            fired.extend(recorded_fires(stored))
+        })
+        .await?;
         let Some(first) = fired.values().map(|fired: &Fired| fired.started_at).min() else {
             return Ok(());
         };
 
         let since = first.plus(-MARGIN_MS);
-        self.each(streams::DISPATCHES, since, |stored| {
+        self.read_since(streams::DISPATCHES, since, |stored| {
             if let Ok(dispatch) = stored.decode::<Dispatch>() {
                 fired.remove(&dispatch.id);
             }
@@ -248,8 +250,13 @@ impl LostDispatches {
         self.is_asked.store(true, Ordering::Relaxed);
         let doubt_until = self.witness.doubt_until(self.evaluator().clock.now()).await?;
         let mut consumed = HashSet::new();
-        self.each(streams::LEDGER, since, |stored| {
-            consumed.extend(stored.decode::<LedgerRecord>().iter().flat_map(LedgerRecord::consumed));
+        self.read_since(streams::LEDGER, since, |stored| {
+            consumed.extend(
+                stored
+                    .decode::<LedgerRecord>()
+                    .iter()
+                    .flat_map(LedgerRecord::consumed_ids),
+            );
         })
         .await?;
 
@@ -275,11 +282,11 @@ impl LostDispatches {
 
     /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
     /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
-    async fn each(
+    async fn read_since(
         &self,
         stream: &str,
         since: UnixMillis,
-        mut take: impl FnMut(&Stored),
+        mut take: impl FnMut(&StoredMessage),
     ) -> Result<(), ReadStreamError> {
         let bus = &self.evaluator().performer.bus;
         let mut through = None;
@@ -288,7 +295,7 @@ impl LostDispatches {
         while let Some(last) = page.last().map(|stored| stored.sequence) {
             page.iter().for_each(&mut take);
             through = Some(last);
-            page = bus.history(stream, ">", last + 1, PAGE).await?;
+            page = bus.read_history(stream, ">", last + 1, PAGE).await?;
         }
 
         let mut next = match through {
@@ -341,14 +348,14 @@ impl LostDispatches {
             Err((message, why)) => return Ok(self.give_up(id, fired, &message, &why).await?),
         };
         if doubt_until.is_some_and(|until| fired.started_at <= until) {
-            bus.hold(&self.held(&dispatch, &out)).await?;
+            bus.hold_message(&self.held_dispatch(&dispatch, &out)).await?;
             return Ok(());
         }
 
         // The server may still remember the id of the copy that is gone. Another copy costs a look.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
-        claim::publish(bus, &dispatch.target, &Carrier::default()).await?;
+        claim::publish(bus, &dispatch.target, &TraceCarrier::default()).await?;
 
         Ok(())
     }
@@ -358,26 +365,26 @@ impl LostDispatches {
         &self,
         id: Ulid,
         fired: &Fired,
-        stored: &Stored,
-    ) -> Result<Result<(Dispatch, Outgoing), (Box<Stored>, String)>, ReadStreamError> {
+        stored: &StoredMessage,
+    ) -> Result<Result<(Dispatch, OutgoingMessage), (Box<StoredMessage>, String)>, ReadStreamError> {
         let performer = &self.evaluator().performer;
         let Ok(record) = stored.decode::<EventInvocations>() else {
             return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
         };
 
         let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
-        let event = message.and_then(|message| Some((message.event(performer.bus.trust()).ok()?, message)));
+        let event = message.and_then(|message| Some((message.read_event(performer.bus.trust()).ok()?, message)));
         let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
             return Ok(Err((Box::new(stored.clone()), "its event is gone as well".to_owned())));
         };
 
         let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
-        let Some(result) = answered(&record, id).filter(|_| !record.is_slim) else {
+        let Some(result) = recorded_result(&record, id).filter(|_| !record.is_slim) else {
             return given_up("what its hook answered was too large to be kept".to_owned());
         };
 
-        let traits = self.traits(&event, &fired.hook_id);
-        let made = performer.letter_of(Fire {
+        let traits = self.hook_traits(&event, &fired.hook_id);
+        let made = performer.letter_of(HookFire {
             event: &event,
             event_seq: record.event_seq,
             hook_id: &fired.hook_id,
@@ -394,30 +401,35 @@ impl LostDispatches {
     }
 
     /// What is known of the hook now; of one that is gone, that it has the least rights.
-    fn traits(&self, event: &Event, hook_id: &str) -> Traits {
+    fn hook_traits(&self, event: &Event, hook_id: &str) -> HookTraits {
         match hook_id {
-            crate::heartbeat::HOOK_ID => Traits {
-                author: Arc::new(Author::Operator),
-                ..Traits::default()
+            crate::heartbeat::HOOK_ID => HookTraits {
+                author: Arc::new(HookAuthor::Operator),
+                ..HookTraits::default()
             },
             crate::bindings::HOOK_ID => self
                 .evaluator()
-                .bound(event)
+                .bound_action(event)
                 .map(|wish| wish.traits)
                 .unwrap_or_default(),
-            _ => self.evaluator().performer.registry.current().traits(hook_id),
+            _ => self
+                .evaluator()
+                .performer
+                .registry
+                .current_roster()
+                .hook_traits(hook_id),
         }
     }
 
-    fn held(&self, dispatch: &Dispatch, out: &Outgoing) -> Held {
-        Held {
+    fn held_dispatch(&self, dispatch: &Dispatch, out: &OutgoingMessage) -> HeldMessage {
+        HeldMessage {
             kind: HeldKind::Dispatch,
             id: dispatch.id,
             stream: streams::DISPATCHES.to_owned(),
             sequence: 0,
             subject: out.subject.clone(),
-            headers: pairs(&out.headers),
-            payload: Held::encode_payload(&out.payload),
+            headers: header_pairs(&out.headers),
+            payload: HeldMessage::encode_payload(&out.payload),
             why: format!(
                 "DISPATCHES has lost it, and the ledger of {} is older than it: it may have run",
                 dispatch.target
@@ -428,14 +440,14 @@ impl LostDispatches {
     }
 
     /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
-    async fn give_up(&self, id: Ulid, fired: &Fired, message: &Stored, why: &str) -> Result<(), PublishError> {
+    async fn give_up(&self, id: Ulid, fired: &Fired, message: &StoredMessage, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),
             subject: message.subject.clone(),
             redrive_subject: shared::bus::dead_letter::redrive_subject(&message.subject),
             stream: streams::DISPATCHES.to_owned(),
             sequence: 0,
-            headers: pairs(&message.headers),
+            headers: header_pairs(&message.headers),
             payload: DeadLetter::encode_payload(&message.payload),
             reason: "dispatch_lost".to_owned(),
             detail: format!(
@@ -450,13 +462,13 @@ impl LostDispatches {
     }
 }
 
-fn pairs(headers: &Headers) -> Vec<(String, String)> {
+fn header_pairs(headers: &Headers) -> Vec<(String, String)> {
     let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     headers.iter().map(owned).collect()
 }
 
 /// The fires that the record in `stored` names, by their dispatches.
-fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
+fn recorded_fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
     let Ok(record) = stored.decode::<EventInvocations>() else {
         return Vec::new();
     };
@@ -481,7 +493,7 @@ fn fires(stored: &Stored) -> Vec<(Ulid, Fired)> {
 }
 
 /// What the hook answered of whose fire the dispatch `id` was made.
-fn answered(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
+fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
         HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),
         HookOutcome::Fired { .. }

@@ -4,7 +4,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// Handles of the service's metrics, created once.
 #[derive(Clone)]
-pub(crate) struct Meters {
+pub(crate) struct ServiceMeters {
     /// Number of events completed by evaluation.
     pub(crate) evaluated: Counter,
     /// Number of events that a former owner had already completed.
@@ -33,7 +33,7 @@ pub(crate) struct Meters {
     pub(crate) lag: Histogram,
 }
 
-impl Meters {
+impl ServiceMeters {
     pub(crate) fn new() -> Self {
         let events = |outcome: &'static str| counter!("nexus_hook_events_total", "outcome" => outcome);
         Self {
@@ -56,7 +56,7 @@ impl Meters {
 
 /// End of the deferred evaluations of one event.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Owed {
+pub(crate) enum DeferredOutcome {
     /// The evaluations were made.
     Made,
     /// A record already had their outcomes.
@@ -66,33 +66,33 @@ pub(crate) enum Owed {
 }
 
 /// Counts the end of an event's deferred evaluations.
-pub(crate) fn owed(end: Owed) {
+pub(crate) fn count_owed_end(end: DeferredOutcome) {
     let end = match end {
-        Owed::Made => "made",
-        Owed::DoneBefore => "done_before",
-        Owed::GivenUp => "given_up",
+        DeferredOutcome::Made => "made",
+        DeferredOutcome::DoneBefore => "done_before",
+        DeferredOutcome::GivenUp => "given_up",
     };
     counter!("nexus_hook_deferred_total", "end" => end).increment(1);
 }
 
 /// Counts an event with deferred evaluations while this value lives.
 #[derive(Debug)]
-pub(crate) struct Waiting(());
+pub(crate) struct WaitingEvent(());
 
-impl Waiting {
-    pub(crate) fn begin() -> Self {
+impl WaitingEvent {
+    pub(crate) fn start_waiting() -> Self {
         gauge!("nexus_hook_deferred_events").increment(1.0);
         Self(())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingEvent {
     fn drop(&mut self) {
         gauge!("nexus_hook_deferred_events").decrement(1.0);
     }
 }
 
-impl std::fmt::Debug for Meters {
+impl std::fmt::Debug for ServiceMeters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meters").finish_non_exhaustive()
     }

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const TOO_LARGE: u64 = 96 * 1024 * 1024;
 
 /// Watches the log; never returns.
-pub(crate) async fn watch(projection: Projection) {
+pub(crate) async fn watch_log(projection: Projection) {
     let size = metrics::gauge!("nexus_projection_wal_bytes");
     let mut again_beyond = TOO_LARGE;
     loop {

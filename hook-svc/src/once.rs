@@ -24,7 +24,7 @@ pub struct StoredFire {
 
 /// Decision about a hook's last fire.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum OneShotVerdict {
     /// The event wins once this state is stored.
     Win(Box<HookState>),
     /// The event won before with this result, which counts.
@@ -35,13 +35,13 @@ pub enum Verdict {
 
 /// Decides the last fire for the occurrence `key`, given the hook's `state`; `result` is the hook's current result.
 #[must_use]
-pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, now: UnixMillis) -> Verdict {
+pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, now: UnixMillis) -> OneShotVerdict {
     let state = state.cloned().unwrap_or_default();
     match &state.fired_once {
-        Some(fired) if fired.event_id == *key => Verdict::Won(Box::new(fired.result.clone())),
-        Some(_) => Verdict::Lost(ONE_SHOT_ALREADY_FIRED),
-        None if state.status == HookStatus::Disabled => Verdict::Lost(HOOK_DISABLED),
-        None => Verdict::Win(Box::new(HookState {
+        Some(fired) if fired.event_id == *key => OneShotVerdict::Won(Box::new(fired.result.clone())),
+        Some(_) => OneShotVerdict::Lost(ONE_SHOT_ALREADY_FIRED),
+        None if state.status == HookStatus::Disabled => OneShotVerdict::Lost(HOOK_DISABLED),
+        None => OneShotVerdict::Win(Box::new(HookState {
             trigger_count: state.trigger_count.saturating_add(1),
             last_triggered: Some(now),
             status: HookStatus::Disabled,
@@ -57,7 +57,7 @@ pub fn last_fire(state: Option<&HookState>, key: &EventId, result: &HookResult, 
 
 /// Returns the state of a hook that asks to be disabled without having fired; `None` if it already is.
 #[must_use]
-pub fn retired(state: Option<&HookState>) -> Option<HookState> {
+pub fn retired_state(state: Option<&HookState>) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
     (state.status != HookStatus::Disabled).then_some(HookState {
         status: HookStatus::Disabled,
@@ -68,7 +68,7 @@ pub fn retired(state: Option<&HookState>) -> Option<HookState> {
 /// Returns the state of a hook whose breaker implies `status`; `None` if it already has that status, or is disabled or
 /// errored.
 #[must_use]
-pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState> {
+pub fn shown_state(state: Option<&HookState>, status: HookStatus) -> Option<HookState> {
     let state = state.cloned().unwrap_or_default();
     match state.status {
         HookStatus::Active | HookStatus::Degraded | HookStatus::Waiting | HookStatus::Paused => {
@@ -80,7 +80,7 @@ pub fn shown(state: Option<&HookState>, status: HookStatus) -> Option<HookState>
 
 /// Run-time events of a hook since its state was last written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct HookTally {
     /// Number of fires.
     pub fires: u64,
     /// Time of the last fire.
@@ -91,7 +91,7 @@ pub struct Tally {
 
 /// Returns `state` with `tally` added.
 #[must_use]
-pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
+pub fn tallied_state(state: Option<&HookState>, tally: &HookTally) -> HookState {
     let state = state.cloned().unwrap_or_default();
     HookState {
         trigger_count: state.trigger_count.saturating_add(tally.fires),
@@ -105,7 +105,7 @@ pub fn tallied(state: Option<&HookState>, tally: &Tally) -> HookState {
 
 /// Returns the state of a hook that fired for the occurrence `key` at `now`; `None` if that fire is already counted.
 #[must_use]
-pub fn counted(state: Option<&HookState>, key: &EventId, now: UnixMillis) -> Option<HookState> {
+pub fn counted_state(state: Option<&HookState>, key: &EventId, now: UnixMillis) -> Option<HookState> {
     let mut state = state.cloned().unwrap_or_default();
     if state.counted.contains(key) {
         return None;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_first_wins_repeats_itself_and_the_second_loses() {
-        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
+        let OneShotVerdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
             panic!("it wins")
         };
         assert_eq!((state.status, state.trigger_count), (HookStatus::Disabled, 1));
@@ -150,54 +150,57 @@ mod tests {
         };
         assert_eq!(
             last_fire(Some(&state), &event(1), &other, UnixMillis(6)),
-            Verdict::Won(Box::new(fire()))
+            OneShotVerdict::Won(Box::new(fire()))
         );
 
         let lost = last_fire(Some(&state), &event(2), &fire(), UnixMillis(6));
-        assert_eq!(lost, Verdict::Lost(ONE_SHOT_ALREADY_FIRED));
+        assert_eq!(lost, OneShotVerdict::Lost(ONE_SHOT_ALREADY_FIRED));
     }
 
     #[test]
     fn a_hook_that_retired_does_not_fire() {
-        let state = retired(None).expect("it was active");
-        assert_eq!(retired(Some(&state)), None);
+        let state = retired_state(None).expect("it was active");
+        assert_eq!(retired_state(Some(&state)), None);
         assert_eq!(
             last_fire(Some(&state), &event(1), &fire(), UnixMillis(5)),
-            Verdict::Lost(HOOK_DISABLED)
+            OneShotVerdict::Lost(HOOK_DISABLED)
         );
     }
 
     #[test]
     fn a_breaker_pauses_and_frees_active_hooks_only() {
         let (active, degraded, paused) = (HookStatus::Active, HookStatus::Degraded, HookStatus::Paused);
-        let state = shown(None, paused).expect("it was active");
+        let state = shown_state(None, paused).expect("it was active");
         assert_eq!(state.status, paused);
-        assert_eq!(shown(Some(&state), paused), None);
+        assert_eq!(shown_state(Some(&state), paused), None);
 
         for status in [active, degraded] {
-            assert_eq!(shown(Some(&state), status).map(|state| state.status), Some(status));
+            assert_eq!(
+                shown_state(Some(&state), status).map(|state| state.status),
+                Some(status)
+            );
         }
 
-        let disabled = retired(None).expect("it was active");
+        let disabled = retired_state(None).expect("it was active");
         assert!(
             [active, degraded, paused]
                 .iter()
-                .all(|status| shown(Some(&disabled), *status).is_none())
+                .all(|status| shown_state(Some(&disabled), *status).is_none())
         );
     }
 
     #[test]
     fn a_tally_adds_up_and_changes_nothing_else() {
-        let Verdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
+        let OneShotVerdict::Win(state) = last_fire(None, &event(1), &fire(), UnixMillis(5)) else {
             panic!("it wins")
         };
 
-        let tally = Tally {
+        let tally = HookTally {
             fires: 2,
             last_triggered: Some(UnixMillis(3)),
             last_error: Some("boom".to_owned()),
         };
-        let after = tallied(Some(&state), &tally);
+        let after = tallied_state(Some(&state), &tally);
         assert_eq!((after.trigger_count, after.last_triggered), (3, Some(UnixMillis(5))));
         assert_eq!(
             (after.last_error.as_deref(), after.status),
@@ -209,14 +212,14 @@ mod tests {
 
     #[test]
     fn a_fire_is_counted_once_however_often_it_is_tried() {
-        let first = counted(None, &event(1), UnixMillis(5)).expect("new");
-        assert_eq!(counted(Some(&first), &event(1), UnixMillis(9)), None);
+        let first = counted_state(None, &event(1), UnixMillis(5)).expect("new");
+        assert_eq!(counted_state(Some(&first), &event(1), UnixMillis(9)), None);
         let mut state = first;
         for number in 2..100 {
-            state = counted(Some(&state), &event(number), UnixMillis(i64::from(number))).expect("new");
+            state = counted_state(Some(&state), &event(number), UnixMillis(i64::from(number))).expect("new");
         }
         assert_eq!((state.trigger_count, state.last_triggered), (99, Some(UnixMillis(99))));
         assert_eq!(state.counted.len(), MAX_COUNTED);
-        assert_eq!(counted(Some(&state), &event(99), UnixMillis(199)), None);
+        assert_eq!(counted_state(Some(&state), &event(99), UnixMillis(199)), None);
     }
 }

@@ -15,12 +15,12 @@ use shared::model::event::Event;
 
 /// A conversation, identified by a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Conversation(u64);
+pub struct ConversationHash(u64);
 
-impl Conversation {
+impl ConversationHash {
     /// Returns the conversation of `event`.
     #[must_use]
-    pub fn of(event: &Event) -> Self {
+    pub fn of_event(event: &Event) -> Self {
         let mut hasher = DefaultHasher::new();
         event.conversation().hash(&mut hasher);
         Self(hasher.finish())
@@ -29,8 +29,8 @@ impl Conversation {
 
 /// Position of an event in its conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
-    conversation: Conversation,
+pub struct OrderTicket {
+    conversation: ConversationHash,
     number: u64,
 }
 
@@ -94,7 +94,7 @@ impl ByHook {
     }
 
     /// Returns each hook's lowest number.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub(crate) fn lowest_by_hook(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self.0.iter();
         all.filter_map(|(hook, numbers)| Some((hook.as_str(), *numbers.first()?)))
     }
@@ -122,14 +122,14 @@ struct Line {
 
 /// Events of one partition that are not done, by conversation, in the order of the stream.
 #[derive(Debug, Default)]
-pub struct Order {
-    conversations: HashMap<Conversation, Line>,
+pub struct ConversationOrder {
+    conversations: HashMap<ConversationHash, Line>,
     entered: u64,
 }
 
-impl Order {
+impl ConversationOrder {
     /// Enters the next event of `conversation`, open for every hook. Must be called in the order of the stream.
-    pub fn enter(&mut self, conversation: Conversation) -> Ticket {
+    pub fn enter_event(&mut self, conversation: ConversationHash) -> OrderTicket {
         self.entered += 1;
         let number = self.entered;
         let entry = Entry {
@@ -142,18 +142,18 @@ impl Order {
         line.undecided.insert(number);
         line.wide.insert(number);
 
-        Ticket { conversation, number }
+        OrderTicket { conversation, number }
     }
 
     /// Returns whether every earlier event of the conversation has decided which hooks are called later.
     #[must_use]
-    pub fn is_turn(&self, ticket: Ticket) -> bool {
+    pub fn is_turn(&self, ticket: OrderTicket) -> bool {
         let line = self.conversations.get(&ticket.conversation);
         !line.is_some_and(|line| is_before(&line.undecided, ticket.number))
     }
 
     /// Decides that the hooks `owed` are called later, and all others now.
-    pub fn decide(&mut self, ticket: Ticket, owed: Vec<String>) {
+    pub fn decide_owed(&mut self, ticket: OrderTicket, owed: Vec<String>) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
@@ -176,11 +176,11 @@ impl Order {
 
     /// Returns the hooks that are called later for an earlier, open event of the conversation.
     #[must_use]
-    pub fn owed(&self, ticket: Ticket) -> Vec<String> {
+    pub fn owed_hooks(&self, ticket: OrderTicket) -> Vec<String> {
         let Some(line) = self.conversations.get(&ticket.conversation) else {
             return Vec::new();
         };
-        let earlier = line.owed.firsts().filter(|(_, first)| *first < ticket.number);
+        let earlier = line.owed.lowest_by_hook().filter(|(_, first)| *first < ticket.number);
         let mut owed: Vec<String> = earlier.map(|(hook, _)| hook.to_owned()).collect();
         owed.sort_unstable();
         owed
@@ -188,7 +188,7 @@ impl Order {
 
     /// Keeps the event open only for `hooks` (except those it is already done with), and for the hooks that are called
     /// later.
-    pub fn narrow(&mut self, ticket: Ticket, hooks: impl IntoIterator<Item = String>) {
+    pub fn narrow_to(&mut self, ticket: OrderTicket, hooks: impl IntoIterator<Item = String>) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
@@ -213,7 +213,7 @@ impl Order {
     }
 
     /// Records that the event is done with `hook`.
-    pub fn done(&mut self, ticket: Ticket, hook: &str) {
+    pub fn mark_done(&mut self, ticket: OrderTicket, hook: &str) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
@@ -232,7 +232,7 @@ impl Order {
     }
 
     /// Records that the event is done with every hook.
-    pub fn leave(&mut self, ticket: Ticket) {
+    pub fn leave_order(&mut self, ticket: OrderTicket) {
         let number = ticket.number;
         let Some(line) = self.conversations.get_mut(&ticket.conversation) else {
             return;
@@ -259,7 +259,7 @@ impl Order {
     /// Returns whether the event's dispatch of `hook` may be published: no earlier event of the conversation is open
     /// for it.
     #[must_use]
-    pub fn is_clear(&self, ticket: Ticket, hook: &str) -> bool {
+    pub fn is_clear(&self, ticket: OrderTicket, hook: &str) -> bool {
         let Some(line) = self.conversations.get(&ticket.conversation) else {
             return true;
         };
@@ -284,9 +284,9 @@ mod tests {
 
     use super::*;
 
-    fn conversation(peer: &str) -> Conversation {
+    fn conversation(peer: &str) -> ConversationHash {
         let id = EventId::parse("webchat:1").expect("valid");
-        Conversation::of(&Event::new(id, "webchat", peer, UnixMillis(0)))
+        ConversationHash::of_event(&Event::new(id, "webchat", peer, UnixMillis(0)))
     }
 
     fn hooks(ids: &[&str]) -> Vec<String> {
@@ -295,12 +295,15 @@ mod tests {
 
     #[test]
     fn the_first_is_clear_and_the_second_waits() {
-        let mut order = Order::default();
-        let (first, second) = (order.enter(conversation("a")), order.enter(conversation("a")));
+        let mut order = ConversationOrder::default();
+        let (first, second) = (
+            order.enter_event(conversation("a")),
+            order.enter_event(conversation("a")),
+        );
         assert!(order.is_clear(first, "h"));
         assert!(!order.is_clear(second, "h"));
 
-        order.done(first, "h");
+        order.mark_done(first, "h");
         assert!(order.is_clear(second, "h"));
         assert!(
             !order.is_clear(second, "slow"),
@@ -310,53 +313,59 @@ mod tests {
 
     #[test]
     fn conversations_do_not_wait_for_each_other() {
-        let mut order = Order::default();
-        let _first = order.enter(conversation("a"));
-        let other = order.enter(conversation("b"));
+        let mut order = ConversationOrder::default();
+        let _first = order.enter_event(conversation("a"));
+        let other = order.enter_event(conversation("b"));
         assert!(order.is_clear(other, "h"));
     }
 
     #[test]
     fn a_slow_hook_holds_back_its_own_dispatches_alone() {
-        let mut order = Order::default();
-        let (first, second) = (order.enter(conversation("a")), order.enter(conversation("a")));
-        order.narrow(first, hooks(&["slow"]));
+        let mut order = ConversationOrder::default();
+        let (first, second) = (
+            order.enter_event(conversation("a")),
+            order.enter_event(conversation("a")),
+        );
+        order.narrow_to(first, hooks(&["slow"]));
         assert!(order.is_clear(second, "quick"));
         assert!(!order.is_clear(second, "slow"));
-        order.done(first, "slow");
+        order.mark_done(first, "slow");
         assert!(order.is_clear(second, "slow"));
     }
 
     #[test]
     fn narrowing_does_not_reopen() {
-        let mut order = Order::default();
-        let (first, second) = (order.enter(conversation("a")), order.enter(conversation("a")));
-        order.done(first, "h");
-        order.narrow(first, hooks(&["h", "g"]));
+        let mut order = ConversationOrder::default();
+        let (first, second) = (
+            order.enter_event(conversation("a")),
+            order.enter_event(conversation("a")),
+        );
+        order.mark_done(first, "h");
+        order.narrow_to(first, hooks(&["h", "g"]));
         assert!(order.is_clear(second, "h"));
         assert!(!order.is_clear(second, "g"));
     }
 
     #[test]
     fn a_hook_that_is_called_later_is_owed_to_those_behind_until_it_is_done() {
-        let mut order = Order::default();
-        let tickets = [(); 3].map(|()| order.enter(conversation("a")));
+        let mut order = ConversationOrder::default();
+        let tickets = [(); 3].map(|()| order.enter_event(conversation("a")));
         assert!(order.is_turn(tickets[0]) && !order.is_turn(tickets[1]));
 
-        order.decide(tickets[0], hooks(&["slow"]));
-        order.narrow(tickets[0], Vec::new());
+        order.decide_owed(tickets[0], hooks(&["slow"]));
+        order.narrow_to(tickets[0], Vec::new());
         assert!(order.is_turn(tickets[1]) && !order.is_turn(tickets[2]));
-        assert_eq!(order.owed(tickets[1]), hooks(&["slow"]));
+        assert_eq!(order.owed_hooks(tickets[1]), hooks(&["slow"]));
 
-        order.decide(tickets[1], hooks(&["slow"]));
+        order.decide_owed(tickets[1], hooks(&["slow"]));
         assert!(order.is_clear(tickets[1], "quick") && !order.is_clear(tickets[1], "slow"));
 
-        order.done(tickets[0], "slow");
+        order.mark_done(tickets[0], "slow");
         assert!(order.is_clear(tickets[1], "slow"));
-        assert_eq!(order.owed(tickets[2]), hooks(&["slow"]), "of the second");
+        assert_eq!(order.owed_hooks(tickets[2]), hooks(&["slow"]), "of the second");
 
-        order.leave(tickets[1]);
-        assert_eq!(order.owed(tickets[2]), hooks(&[]));
+        order.leave_order(tickets[1]);
+        assert_eq!(order.owed_hooks(tickets[2]), hooks(&[]));
     }
 
     #[test]
@@ -365,15 +374,15 @@ mod tests {
 
         let clock = SystemClock;
         let begun = clock.monotonic();
-        let mut order = Order::default();
+        let mut order = ConversationOrder::default();
 
-        let tickets: Vec<Ticket> = (0..EVENTS)
+        let tickets: Vec<OrderTicket> = (0..EVENTS)
             .map(|_| {
-                let ticket = order.enter(conversation("a"));
-                assert!(order.is_turn(ticket) && order.owed(ticket).len() < 2);
-                order.decide(ticket, hooks(&["slow"]));
+                let ticket = order.enter_event(conversation("a"));
+                assert!(order.is_turn(ticket) && order.owed_hooks(ticket).len() < 2);
+                order.decide_owed(ticket, hooks(&["slow"]));
                 assert!(order.is_clear(ticket, "quick"));
-                order.narrow(ticket, Vec::new());
+                order.narrow_to(ticket, Vec::new());
                 ticket
             })
             .collect();
@@ -382,13 +391,13 @@ mod tests {
         let (first, others) = tickets.split_first().expect("some");
         for ticket in others.iter().rev() {
             assert!(!order.is_clear(*ticket, "slow"));
-            order.done(*ticket, "slow");
-            order.leave(*ticket);
+            order.mark_done(*ticket, "slow");
+            order.leave_order(*ticket);
         }
 
         assert!(order.is_clear(*first, "slow"));
 
-        order.leave(*first);
+        order.leave_order(*first);
         assert!(order.is_empty());
 
         let took = clock.monotonic().duration_since(begun);
@@ -397,13 +406,13 @@ mod tests {
 
     #[test]
     fn a_dispatch_waits_for_every_earlier_event() {
-        let mut order = Order::default();
-        let tickets = [(); 3].map(|()| order.enter(conversation("a")));
-        order.leave(tickets[1]);
+        let mut order = ConversationOrder::default();
+        let tickets = [(); 3].map(|()| order.enter_event(conversation("a")));
+        order.leave_order(tickets[1]);
         assert!(!order.is_clear(tickets[2], "h"), "the first is still open");
-        order.leave(tickets[0]);
+        order.leave_order(tickets[0]);
         assert!(order.is_clear(tickets[2], "h"));
-        order.leave(tickets[2]);
+        order.leave_order(tickets[2]);
         assert!(order.is_empty());
     }
 }

@@ -13,7 +13,7 @@ const HTTP_PORT: u16 = 80;
 
 /// One server: `api.example.com`, `api.example.com:8443`, `http://10.0.0.7:8080`. The default scheme is `https`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin {
+pub struct ServerOrigin {
     /// Whether the connection is encrypted.
     pub is_https: bool,
     /// Name or IPv4 address of the host, in lower case.
@@ -27,7 +27,7 @@ pub struct Origin {
 #[error("`{0}` is not a server: expected `host`, `host:port` or `http://host:port`, without a path or a pattern")]
 pub struct ParseOriginError(String);
 
-impl Origin {
+impl ServerOrigin {
     /// Parses one origin.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Origin {
     }
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for ServerOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (scheme, default) = if self.is_https {
             ("https", HTTPS_PORT)
@@ -129,9 +129,9 @@ mod tests {
             ("http://10.0.0.7:8080", "http://10.0.0.7:8080"),
             ("http://wiki:80", "http://wiki"),
         ] {
-            let origin = Origin::parse(text).expect(text);
+            let origin = ServerOrigin::parse(text).expect(text);
             assert_eq!(origin.to_string(), read);
-            assert_eq!(Origin::parse(read), Ok(origin));
+            assert_eq!(ServerOrigin::parse(read), Ok(origin));
         }
 
         for text in [
@@ -146,11 +146,11 @@ mod tests {
             "ftp://a",
             "a b",
         ] {
-            assert!(Origin::parse(text).is_err(), "{text}");
+            assert!(ServerOrigin::parse(text).is_err(), "{text}");
         }
 
-        assert_eq!(Origin::parse_all("a.b, c.d:1").map(|all| all.len()), Ok(2));
-        assert!(Origin::parse_all("a.b,").is_err());
+        assert_eq!(ServerOrigin::parse_all("a.b, c.d:1").map(|all| all.len()), Ok(2));
+        assert!(ServerOrigin::parse_all("a.b,").is_err());
     }
 
     #[test]

@@ -21,25 +21,25 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use shared::bus::dead_letter::Verdict;
-use shared::bus::partition::{Again, Owned};
-use shared::bus::{Incoming, PublishError};
+use shared::bus::dead_letter::MessageVerdict;
+use shared::bus::partition::{OwnedPartition, RedeliverySource};
+use shared::bus::{IncomingMessage, PublishError};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::process::trace;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument as _;
 
-use self::owed::OwedEvent;
-use self::shift::{Ended, Held, Job, Shift, Work, read};
-use crate::conversations::{Next, Numbers, Placement};
+use self::owed::DeferredEvent;
+use self::shift::{BufferedMessage, JobOutcome, MessageWork, PartitionJob, PartitionSession, read};
+use crate::conversations::{MessageNumbers, MessagePlacement, NextEvent};
 use crate::error::HandleEventError;
-use crate::evaluate::{Evaluator, Handled, Marker};
-use crate::inherited::Inherited;
-use crate::order::Conversation;
-use crate::patience::Patience;
-use crate::task::{Lent, Pass, Task, key_of};
+use crate::evaluate::{EventEvaluator, EventOutcome, StoredMarker};
+use crate::inherited::RedeliveryCheck;
+use crate::order::ConversationHash;
+use crate::patience::RetryBudget;
+use crate::task::{EvaluationRound, EventTask, SharedPermits, key_of};
 
 /// Name of this service in dead letters.
 pub(crate) const SERVICE: &str = "hook-svc";
@@ -61,8 +61,8 @@ const NOTE: Duration = Duration::from_secs(1);
 
 /// Owner of all partitions of this replica.
 #[derive(Debug)]
-pub(crate) struct Owner {
-    pub(crate) evaluator: Evaluator,
+pub(crate) struct PartitionConsumer {
+    pub(crate) evaluator: EventEvaluator,
     /// Limits the events that this replica evaluates at once.
     in_flight: Arc<Semaphore>,
     /// Places of conversations that have many events under way: half of all, so that others find a free one.
@@ -77,10 +77,10 @@ pub(crate) struct Owner {
     drain: Duration,
 }
 
-impl Owner {
+impl PartitionConsumer {
     /// Returns an owner that evaluates `in_flight` events at once, and keeps `per_conversation` of a conversation in
     /// memory. `drain`: how long messages under way may take to end once a partition is given back.
-    pub(crate) fn new(evaluator: Evaluator, in_flight: usize, per_conversation: usize, drain: Duration) -> Self {
+    pub(crate) fn new(evaluator: EventEvaluator, in_flight: usize, per_conversation: usize, drain: Duration) -> Self {
         Self {
             evaluator,
             in_flight: Arc::new(Semaphore::new(in_flight)),
@@ -93,8 +93,8 @@ impl Owner {
     }
 
     /// Handles `owned` until it ends.
-    pub(crate) async fn own(self: Arc<Self>, mut owned: Owned) {
-        let mut shift = Shift::of(&owned, self.per_conversation);
+    pub(crate) async fn run_partition(self: Arc<Self>, mut owned: OwnedPartition) {
+        let mut shift = PartitionSession::of_partition(&owned, self.per_conversation);
         let mut running = FuturesUnordered::new();
 
         // Dropped at the end in any state: the next owner makes them again.
@@ -105,9 +105,9 @@ impl Owner {
             let came = tokio::select! {
                 biased;
                 Some(ended) = running.next(), if !running.is_empty() => {
-                    self.after(&mut shift, &owned, ended).await
+                    self.after_job(&mut shift, &owned, ended).await
                 }
-                Some(made) = owing.next(), if !owing.is_empty() => Ok(Some(shift.owed.made(made))),
+                Some(made) = owing.next(), if !owing.is_empty() => Ok(Some(shift.owed.note_made(made))),
                 came = self.next(&mut owned), if !is_full => match came {
                     Some((incoming, memory)) => self.take(&mut shift, &owned, incoming, memory).await,
                     None => break,
@@ -122,15 +122,15 @@ impl Owner {
                 }
             };
 
-            let mut jobs = self.jobs(&mut shift, &owned, conversation);
+            let mut jobs = self.next_jobs(&mut shift, &owned, conversation);
 
             while let Some(owed) = conversation.and_then(|conversation| shift.owed.next(conversation)) {
-                owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.again()));
+                owing.push(self.make_owed(owed, shift.partition, Arc::clone(&shift.through), owned.reread_source()));
             }
 
             // Wakes conversations until one of them starts a job; when it ends, the loop wakes the next.
-            while let Some(woken) = shift.owed.wake() {
-                let of_woken = self.jobs(&mut shift, &owned, Some(woken));
+            while let Some(woken) = shift.owed.wake_waiting() {
+                let of_woken = self.next_jobs(&mut shift, &owned, Some(woken));
                 let goes_on = !of_woken.is_empty();
                 jobs.extend(of_woken);
                 if goes_on {
@@ -138,7 +138,7 @@ impl Owner {
                 }
             }
 
-            running.extend(jobs.into_iter().map(|job| self.perform(job)));
+            running.extend(jobs.into_iter().map(|job| self.perform_job(job)));
         }
 
         let drained = tokio::time::timeout(self.drain, async { while running.next().await.is_some() {} });
@@ -151,7 +151,7 @@ impl Owner {
         }
 
         if shift.noted {
-            let cleared = tokio::time::timeout(NOTE, owned.attempt(None));
+            let cleared = tokio::time::timeout(NOTE, owned.note_attempt(None));
             if !matches!(cleared.await, Ok(Ok(_))) {
                 tracing::debug!(partition = shift.partition, "failed to record a clean end of ownership");
             }
@@ -159,7 +159,7 @@ impl Owner {
     }
 
     /// Returns the next message, once there is memory for it.
-    async fn next(&self, owned: &mut Owned) -> Option<(Incoming, OwnedSemaphorePermit)> {
+    async fn next(&self, owned: &mut OwnedPartition) -> Option<(IncomingMessage, OwnedSemaphorePermit)> {
         // The semaphore is never closed.
         let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok()?;
         Some((owned.next().await?, memory))
@@ -168,29 +168,29 @@ impl Owner {
     /// Takes a message that has just arrived. Returns the conversation in which an event may begin now.
     async fn take(
         &self,
-        shift: &mut Shift,
-        owned: &Owned,
-        incoming: Incoming,
+        shift: &mut PartitionSession,
+        owned: &OwnedPartition,
+        incoming: IncomingMessage,
         memory: OwnedSemaphorePermit,
-    ) -> Result<Option<Conversation>, HandleEventError> {
+    ) -> Result<Option<ConversationHash>, HandleEventError> {
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
             Err(verdict) => {
-                shift.apart.push(Held::dead(incoming, verdict, memory));
+                shift.apart.push(BufferedMessage::given_up(incoming, verdict, memory));
                 return Ok(None);
             }
         };
 
-        let conversation = Conversation::of(&event);
-        let numbers = Numbers {
+        let conversation = ConversationHash::of_event(&event);
+        let numbers = MessageNumbers {
             sequence: incoming.sequence,
             handed: incoming.consumer_sequence,
         };
 
-        let allowed = self.allowed(shift, conversation);
-        match shift.conversations.place(conversation, numbers, allowed) {
-            Placement::Numbers => {
-                let numbers = shift.conversations.numbers();
+        let allowed = self.allowed_events(shift, conversation);
+        match shift.conversations.place_message(conversation, numbers, allowed) {
+            MessagePlacement::Numbers => {
+                let numbers = shift.conversations.numbered_count();
                 tracing::trace!(
                     partition = shift.partition,
                     numbers,
@@ -199,30 +199,31 @@ impl Owner {
 
                 Ok(None)
             }
-            Placement::Memory => {
-                self.hold(shift, owned, conversation, event, incoming, memory).await?;
+            MessagePlacement::Memory => {
+                self.hold_event(shift, owned, conversation, event, incoming, memory)
+                    .await?;
                 Ok(Some(conversation))
             }
         }
     }
 
     /// Adds an event to those of its conversation that wait, unless it was done before.
-    async fn hold(
+    async fn hold_event(
         &self,
-        shift: &mut Shift,
-        owned: &Owned,
-        conversation: Conversation,
+        shift: &mut PartitionSession,
+        owned: &OwnedPartition,
+        conversation: ConversationHash,
         event: Event,
-        incoming: Incoming,
+        incoming: IncomingMessage,
         memory: OwnedSemaphorePermit,
     ) -> Result<(), HandleEventError> {
-        match self.admit(shift, owned, event, incoming, memory).await? {
+        match self.admit_message(shift, owned, event, incoming, memory).await? {
             Some(work) => {
-                let held = Held {
+                let held = BufferedMessage {
                     work,
                     conversation: Some(conversation),
                 };
-                shift.conversations.hold(conversation, held);
+                shift.conversations.hold_event(conversation, held);
             }
             None => tracing::trace!(partition = shift.partition, "event was done before"),
         }
@@ -231,22 +232,22 @@ impl Owner {
     }
 
     /// Records the end of a job. Returns the conversation in which an event may begin now.
-    async fn after(
+    async fn after_job(
         &self,
-        shift: &mut Shift,
-        owned: &Owned,
-        ended: Ended,
-    ) -> Result<Option<Conversation>, HandleEventError> {
+        shift: &mut PartitionSession,
+        owned: &OwnedPartition,
+        ended: JobOutcome,
+    ) -> Result<Option<ConversationHash>, HandleEventError> {
         let (conversation, read_again) = match ended {
-            Ended::Performed(None, _) => return Ok(None),
-            Ended::Performed(Some(conversation), owed) => {
-                shift.conversations.ended(conversation);
+            JobOutcome::Performed(None, _) => return Ok(None),
+            JobOutcome::Performed(Some(conversation), owed) => {
+                shift.conversations.note_ended(conversation);
                 if let Some(owed) = owed {
                     shift.owed.add(*owed);
                 }
                 return Ok(Some(conversation));
             }
-            Ended::Read(conversation, read_again) => (conversation, read_again),
+            JobOutcome::Read(conversation, read_again) => (conversation, read_again),
         };
 
         shift.conversations.was_read(conversation);
@@ -257,8 +258,11 @@ impl Owner {
             Some(reread) => {
                 let (incoming, memory) = *reread;
                 match read(&incoming, self.evaluator.performer.bus.trust()) {
-                    Ok(event) => self.hold(shift, owned, conversation, event, incoming, memory).await?,
-                    Err(verdict) => shift.apart.push(Held::dead(incoming, verdict, memory)),
+                    Ok(event) => {
+                        self.hold_event(shift, owned, conversation, event, incoming, memory)
+                            .await?
+                    }
+                    Err(verdict) => shift.apart.push(BufferedMessage::given_up(incoming, verdict, memory)),
                 }
             }
         }
@@ -268,32 +272,41 @@ impl Owner {
 
     /// Returns the jobs that begin now: messages of no conversation, and those of `conversation` for which there is
     /// room.
-    fn jobs(&self, shift: &mut Shift, owned: &Owned, conversation: Option<Conversation>) -> Vec<Job> {
+    fn next_jobs(
+        &self,
+        shift: &mut PartitionSession,
+        owned: &OwnedPartition,
+        conversation: Option<ConversationHash>,
+    ) -> Vec<PartitionJob> {
         let apart = std::mem::take(&mut shift.apart).into_iter();
-        let mut jobs: Vec<Job> = apart.map(|held| Job::Perform(Box::new(held), None)).collect();
+        let mut jobs: Vec<PartitionJob> = apart.map(|held| PartitionJob::Perform(Box::new(held), None)).collect();
         let Some(conversation) = conversation else {
             return jobs;
         };
 
-        let allowed = self.allowed(shift, conversation);
+        let allowed = self.allowed_events(shift, conversation);
         let conversations = &mut shift.conversations;
         loop {
             let place = match conversations.next(conversation) {
-                Next::Nothing => break,
-                Next::Free => None,
-                Next::Place => match Arc::clone(&self.shared_places).try_acquire_owned() {
+                NextEvent::Nothing => break,
+                NextEvent::Free => None,
+                NextEvent::Place => match Arc::clone(&self.shared_places).try_acquire_owned() {
                     Ok(place) => Some(place),
                     Err(_) => break,
                 },
             };
 
             if let Some(held) = conversations.start(conversation) {
-                jobs.push(Job::Perform(Box::new(held), place));
+                jobs.push(PartitionJob::Perform(Box::new(held), place));
             }
         }
 
         if let Some(numbers) = conversations.read_next(conversation, allowed) {
-            jobs.push(Job::Read(conversation, numbers, Box::new(owned.again())));
+            jobs.push(PartitionJob::Read(
+                conversation,
+                numbers,
+                Box::new(owned.reread_source()),
+            ));
         }
 
         conversations.forget_idle(conversation);
@@ -301,20 +314,20 @@ impl Owner {
     }
 
     /// Decides how to handle a message; returns `None` if it was done before.
-    async fn admit(
+    async fn admit_message(
         &self,
-        shift: &mut Shift,
-        owned: &Owned,
+        shift: &mut PartitionSession,
+        owned: &OwnedPartition,
         event: Event,
-        incoming: Incoming,
+        incoming: IncomingMessage,
         memory: OwnedSemaphorePermit,
-    ) -> Result<Option<Work>, HandleEventError> {
-        let inherited = self.inherited(shift, &incoming).await;
+    ) -> Result<Option<MessageWork>, HandleEventError> {
+        let inherited = self.former_work(shift, &incoming).await;
         shift.through.fetch_max(incoming.sequence, Ordering::Relaxed);
-        let place = shift.gate.enter(&event);
+        let place = shift.gate.enter_event(&event);
         let partition = shift.partition;
 
-        let mut task = Task {
+        let mut task = EventTask {
             key: key_of(&event),
             event,
             sequence: incoming.sequence,
@@ -324,33 +337,33 @@ impl Owner {
             through: Arc::clone(&shift.through),
             place,
             incoming,
-            pass: Pass::First,
-            lent: Lent::new(Some(memory), &self.held_back),
+            pass: EvaluationRound::First,
+            lent: SharedPermits::new(Some(memory), &self.held_back),
             deferred: Mutex::default(),
         };
 
         let Some(inherited) = inherited else {
             shift.careful = false;
-            return Ok(Some(Work::Event(Box::new(task))));
+            return Ok(Some(MessageWork::Event(Box::new(task))));
         };
 
         // Only the first undone message of an ownership is noted, unless care is taken.
         if shift.noted && !shift.careful {
-            return Ok(Some(Work::Event(Box::new(task))));
+            return Ok(Some(MessageWork::Event(Box::new(task))));
         }
 
         match self.evaluator.marker_of(&task, inherited).await? {
-            Marker::None => task.marker_read = true,
+            StoredMarker::None => task.marker_read = true,
             // Its owed evaluations are made again, and may crash the owner like any other.
-            Marker::Owes(_) => {}
-            Marker::Done => {
+            StoredMarker::Owes(_) => {}
+            StoredMarker::Done => {
                 self.evaluator.performer.meters.already_done.increment(1);
                 task.incoming.ack().await;
                 return Ok(None);
             }
         }
 
-        let tried = owned.attempt(Some(task.incoming.place())).await;
+        let tried = owned.note_attempt(Some(task.incoming.place())).await;
         let attempts = tried.map_err(HandleEventError::Attempt)?;
         shift.noted = true;
         shift.careful = attempts > 1;
@@ -360,18 +373,18 @@ impl Owner {
                 "event {}: its owner ended {MAX_UNCLEAN} times while it was under way",
                 task.event.id
             );
-            let verdict = Verdict::new("kills_its_owner", detail);
+            let verdict = MessageVerdict::new("kills_its_owner", detail);
             let memory = task.lent.take_memory();
 
-            return Ok(memory.map(|memory| Work::Dead(Box::new((task.incoming, verdict, memory)))));
+            return Ok(memory.map(|memory| MessageWork::Dead(Box::new((task.incoming, verdict, memory)))));
         }
 
-        Ok(Some(Work::Event(Box::new(task))))
+        Ok(Some(MessageWork::Event(Box::new(task))))
     }
 
     /// Returns the state that a former owner may have left for `incoming`; `None` if it cannot have handled the
     /// message.
-    async fn inherited(&self, shift: &mut Shift, incoming: &Incoming) -> Option<Inherited> {
+    async fn former_work(&self, shift: &mut PartitionSession, incoming: &IncomingMessage) -> Option<RedeliveryCheck> {
         if incoming.sequence > shift.replay_through {
             return None;
         }
@@ -380,43 +393,47 @@ impl Owner {
             Some(inherited) => inherited,
             None => {
                 let (bus, projection) = (&self.evaluator.performer.bus, &self.evaluator.projection);
-                let asked = Inherited::of_former_owners(bus, projection, shift.partition).await;
+                let asked = RedeliveryCheck::of_former_owners(bus, projection, shift.partition).await;
                 // Records from now on show a successor as much as the former ones did.
-                shift.through.fetch_max(asked.named().unwrap_or(0), Ordering::Relaxed);
+                shift
+                    .through
+                    .fetch_max(asked.highest_sequence().unwrap_or(0), Ordering::Relaxed);
                 *shift.inherited.insert(asked)
             }
         };
 
-        shift.may_be_done(incoming, inherited.named()).then_some(inherited)
+        shift
+            .may_be_done(incoming, inherited.highest_sequence())
+            .then_some(inherited)
     }
 
     /// Performs one job.
-    async fn perform(&self, job: Job) -> Ended {
+    async fn perform_job(&self, job: PartitionJob) -> JobOutcome {
         match job {
-            Job::Perform(held, place) => {
-                let Held { work, conversation } = *held;
+            PartitionJob::Perform(held, place) => {
+                let BufferedMessage { work, conversation } = *held;
                 let owed = match work {
-                    Work::Dead(given_up) => {
+                    MessageWork::Dead(given_up) => {
                         let (incoming, verdict, _memory) = &*given_up;
                         self.give_up(incoming, verdict).await;
                         None
                     }
-                    Work::Event(task) => self.event(*task, place).await,
+                    MessageWork::Event(task) => self.finish_event(*task, place).await,
                 };
 
-                Ended::Performed(conversation, owed.map(Box::new))
+                JobOutcome::Performed(conversation, owed.map(Box::new))
             }
-            Job::Read(conversation, numbers, again) => {
+            PartitionJob::Read(conversation, numbers, again) => {
                 // The semaphore is never closed.
                 let memory = Arc::clone(&self.in_memory).acquire_owned().await.ok();
                 let incoming = self.read_again(numbers, &again).await;
-                Ended::Read(conversation, incoming.zip(memory).map(Box::new))
+                JobOutcome::Read(conversation, incoming.zip(memory).map(Box::new))
             }
         }
     }
 
     /// Reads a message again of which only the numbers were kept; returns `None` if it is gone.
-    async fn read_again(&self, numbers: Numbers, again: &Again) -> Option<Incoming> {
+    async fn read_again(&self, numbers: MessageNumbers, again: &RedeliverySource) -> Option<IncomingMessage> {
         let mut wait = FIRST_PAUSE;
         loop {
             match again.read(numbers.sequence, numbers.handed).await {
@@ -432,13 +449,13 @@ impl Owner {
     }
 
     /// Evaluates an event to its end, with or without one of the shared places. Returns the evaluations that it owes.
-    async fn event(&self, task: Task, place: Option<OwnedSemaphorePermit>) -> Option<OwedEvent> {
+    async fn finish_event(&self, task: EventTask, place: Option<OwnedSemaphorePermit>) -> Option<DeferredEvent> {
         // The semaphore is closed only after every partition has ended.
         let slot = Arc::clone(&self.in_flight).acquire_owned().await.ok()?;
-        task.lent.begin(slot, place);
+        task.lent.begin_holding(slot, place);
 
         let meters = &self.evaluator.performer.meters;
-        if matches!(task.pass, Pass::First) {
+        if matches!(task.pass, EvaluationRound::First) {
             let waited = self.evaluator.clock.now().since(task.incoming.published_at);
             meters.lag.record(waited.max(0) as f64 / 1_000.0);
         }
@@ -455,19 +472,19 @@ impl Owner {
             .seconds
             .record(self.evaluator.clock.monotonic().duration_since(began).as_secs_f64());
 
-        deferred.map(|hooks| OwedEvent::of(task, hooks, self.evaluator.clock.monotonic()))
+        deferred.map(|hooks| DeferredEvent::from_task(task, hooks, self.evaluator.clock.monotonic()))
     }
 
     /// Tries `task` until it ends. Returns the hooks that are called later.
-    async fn try_until_done(&self, task: &Task, carrier: &Carrier) -> Option<Vec<String>> {
-        let mut patience = Patience::default();
+    async fn try_until_done(&self, task: &EventTask, carrier: &TraceCarrier) -> Option<Vec<String>> {
+        let mut patience = RetryBudget::default();
         let mut again = false;
 
         let mut wait = FIRST_PAUSE;
         loop {
             let error = match self.evaluator.handle(task, again, carrier).await {
-                Ok(Handled::Deferred(hooks)) => return Some(hooks),
-                Ok(Handled::Done) => {
+                Ok(EventOutcome::Deferred(hooks)) => return Some(hooks),
+                Ok(EventOutcome::Done) => {
                     task.incoming.ack().await;
                     return None;
                 }
@@ -486,13 +503,13 @@ impl Owner {
                 false
             } else {
                 let longest = self.evaluator.longest_timeout(&task.event);
-                patience.ends(self.evaluator.clock.monotonic(), longest)
+                patience.is_over(self.evaluator.clock.monotonic(), longest)
             };
 
-            let (detail, tries) = (error.chain(), patience.tries());
+            let (detail, tries) = (error.chain(), patience.failed_tries());
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
-                self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail))
+                self.give_up(&task.incoming, &MessageVerdict::new("keeps_failing", detail))
                     .await;
                 return None;
             }
@@ -504,7 +521,7 @@ impl Owner {
     }
 
     /// Publishes the whole message as a dead letter, then terminates it.
-    async fn give_up(&self, incoming: &Incoming, verdict: &Verdict) {
+    async fn give_up(&self, incoming: &IncomingMessage, verdict: &MessageVerdict) {
         self.evaluator.performer.meters.dead.increment(1);
         let event_id = incoming.headers.event_id();
 

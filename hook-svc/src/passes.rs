@@ -13,7 +13,7 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// Passes of the hooks of one set that were not reported yet.
 #[derive(Debug, Default)]
-pub(crate) struct Passes {
+pub(crate) struct PassCounts {
     set: Arc<HookSet>,
     /// Counts by index into the set.
     hooks: Vec<Untold>,
@@ -27,9 +27,9 @@ struct Untold {
     latencies_us: [u32; MAX_TOLD_LATENCIES],
 }
 
-impl Passes {
+impl PassCounts {
     /// Counts a pass of hook `index` of `set`.
-    pub(crate) fn passed(&mut self, set: &Arc<HookSet>, index: usize, latency_us: u32) {
+    pub(crate) fn count_pass(&mut self, set: &Arc<HookSet>, index: usize, latency_us: u32) {
         if !Arc::ptr_eq(&self.set, set) {
             // The rest of the former set is at most a second's worth, and is dropped with it.
             self.set = Arc::clone(set);
@@ -44,7 +44,7 @@ impl Passes {
     }
 
     /// Returns the passes to report at `now`; empty if some were reported less than a second ago.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<HookPasses> {
+    pub(crate) fn due_counts(&mut self, now: Instant) -> Vec<HookPasses> {
         if self.told.is_some_and(|told| now.saturating_duration_since(told) < TELL) {
             return Vec::new();
         }
@@ -52,13 +52,13 @@ impl Passes {
         let named = self.hooks.iter_mut().zip(self.set.hooks());
         named
             .filter(|(untold, _)| untold.count > 0)
-            .map(|(untold, hook)| std::mem::take(untold).told(&hook.id))
+            .map(|(untold, hook)| std::mem::take(untold).to_counts(&hook.id))
             .collect()
     }
 }
 
 impl Untold {
-    fn told(self, hook_id: &str) -> HookPasses {
+    fn to_counts(self, hook_id: &str) -> HookPasses {
         let kept = (self.count as usize).min(MAX_TOLD_LATENCIES);
         let first = self.count as usize - kept;
         HookPasses {
@@ -81,18 +81,18 @@ mod tests {
     #[test]
     fn passes_are_told_once_a_second_with_the_latest_latencies() {
         let set = Arc::new(HookSet::new([source("a"), source("b")]));
-        let (mut passes, start) = (Passes::default(), SystemClock.monotonic());
+        let (mut passes, start) = (PassCounts::default(), SystemClock.monotonic());
         for us in 1..=25 {
-            passes.passed(&set, 1, us);
+            passes.count_pass(&set, 1, us);
         }
 
-        let told = passes.due(start);
+        let told = passes.due_counts(start);
         assert_eq!((told.len(), told[0].hook_id.as_str(), told[0].count), (1, "b", 25));
         assert_eq!(told[0].latencies_us, (6..=25).collect::<Vec<_>>());
 
-        passes.passed(&set, 0, 9);
-        assert!(passes.due(start + TELL / 2).is_empty());
-        assert_eq!(passes.due(start + TELL)[0].latencies_us, [9]);
-        assert!(passes.due(start + TELL * 2).is_empty());
+        passes.count_pass(&set, 0, 9);
+        assert!(passes.due_counts(start + TELL / 2).is_empty());
+        assert_eq!(passes.due_counts(start + TELL)[0].latencies_us, [9]);
+        assert!(passes.due_counts(start + TELL * 2).is_empty());
     }
 }

@@ -12,15 +12,15 @@ const MAX_TRIES: u32 = 5;
 
 /// Retries of one event; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     tries: u32,
     failing_since: Option<Instant>,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Records a try that failed at `now` although the bus was available. Returns whether it was the last. `longest`:
     /// the longest time-out of the hooks that see the event; zero if none does.
-    pub(crate) fn ends(&mut self, now: Instant, longest: Duration) -> bool {
+    pub(crate) fn is_over(&mut self, now: Instant, longest: Duration) -> bool {
         let since = *self.failing_since.get_or_insert(now);
         self.tries += 1;
         let is_spent = !longest.is_zero() && now.saturating_duration_since(since) >= longest;
@@ -33,7 +33,7 @@ impl Patience {
     }
 
     /// Returns the number of failed tries.
-    pub(crate) const fn tries(&self) -> u32 {
+    pub(crate) const fn failed_tries(&self) -> u32 {
         self.tries
     }
 }
@@ -49,27 +49,27 @@ mod tests {
     #[test]
     fn a_quick_failure_is_tried_five_times_and_a_slow_one_as_long_as_its_hooks_may_take() {
         let begun = SystemClock.monotonic();
-        let mut quick = Patience::default();
-        assert!((0..4).all(|second| !quick.ends(begun + Duration::from_secs(second), LONGEST)));
-        assert!(quick.ends(begun + Duration::from_secs(4), LONGEST));
+        let mut quick = RetryBudget::default();
+        assert!((0..4).all(|second| !quick.is_over(begun + Duration::from_secs(second), LONGEST)));
+        assert!(quick.is_over(begun + Duration::from_secs(4), LONGEST));
 
-        let mut slow = Patience::default();
-        assert!(!slow.ends(begun, LONGEST), "once more in any case");
-        assert!(slow.ends(begun + LONGEST, LONGEST));
-        assert_eq!(slow.tries(), 2);
+        let mut slow = RetryBudget::default();
+        assert!(!slow.is_over(begun, LONGEST), "once more in any case");
+        assert!(slow.is_over(begun + LONGEST, LONGEST));
+        assert_eq!(slow.failed_tries(), 2);
 
-        let mut unseen = Patience::default();
-        assert!((0..4).all(|second| !unseen.ends(begun + Duration::from_secs(second), Duration::ZERO)));
-        assert!(unseen.ends(begun + Duration::from_secs(4), Duration::ZERO));
+        let mut unseen = RetryBudget::default();
+        assert!((0..4).all(|second| !unseen.is_over(begun + Duration::from_secs(second), Duration::ZERO)));
+        assert!(unseen.is_over(begun + Duration::from_secs(4), Duration::ZERO));
     }
 
     #[test]
     fn that_the_bus_is_away_costs_nothing() {
         let begun = SystemClock.monotonic();
-        let mut patience = Patience::default();
-        assert!(!patience.ends(begun, LONGEST));
+        let mut patience = RetryBudget::default();
+        assert!(!patience.is_over(begun, LONGEST));
         patience.bus_was_away();
-        assert!(!patience.ends(begun + 2 * LONGEST, LONGEST), "time began anew");
-        assert!(patience.ends(begun + 3 * LONGEST, LONGEST));
+        assert!(!patience.is_over(begun + 2 * LONGEST, LONGEST), "time began anew");
+        assert!(patience.is_over(begun + 3 * LONGEST, LONGEST));
     }
 }

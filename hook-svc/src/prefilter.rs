@@ -13,8 +13,8 @@ mod index;
 mod pattern;
 mod rule;
 
-pub use self::facts::Field;
-pub(crate) use self::facts::{inner, scalar};
-pub use self::index::Index;
-pub use self::pattern::Pattern;
-pub use self::rule::{ParseRuleError, Predicate, Rule};
+pub use self::facts::EventField;
+pub(crate) use self::facts::{inner_value, scalar_text};
+pub use self::index::RuleIndex;
+pub use self::pattern::GlobPattern;
+pub use self::rule::{FieldPredicate, MatchRule, ParseRuleError};

@@ -25,13 +25,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::authored::is_deleted;
-use crate::once::{self, Tally, Verdict};
-use crate::roster::{Roster, waits_for};
-use crate::runner::{Counters, HookSet, Pools};
+use crate::once::{self, HookTally, OneShotVerdict};
+use crate::roster::{ActiveHooks, waits_for};
+use crate::runner::{HookCounters, HookSet, WorkerPools};
 use crate::timers;
 
-pub use view::Reached;
-use view::{Change, View, forward, synced_again};
+pub use view::RegistryPosition;
+use view::{RegistryChange, RegistryView, forward_changes, synced_again};
 
 /// Wait after a change for further ones, so that a whole directory is loaded at once.
 const COALESCE: Duration = Duration::from_millis(25);
@@ -59,7 +59,7 @@ pub enum LastFire {
 
 /// View of the registry on this replica; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Registry {
+pub struct HookRegistry {
     inner: Arc<Inner>,
 }
 
@@ -68,11 +68,11 @@ struct Inner {
     hooks: Kv<HookRecord>,
     states: Kv<HookState>,
     bus: Bus,
-    pool: Pools,
+    pool: WorkerPools,
     /// Rosters, the newest last; never empty.
-    rosters: Mutex<VecDeque<Arc<Roster>>>,
-    tallies: Mutex<HashMap<String, Tally>>,
-    listed: watch::Sender<Listed>,
+    rosters: Mutex<VecDeque<Arc<ActiveHooks>>>,
+    tallies: Mutex<HashMap<String, HookTally>>,
+    listed: watch::Sender<ListedHooks>,
     /// Time zone of schedules that name none.
     zone: String,
     /// Schedules of all hooks; `None` until the registry is known.
@@ -80,7 +80,7 @@ struct Inner {
 }
 
 /// Every hook of the registry with its run-time state.
-pub type Listed = Arc<Vec<(HookRecord, HookState)>>;
+pub type ListedHooks = Arc<Vec<(HookRecord, HookState)>>;
 
 /// Result of handing a set of hooks to the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,17 +91,17 @@ enum Taken {
     Whole,
 }
 
-impl Registry {
+impl HookRegistry {
     /// Creates the view on `bus`, empty until [`Registry::follow`] has read it. `pool` evaluates its hooks; `zone` is
     /// the time zone of schedules that name none.
     #[must_use]
-    pub fn new(bus: &Bus, pool: Pools, zone: &str) -> Self {
+    pub fn new(bus: &Bus, pool: WorkerPools, zone: &str) -> Self {
         let inner = Inner {
             hooks: bus.kv(HOOKS),
             states: bus.kv(HOOK_STATE),
             bus: bus.clone(),
             pool,
-            rosters: Mutex::new(VecDeque::from([Arc::new(Roster::default())])),
+            rosters: Mutex::new(VecDeque::from([Arc::new(ActiveHooks::default())])),
             tallies: Mutex::default(),
             listed: watch::Sender::default(),
             zone: zone.to_owned(),
@@ -114,21 +114,29 @@ impl Registry {
     /// Follows both buckets; never returns. `loaded` receives the revision of `hooks` that the workers have loaded, and
     /// `era` the number of times that the bucket was replaced. After a replacement the former hooks stay in force until
     /// the hooks directory, if there is one, is `synced` into the new bucket.
-    pub async fn follow(
+    pub async fn follow_buckets(
         &self,
-        loaded: watch::Sender<Option<Reached>>,
+        loaded: watch::Sender<Option<RegistryPosition>>,
         era: watch::Sender<u64>,
-        mut synced: Option<watch::Receiver<Option<Reached>>>,
+        mut synced: Option<watch::Receiver<Option<RegistryPosition>>>,
     ) {
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let mut watches = JoinSet::new();
-        watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
-        watches.spawn(forward(self.inner.states.clone(), Change::State, sender.clone()));
+        watches.spawn(forward_changes(
+            self.inner.hooks.clone(),
+            RegistryChange::Hook,
+            sender.clone(),
+        ));
+        watches.spawn(forward_changes(
+            self.inner.states.clone(),
+            RegistryChange::State,
+            sender.clone(),
+        ));
         let channels = self.inner.bus.kv(CHANNELS);
-        watches.spawn(forward(channels, Change::Channels, sender));
+        watches.spawn(forward_changes(channels, RegistryChange::Channels, sender));
         let mut waiting = BTreeMap::new();
 
-        let mut view = View::default();
+        let mut view = RegistryView::default();
         let mut taken = Taken::Whole;
         loop {
             let change = tokio::select! {
@@ -153,7 +161,7 @@ impl Registry {
                 self.tell_schedules(&view);
                 tell_waiting(&mut waiting, &view);
                 if taken != Taken::Not {
-                    loaded.send_replace(Some(view.reached()));
+                    loaded.send_replace(Some(view.reached_revision()));
                 }
             }
         }
@@ -167,7 +175,7 @@ impl Registry {
         loop {
             let specs = told.borrow_and_update().clone();
             let written = match &specs {
-                Some(specs) => book.replace(timers::PREFIX, specs, clock.now()).await,
+                Some(specs) => book.replace_schedules(timers::PREFIX, specs, clock.now()).await,
                 None => Ok(()),
             };
             if let Err(error) = &written {
@@ -184,8 +192,8 @@ impl Registry {
         }
     }
 
-    fn tell_schedules(&self, view: &View) {
-        let (specs, wrong) = timers::specs(&view.records, &view.states, &view.channels, &self.inner.zone);
+    fn tell_schedules(&self, view: &RegistryView) {
+        let (specs, wrong) = timers::timer_specs(&view.records, &view.states, &view.channels, &self.inner.zone);
         self.inner.schedules.send_if_modified(|told| {
             let changed = told.as_ref() != Some(&specs);
             if changed {
@@ -201,9 +209,9 @@ impl Registry {
 
     /// Puts the roster of `view` in force, even if it is unchanged when `again` is true. Returns whether the workers
     /// loaded its hooks.
-    async fn load(&self, view: &View, again: bool) -> Taken {
-        let former = self.current();
-        let mut roster = Roster::of(&view.records, &view.states, &view.channels);
+    async fn load(&self, view: &RegistryView, again: bool) -> Taken {
+        let former = self.current_roster();
+        let mut roster = ActiveHooks::from_records(&view.records, &view.states, &view.channels);
         let changed = roster.set.hooks() != former.set.hooks();
         if !changed {
             roster.set = Arc::clone(&former.set);
@@ -211,7 +219,7 @@ impl Registry {
 
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
         // The roster must be found as soon as the workers evaluate events against its set.
-        self.keep(Arc::new(roster));
+        self.keep_schedules(Arc::new(roster));
 
         let mut taken = Taken::Whole;
         if changed || again {
@@ -223,7 +231,7 @@ impl Registry {
                         error = crate::error::chain(&error),
                         "failed to load hooks; keeping the former ones"
                     );
-                    self.keep(former);
+                    self.keep_schedules(former);
                     return Taken::Not;
                 }
             }
@@ -250,11 +258,11 @@ impl Registry {
 
     /// Returns a receiver of all hooks in the watched state, including those that see no events.
     #[must_use]
-    pub fn listed(&self) -> watch::Receiver<Listed> {
+    pub fn watch_hooks(&self) -> watch::Receiver<ListedHooks> {
         self.inner.listed.subscribe()
     }
 
-    fn keep(&self, roster: Arc<Roster>) {
+    fn keep_schedules(&self, roster: Arc<ActiveHooks>) {
         let mut rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
         rosters.push_back(roster);
         if rosters.len() > KEPT_ROSTERS {
@@ -264,14 +272,14 @@ impl Registry {
 
     /// Returns the newest roster.
     #[must_use]
-    pub fn current(&self) -> Arc<Roster> {
+    pub fn current_roster(&self) -> Arc<ActiveHooks> {
         let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
         rosters.back().map(Arc::clone).unwrap_or_default()
     }
 
     /// Returns the roster whose set is `set`; the newest if that is no longer kept.
     #[must_use]
-    pub fn roster_of(&self, set: &Arc<HookSet>) -> Arc<Roster> {
+    pub fn roster_of(&self, set: &Arc<HookSet>) -> Arc<ActiveHooks> {
         let rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
         let known = rosters.iter().rev().find(|roster| Arc::ptr_eq(&roster.set, set));
         known.or(rosters.back()).map(Arc::clone).unwrap_or_default()
@@ -291,15 +299,15 @@ impl Registry {
     ) -> Result<LastFire, CasError> {
         let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
         let decide = |state: Option<&HookState>| match once::last_fire(state, key, result, now) {
-            Verdict::Win(next) => {
+            OneShotVerdict::Win(next) => {
                 decided = LastFire::Won(Box::new(result.clone()));
                 Some(*next)
             }
-            Verdict::Won(stored) => {
+            OneShotVerdict::Won(stored) => {
                 decided = LastFire::Won(stored);
                 None
             }
-            Verdict::Lost(reason) => {
+            OneShotVerdict::Lost(reason) => {
                 decided = LastFire::Lost(reason);
                 None
             }
@@ -320,12 +328,12 @@ impl Registry {
     ///
     /// # Errors
     /// As [`Registry::last_fire`].
-    pub async fn retire(&self, hook_id: &str, made_at: UnixMillis) -> Result<(), CasError> {
+    pub async fn retire_hook(&self, hook_id: &str, made_at: UnixMillis) -> Result<(), CasError> {
         let meant = Meant {
             hooks: &self.inner.hooks,
             made_at,
         };
-        let retired = change_meant(&self.inner.states, Some(meant), hook_id, once::retired);
+        let retired = change_meant(&self.inner.states, Some(meant), hook_id, once::retired_state);
         retired.await.map(drop)
     }
 
@@ -338,12 +346,12 @@ impl Registry {
     pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) -> Result<(), CasError> {
         let mut counters = None;
         let count = |state: Option<&HookState>| {
-            let next = once::counted(state, key, now);
-            counters = next.as_ref().or(state).map(Counters::from);
+            let next = once::counted_state(state, key, now);
+            counters = next.as_ref().or(state).map(HookCounters::from);
             next
         };
 
-        match self.change(hook_id, count).await {
+        match self.change_state(hook_id, count).await {
             Ok(_) => {
                 if let Some(counters) = counters {
                     self.inner.pool.count(hook_id, counters);
@@ -352,7 +360,7 @@ impl Registry {
             Err(error @ CasError::Read(_)) => return Err(error),
             Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
                 tracing::warn!(hook_id, %error, "failed to count a fire of a hook; retrying");
-                self.fired(hook_id, now);
+                self.count_fire(hook_id, now);
             }
         }
 
@@ -360,25 +368,28 @@ impl Registry {
     }
 
     /// Notes that `hook_id` fired at `now`.
-    pub fn fired(&self, hook_id: &str, now: UnixMillis) {
-        self.tally(hook_id, |tally| {
+    pub fn count_fire(&self, hook_id: &str, now: UnixMillis) {
+        self.add_tally(hook_id, |tally| {
             tally.fires += 1;
             tally.last_triggered = tally.last_triggered.max(Some(now));
         });
     }
 
     /// Notes that `hook_id` failed with `error`.
-    pub fn failed(&self, hook_id: &str, error: &str) {
-        self.tally(hook_id, |tally| tally.last_error = Some(error.to_owned()));
+    pub fn count_failure(&self, hook_id: &str, error: &str) {
+        self.add_tally(hook_id, |tally| tally.last_error = Some(error.to_owned()));
     }
 
     /// Writes the counters noted since the last time. A counter that cannot be written is kept for the next time.
     pub async fn flush(&self) {
         let tallies = std::mem::take(&mut *self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner));
         for (hook_id, tally) in tallies {
-            if let Err(error) = self.change(&hook_id, |state| Some(once::tallied(state, &tally))).await {
+            if let Err(error) = self
+                .change_state(&hook_id, |state| Some(once::tallied_state(state, &tally)))
+                .await
+            {
                 tracing::warn!(hook_id, %error, "failed to write the counters of a hook; retrying");
-                self.tally(&hook_id, |kept| {
+                self.add_tally(&hook_id, |kept| {
                     kept.fires += tally.fires;
                     kept.last_triggered = kept.last_triggered.max(tally.last_triggered);
                     kept.last_error = kept.last_error.take().or(tally.last_error);
@@ -387,7 +398,7 @@ impl Registry {
         }
     }
 
-    fn tally(&self, hook_id: &str, note: impl FnOnce(&mut Tally)) {
+    fn add_tally(&self, hook_id: &str, note: impl FnOnce(&mut HookTally)) {
         let mut tallies = self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         match tallies.get_mut(hook_id) {
             Some(tally) => note(tally),
@@ -395,7 +406,7 @@ impl Registry {
         }
     }
 
-    async fn change(
+    async fn change_state(
         &self,
         hook_id: &str,
         next: impl FnMut(Option<&HookState>) -> Option<HookState>,
@@ -405,7 +416,7 @@ impl Registry {
 }
 
 /// Logs the hooks that begin or stop waiting for a channel, once each; `told` holds those logged before.
-fn tell_waiting(told: &mut BTreeMap<String, String>, view: &View) {
+fn tell_waiting(told: &mut BTreeMap<String, String>, view: &RegistryView) {
     let enabled = view.records.values().filter(|record| record.enabled);
     let waiting: BTreeMap<String, String> = enabled
         .filter_map(|record| Some((record.id.clone(), waits_for(record, &view.channels)?.to_owned())))

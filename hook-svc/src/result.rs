@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use shared::model::dispatch::DeliveryContext;
-use shared::model::hook::{HookContextPatch, HookResult, Routing};
+use shared::model::hook::{HookContextPatch, HookResult, HookRouting};
 use shared::model::permission::PermissionSet;
 use shared::model::session::QueueMode;
 
-use self::spelling::Fields;
+use self::spelling::RemainingFields;
 
 /// Longest result, in bytes of JSON.
 pub const MAX_RESULT_BYTES: usize = 256 * 1024;
@@ -78,7 +78,7 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
     }
 
     let value: Value = serde_json::from_str(json).map_err(|error| InvalidResultError::NotJson(error.to_string()))?;
-    let mut fields = Fields::of(value, "result", "")?;
+    let mut fields = RemainingFields::from_value(value, "result", "")?;
     let fire: Option<bool> = fields.take("fire")?;
     let disable_hook = fields.take_either("disableHook", "disable_hook")?.unwrap_or(false);
 
@@ -96,11 +96,11 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
         });
     }
 
-    let routed = routing(fields.take("routing")?)?;
+    let routed = read_routing(fields.take("routing")?)?;
     let permissions = fields.take::<PermissionSet>("permissions")?;
     let delivery_context = fields.take_either::<DeliveryContext>("deliveryContext", "delivery_context")?;
-    let context = context(fields.take("context")?)?;
-    fields.finish()?;
+    let context = read_context(fields.take("context")?)?;
+    fields.expect_empty()?;
     check_delivery(delivery_context.as_ref())?;
 
     Ok(HookResult {
@@ -122,9 +122,9 @@ enum RoutingMode {
     Thread,
 }
 
-fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> {
+fn read_routing(value: Option<Value>) -> Result<Option<HookRouting>, InvalidResultError> {
     let Some(value) = value else { return Ok(None) };
-    let mut fields = Fields::of(value, "`routing`", "routing.")?;
+    let mut fields = RemainingFields::from_value(value, "`routing`", "routing.")?;
     let persona: Option<String> = fields.take_either("persona", "agent_id")?;
     let queue_mode: Option<QueueMode> = fields.take_either("queueMode", "queue_mode")?;
     let mode: Option<RoutingMode> = fields.take("mode")?;
@@ -132,7 +132,7 @@ fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> 
     let mut session: Option<String> = fields.take("session")?;
 
     let mut thread: Option<String> = fields.take("thread")?;
-    fields.finish()?;
+    fields.expect_empty()?;
 
     match (mode, target) {
         (_, None) => {}
@@ -151,7 +151,7 @@ fn routing(value: Option<Value>) -> Result<Option<Routing>, InvalidResultError> 
     check_key("routing.session", session.as_deref())?;
     check_key("routing.thread", thread.as_deref())?;
 
-    Ok(Some(Routing {
+    Ok(Some(HookRouting {
         persona,
         session,
         queue_mode,
@@ -173,13 +173,13 @@ fn merge(field: &mut Option<String>, target: String, name: &str) -> Result<(), I
     }
 }
 
-fn context(value: Option<Value>) -> Result<Option<HookContextPatch>, InvalidResultError> {
+fn read_context(value: Option<Value>) -> Result<Option<HookContextPatch>, InvalidResultError> {
     let Some(value) = value else { return Ok(None) };
-    let mut fields = Fields::of(value, "`context`", "context.")?;
+    let mut fields = RemainingFields::from_value(value, "`context`", "context.")?;
     let system_prompt: Option<String> = fields.take_either("systemPrompt", "prompt")?;
     let extracted: Option<Map<String, Value>> = fields.take("extracted")?;
     let include_thread_history: Option<bool> = fields.take_either("includeThreadHistory", "include_thread")?;
-    fields.finish()?;
+    fields.expect_empty()?;
 
     Ok(Some(HookContextPatch {
         system_prompt,

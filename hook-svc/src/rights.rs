@@ -8,27 +8,27 @@
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{DEFAULT_ACCOUNT, Event};
 use shared::model::hook::{HookResult, MadeIn};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::permission::PermissionSet;
-use shared::model::permission::combine::merged;
+use shared::model::permission::combine::merge_permissions;
 use shared::model::session::{MAIN, SessionRef};
 
-use crate::roster::Author;
-use crate::routing::{Deliveries, Fire, Rules, derive_session, is_owners};
+use crate::roster::HookAuthor;
+use crate::routing::{DeliveryGrants, HookFire, RoutingRules, derive_session, is_owners};
 
 /// Returns whether the event comes from one of our own services: a timer, an agent, the delivery of a part.
 fn is_of_system(event: &Event) -> bool {
-    event.origin == Origin::System
+    event.origin == EventOrigin::System
 }
 
 /// Returns the permissions of the turn of `fire`, before presets complete them.
 #[must_use]
-pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
+pub fn fire_permissions(fire: &HookFire<'_>, rules: &RoutingRules) -> PermissionSet {
     let sender = rules.identities.default_permissions(fire.event);
     let own = fire.result.permissions.as_ref();
     let made_in = match fire.traits.author.as_ref() {
-        Author::Operator => return own.cloned().unwrap_or(sender),
-        Author::Agent { name: _, made_in } => made_in.as_deref(),
+        HookAuthor::Operator => return own.cloned().unwrap_or(sender),
+        HookAuthor::Agent { name: _, made_in } => made_in.as_deref(),
     };
 
     let least = PermissionSet::default();
@@ -41,20 +41,20 @@ pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
         sets.push(sender);
     }
 
-    merged(&sets, &rules.presets)
+    merge_permissions(&sets, &rules.presets)
 }
 
 /// Returns the reason why `fire` must not make a dispatch: its hook, which an agent made, wants to answer in a
 /// conversation, or write in a session of others (the owner's included), that it may not use. Returns `None` if it may.
 #[must_use]
-pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
-    let Author::Agent { name, made_in } = fire.traits.author.as_ref() else {
+pub fn fire_refusal(fire: &HookFire<'_>, rules: &RoutingRules) -> Option<String> {
+    let HookAuthor::Agent { name, made_in } = fire.traits.author.as_ref() else {
         return None;
     };
     let made_in = made_in.as_deref();
     let target = fire.result.delivery_context.as_ref();
     let elsewhere = target.filter(|target| {
-        let at_event = is_same(target, &happened(fire.event));
+        let at_event = is_same(target, &event_destination(fire.event));
         let where_made = made_in.is_some_and(|made_in| is_same(target, &made_in.place));
         !at_event && !where_made && !is_granted(fire.hook_id, target, &rules.deliveries)
     });
@@ -85,8 +85,8 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
 
 /// Returns whether `fire` is of an operator's hook that routes a person other than the owner into the owner's session.
 #[must_use]
-pub fn opens_main(fire: &Fire<'_>, rules: &Rules) -> bool {
-    *fire.traits.author == Author::Operator
+pub fn opens_main(fire: &HookFire<'_>, rules: &RoutingRules) -> bool {
+    *fire.traits.author == HookAuthor::Operator
         && names_main(fire.result)
         && !is_of_system(fire.event)
         && !is_owners(fire.event, &rules.identities)
@@ -95,8 +95,8 @@ pub fn opens_main(fire: &Fire<'_>, rules: &Rules) -> bool {
 /// Returns the session of an agent's hook for an event of a timer or an agent, if the hook names none: that of its
 /// author.
 #[must_use]
-pub fn authors_session<'a>(fire: &'a Fire<'_>) -> Option<&'a SessionRef> {
-    let Author::Agent { name: _, made_in } = fire.traits.author.as_ref() else {
+pub fn authors_session<'a>(fire: &'a HookFire<'_>) -> Option<&'a SessionRef> {
+    let HookAuthor::Agent { name: _, made_in } = fire.traits.author.as_ref() else {
         return None;
     };
     let MadeIn { session, .. } = made_in.as_deref().filter(|_| is_of_system(fire.event))?;
@@ -106,11 +106,11 @@ pub fn authors_session<'a>(fire: &'a Fire<'_>) -> Option<&'a SessionRef> {
 /// Returns the text that `fire` adds to the system prompt: an operator's hook its own, another's as a note that names
 /// its author.
 #[must_use]
-pub fn prompt(fire: &Fire<'_>, text: Option<String>) -> Option<String> {
+pub fn system_prompt(fire: &HookFire<'_>, text: Option<String>) -> Option<String> {
     let text = text?;
     match fire.traits.author.as_ref() {
-        Author::Operator => Some(text),
-        Author::Agent { name, made_in: _ } => {
+        HookAuthor::Operator => Some(text),
+        HookAuthor::Agent { name, made_in: _ } => {
             let (hook, name) = (fire.hook_id, name.escape_debug());
             // Each line is quoted, so that nothing in it looks like a section of the prompt.
             let quoted: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
@@ -126,7 +126,7 @@ pub fn prompt(fire: &Fire<'_>, text: Option<String>) -> Option<String> {
 /// Returns the session of a conversation that an agent's hook names, if it is neither the event's nor the one in which
 /// the hook was made: the hook would read the messages of others there. Other session names are free, and `main` is
 /// checked separately.
-fn foreign_session<'a>(fire: &'a Fire<'_>, made_in: Option<&MadeIn>, rules: &Rules) -> Option<&'a str> {
+fn foreign_session<'a>(fire: &'a HookFire<'_>, made_in: Option<&MadeIn>, rules: &RoutingRules) -> Option<&'a str> {
     let routing = fire.result.routing.as_ref()?;
     // A conversation's key has a channel before the first colon.
     let named = routing.session.as_deref()?;
@@ -150,7 +150,7 @@ fn is_main(session: &str) -> bool {
             .is_some_and(|rest| rest.starts_with(":thread:"))
 }
 
-fn happened(event: &Event) -> DeliveryContext {
+fn event_destination(event: &Event) -> DeliveryContext {
     DeliveryContext {
         channel: event.channel.clone(),
         account_id: event.account_id.clone(),
@@ -168,7 +168,7 @@ fn is_same(one: &DeliveryContext, other: &DeliveryContext) -> bool {
     place(one) == place(other)
 }
 
-fn is_granted(hook: &str, target: &DeliveryContext, deliveries: &Deliveries) -> bool {
+fn is_granted(hook: &str, target: &DeliveryContext, deliveries: &DeliveryGrants) -> bool {
     let granted = deliveries.get(hook).into_iter().flatten();
     granted
         .filter_map(|place| place.split_once(':'))

@@ -12,12 +12,12 @@ use shared::model::hook_api::OPERATOR;
 use shared::model::time::UnixMillis;
 
 use crate::once::StoredFire;
-use crate::prefilter::Rule;
-use crate::runner::{HookSet, HookSource, Sees, reads_counters};
+use crate::prefilter::MatchRule;
+use crate::runner::{HookScope, HookSet, HookSource, reads_counters};
 
 /// Author of a hook, on whose authority it acts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Author {
+pub enum HookAuthor {
     /// An operator wrote the hook.
     Operator,
     /// An agent, or another person who is no operator, wrote the hook.
@@ -31,7 +31,7 @@ pub enum Author {
 
 /// Traits of a hook that the runner does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traits {
+pub struct HookTraits {
     /// Priority of its dispatches, from `@priority`.
     pub priority: i32,
     /// Whether it is a `@fallback` hook.
@@ -39,7 +39,7 @@ pub struct Traits {
     /// Whether it fires once only (`@mode one-shot`).
     pub one_shot: bool,
     /// Author of the hook, which determines its rights.
-    pub author: Arc<Author>,
+    pub author: Arc<HookAuthor>,
     /// Whether its source mentions how often or when it fired: each of its fires is then counted before its dispatch is
     /// stored.
     pub reads_counters: bool,
@@ -47,14 +47,14 @@ pub struct Traits {
     pub made_at: UnixMillis,
 }
 
-impl Default for Traits {
+impl Default for HookTraits {
     /// Returns the traits of a hook that the registry no longer has.
     fn default() -> Self {
         Self {
             priority: 50,
             fallback: false,
             one_shot: false,
-            author: Arc::new(Author::Agent {
+            author: Arc::new(HookAuthor::Agent {
                 name: String::new(),
                 made_in: None,
             }),
@@ -66,21 +66,21 @@ impl Default for Traits {
 
 /// The registry at one instant.
 #[derive(Debug, Default)]
-pub struct Roster {
+pub struct ActiveHooks {
     /// Hooks that see events.
     pub set: Arc<HookSet>,
-    traits: HashMap<String, Traits>,
+    traits: HashMap<String, HookTraits>,
     stored: HashMap<EventId, Vec<StoredFire>>,
 }
 
-impl Roster {
+impl ActiveHooks {
     /// Creates the roster of `records` and `states` (by KV key). Its set has the enabled records with a valid source
     /// that are not disabled and whose channels are all in `channels`. Paused hooks are included: their breaker decides
     /// for each event whether they are called.
     ///
     /// A hook with `@schedule` and no `@match` sees only events of its own timer.
     #[must_use]
-    pub fn of(
+    pub fn from_records(
         records: &BTreeMap<String, HookRecord>,
         states: &BTreeMap<String, HookState>,
         channels: &ConfiguredChannels,
@@ -121,7 +121,7 @@ impl Roster {
 
     /// Returns the traits of the hook `id`.
     #[must_use]
-    pub fn traits(&self, id: &str) -> Traits {
+    pub fn hook_traits(&self, id: &str) -> HookTraits {
         self.traits.get(id).cloned().unwrap_or_default()
     }
 
@@ -136,7 +136,7 @@ impl Roster {
 /// Returns a channel that `record` needs and that is not configured, if any.
 #[must_use]
 pub fn waits_for<'a>(record: &'a HookRecord, channels: &ConfiguredChannels) -> Option<&'a str> {
-    channels.missing(&record.metadata.needs_channels)
+    channels.missing_need(&record.metadata.needs_channels)
 }
 
 /// Returns the source of `record` for the runner. The record's own hash is of the file as last seen, which may be an
@@ -151,27 +151,27 @@ pub fn source_of(record: &HookRecord) -> HookSource {
         timeout_ms: record.metadata.timeout_ms,
         created_at: record.created_at,
         created_by: record.created_by.clone(),
-        sees: sees(&record.metadata),
+        sees: seen_events(&record.metadata),
         net: record.metadata.allow_net.clone(),
     }
 }
 
 /// Returns which events a hook with `metadata` sees.
 #[must_use]
-pub fn sees(metadata: &HookMetadata) -> Sees {
+pub fn seen_events(metadata: &HookMetadata) -> HookScope {
     let Some(text) = &metadata.match_rule else {
         return if metadata.schedules.is_empty() {
-            Sees::Everything
+            HookScope::Everything
         } else {
-            Sees::OwnTimer
+            HookScope::OwnTimer
         };
     };
     // The rule was parsed with the file; a rule that is no longer valid must not match other events.
-    Rule::parse(text).map_or(Sees::OwnTimer, Sees::Matching)
+    MatchRule::parse(text).map_or(HookScope::OwnTimer, HookScope::Matching)
 }
 
-fn traits_of(record: &HookRecord) -> Traits {
-    Traits {
+fn traits_of(record: &HookRecord) -> HookTraits {
+    HookTraits {
         priority: record.metadata.priority,
         fallback: record.metadata.fallback,
         one_shot: matches!(record.metadata.mode, HookMode::OneShot),
@@ -181,11 +181,11 @@ fn traits_of(record: &HookRecord) -> Traits {
     }
 }
 
-fn author_of(record: &HookRecord) -> Author {
+fn author_of(record: &HookRecord) -> HookAuthor {
     if record.created_by == OPERATOR {
-        return Author::Operator;
+        return HookAuthor::Operator;
     }
-    Author::Agent {
+    HookAuthor::Agent {
         name: record.created_by.clone(),
         made_in: record.made_in.clone(),
     }
@@ -202,7 +202,7 @@ pub(crate) mod tests {
         source_of(&record(id))
     }
 
-    fn ids(roster: &Roster) -> Vec<&str> {
+    fn ids(roster: &ActiveHooks) -> Vec<&str> {
         roster.set.hooks().iter().map(|hook| hook.id.as_str()).collect()
     }
 
@@ -218,7 +218,7 @@ pub(crate) mod tests {
             let there = ConfiguredChannels {
                 accounts: [("webhook".to_owned(), accounts)].into(),
             };
-            let roster = Roster::of(&records, &BTreeMap::new(), &there);
+            let roster = ActiveHooks::from_records(&records, &BTreeMap::new(), &there);
             ids(&roster).join(" ")
         };
 
@@ -226,9 +226,9 @@ pub(crate) mod tests {
         assert_eq!(with(&["demo", "owner"]), "needing plain");
     }
 
-    fn check(records: Vec<HookRecord>, states: Vec<(&str, HookState)>) -> Roster {
+    fn check(records: Vec<HookRecord>, states: Vec<(&str, HookState)>) -> ActiveHooks {
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        Roster::of(
+        ActiveHooks::from_records(
             &records,
             &states.into_iter().map(|(id, state)| (id.to_owned(), state)).collect(),
             &ConfiguredChannels::default(),
@@ -269,11 +269,11 @@ pub(crate) mod tests {
             ..record("made")
         };
         let roster = check(vec![record("filed"), made], vec![]);
-        assert_eq!(*roster.traits("filed").author, Author::Operator);
+        assert_eq!(*roster.hook_traits("filed").author, HookAuthor::Operator);
 
         for id in ["made", "unknown"] {
             assert!(
-                matches!(*roster.traits(id).author, Author::Agent { made_in: None, .. }),
+                matches!(*roster.hook_traits(id).author, HookAuthor::Agent { made_in: None, .. }),
                 "{id}"
             );
         }

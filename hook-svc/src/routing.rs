@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use shared::model::event::Event;
-use shared::model::hook::{HookResult, Routing};
+use shared::model::hook::{HookResult, HookRouting};
 use shared::model::identity::{Identities, PermissionPresets};
-use shared::model::origin::{Origin, WEBCHAT};
-use shared::model::permission::Level;
+use shared::model::origin::{EventOrigin, WEBCHAT};
+use shared::model::permission::PermissionLevel;
 use shared::model::session::{DmScope, session_key};
 use shared::model::time::UnixMillis;
 
-use crate::roster::Traits;
+use crate::roster::HookTraits;
 
 /// Channel of the command line.
 const CLI: &str = "cli";
@@ -20,11 +20,11 @@ const CLI: &str = "cli";
 const TIMER_CHANNEL: &str = "timer";
 
 /// Conversations beyond its own in which an agent's hook may answer, by hook id: `{channel}:{peer}` or `{channel}:*`.
-pub type Deliveries = BTreeMap<String, Vec<String>>;
+pub type DeliveryGrants = BTreeMap<String, Vec<String>>;
 
 /// Configuration for building dispatches; it follows its files.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rules {
+pub struct RoutingRules {
     /// Persons, groups and the owner (`identities.yaml`).
     pub identities: Identities,
     /// Tool rules by level (`permission_levels` in `personas.yaml`).
@@ -35,12 +35,12 @@ pub struct Rules {
     /// is known.
     pub is_chat_local: bool,
     /// Conversations in which agents' hooks may answer beyond their own.
-    pub deliveries: Deliveries,
+    pub deliveries: DeliveryGrants,
 }
 
 /// One fire: the hook, its event, and its result.
 #[derive(Debug, Clone, Copy)]
-pub struct Fire<'a> {
+pub struct HookFire<'a> {
     /// Event for which the hook fired.
     pub event: &'a Event,
     /// Sequence of the event in `EVENTS`.
@@ -48,7 +48,7 @@ pub struct Fire<'a> {
     /// Id of the hook.
     pub hook_id: &'a str,
     /// Traits of the hook.
-    pub traits: &'a Traits,
+    pub traits: &'a HookTraits,
     /// Result of the hook.
     pub result: &'a HookResult,
     /// Time of the evaluation.
@@ -58,13 +58,13 @@ pub struct Fire<'a> {
 /// Returns whether the owner wrote `event`, in a direct conversation.
 #[must_use]
 pub fn is_owners(event: &Event, identities: &Identities) -> bool {
-    identities.default_permissions(event).level == Level::Full
+    identities.default_permissions(event).level == PermissionLevel::Full
 }
 
 /// Resolves `dm_scope = "auto"` for `event`: the owner's conversations and timer events use `main`; every other person
 /// has a session of their own per channel. While no address of the owner is known, the person at this machine is
 /// treated as the owner: on the command line, and on the chat page if it is for this machine alone.
-fn scope_of(event: &Event, rules: &Rules) -> DmScope {
+fn scope_of(event: &Event, rules: &RoutingRules) -> DmScope {
     match rules.dm_scope {
         DmScope::Auto => {}
         scope @ (DmScope::Main | DmScope::PerPeer | DmScope::PerChannelPeer | DmScope::PerAccountChannelPeer) => {
@@ -79,7 +79,7 @@ fn scope_of(event: &Event, rules: &Rules) -> DmScope {
     let is_page = event.channel == WEBCHAT && event.origin.is_verified() && rules.is_chat_local;
     let is_local = event.origin.speaks_on(event) && (event.channel == CLI || is_page);
 
-    let is_timer = event.origin == Origin::System && event.channel == TIMER_CHANNEL;
+    let is_timer = event.origin == EventOrigin::System && event.channel == TIMER_CHANNEL;
     if is_timer || is_owners(event, identities) || (is_local && !has_address) {
         DmScope::Main
     } else {
@@ -89,7 +89,7 @@ fn scope_of(event: &Event, rules: &Rules) -> DmScope {
 
 /// Returns the session of `event` if the hook names none: by conversation, and by the hook's thread if it names one.
 #[must_use]
-pub fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String {
+pub fn derive_session(event: &Event, routing: &HookRouting, rules: &RoutingRules) -> String {
     let peer = rules.identities.canonical_peer(event);
     match &routing.thread {
         None => session_key(event, scope_of(event, rules), &peer),
@@ -106,25 +106,25 @@ pub fn derive_session(event: &Event, routing: &Routing, rules: &Rules) -> String
 /// Samples shared by the tests of rights and of dispatches.
 #[cfg(test)]
 pub(crate) mod samples {
-    use shared::model::identity::Person;
+    use shared::model::identity::KnownPerson;
 
     use super::*;
 
     /// Returns rules with Casey (1) as the owner and mom (2) as a known person; every other sender is a stranger.
-    pub(crate) fn rules() -> Rules {
-        let person = |id: &str, address: &str| Person {
+    pub(crate) fn rules() -> RoutingRules {
+        let person = |id: &str, address: &str| KnownPerson {
             id: id.to_owned(),
             addresses: BTreeMap::from([("telegram".to_owned(), vec![address.to_owned()])]),
-            ..Person::default()
+            ..KnownPerson::default()
         };
 
-        Rules {
+        RoutingRules {
             identities: Identities {
                 owner: Some("casey".to_owned()),
                 persons: vec![person("casey", "1"), person("mom", "2")],
                 groups: BTreeMap::new(),
             },
-            ..Rules::default()
+            ..RoutingRules::default()
         }
     }
 }

@@ -40,16 +40,16 @@ use shared::model::time::UnixMillis;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use self::filter::Filter;
-use self::parts::Joined;
-use crate::prefilter::Rule;
+use self::filter::HookFilter;
+use self::parts::JoinedParts;
+use crate::prefilter::MatchRule;
 
 pub use self::bun::FindBunError;
-pub use self::host::{Answered, Call, CallError, Host, NOT_AVAILABLE, NoHost, Spent, not_available};
-pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, Pool, StartPoolError};
-pub use self::pools::{InForce, Pools};
-pub use self::sandbox::{CheckSandboxError, Sandbox};
-pub use self::seats::{MAX_UNDER_WAY, Seats};
+pub use self::host::{CallError, CallResult, CallUsage, HostCall, NOT_AVAILABLE, NoHost, ScriptHost, not_available};
+pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, StartPoolError, WorkerPool};
+pub use self::pools::{InForce, WorkerPools};
+pub use self::sandbox::{CheckSandboxError, SandboxMode};
+pub use self::seats::{HeldSlots, MAX_UNDER_WAY};
 pub(crate) use self::user::fault as user_fault;
 
 /// Settings of a pool of workers.
@@ -65,7 +65,7 @@ pub struct PoolConfig {
     /// Path of the read model, which scripts see as `ctx.dbPath`.
     pub db_path: Arc<str>,
     /// How strictly the workers are confined (`hooks.sandbox`).
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxMode,
     /// User that the workers run as if this process is root (`hooks.user`): a name, or a user id and a group id as
     /// `1:1`. If empty, `nobody`, or this process's own user if `nobody` cannot reach the files that workers need.
     pub user: String,
@@ -75,7 +75,7 @@ pub struct PoolConfig {
     /// temporary one.
     pub dir: Option<PathBuf>,
     /// Host that answers `ctx.search()`, `ctx.llm()` and `ctx.fetch()`.
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ScriptHost>,
 }
 
 /// One hook in the form that the workers need.
@@ -96,19 +96,19 @@ pub struct HookSource {
     /// Author of the hook; hooks of two authors never share a process.
     pub created_by: String,
     /// Events that the hook sees.
-    pub sees: Sees,
+    pub sees: HookScope,
     /// Origins that the hook asks to fetch from, as `https://host:port` (`@allow net=…`).
     pub net: Vec<String>,
 }
 
 /// Selects the events that a hook sees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Sees {
+pub enum HookScope {
     /// All events except changes of items that the hook saw before.
     #[default]
     Everything,
     /// Events that meet its `@match`; if the hook has a `@schedule`, also those of its own timer.
-    Matching(Rule),
+    Matching(MatchRule),
     /// Events of its own timer only: the hook has a `@schedule` and no `@match`.
     OwnTimer,
 }
@@ -134,7 +134,7 @@ impl HookSource {
 
     /// Returns whether the source mentions anything that may continue after the hook has answered.
     #[must_use]
-    pub fn lingers(&self) -> bool {
+    pub fn may_linger(&self) -> bool {
         LINGERING.iter().any(|word| self.source.contains(word))
     }
 
@@ -176,17 +176,17 @@ pub struct HookSet {
     readers: Vec<u32>,
     /// Longest `@timeout` of the hooks, in milliseconds.
     longest_timeout_ms: u64,
-    filter: OnceLock<Filter>,
+    filter: OnceLock<HookFilter>,
 }
 
 impl HookSet {
     /// Creates a set of hooks whose ids are distinct.
-    fn of(hooks: Vec<Arc<HookSource>>) -> Self {
+    fn from_hooks(hooks: Vec<Arc<HookSource>>) -> Self {
         let by_id = (0_u32..).zip(&hooks).map(|(index, hook)| (hook.id.clone(), index));
         Self {
             by_id: by_id.collect(),
-            readers: readers(&hooks),
-            longest_timeout_ms: longest(&hooks),
+            readers: reader_indices(&hooks),
+            longest_timeout_ms: longest_timeout(&hooks),
             hooks,
             filter: OnceLock::new(),
         }
@@ -207,8 +207,8 @@ impl HookSet {
             }
         }
 
-        set.readers = readers(&set.hooks);
-        set.longest_timeout_ms = longest(&set.hooks);
+        set.readers = reader_indices(&set.hooks);
+        set.longest_timeout_ms = longest_timeout(&set.hooks);
 
         set
     }
@@ -221,7 +221,7 @@ impl HookSet {
 
     /// Returns the indices of the hooks that query the read model, ascending.
     #[must_use]
-    pub fn readers(&self) -> &[u32] {
+    pub fn model_readers(&self) -> &[u32] {
         &self.readers
     }
 
@@ -233,8 +233,10 @@ impl HookSet {
 
     /// Returns the indices of the hooks that see `event`, ascending; `None` means all.
     #[must_use]
-    pub fn seeing(&self, event: &Event) -> Option<Vec<u32>> {
-        self.filter.get_or_init(|| Filter::of(&self.hooks)).seeing(self, event)
+    pub fn hooks_seeing(&self, event: &Event) -> Option<Vec<u32>> {
+        self.filter
+            .get_or_init(|| HookFilter::from_hooks(&self.hooks))
+            .hooks_seeing(self, event)
     }
 
     /// Returns the index of the hook `id`.
@@ -244,25 +246,25 @@ impl HookSet {
     }
 }
 
-fn longest(hooks: &[Arc<HookSource>]) -> u64 {
+fn longest_timeout(hooks: &[Arc<HookSource>]) -> u64 {
     hooks.iter().map(|hook| hook.timeout_ms).max().unwrap_or_default()
 }
 
-fn readers(hooks: &[Arc<HookSource>]) -> Vec<u32> {
+fn reader_indices(hooks: &[Arc<HookSource>]) -> Vec<u32> {
     let readers = (0_u32..).zip(hooks).filter(|(_, hook)| hook.reads_model());
     readers.map(|(index, _)| index).collect()
 }
 
 /// Counters that scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct HookCounters {
     /// Number of times the hook fired.
     pub trigger_count: u64,
     /// Time of the last fire, if any.
     pub last_triggered: Option<UnixMillis>,
 }
 
-impl From<&HookState> for Counters {
+impl From<&HookState> for HookCounters {
     fn from(state: &HookState) -> Self {
         Self {
             trigger_count: state.trigger_count,
@@ -273,7 +275,7 @@ impl From<&HookState> for Counters {
 
 /// One event to evaluate.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct EvaluationJob {
     /// Id that tells this occurrence from all others, in logs and to the host; the host answers each call once per
     /// event id.
     pub event_id: EventId,
@@ -290,20 +292,20 @@ pub struct Job {
 
 /// Result of one hook for one event.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct HookVerdict {
     /// Hook that produced the result.
     pub hook: Arc<HookSource>,
     /// Evaluation time in microseconds.
     pub latency_us: u64,
     /// Outcome of the evaluation.
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Usage of the hook's calls to the host.
-    pub spent: Spent,
+    pub spent: CallUsage,
 }
 
 /// Outcome of a hook that did more than pass silently.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// The hook fired with this result.
     Fired(Box<HookResult>),
     /// The hook did not fire and asks to be disabled (`disableHook: true` with `fire: false`).
@@ -321,7 +323,7 @@ pub enum Outcome {
 
 /// Error outside of evaluations: of a promise that was not awaited, or of a timer.
 #[derive(Debug, Clone)]
-pub struct Stray {
+pub struct AsyncError {
     /// Hook that caused the error.
     pub hook: Arc<HookSource>,
     /// Description of the error, in one line.
@@ -330,20 +332,20 @@ pub struct Stray {
 
 /// One step of an [`Evaluation`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum EvaluationStep {
     /// A hook fired, failed, asks to be disabled, or passed after billed calls.
-    Verdict(Box<Verdict>),
+    Verdict(Box<HookVerdict>),
     /// Indices into the set of the hooks that are still running. Sent at most once, after the hooks that answer at
     /// once; all other hooks have answered (the silent ones passed). The order of one conversation thus waits for slow
     /// hooks only. Not sent if [`Step::Done`] follows immediately.
     Waiting(Vec<u32>),
     /// Every hook has answered; no step follows.
-    Done(Done),
+    Done(EvaluationEnd),
 }
 
 /// End of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Done {
+pub struct EvaluationEnd {
     /// Number of hooks that returned `fire: false` and nothing else.
     pub passed: u32,
     /// Evaluation time by index into [`Evaluation::set`], in microseconds, 0 for skipped hooks; empty if the event lost
@@ -355,15 +357,15 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Evaluation {
     set: Arc<HookSet>,
-    steps: mpsc::Receiver<(usize, Step)>,
+    steps: mpsc::Receiver<(usize, EvaluationStep)>,
     /// State of the join if the event is evaluated in several parts.
-    joined: Option<Joined>,
+    joined: Option<JoinedParts>,
     /// Tasks that hand over the parts that must wait; dropped with the evaluation.
     later: JoinSet<()>,
 }
 
 impl Evaluation {
-    fn of(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, Step)>, joined: Option<Joined>) -> Self {
+    fn of_set(set: Arc<HookSet>, steps: mpsc::Receiver<(usize, EvaluationStep)>, joined: Option<JoinedParts>) -> Self {
         Self {
             set,
             steps,
@@ -374,13 +376,13 @@ impl Evaluation {
 
     /// Creates an evaluation that ends before any hook has answered.
     #[must_use]
-    pub fn lost(set: &Arc<HookSet>) -> Self {
-        Self::of(Arc::clone(set), mpsc::channel(1).1, None)
+    pub fn lost_evaluation(set: &Arc<HookSet>) -> Self {
+        Self::of_set(Arc::clone(set), mpsc::channel(1).1, None)
     }
 
     /// Returns the next step. Returns `None` after [`Step::Done`], and if the pool was stopped before the event was
     /// done (then the event must be evaluated again elsewhere).
-    pub async fn next(&mut self) -> Option<Step> {
+    pub async fn next(&mut self) -> Option<EvaluationStep> {
         loop {
             let (part, step) = self.steps.recv().await?;
             let Some(joined) = &mut self.joined else {

@@ -7,41 +7,41 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use shared::breaker::BreakerPolicy;
-use shared::bus::partition::{self, Group};
-use shared::bus::{Bus, ServiceHandle, ServiceSpec, Tap};
+use shared::bus::partition::{self, PartitionGroup};
+use shared::bus::{Bus, ServiceHandle, ServiceSpec, StreamTap};
 use shared::clock::{OffsetClock, pause};
 use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
-use shared::process::config::{Fault, KeyFault, file_faults};
-use shared::process::identities::People;
-use shared::process::lifecycle::Shutdown;
-use shared::process::{Common, Health, Service, Shell};
+use shared::process::config::{ConfigFault, KeyFault, file_faults};
+use shared::process::identities::KnownPeople;
+use shared::process::lifecycle::ShutdownSignal;
+use shared::process::{CommonConfig, Health, Service, ServiceShell};
 use shared::projection::{ListedHook, Projection, feed};
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::admission::{Condition, takes_part};
+use crate::admission::{AdmissionCondition, takes_part};
 use crate::agent_files::AgentFiles;
-use crate::answers::Answers;
-use crate::bindings::{self, Bindings};
-use crate::breakers::Breakers;
+use crate::answers::AnswerStore;
+use crate::bindings::{self, LiveBindings};
+use crate::breakers::HookBreakers;
 use crate::config::HooksConfig;
-use crate::desk::Desk;
-use crate::directory::Directory;
-use crate::evaluate::Evaluator;
+use crate::desk::SearchHost;
+use crate::directory::HooksDirectory;
+use crate::evaluate::EventEvaluator;
 use crate::fetch::FetchHost;
-use crate::fire::Performer;
+use crate::fire::FireExecutor;
 use crate::hook_api::{self, HookApi};
-use crate::keeper::Keeper;
-use crate::lab::{Lab, pool_config};
-use crate::llm::{self, Budget, Limits, LlmHost};
+use crate::keeper::HookCommands;
+use crate::lab::{DryRunner, pool_config};
+use crate::llm::{self, LlmHost, SpendBudget, SpendLimits};
 use crate::lost::LostDispatches;
-use crate::meters::Meters;
-use crate::owner::Owner;
-use crate::registry::{Listed, Reached, Registry};
-use crate::routing::Rules;
-use crate::runner::{Host, Pools, user_fault};
+use crate::meters::ServiceMeters;
+use crate::owner::PartitionConsumer;
+use crate::registry::{HookRegistry, ListedHooks, RegistryPosition};
+use crate::routing::RoutingRules;
+use crate::runner::{ScriptHost, WorkerPools, user_fault};
 use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
 /// Interval at which the replica decides whether it takes part.
@@ -75,14 +75,14 @@ impl Service for HookService {
     type Config = HooksConfig;
 
     fn check(config: &HooksConfig) -> Vec<String> {
-        config.faults()
+        config.find_faults()
     }
 
     fn check_models(config: &HooksConfig, llm: &LlmConfig) -> Vec<String> {
         config.faults_beside(llm)
     }
 
-    fn check_files(config: &HooksConfig, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(config: &HooksConfig, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
         let mut faults = file_faults(&common.files.identities, shared::process::identities::faults);
         faults.extend(file_faults(&common.files.personas, identities::preset_faults));
         faults.extend(bindings::faults(&config.bindings));
@@ -99,11 +99,11 @@ impl Service for HookService {
         faults
     }
 
-    fn warnings(config: &HooksConfig) -> Vec<String> {
+    fn find_warnings(config: &HooksConfig) -> Vec<String> {
         warning_of(config.dm_scope).into_iter().collect()
     }
 
-    async fn serve(shell: Shell<HooksConfig>) -> anyhow::Result<()> {
+    async fn serve(shell: ServiceShell<HooksConfig>) -> anyhow::Result<()> {
         let config = &shell.config;
         let name = member_name(config, &shell.instance);
 
@@ -113,12 +113,12 @@ impl Service for HookService {
         }
 
         let (file, presets) = identities::load(&shell.common.files.identities, &shell.common.files.personas)?;
-        let people = People::read(file, &shell.bus)
+        let people = KnownPeople::read(file, &shell.bus)
             .await
             .context("read the owner's chat pages")?;
         let identities = people.all();
 
-        let (rules, followed_rules) = watch::channel(Arc::new(Rules {
+        let (rules, followed_rules) = watch::channel(Arc::new(RoutingRules {
             identities: identities.clone(),
             presets,
             dm_scope: config.dm_scope,
@@ -130,44 +130,49 @@ impl Service for HookService {
             tracing::warn!("hooks.{warning}");
         }
 
-        let bindings = Bindings::load(&config.bindings)?;
+        let bindings = LiveBindings::load(&config.bindings)?;
 
         let model = projection_path(config, &name);
-        snapshot::bootstrap(&shell.bus, &model).await;
+        snapshot::bootstrap_model(&shell.bus, &model).await;
         let projection = Projection::open(&model).context("read model")?;
         projection
             .identify(identities, shell.clock.now())
             .await
             .context("identities in the read model")?;
 
-        let pool_config = pool_config(config, projection.path(), host(&shell, &projection)?);
-        let lab = Lab::new(pool_config.clone(), Arc::clone(&shell.clock));
-        let pool = Pools::start(pool_config, Arc::clone(&shell.clock))
+        let pool_config = pool_config(config, projection.path(), new_host(&shell, &projection)?);
+        let lab = DryRunner::new(pool_config.clone(), Arc::clone(&shell.clock));
+        let pool = WorkerPools::start(pool_config, Arc::clone(&shell.clock))
             .await
             .context("workers")?;
         tell_sandbox(&shell.health, &pool);
-        let registry = Registry::new(&shell.bus, pool.clone(), &config.time_zone);
+        let registry = HookRegistry::new(&shell.bus, pool.clone(), &config.time_zone);
         let hooks_api = hooks_api(&shell, &registry, &lab, &projection);
-        let apis = serve(&shell.bus, [events_api::spec(&projection, &shell.bus), hooks_api]).await?;
+        let apis = serve(
+            &shell.bus,
+            [events_api::service_spec(&projection, &shell.bus), hooks_api],
+        )
+        .await?;
 
         let mut background = JoinSet::new();
         let (joined, may_join) = watch::channel(false);
-        let admission = hooks(&shell, &registry, &mut background).admission(&shell, &projection, &pool, joined);
+        let admission =
+            start_hooks(&shell, &registry, &mut background).run_admission(&shell, &projection, &pool, joined);
         background.spawn(admission);
         background.spawn(flush(registry.clone()));
-        tend(&shell, &projection, (rules, people), &mut background);
-        background.spawn(bindings.clone().follow());
+        tend_read_model(&shell, &projection, (rules, people), &mut background);
+        background.spawn(bindings.clone().follow_file());
 
         let (timed, clock) = (registry.clone(), Arc::clone(&shell.clock));
         background.spawn(async move { timed.keep_schedules(clock).await });
-        let breakers = breakers(&shell, &registry, &pool, &mut background);
-        background.spawn(list_hooks(registry.listed(), breakers.clone(), projection.clone()));
-        let feeding = Shutdown::default();
-        let tap = Tap::default();
+        let breakers = start_breakers(&shell, &registry, &pool, &mut background);
+        background.spawn(list_hooks(registry.watch_hooks(), breakers.clone(), projection.clone()));
+        let feeding = ShutdownSignal::default();
+        let tap = StreamTap::default();
         let feed = feed::run_tapped(shell.bus.clone(), projection.clone(), tap.clone(), feeding.clone());
         let mut feed = tokio::spawn(feed);
 
-        let owner = owner(
+        let owner = new_owner(
             &shell,
             &registry,
             (breakers, bindings),
@@ -177,19 +182,19 @@ impl Service for HookService {
         );
 
         let lost = LostDispatches::new(Arc::clone(&owner));
-        background.spawn(lost.keep(may_join.clone(), shell.shutdown.clone()));
-        let group = Group {
+        background.spawn(lost.watch_stream(may_join.clone(), shell.shutdown.clone()));
+        let group = PartitionGroup {
             name: "hook",
             stream: EVENTS,
             instance: name,
             may_join,
-            settled: partition::Settled::ByOwner,
+            settled: partition::SettledOutcome::ByOwner,
             tap: Some(tap),
             batch: READ_BATCH,
             clock: Arc::clone(&shell.clock),
         };
 
-        let handler = move |owned| Arc::clone(&owner).own(owned);
+        let handler = move |owned| Arc::clone(&owner).run_partition(owned);
         let ended = tokio::select! {
             () = partition::run(shell.bus.clone(), group, shell.shutdown.clone(), handler) => Ok(()),
             fed = &mut feed => fed.context("read model's feed")?.context("read model's feed"),
@@ -259,34 +264,34 @@ fn warning_of(scope: DmScope) -> Option<String> {
 struct Hooks {
     /// Position from which on the registry holds the directory, `None` before the first sync; no receiver without a
     /// directory.
-    synced: Option<watch::Receiver<Option<Reached>>>,
+    synced: Option<watch::Receiver<Option<RegistryPosition>>>,
     /// Position up to which the workers hold the registry; `None` before the first load.
-    loaded: watch::Receiver<Option<Reached>>,
+    loaded: watch::Receiver<Option<RegistryPosition>>,
 }
 
 /// Starts the tasks that keep the read model's persons and vectors up to date, its log short and a copy of it stored,
 /// and `rules` equal to their files.
-fn tend(
-    shell: &Shell<HooksConfig>,
+fn tend_read_model(
+    shell: &ServiceShell<HooksConfig>,
     projection: &Projection,
-    (rules, people): (watch::Sender<Arc<Rules>>, People),
+    (rules, people): (watch::Sender<Arc<RoutingRules>>, KnownPeople),
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
     background.spawn(embed::run(config, projection.clone(), clock, health));
-    background.spawn(model_log::watch(projection.clone()));
-    background.spawn(snapshot::keep(
+    background.spawn(model_log::watch_log(projection.clone()));
+    background.spawn(snapshot::keep_copies(
         shell.bus.clone(),
         projection.clone(),
         Arc::clone(&shell.clock),
     ));
 
-    let files = identities::Files {
+    let files = identities::IdentityFiles {
         identities: shell.common.files.identities.clone(),
         personas: shell.common.files.personas.clone(),
     };
     let (bus, clock, stop) = (shell.bus.clone(), Arc::clone(&shell.clock), shell.shutdown.clone());
-    background.spawn(identities::follow(
+    background.spawn(identities::follow_files(
         files,
         people,
         bus,
@@ -298,21 +303,31 @@ fn tend(
 }
 
 /// Starts the hooks' breakers, which also count errors that hooks throw outside of their evaluations.
-fn breakers(shell: &Shell<HooksConfig>, registry: &Registry, pool: &Pools, background: &mut JoinSet<()>) -> Breakers {
-    let breakers = Breakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
+fn start_breakers(
+    shell: &ServiceShell<HooksConfig>,
+    registry: &HookRegistry,
+    pool: &WorkerPools,
+    background: &mut JoinSet<()>,
+) -> HookBreakers {
+    let breakers = HookBreakers::new(&shell.bus, Arc::clone(&shell.clock), BreakerPolicy::default());
     let following = breakers.clone();
-    background.spawn(async move { following.follow().await });
-    let (strays, instance) = (pool.strays(), shell.instance.clone());
+    background.spawn(async move { following.follow_bucket().await });
+    let (strays, instance) = (pool.subscribe_strays(), shell.instance.clone());
     background.spawn(strays::count(strays, registry.clone(), breakers.clone(), instance));
     breakers
 }
 
 /// Keeps the read model's table of hooks equal to the registry; a recreated file gets it within [`LIST_AGAIN`].
-async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, projection: Projection) {
-    let mut circuits = breakers.changes();
+async fn list_hooks(mut listed: watch::Receiver<ListedHooks>, breakers: HookBreakers, projection: Projection) {
+    let mut circuits = breakers.subscribe_changes();
     loop {
         circuits.mark_unchanged();
-        let circuit = |id: &str| breakers.of(id).map(|breaker| breaker.circuit).unwrap_or_default();
+        let circuit = |id: &str| {
+            breakers
+                .breaker_of(id)
+                .map(|breaker| breaker.circuit)
+                .unwrap_or_default()
+        };
         let known = Arc::clone(&listed.borrow_and_update());
         let hooks = known.iter().map(|(record, state)| ListedHook {
             record: record.clone(),
@@ -339,17 +354,17 @@ async fn list_hooks(mut listed: watch::Receiver<Listed>, breakers: Breakers, pro
 }
 
 /// Starts the tasks that keep hooks up to date.
-fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinSet<()>) -> Hooks {
+fn start_hooks(shell: &ServiceShell<HooksConfig>, registry: &HookRegistry, background: &mut JoinSet<()>) -> Hooks {
     let (loaded_sender, loaded) = watch::channel(None);
     let (era_sender, era) = watch::channel(0);
     let (synced_sender, synced) = watch::channel(None);
     let synced = (!shell.config.dir.is_empty()).then_some(synced);
     let (following, after) = (registry.clone(), synced.clone());
-    background.spawn(async move { following.follow(loaded_sender, era_sender, after).await });
+    background.spawn(async move { following.follow_buckets(loaded_sender, era_sender, after).await });
 
     if !shell.config.agent_dir.is_empty() {
         let files = AgentFiles::new(&shell.bus, PathBuf::from(&shell.config.agent_dir));
-        background.spawn(async move { files.follow().await });
+        background.spawn(async move { files.follow_registry().await });
     }
 
     if synced.is_none() {
@@ -357,8 +372,8 @@ fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinS
     }
 
     let (path, root) = (PathBuf::from(&shell.config.dir), shell.config.root.clone());
-    let directory = Directory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
-    background.spawn(async move { directory.follow(synced_sender, era).await });
+    let directory = HooksDirectory::new(path, root, &shell.bus, Arc::clone(&shell.clock));
+    background.spawn(async move { directory.follow_directory(synced_sender, era).await });
 
     Hooks { synced, loaded }
 }
@@ -368,49 +383,49 @@ impl Hooks {
         let loaded = *self.loaded.borrow();
         match &self.synced {
             None => loaded.is_some(),
-            Some(synced) => matches!((*synced.borrow(), loaded), (Some(from), Some(to)) if to.holds(from)),
+            Some(synced) => matches!((*synced.borrow(), loaded), (Some(from), Some(to)) if to.covers(from)),
         }
     }
 
     /// Decides repeatedly whether this replica takes part, and reports it to `joined` and the health page.
-    fn admission(
+    fn run_admission(
         self,
-        shell: &Shell<HooksConfig>,
+        shell: &ServiceShell<HooksConfig>,
         projection: &Projection,
-        pool: &Pools,
+        pool: &WorkerPools,
         joined: watch::Sender<bool>,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (projection, pool) = (projection.clone(), pool.clone());
         let (clock, health) = (Arc::clone(&shell.clock), shell.health.clone());
         async move {
             loop {
-                let condition = Condition {
+                let condition = AdmissionCondition {
                     lag: projection.lag(clock.now()),
                     hooks_loaded: self.are_loaded(),
-                    workers: pool.ready(),
+                    workers: pool.ready_workers(),
                 };
                 let takes_part = takes_part(*joined.borrow(), condition);
                 joined.send_if_modified(|before| std::mem::replace(before, takes_part) != takes_part);
-                tell(&health, condition, takes_part);
+                report_condition(&health, condition, takes_part);
                 pause(ADMISSION).await;
             }
         }
     }
 }
 
-fn tell_sandbox(health: &Health, pool: &Pools) {
-    let detail = match (pool.lacks(), pool.as_own()) {
+fn tell_sandbox(health: &Health, pool: &WorkerPools) {
+    let detail = match (pool.missing_confinement(), pool.as_own()) {
         ([], None) => "hooks are confined".to_owned(),
         ([], Some(why)) => {
             tracing::warn!(why, "hooks run as root: no other user is available");
             format!("hooks are confined, as root, for as nobody: {why}")
         }
-        (lacks, _) => return health.degrade("sandbox", &lacks.join("; ")),
+        (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
     };
     health.set("sandbox", true, detail);
 }
 
-fn tell(health: &Health, condition: Condition, takes_part: bool) {
+fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: bool) {
     let lag = condition
         .lag
         .map_or_else(|| "not known yet".to_owned(), |lag| format!("{} ms", lag.as_millis()));
@@ -435,34 +450,34 @@ fn tell(health: &Health, condition: Condition, takes_part: bool) {
     );
 }
 
-async fn flush(registry: Registry) {
+async fn flush(registry: HookRegistry) {
     loop {
         pause(FLUSH).await;
         registry.flush().await;
     }
 }
 
-fn owner(
-    shell: &Shell<HooksConfig>,
-    registry: &Registry,
-    (breakers, bindings): (Breakers, Bindings),
-    rules: watch::Receiver<Arc<Rules>>,
-    pool: &Pools,
+fn new_owner(
+    shell: &ServiceShell<HooksConfig>,
+    registry: &HookRegistry,
+    (breakers, bindings): (HookBreakers, LiveBindings),
+    rules: watch::Receiver<Arc<RoutingRules>>,
+    pool: &WorkerPools,
     projection: &Projection,
-) -> Arc<Owner> {
+) -> Arc<PartitionConsumer> {
     let bus: Bus = shell.bus.clone();
     // The offset clock is only for hooks: leases and breakers are shared with other replicas.
     let clock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
-    let performer = Performer {
+    let performer = FireExecutor {
         warned: Mutex::default(),
-        answers: Answers::new(&bus),
+        answers: AnswerStore::new(&bus),
         bus,
         registry: registry.clone(),
         rules,
-        meters: Meters::new(),
+        meters: ServiceMeters::new(),
     };
 
-    let evaluator = Evaluator {
+    let evaluator = EventEvaluator {
         performer,
         pool: pool.clone(),
         breakers,
@@ -477,7 +492,7 @@ fn owner(
     let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE);
     let (in_flight, per_conversation) = (shell.config.in_flight, shell.config.in_flight_per_conversation);
 
-    Arc::new(Owner::new(evaluator, in_flight, per_conversation, drain))
+    Arc::new(PartitionConsumer::new(evaluator, in_flight, per_conversation, drain))
 }
 
 /// Starts the request services of this replica.
@@ -490,29 +505,34 @@ async fn serve(bus: &Bus, specs: [ServiceSpec; 2]) -> anyhow::Result<Vec<Service
 }
 
 /// Creates the host that answers the calls of scripts.
-fn host(shell: &Shell<HooksConfig>, projection: &Projection) -> anyhow::Result<Arc<dyn Host>> {
+fn new_host(shell: &ServiceShell<HooksConfig>, projection: &Projection) -> anyhow::Result<Arc<dyn ScriptHost>> {
     let clock = || Arc::clone(&shell.clock);
-    let limits = Limits {
+    let limits = SpendLimits {
         hook_usd: shell.config.llm_daily_usd_per_hook,
         all_usd: shell.config.llm_daily_usd,
     };
 
-    let model = llm::model(&shell.llm, clock(), shell.shutdown.clone());
+    let model = llm::open_model(&shell.llm, clock(), shell.shutdown.clone());
     if let Err(why) = &model {
         tracing::info!(why, "no model configured for hooks");
     }
 
-    let fetch = FetchHost::new(&shell.config.grants, Arc::new(Desk::new(projection.clone())))?;
+    let fetch = FetchHost::new(&shell.config.grants, Arc::new(SearchHost::new(projection.clone())))?;
     Ok(Arc::new(LlmHost::new(
         model,
-        Budget::new(&shell.bus, limits, llm::price(&shell.llm), clock()),
+        SpendBudget::new(&shell.bus, limits, llm::model_price(&shell.llm), clock()),
         Arc::new(fetch),
     )))
 }
 
-fn hooks_api(shell: &Shell<HooksConfig>, registry: &Registry, lab: &Lab, projection: &Projection) -> ServiceSpec {
-    hook_api::spec(HookApi {
-        keeper: Keeper::new(&shell.bus, projection, Arc::clone(&shell.clock)),
+fn hooks_api(
+    shell: &ServiceShell<HooksConfig>,
+    registry: &HookRegistry,
+    lab: &DryRunner,
+    projection: &Projection,
+) -> ServiceSpec {
+    hook_api::service_spec(HookApi {
+        keeper: HookCommands::new(&shell.bus, projection, Arc::clone(&shell.clock)),
         registry: registry.clone(),
         lab: lab.clone(),
         bus: shell.bus.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use shared::bus::{Bus, CasError, ReadStreamError, StoreObjectError, StoredObject};
 use shared::clock::{SharedClock, pause};
 use shared::model::time::UnixMillis;
-use shared::projection::{Projection, QueryProjectionError, Source, snapshot};
+use shared::projection::{FeedSource, Projection, QueryProjectionError, snapshot};
 use shared::wire::session_mark::CopyMark;
 use shared::wire::topology::buckets::ATTEMPTS;
 use shared::wire::topology::objects::{MAX_SNAPSHOT_BYTES, SNAPSHOTS};
@@ -86,7 +86,7 @@ pub enum CopyModelError {
 
 /// Fetches the newest copy to `path` if no file exists there. Without a copy the file stays absent, and is rebuilt
 /// later.
-pub async fn bootstrap(bus: &Bus, path: &Path) {
+pub async fn bootstrap_model(bus: &Bus, path: &Path) {
     if path.exists() {
         return;
     }
@@ -103,17 +103,17 @@ pub async fn bootstrap(bus: &Bus, path: &Path) {
 
 async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError> {
     let store = bus.objects(SNAPSHOTS);
-    let known = tokio::time::timeout(ASK, known(bus)).await;
+    let known = tokio::time::timeout(ASK, read_known(bus)).await;
     let Some(newest) = known.map_err(|_| CopyModelError::Late(ASK))??.copies.pop() else {
         return Ok(None);
     };
 
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|source| file(folder, source))?;
+        std::fs::create_dir_all(folder).map_err(|source| file_error(folder, source))?;
     }
 
     // The file appears under its name complete or not at all; the rest of a killed process is overwritten.
-    let unfinished = beside(path, "fetching");
+    let unfinished = path_beside(path, "fetching");
     let fetched = tokio::time::timeout(FETCH, store.get(&newest.name, &unfinished)).await;
     fetched.map_err(|_| CopyModelError::Late(FETCH))??;
 
@@ -123,7 +123,7 @@ async fn fetch(bus: &Bus, path: &Path) -> Result<Option<String>, CopyModelError>
         remove(Path::new(&log))?;
     }
 
-    std::fs::rename(&unfinished, path).map_err(|source| file(path, source))?;
+    std::fs::rename(&unfinished, path).map_err(|source| file_error(path, source))?;
     Ok(Some(newest.name))
 }
 
@@ -151,8 +151,8 @@ struct Known {
     end: u64,
 }
 
-async fn known(bus: &Bus) -> Result<Known, CopyModelError> {
-    let stored = ours(bus.objects(SNAPSHOTS).list().await?);
+async fn read_known(bus: &Bus) -> Result<Known, CopyModelError> {
+    let stored = readable_copies(bus.objects(SNAPSHOTS).list().await?);
     // The end is read after the list: a copy ahead of it was never of this stream.
     let end = bus.stream_state(EVENTS).await?.last;
     let (copies, foreign) = stored.into_iter().partition(|copy| copy.sequence <= end);
@@ -160,8 +160,8 @@ async fn known(bus: &Bus) -> Result<Known, CopyModelError> {
 }
 
 /// Returns the copies that this program can read, the oldest first.
-fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
-    let folder = snapshot::folder();
+fn readable_copies(objects: Vec<StoredObject>) -> Vec<Copy> {
+    let folder = snapshot::name_prefix();
     let copy = |object: StoredObject| {
         let sequence = object.name.strip_prefix(&folder)?.parse().ok()?;
         Some(Copy {
@@ -182,16 +182,18 @@ fn ours(objects: Vec<StoredObject>) -> Vec<Copy> {
 ///
 /// # Errors
 /// Returns [`CopyModelError`] if a step fails; earlier copies are kept.
-pub async fn upload(bus: &Bus, projection: &Projection) -> Result<u64, CopyModelError> {
+pub async fn upload_copy(bus: &Bus, projection: &Projection) -> Result<u64, CopyModelError> {
     let path = projection.path();
-    let bytes = std::fs::metadata(path).map_err(|source| file(path, source))?.len();
+    let bytes = std::fs::metadata(path)
+        .map_err(|source| file_error(path, source))?
+        .len();
     if bytes > MAX_SNAPSHOT_BYTES {
         return Err(CopyModelError::TooLarge { bytes });
     }
 
-    let copy = beside(path, "copying");
+    let copy = path_beside(path, "copying");
     remove(&copy)?;
-    let outcome = tokio::time::timeout(MAKE, store(bus, projection, &copy)).await;
+    let outcome = tokio::time::timeout(MAKE, store_copy(bus, projection, &copy)).await;
     let removed = remove(&copy);
     let events = outcome.map_err(|_| CopyModelError::Late(MAKE))??;
     removed?;
@@ -199,7 +201,7 @@ pub async fn upload(bus: &Bus, projection: &Projection) -> Result<u64, CopyModel
     Ok(events)
 }
 
-async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, CopyModelError> {
+async fn store_copy(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, CopyModelError> {
     let events = projection.copy_to(copy.to_path_buf()).await?;
     let store = bus.objects(SNAPSHOTS);
 
@@ -209,10 +211,10 @@ async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, C
         tracing::info!(swept, "removed pieces of unfinished snapshots");
     }
 
-    store.put(&format!("{}{events}", snapshot::folder()), copy).await?;
+    store.put(&format!("{}{events}", snapshot::name_prefix()), copy).await?;
     let Known {
         mut copies, foreign, ..
-    } = known(bus).await?;
+    } = read_known(bus).await?;
     copies.truncate(copies.len().saturating_sub(KEPT));
 
     for old in copies.into_iter().chain(foreign) {
@@ -223,7 +225,7 @@ async fn store(bus: &Bus, projection: &Projection, copy: &Path) -> Result<u64, C
 }
 
 /// Makes copies whenever one is due; never returns.
-pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
+pub(crate) async fn keep_copies(bus: Bus, projection: Projection, clock: SharedClock) {
     loop {
         pause(LOOK_EVERY).await;
         match copy_if_due(&bus, &projection, clock.now()).await {
@@ -236,8 +238,8 @@ pub(crate) async fn keep(bus: Bus, projection: Projection, clock: SharedClock) {
 
 /// Makes a copy if one is due and no other replica has begun one. Returns the sequence of its last event.
 async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Result<Option<u64>, CopyModelError> {
-    let position = projection.position(Source::Events);
-    let Known { copies, end, .. } = known(bus).await?;
+    let position = projection.position(FeedSource::Events);
+    let Known { copies, end, .. } = read_known(bus).await?;
 
     // A file that is ahead of the stream is of other streams, and is about to be rebuilt.
     if position > end || !is_due(copies.last(), position, now) {
@@ -251,7 +253,7 @@ async fn copy_if_due(bus: &Bus, projection: &Projection, now: UnixMillis) -> Res
     }
 
     match marks.update(KEY, &CopyMark { begun_at: now }, revision).await {
-        Ok(_) => upload(bus, projection).await.map(Some),
+        Ok(_) => upload_copy(bus, projection).await.map(Some),
         Err(CasError::Conflict { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -265,18 +267,18 @@ fn is_due(newest: Option<&Copy>, position: u64, now: UnixMillis) -> bool {
     (since >= MIN_EVENTS && since >= sequence / SHARE) || (since > 0 && is_old)
 }
 
-fn beside(path: &Path, what: &str) -> PathBuf {
+fn path_beside(path: &Path, what: &str) -> PathBuf {
     path.with_extension(what)
 }
 
 fn remove(path: &Path) -> Result<(), CopyModelError> {
     match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(file(path, source)),
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(file_error(path, source)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn file(path: &Path, source: std::io::Error) -> CopyModelError {
+fn file_error(path: &Path, source: std::io::Error) -> CopyModelError {
     CopyModelError::File {
         path: path.to_owned(),
         source,
@@ -289,7 +291,7 @@ mod tests {
 
     fn copy(sequence: u64) -> Copy {
         Copy {
-            name: format!("{}{sequence}", snapshot::folder()),
+            name: format!("{}{sequence}", snapshot::name_prefix()),
             sequence,
             stored_at: UnixMillis(1_000),
         }
@@ -317,7 +319,7 @@ mod tests {
         };
         let mut objects: Vec<StoredObject> = [100, 20].map(|sequence| object(copy(sequence).name)).to_vec();
         objects.push(object("read-model/v1/9".to_owned()));
-        objects.push(object(format!("{}x", snapshot::folder())));
-        assert_eq!(ours(objects), [copy(20), copy(100)]);
+        objects.push(object(format!("{}x", snapshot::name_prefix())));
+        assert_eq!(readable_copies(objects), [copy(20), copy(100)]);
     }
 }

@@ -5,21 +5,26 @@
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::breakers::Breakers;
-use crate::meters::Meters;
-use crate::registry::Registry;
-use crate::runner::Stray;
+use crate::breakers::HookBreakers;
+use crate::meters::ServiceMeters;
+use crate::registry::HookRegistry;
+use crate::runner::AsyncError;
 
 /// Counts `strays` of processes of `instance`; returns when the sender is gone. Errors that arrive faster than they can
 /// be counted are dropped: by then the hook's breaker is open.
-pub(crate) async fn count(mut strays: Receiver<Stray>, registry: Registry, breakers: Breakers, instance: String) {
-    let (meters, me) = (Meters::new(), format!("{instance}/stray"));
+pub(crate) async fn count(
+    mut strays: Receiver<AsyncError>,
+    registry: HookRegistry,
+    breakers: HookBreakers,
+    instance: String,
+) {
+    let (meters, me) = (ServiceMeters::new(), format!("{instance}/stray"));
     loop {
         match strays.recv().await {
-            Ok(Stray { hook, error }) => {
+            Ok(AsyncError { hook, error }) => {
                 meters.failures.increment(1);
-                registry.failed(&hook.id, &error);
-                breakers.strayed(&hook, &me).await;
+                registry.count_failure(&hook.id, &error);
+                breakers.record_stray_error(&hook, &me).await;
             }
             Err(RecvError::Lagged(left_out)) => {
                 tracing::warn!(left_out, "uncaught errors of hooks outside of evaluations");

@@ -27,7 +27,7 @@ pub struct HookFile {
 
 /// Returns the ids whose entries differ between `before` and `now` (id → content hash).
 #[must_use]
-pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
+pub fn changed_ids(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
     let touched = now
         .iter()
         .filter(|(id, hash)| before.get(*id) != Some(hash))
@@ -39,7 +39,7 @@ pub fn changed(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>
 /// Returns the directory's content as the registry has it (id → content hash). A replica that has just started compares
 /// this with the directory, so that files deleted while no replica watched are noticed.
 #[must_use]
-pub fn remembered<'a>(records: impl Iterator<Item = &'a HookRecord>, root: &str) -> BTreeMap<String, String> {
+pub fn remembered_hashes<'a>(records: impl Iterator<Item = &'a HookRecord>, root: &str) -> BTreeMap<String, String> {
     records
         .filter(|record| is_of(record, root) && record.disabled_reason.as_deref() != Some(FILE_DELETED))
         .map(|record| (record.id.clone(), record.content_hash.clone()))
@@ -48,7 +48,7 @@ pub fn remembered<'a>(records: impl Iterator<Item = &'a HookRecord>, root: &str)
 
 /// Returns the new record for the entry `id`; `None` if it needs no change, or belongs to another origin.
 #[must_use]
-pub fn synced(
+pub fn synced_record(
     id: &str,
     file: Option<&HookFile>,
     current: Option<&HookRecord>,
@@ -57,16 +57,18 @@ pub fn synced(
 ) -> Option<HookRecord> {
     match (file, current) {
         (None, None) => None,
-        (Some(file), None) => Some(created(id, file, root, now)),
+        (Some(file), None) => Some(created_record(id, file, root, now)),
         // A deleted hook of another origin frees its name for the file.
-        (Some(file), Some(record)) if !is_of(record, root) && is_deleted(record) => Some(created(id, file, root, now)),
+        (Some(file), Some(record)) if !is_of(record, root) && is_deleted(record) => {
+            Some(created_record(id, file, root, now))
+        }
         (_, Some(record)) if !is_of(record, root) => None,
         (None, Some(record)) => record.enabled.then(|| HookRecord {
             enabled: false,
             disabled_reason: Some(FILE_DELETED.to_owned()),
             ..record.clone()
         }),
-        (Some(file), Some(record)) => updated(file, record, now),
+        (Some(file), Some(record)) => updated_record(file, record, now),
     }
 }
 
@@ -79,10 +81,14 @@ pub fn is_of(record: &HookRecord, root: &str) -> bool {
     }
 }
 
-fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord {
+fn created_record(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord {
     let (source, metadata, parse_error) = match &file.parsed {
         Ok(metadata) => (file.source.clone(), metadata.clone(), None),
-        Err(error) => (String::new(), HookMetadata::of(id.to_owned()), Some(error.clone())),
+        Err(error) => (
+            String::new(),
+            HookMetadata::from_name(id.to_owned()),
+            Some(error.clone()),
+        ),
     };
 
     HookRecord {
@@ -101,7 +107,7 @@ fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord
     }
 }
 
-fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<HookRecord> {
+fn updated_record(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<HookRecord> {
     let returned = record.disabled_reason.as_deref() == Some(FILE_DELETED);
     if record.content_hash == file.hash && !returned {
         return None;
@@ -141,14 +147,14 @@ pub(crate) mod tests {
 
     /// Returns an enabled record with some source.
     pub(crate) fn record(id: &str) -> HookRecord {
-        created(id, &file("v1"), ROOT, UnixMillis(1))
+        created_record(id, &file("v1"), ROOT, UnixMillis(1))
     }
 
     fn file(text: &str) -> HookFile {
         HookFile {
             source: text.to_owned(),
             hash: format!("hash of {text}"),
-            parsed: Ok(HookMetadata::of("h".to_owned())),
+            parsed: Ok(HookMetadata::from_name("h".to_owned())),
         }
     }
 
@@ -160,7 +166,7 @@ pub(crate) mod tests {
     }
 
     fn check(file: Option<&HookFile>, current: Option<&HookRecord>) -> Option<HookRecord> {
-        synced("h", file, current, ROOT, UnixMillis(9))
+        synced_record("h", file, current, ROOT, UnixMillis(9))
     }
 
     #[test]
@@ -247,7 +253,7 @@ pub(crate) mod tests {
         };
         let before = map(&[("a", "1"), ("b", "1"), ("c", "1")]);
         let now = map(&[("a", "1"), ("b", "2"), ("d", "1")]);
-        assert_eq!(changed(&before, &now), ["b", "d", "c"]);
+        assert_eq!(changed_ids(&before, &now), ["b", "d", "c"]);
     }
 
     #[test]
@@ -262,7 +268,7 @@ pub(crate) mod tests {
         };
 
         let records = [record("a"), deleted, pushed];
-        let remembered: Vec<_> = remembered(records.iter(), ROOT).into_keys().collect();
+        let remembered: Vec<_> = remembered_hashes(records.iter(), ROOT).into_keys().collect();
         assert_eq!(remembered, ["a"]);
     }
 }

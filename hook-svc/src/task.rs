@@ -3,19 +3,19 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use shared::bus::Incoming;
-use shared::model::event::{Direction, Event, EventId};
+use shared::bus::IncomingMessage;
+use shared::model::event::{Event, EventDirection, EventId};
 use shared::wire::headers::{MSG_ID, REDRIVE};
 use shared::wire::seal::change_hash;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::gate::Place;
-use crate::inherited::Inherited;
-use crate::runner::Seats;
+use crate::gate::ConversationPlace;
+use crate::inherited::RedeliveryCheck;
+use crate::runner::HeldSlots;
 
 /// An event that its partition's owner hands over for evaluation.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct EventTask {
     /// The event to evaluate.
     pub(crate) event: Event,
     /// Id that tells this occurrence from all others, in records, stored answers and last fires ([`key_of`]).
@@ -25,19 +25,19 @@ pub(crate) struct Task {
     /// Partition of the event.
     pub(crate) partition: u16,
     /// State that a former owner left, if one may have handled the event.
-    pub(crate) inherited: Option<Inherited>,
+    pub(crate) inherited: Option<RedeliveryCheck>,
     /// Whether its done-marker was already looked up, and is absent.
     pub(crate) marker_read: bool,
     /// Highest sequence that its partition's owner has taken, updated while the event is under way.
     pub(crate) through: Arc<AtomicU64>,
     /// Place of the event in its conversation.
-    pub(crate) place: Place,
+    pub(crate) place: ConversationPlace,
     /// Message that carried the event.
-    pub(crate) incoming: Incoming,
+    pub(crate) incoming: IncomingMessage,
     /// Whether its hooks are called for the first time, or only those that were deferred.
-    pub(crate) pass: Pass,
+    pub(crate) pass: EvaluationRound,
     /// Resources that it holds of those all events share.
-    pub(crate) lent: Lent,
+    pub(crate) lent: SharedPermits,
     /// Hooks that are called later, once that is decided; further tries use the same ones.
     pub(crate) deferred: Mutex<Option<Vec<String>>>,
 }
@@ -51,29 +51,29 @@ pub(crate) fn key_of(event: &Event) -> EventId {
 
 /// Selects which of an event's hooks are called.
 #[derive(Debug)]
-pub(crate) enum Pass {
+pub(crate) enum EvaluationRound {
     /// The hooks that have a place.
     First,
     /// The hooks that had no place in the first pass.
-    Deferred(Deferred),
+    Deferred(DeferredHooks),
 }
 
 /// Hooks that had no place when their event came.
 #[derive(Debug)]
-pub(crate) struct Deferred {
+pub(crate) struct DeferredHooks {
     /// Ids of the hooks.
     pub(crate) hooks: Vec<String>,
     /// Ids of the hooks that are called now: those of one author with a place. An author does not wait for another.
     pub(crate) called: Vec<String>,
     /// Place for their evaluation.
-    pub(crate) seats: Mutex<Seats>,
+    pub(crate) seats: Mutex<HeldSlots>,
     /// Whether all of them have waited too long and must be given up.
     pub(crate) is_too_late: bool,
 }
 
-impl Deferred {
+impl DeferredHooks {
     /// Takes the place that was found; a further try finds one itself.
-    pub(crate) fn take_seats(&self) -> Seats {
+    pub(crate) fn take_seats(&self) -> HeldSlots {
         std::mem::take(&mut *self.seats.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -81,7 +81,7 @@ impl Deferred {
 /// Resources of this replica that an event holds. An event that waits for others gives them back: events that wait for
 /// scripts are limited by their authors' places.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct SharedPermits {
     held: Mutex<Holding>,
     /// Memory of events that wait for earlier ones of their conversation.
     held_back: Arc<Semaphore>,
@@ -96,7 +96,7 @@ struct Holding {
     memory: Option<OwnedSemaphorePermit>,
 }
 
-impl Lent {
+impl SharedPermits {
     /// Creates a holder of `memory`, if any.
     pub(crate) fn new(memory: Option<OwnedSemaphorePermit>, held_back: &Arc<Semaphore>) -> Self {
         let held = Holding {
@@ -109,30 +109,30 @@ impl Lent {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Holding> {
+    fn lock_held(&self) -> MutexGuard<'_, Holding> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Holds `slot` and `place` until they are given back.
-    pub(crate) fn begin(&self, slot: OwnedSemaphorePermit, place: Option<OwnedSemaphorePermit>) {
-        let mut held = self.held();
+    pub(crate) fn begin_holding(&self, slot: OwnedSemaphorePermit, place: Option<OwnedSemaphorePermit>) {
+        let mut held = self.lock_held();
         held.slot = Some(slot);
         held.place = place;
     }
 
     /// Takes the memory permit that it holds.
     pub(crate) fn take_memory(&self) -> Option<OwnedSemaphorePermit> {
-        self.held().memory.take()
+        self.lock_held().memory.take()
     }
 
     /// Gives everything back, because a script waits.
     pub(crate) fn waits_for_script(&self) {
-        *self.held() = Holding::default();
+        *self.lock_held() = Holding::default();
     }
 
     /// Gives back the permits for evaluation, because the event waits for an earlier one of its conversation.
     pub(crate) fn waits_for_its_turn(&self) {
-        let mut held = self.held();
+        let mut held = self.lock_held();
         (held.slot, held.place) = (None, None);
         if held.memory.is_some()
             && let Ok(held_back) = Arc::clone(&self.held_back).try_acquire_owned()
@@ -142,13 +142,15 @@ impl Lent {
     }
 }
 
-impl Task {
+impl EventTask {
     /// Returns whether hooks see the event by default: mere changes at the source are shown only to hooks that ask for
     /// them.
     pub(crate) const fn is_shown(&self) -> bool {
         match self.event.direction {
-            Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
-            Direction::Updated | Direction::Deleted => false,
+            EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
+                true
+            }
+            EventDirection::Updated | EventDirection::Deleted => false,
         }
     }
 

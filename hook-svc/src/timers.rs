@@ -21,7 +21,7 @@ pub const PREFIX: &str = "hook:";
 /// Returns the schedules of all hooks that run, and the errors of invalid ones (hook id and reason). Times without a
 /// zone of their own are in `zone`.
 #[must_use]
-pub fn specs(
+pub fn timer_specs(
     records: &BTreeMap<String, HookRecord>,
     states: &BTreeMap<String, HookState>,
     channels: &ConfiguredChannels,
@@ -86,7 +86,7 @@ mod tests {
         here.metadata.timezone = Some("America/Chicago".to_owned());
         let records = [here, off, timed("wrong", &["every 1s", "every 2h"])];
         let records = records.into_iter().map(|record| (record.id.clone(), record)).collect();
-        let (specs, wrong) = specs(&records, &BTreeMap::new(), &ConfiguredChannels::default(), "UTC");
+        let (specs, wrong) = timer_specs(&records, &BTreeMap::new(), &ConfiguredChannels::default(), "UTC");
         let told: Vec<_> = specs
             .iter()
             .map(|spec| (spec.id.as_str(), spec.zone.as_str()))

@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use shared::bus::{Bus, Incoming, PullOptions};
+use shared::bus::{Bus, IncomingMessage, PullOptions};
 use shared::clock::SharedClock;
-use shared::process::lifecycle::Shutdown;
-use shared::wire::envelope::Wire;
+use shared::process::lifecycle::ShutdownSignal;
+use shared::wire::envelope::WireMessage;
 use shared::wire::topology::streams;
 
 /// Service name in the dead letters of unreadable timers.
@@ -48,7 +48,7 @@ impl<T> std::fmt::Debug for TimerDispatcher<T> {
     }
 }
 
-impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> TimerDispatcher<T> {
+impl<T: WireMessage + std::fmt::Debug + Send + Sync + 'static> TimerDispatcher<T> {
     /// Builds the delivery of the timers of `consumer` in `SCHEDULES` to `owner`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, consumer: &'static str, owner: Arc<dyn OnFire<T>>) -> Self {
@@ -61,7 +61,7 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> TimerDispatcher<T> {
     }
 
     /// Delivers timers until `shutdown`, and then finishes those in progress.
-    pub async fn run(&self, shutdown: &Shutdown) {
+    pub async fn run(&self, shutdown: &ShutdownSignal) {
         let options = PullOptions { batch: AT_ONCE };
         let mut pull = self.bus.pull(streams::SCHEDULES, self.consumer, options);
 
@@ -78,10 +78,10 @@ impl<T: Wire + std::fmt::Debug + Send + Sync + 'static> TimerDispatcher<T> {
         while under_way.next().await.is_some() {}
     }
 
-    async fn handle(&self, incoming: Incoming) {
+    async fn handle(&self, incoming: IncomingMessage) {
         let timer = match incoming.decode::<T>() {
             Ok(timer) => timer,
-            Err(error) => return incoming.bury(&self.bus, SERVICE, &error, self.clock.now()).await,
+            Err(error) => return incoming.dead_letter(&self.bus, SERVICE, &error, self.clock.now()).await,
         };
         match self.owner.handle_fired(&timer).await {
             Ok(()) => {

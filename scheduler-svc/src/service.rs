@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use shared::clock::{Clock as _, OffsetClock, SharedClock, SystemClock, pause};
 use shared::llm::LlmConfig;
 use shared::model::schedule::ScheduleTimer;
-use shared::process::config::{Fault, file_faults};
-use shared::process::identities::People;
-use shared::process::{Common, Service, Shell, identities};
+use shared::process::config::{ConfigFault, file_faults};
+use shared::process::identities::KnownPeople;
+use shared::process::{CommonConfig, Service, ServiceShell, identities};
 use shared::wire::topology::SCHEDULE_TIMERS;
 use tokio::sync::watch;
 
@@ -40,7 +40,7 @@ impl Service for SchedulerService {
         config.find_faults()
     }
 
-    fn check_files(_config: &Self::Config, common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(_config: &Self::Config, common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
         let files = &common.files;
         let mut faults = file_faults(&files.personas, |text| {
             let error = heartbeat_specs(text, SystemClock.now()).err();
@@ -59,7 +59,7 @@ impl Service for SchedulerService {
         faults
     }
 
-    async fn serve(shell: Shell<Self::Config>) -> anyhow::Result<()> {
+    async fn serve(shell: ServiceShell<Self::Config>) -> anyhow::Result<()> {
         let clock: SharedClock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
         let keeper = ScheduleWriter::new(shell.bus.clone(), Arc::clone(&clock));
         let wanted = configured_schedules(&shell, &clock)?;
@@ -92,14 +92,14 @@ impl Service for SchedulerService {
 
 /// Runs the intents; if they fail, the process stops.
 async fn run_intents(
-    shell: &Shell<SchedulerConfig>,
+    shell: &ServiceShell<SchedulerConfig>,
     clock: &SharedClock,
     registry: intent::registry::KindRegistry,
 ) -> anyhow::Result<()> {
     let path = &shell.common.files.identities;
     let known = identities::load(path);
     let known = known.map_err(|faults| anyhow::anyhow!("files.identities: {}", faults.join("; ")))?;
-    let known = People::read(known, &shell.bus)
+    let known = KnownPeople::read(known, &shell.bus)
         .await
         .context("read the owner's chat pages")?;
     let (put, owner) = watch::channel(known.all().owner);
@@ -115,7 +115,7 @@ async fn run_intents(
 
     // The owner may change while the process runs. The end of this future must not end the process.
     let followed = async {
-        identities::follow(path, known, &shell.bus, &shell.shutdown, |read| {
+        identities::follow_identities(path, known, &shell.bus, &shell.shutdown, |read| {
             put.send_replace(read.owner);
         })
         .await;
@@ -135,7 +135,7 @@ async fn run_intents(
 
 /// Returns the schedules of the configuration: jobs, and the heartbeats of `personas.yaml`, each with its prefix.
 fn configured_schedules(
-    shell: &Shell<SchedulerConfig>,
+    shell: &ServiceShell<SchedulerConfig>,
     clock: &SharedClock,
 ) -> anyhow::Result<[(&'static str, Vec<shared::model::schedule::ScheduleSpec>); 2]> {
     let jobs = jobs::job_specs(&shell.config.jobs, &shell.config.time_zone)
@@ -155,11 +155,15 @@ fn configured_schedules(
 async fn write_schedules(
     keeper: &ScheduleWriter,
     wanted: &[(&'static str, Vec<shared::model::schedule::ScheduleSpec>)],
-    shell: &Shell<SchedulerConfig>,
+    shell: &ServiceShell<SchedulerConfig>,
 ) {
     for (prefix, specs) in wanted {
         while !shell.shutdown.is_requested() {
-            match keeper.schedule_book().replace(prefix, specs, keeper.now()).await {
+            match keeper
+                .schedule_book()
+                .replace_schedules(prefix, specs, keeper.now())
+                .await
+            {
                 Ok(()) => break,
                 Err(error) => {
                     tracing::warn!(%error, prefix, "failed to write configured schedules; retrying later");
@@ -172,12 +176,12 @@ async fn write_schedules(
 
 #[cfg(test)]
 mod tests {
-    use shared::bus::Outgoing;
+    use shared::bus::OutgoingMessage;
     use shared::model::event::{Event, EventId};
-    use shared::model::origin::Origin;
+    use shared::model::origin::EventOrigin;
     use shared::model::time::UnixMillis;
-    use shared::process::config::{Document, Environment};
-    use shared::process::prepare;
+    use shared::process::config::{ConfigDocument, ConfigEnvironment};
+    use shared::process::prepare_service;
     use shared::wire::headers::SEAL;
     use shared::wire::seal::SealKey;
     use shared::wire::subject;
@@ -197,15 +201,15 @@ mod tests {
             key.display()
         );
 
-        let environment: Environment = std::iter::empty::<(&str, &str)>().collect();
-        let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
-        let prepared = prepare::<SchedulerService>(&document, &environment).expect("a sound configuration");
+        let environment: ConfigEnvironment = std::iter::empty::<(&str, &str)>().collect();
+        let document = ConfigDocument::parse(Path::new("nexus.toml"), &text, &environment);
+        let prepared = prepare_service::<SchedulerService>(&document, &environment).expect("a sound configuration");
 
         let id = EventId::parse("lora:roof/1").expect("an id");
         let mut event = Event::new(id, "lora", "boss", UnixMillis(1));
         event.account_id = Some("roof".to_owned());
-        let mut out = Outgoing::new(subject::event(&event), &event);
-        let origin = Origin::parse("edge:roof").expect("an origin");
+        let mut out = OutgoingMessage::new(subject::event(&event), &event);
+        let origin = EventOrigin::parse("edge:roof").expect("an origin");
         let key = SealKey::parse(ROOF).expect("a key");
         out.headers.insert(SEAL, key.seal(&event.id, &out.payload, &origin));
 

@@ -4,8 +4,8 @@
 //! needs only the last minute that it knows of, and the time. Source: `docs/design/schedules.md` §1; seed 003 §4.
 
 use serde_json::Value;
-use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
-use shared::model::origin::Origin;
+use shared::model::event::{Event, EventDirection, EventId, EventSender, ParseEventIdError};
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 
 /// Length of a minute, in milliseconds.
@@ -64,12 +64,12 @@ pub fn due_minutes(last: Option<EpochMinute>, now: UnixMillis) -> Vec<EpochMinut
 pub fn tick_event(minute: EpochMinute, received_at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:tick:{}", minute.0))?;
     let mut event = Event::new(id, TIMER_CHANNEL, TICK_PEER, minute.start_time());
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.received_at = received_at;
-    event.direction = Direction::Created;
-    event.from = Sender {
+    event.direction = EventDirection::Created;
+    event.from = EventSender {
         id: TIMER_CHANNEL.to_owned(),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
     event.metadata.insert("minute".to_owned(), Value::from(minute.0));

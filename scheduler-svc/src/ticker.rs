@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError};
+use shared::bus::{Bus, OutgoingMessage, PublishError, ReadStreamError};
 use shared::clock::{SharedClock, pause};
 use shared::model::event::{DEFAULT_ACCOUNT, ParseEventIdError};
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::process::trace::{carrier_of, root_span};
-use shared::wire::headers::{Carrier, HOPS};
+use shared::wire::headers::{HOPS, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
@@ -64,7 +64,7 @@ impl TickPublisher {
 
     /// Publishes the due ticks until `shutdown`: at the start those that an outage left out, then each minute's tick
     /// right after the minute begins.
-    pub async fn run(mut self, shutdown: &Shutdown) {
+    pub async fn run(mut self, shutdown: &ShutdownSignal) {
         self.read_last_tick(shutdown).await;
 
         while !shutdown.is_requested() {
@@ -84,7 +84,7 @@ impl TickPublisher {
     }
 
     /// Reads the last tick that any replica published.
-    async fn read_last_tick(&mut self, shutdown: &Shutdown) {
+    async fn read_last_tick(&mut self, shutdown: &ShutdownSignal) {
         while !shutdown.is_requested() {
             match last_published(&self.bus).await {
                 Ok(last) => {
@@ -102,7 +102,7 @@ impl TickPublisher {
     async fn publish_due(&mut self) -> Result<(), PublishTickError> {
         for minute in due_minutes(self.last, self.clock.now()) {
             let span = root_span("scheduler.tick");
-            let carrier = carrier_of(&span, &Carrier::default());
+            let carrier = carrier_of(&span, &TraceCarrier::default());
             span.record(
                 "event_id",
                 tracing::field::display(&tick_event(minute, minute.start_time())?.id),
@@ -113,10 +113,10 @@ impl TickPublisher {
         Ok(())
     }
 
-    async fn publish(&self, minute: EpochMinute, carrier: &Carrier) -> Result<(), PublishTickError> {
+    async fn publish(&self, minute: EpochMinute, carrier: &TraceCarrier) -> Result<(), PublishTickError> {
         let now = self.clock.now();
         let event = tick_event(minute, now)?;
-        let out = Outgoing::event(&event, self.bus.trust())
+        let out = OutgoingMessage::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .carrier(carrier);
         let published = self.bus.publish_once(&out, PUBLISH_TIMEOUT).await?;
@@ -150,7 +150,7 @@ async fn last_published(bus: &Bus) -> Result<Option<EpochMinute>, ReadStreamErro
 
     let stored = bus.last_on_subject(streams::EVENTS, &place).await?;
     // An event there from any other origin is no tick.
-    let event = stored.and_then(|stored| stored.event(bus.trust()).ok());
+    let event = stored.and_then(|stored| stored.read_event(bus.trust()).ok());
 
     Ok(event.and_then(|event| minute_of(&event)))
 }

@@ -8,9 +8,9 @@
 
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing, PublishError, ReadStreamError, Stored};
+use shared::bus::{Bus, OutgoingMessage, PublishError, ReadStreamError, StoredMessage};
 use shared::model::time::UnixMillis;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
@@ -89,14 +89,14 @@ impl TimerStore {
     ///
     /// # Errors
     /// Returns [`SetTimerError`]. The former timer may still be set then, or not.
-    pub async fn set_timer<T: Wire + PartialEq>(
+    pub async fn set_timer<T: WireMessage + PartialEq>(
         &self,
         place: &TimerPlace,
         due: UnixMillis,
         payload: &T,
         yields: impl Fn(&T) -> bool,
     ) -> Result<TimerOutcome, SetTimerError> {
-        let out = Outgoing::new(place.set.clone(), payload)
+        let out = OutgoingMessage::new(place.set.clone(), payload)
             .header(SCHEDULE, format!("@at {}", format_rfc3339(due)))
             .header(SCHEDULE_TARGET, &place.fires)
             .header(SCHEDULE_TTL, format!("{}s", FIRED_TTL.as_secs()));
@@ -130,7 +130,7 @@ impl TimerStore {
     ///
     /// # Errors
     /// Returns [`SetTimerError`]. The timer may still be set then, or not.
-    pub async fn cancel_timer<T: Wire>(
+    pub async fn cancel_timer<T: WireMessage>(
         &self,
         place: &TimerPlace,
         yields: impl Fn(&T) -> bool,
@@ -156,11 +156,14 @@ impl TimerStore {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the server cannot be asked.
-    pub async fn get<T: Wire>(&self, place: &TimerPlace) -> Result<Option<T>, ReadStreamError> {
+    pub async fn get<T: WireMessage>(&self, place: &TimerPlace) -> Result<Option<T>, ReadStreamError> {
         Ok(self.stored_timer(place).await?.and_then(|(_, set)| set))
     }
 
-    async fn stored_timer<T: Wire>(&self, place: &TimerPlace) -> Result<Option<(Stored, Option<T>)>, ReadStreamError> {
+    async fn stored_timer<T: WireMessage>(
+        &self,
+        place: &TimerPlace,
+    ) -> Result<Option<(StoredMessage, Option<T>)>, ReadStreamError> {
         let stored = self.bus.last_on_subject(streams::SCHEDULES, &place.set).await?;
         Ok(stored.map(|stored| {
             let set = stored.decode::<T>();

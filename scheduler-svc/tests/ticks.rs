@@ -9,7 +9,7 @@ use shared::bus::{Bus, NatsConfig};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::ManualClock;
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::{streams, topology};
@@ -18,13 +18,13 @@ const START: i64 = 28_333_333;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Replica {
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Replica {
     async fn start(server: &NatsServer, clock: &ManualClock) -> Self {
-        let (bus, shutdown) = (connect(server).await, Shutdown::default());
+        let (bus, shutdown) = (connect(server).await, ShutdownSignal::default());
         let ticker = TickPublisher::new(bus, Arc::new(clock.clone()), Duration::from_millis(5));
         let stop = shutdown.clone();
         let task = tokio::spawn(async move { ticker.run(&stop).await });
@@ -47,7 +47,7 @@ async fn connect(server: &NatsServer) -> Bus {
 
 async fn minutes(bus: &Bus) -> Vec<i64> {
     let stored = bus
-        .history(streams::EVENTS, "nexus.ev.>", 1, 1_000)
+        .read_history(streams::EVENTS, "nexus.ev.>", 1, 1_000)
         .await
         .expect("the stream is read");
     let events = stored.iter().map(|stored| stored.decode::<Event>().expect("an event"));
@@ -70,7 +70,9 @@ async fn check(bus: &Bus, expected: &[i64]) {
 async fn two_replicas_make_one_tick_a_minute_and_an_outage_is_caught_up() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
     let clock = ManualClock::at(UnixMillis(START * MINUTE_MS + 30_000));
     let (first, second) = (
         Replica::start(&server, &clock).await,

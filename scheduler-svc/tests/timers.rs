@@ -9,7 +9,7 @@ use scheduler_svc::timer::{TimerOutcome, TimerPlace, TimerStore};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::schedule::ScheduleTimer;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::{SCHEDULE_TIMERS, topology};
 
@@ -68,7 +68,7 @@ async fn get(timers: &TimerStore, id: &str) -> Option<ScheduleTimer> {
     timers.get(&TimerPlace::of_schedule(id)).await.expect("it is read")
 }
 
-async fn hear(bus: &Bus, shutdown: &Shutdown) -> (Arc<Heard>, tokio::task::JoinHandle<()>) {
+async fn hear(bus: &Bus, shutdown: &ShutdownSignal) -> (Arc<Heard>, tokio::task::JoinHandle<()>) {
     let heard = Arc::new(Heard::default());
     let owner = Arc::clone(&heard) as Arc<dyn OnFire<ScheduleTimer>>;
     let fired = TimerDispatcher::new(bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
@@ -92,8 +92,10 @@ async fn until_heard(heard: &Heard, expected: &[(&str, u64)]) {
 async fn a_timer_fires_is_replaced_and_withdrawn() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
-    let (timers, shutdown) = (TimerStore::new(bus.clone()), Shutdown::default());
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
+    let (timers, shutdown) = (TimerStore::new(bus.clone()), ShutdownSignal::default());
     let (heard, task) = hear(&bus, &shutdown).await;
     let (done, newer) = (TimerOutcome::Done, TimerOutcome::Newer);
 
@@ -128,7 +130,9 @@ async fn a_timer_fires_is_replaced_and_withdrawn() {
 async fn timers_survive_the_servers_death() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server).await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
 
     let timers = TimerStore::new(bus.clone());
     for (id, in_ms) in [("during", 300), ("after", 2_500)] {
@@ -137,7 +141,7 @@ async fn timers_survive_the_servers_death() {
 
     server.kill9();
     server.restart().await;
-    let shutdown = Shutdown::default();
+    let shutdown = ShutdownSignal::default();
     let (heard, task) = hear(&bus, &shutdown).await;
     until_heard(&heard, &[("after", 1), ("during", 1)]).await;
     shutdown.trigger();
@@ -148,7 +152,9 @@ async fn timers_survive_the_servers_death() {
 async fn of_two_who_set_a_timer_the_later_generation_stands() {
     let server = NatsServer::start().await;
     let bus = connect(&server).await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
 
     let timers = TimerStore::new(bus);
     for round in 0..20_u64 {

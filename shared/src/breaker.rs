@@ -64,7 +64,7 @@ impl Default for BreakerPolicy {
 /// The state of a breaker's circuit.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
-pub enum Circuit {
+pub enum BreakerState {
     /// Every operation is admitted.
     #[default]
     Closed,
@@ -84,7 +84,7 @@ pub enum Circuit {
 
 /// The decision of a breaker about one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
+pub enum BreakerAdmission {
     /// The operation may run.
     Pass,
     /// No caller holds the probe: it must be claimed first.
@@ -107,7 +107,7 @@ const FEWEST: u32 = 20;
 /// The operations and failures of the hour after a failure. Earlier operations are not known: a hook that never fails
 /// is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recent {
+pub struct RecentOperations {
     /// Time of the failure that started the hour.
     pub since: UnixMillis,
     /// Number of reported operations in the hour. They are reported with the next failure at the latest.
@@ -116,7 +116,7 @@ pub struct Recent {
     pub failed: u32,
 }
 
-impl Recent {
+impl RecentOperations {
     const fn is_over(&self, now: UnixMillis) -> bool {
         now.0.saturating_sub(self.since.0) >= COUNTED_MS.cast_signed()
     }
@@ -138,19 +138,19 @@ pub struct Breaker {
     pub failures: u32,
     /// State of the circuit.
     #[serde(default)]
-    pub circuit: Circuit,
+    pub circuit: BreakerState,
     /// Time of the last failure that counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<UnixMillis>,
     /// Operations and failures of the current hour, if they are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recent: Option<Recent>,
+    pub recent: Option<RecentOperations>,
 }
 
 impl Breaker {
     /// Returns the breaker of a hook that never failed.
     #[must_use]
-    pub fn of(hook_id: &str, content_hash: &str) -> Self {
+    pub fn for_hook(hook_id: &str, content_hash: &str) -> Self {
         Self {
             hook_id: hook_id.to_owned(),
             content_hash: content_hash.to_owned(),
@@ -167,7 +167,7 @@ impl Breaker {
     /// Returns whether operations are admitted.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        matches!(self.circuit, Circuit::Closed)
+        matches!(self.circuit, BreakerState::Closed)
     }
 
     /// Returns whether operations are admitted although a quarter of those in the last hour failed.
@@ -179,16 +179,16 @@ impl Breaker {
 
     /// Returns this breaker with `operations` more at `now`, of which the last one failed.
     #[must_use]
-    pub fn counted(&self, operations: u32, now: UnixMillis) -> Self {
+    pub fn with_operations(&self, operations: u32, now: UnixMillis) -> Self {
         let former = self.recent.filter(|recent| !recent.is_over(now));
         // A new hour starts with this failure alone, because earlier operations were not counted.
         let recent = former.map_or(
-            Recent {
+            RecentOperations {
                 since: now,
                 operations: 1,
                 failed: 1,
             },
-            |former| Recent {
+            |former| RecentOperations {
                 operations: former.operations.saturating_add(operations),
                 failed: former.failed.saturating_add(1),
                 ..former
@@ -203,7 +203,7 @@ impl Breaker {
 
     /// Returns this breaker without an hour that is over at `now`; `None` if there is none.
     #[must_use]
-    pub fn recovered(&self, now: UnixMillis) -> Option<Self> {
+    pub fn without_past_hour(&self, now: UnixMillis) -> Option<Self> {
         let is_over = self.recent.is_some_and(|recent| recent.is_over(now));
         is_over.then(|| Self {
             recent: None,
@@ -213,26 +213,26 @@ impl Breaker {
 
     /// Decides whether `me` may run an operation at `now`.
     #[must_use]
-    pub fn admit(&self, me: &str, now: UnixMillis) -> Admission {
+    pub fn admit_operation(&self, me: &str, now: UnixMillis) -> BreakerAdmission {
         match &self.circuit {
-            Circuit::Closed => Admission::Pass,
+            BreakerState::Closed => BreakerAdmission::Pass,
             // The holder of an expired claim may have lost its probe, with the turn or process that made it.
-            Circuit::HalfOpen { by, until } if by == me && now < *until => Admission::Probe,
-            Circuit::Open { until } | Circuit::HalfOpen { until, .. } if now < *until => {
-                Admission::Refuse { until: *until }
+            BreakerState::HalfOpen { by, until } if by == me && now < *until => BreakerAdmission::Probe,
+            BreakerState::Open { until } | BreakerState::HalfOpen { until, .. } if now < *until => {
+                BreakerAdmission::Refuse { until: *until }
             }
-            Circuit::Open { .. } | Circuit::HalfOpen { .. } => Admission::Claim,
+            BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => BreakerAdmission::Claim,
         }
     }
 
     /// Returns the breaker with the probe claimed by `me` until `now` plus `claim_ms`; `None` if it cannot be
     /// claimed.
     #[must_use]
-    pub fn claimed(&self, me: &str, claim_ms: u64, now: UnixMillis) -> Option<Self> {
-        (self.admit(me, now) == Admission::Claim).then(|| Self {
-            circuit: Circuit::HalfOpen {
+    pub fn claim_probe(&self, me: &str, claim_ms: u64, now: UnixMillis) -> Option<Self> {
+        (self.admit_operation(me, now) == BreakerAdmission::Claim).then(|| Self {
+            circuit: BreakerState::HalfOpen {
                 by: me.to_owned(),
-                until: later(now, claim_ms),
+                until: plus_millis(now, claim_ms),
             },
             ..self.clone()
         })
@@ -240,24 +240,24 @@ impl Breaker {
 
     /// Returns the breaker after a failed operation of `me` at `now`; `None` if this changes nothing.
     #[must_use]
-    pub fn failed(&self, policy: &BreakerPolicy, me: &str, now: UnixMillis) -> Option<Self> {
+    pub fn after_failure(&self, policy: &BreakerPolicy, me: &str, now: UnixMillis) -> Option<Self> {
         let failures = self.failures.saturating_add(1);
         let opens = match &self.circuit {
-            Circuit::Closed => {
+            BreakerState::Closed => {
                 let is_half = self.recent.is_some_and(|recent| recent.fails_one_of(2));
                 is_half || failures >= policy.failures_to_open.max(1)
             }
-            Circuit::HalfOpen { by, .. } if by == me => true,
+            BreakerState::HalfOpen { by, .. } if by == me => true,
             // The operation was admitted before the breaker opened.
-            Circuit::Open { .. } | Circuit::HalfOpen { .. } => return None,
+            BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => return None,
         };
 
         let circuit = if opens {
-            Circuit::Open {
-                until: later(now, policy.cool_down_ms),
+            BreakerState::Open {
+                until: plus_millis(now, policy.cool_down_ms),
             }
         } else {
-            Circuit::Closed
+            BreakerState::Closed
         };
 
         Some(Self {
@@ -270,11 +270,11 @@ impl Breaker {
 
     /// Returns the breaker after a successful operation of `me`; `None` if this changes nothing.
     #[must_use]
-    pub fn succeeded(&self, me: &str) -> Option<Self> {
+    pub fn after_success(&self, me: &str) -> Option<Self> {
         let counts = match &self.circuit {
-            Circuit::Closed => self.failures > 0,
-            Circuit::HalfOpen { by, .. } => by == me,
-            Circuit::Open { .. } => false,
+            BreakerState::Closed => self.failures > 0,
+            BreakerState::HalfOpen { by, .. } => by == me,
+            BreakerState::Open { .. } => false,
         };
 
         counts.then(|| Self {
@@ -295,14 +295,14 @@ impl Breaker {
     pub fn reset(&self) -> Self {
         Self {
             failures: 0,
-            circuit: Circuit::Closed,
+            circuit: BreakerState::Closed,
             recent: None,
             ..self.clone()
         }
     }
 }
 
-fn later(now: UnixMillis, millis: u64) -> UnixMillis {
+fn plus_millis(now: UnixMillis, millis: u64) -> UnixMillis {
     now.plus(i64::try_from(millis).unwrap_or(i64::MAX))
 }
 
@@ -318,16 +318,16 @@ mod tests {
 
     /// Runs a script of steps by two parties `a` and `b`: `a+` success, `a-` failure, `a?` admission with the claim
     /// taken if it can be had, `>n` time moves on by n ms. Returns the admissions.
-    fn check(script: &str, expected: &[Admission]) {
-        let (mut breaker, mut now, mut answers) = (Breaker::of("h", "1"), UnixMillis(0), Vec::new());
+    fn check(script: &str, expected: &[BreakerAdmission]) {
+        let (mut breaker, mut now, mut answers) = (Breaker::for_hook("h", "1"), UnixMillis(0), Vec::new());
         for step in script.split(' ') {
             let (party, act) = step.split_at(1);
             let next = match act {
-                "+" => breaker.succeeded(party),
-                "-" => breaker.failed(&POLICY, party, now),
+                "+" => breaker.after_success(party),
+                "-" => breaker.after_failure(&POLICY, party, now),
                 "?" => {
-                    answers.push(breaker.admit(party, now));
-                    breaker.claimed(party, CLAIM_MS, now)
+                    answers.push(breaker.admit_operation(party, now));
+                    breaker.claim_probe(party, CLAIM_MS, now)
                 }
                 millis => {
                     now = now.plus(millis.parse().expect("a number"));
@@ -341,15 +341,18 @@ mod tests {
         assert_eq!(answers, expected, "{script}");
     }
 
-    const fn refuse(until: i64) -> Admission {
-        Admission::Refuse {
+    const fn refuse(until: i64) -> BreakerAdmission {
+        BreakerAdmission::Refuse {
             until: UnixMillis(until),
         }
     }
 
     #[test]
     fn it_opens_after_failures_in_a_row_only() {
-        check("a- b- a? a+ a- b- b?", &[Admission::Pass, Admission::Pass]);
+        check(
+            "a- b- a? a+ a- b- b?",
+            &[BreakerAdmission::Pass, BreakerAdmission::Pass],
+        );
         check("a- b- a- b?", &[refuse(100)]);
     }
 
@@ -357,7 +360,12 @@ mod tests {
     fn one_probe_passes_after_the_cool_down_and_its_success_closes() {
         check(
             "a- a- a- >100 a? b? a? a+ b?",
-            &[Admission::Claim, refuse(120), Admission::Probe, Admission::Pass],
+            &[
+                BreakerAdmission::Claim,
+                refuse(120),
+                BreakerAdmission::Probe,
+                BreakerAdmission::Pass,
+            ],
         );
     }
 
@@ -365,21 +373,26 @@ mod tests {
     fn a_failed_probe_opens_it_for_as_long_again() {
         check(
             "a- a- a- >100 b? >5 b- a? >100 a?",
-            &[Admission::Claim, refuse(205), Admission::Claim],
+            &[BreakerAdmission::Claim, refuse(205), BreakerAdmission::Claim],
         );
     }
 
     #[test]
     fn stragglers_change_nothing_while_it_is_open() {
         check("a- a- a- a- b+ b?", &[refuse(100)]);
-        check("a- a- a- >100 a? b- b+ b?", &[Admission::Claim, refuse(120)]);
+        check("a- a- a- >100 a? b- b+ b?", &[BreakerAdmission::Claim, refuse(120)]);
     }
 
     #[test]
     fn a_lost_probe_expires_and_its_late_outcome_is_nothing() {
         check(
             "a- a- a- >100 a? >20 b? a- a+ a? b+ a?",
-            &[Admission::Claim, Admission::Claim, refuse(140), Admission::Pass],
+            &[
+                BreakerAdmission::Claim,
+                BreakerAdmission::Claim,
+                refuse(140),
+                BreakerAdmission::Pass,
+            ],
         );
     }
 
@@ -388,18 +401,18 @@ mod tests {
         check(
             "a- a- a- >100 a? a? >20 a? a? a+ a?",
             &[
-                Admission::Claim,
-                Admission::Probe,
-                Admission::Claim,
-                Admission::Probe,
-                Admission::Pass,
+                BreakerAdmission::Claim,
+                BreakerAdmission::Probe,
+                BreakerAdmission::Claim,
+                BreakerAdmission::Probe,
+                BreakerAdmission::Pass,
             ],
         );
     }
 
     /// Returns the breaker of a hook after this many events, one per second, of which every `nth` fails.
     fn after(events: i64, nth: i64) -> Breaker {
-        let mut breaker = Breaker::of("h", "1");
+        let mut breaker = Breaker::for_hook("h", "1");
         let mut untold = 0;
         for number in 1..=events {
             let now = UnixMillis(number * 1_000);
@@ -407,12 +420,12 @@ mod tests {
 
             if number % nth == 0 {
                 breaker = breaker
-                    .counted(untold, now)
-                    .failed(&POLICY, "a", now)
+                    .with_operations(untold, now)
+                    .after_failure(&POLICY, "a", now)
                     .unwrap_or(breaker);
                 untold = 0;
             } else {
-                breaker = breaker.succeeded("a").unwrap_or(breaker);
+                breaker = breaker.after_success("a").unwrap_or(breaker);
             }
         }
 
@@ -430,22 +443,25 @@ mod tests {
 
         let later = UnixMillis(60_000 + COUNTED_MS.cast_signed());
         assert!(!fourth.is_degraded(later));
-        assert_eq!(fourth.recovered(now), None);
-        assert_eq!(fourth.recovered(later).and_then(|breaker| breaker.recent), None);
-        assert_eq!(fourth.counted(5, later).recent.map(|recent| recent.operations), Some(1));
+        assert_eq!(fourth.without_past_hour(now), None);
+        assert_eq!(fourth.without_past_hour(later).and_then(|breaker| breaker.recent), None);
+        assert_eq!(
+            fourth.with_operations(5, later).recent.map(|recent| recent.operations),
+            Some(1)
+        );
     }
 
     #[test]
     fn whoever_is_probed_well_begins_anew() {
         let paused = after(60, 2);
         let at = UnixMillis(100_000);
-        let probed = paused.claimed("a", CLAIM_MS, at).expect("it has cooled down");
-        let closed = probed.succeeded("a").expect("it counts");
+        let probed = paused.claim_probe("a", CLAIM_MS, at).expect("it has cooled down");
+        let closed = probed.after_success("a").expect("it counts");
         assert_eq!((closed.is_closed(), closed.recent), (true, None));
     }
 
     #[test]
     fn a_success_at_rest_writes_nothing() {
-        assert_eq!(Breaker::of("h", "1").succeeded("a"), None);
+        assert_eq!(Breaker::for_hook("h", "1").after_success("a"), None);
     }
 }

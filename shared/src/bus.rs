@@ -37,24 +37,24 @@ mod task_lease;
 mod witness;
 mod writer;
 
-pub use connect::{Bus, Durability, NatsConfig};
-pub use consume::{Ordered, Pull, PullOptions};
-pub use durability::Promise;
-pub use ensure::{Drift, EnsureReport};
+pub use connect::{Bus, NatsConfig, StreamDurability};
+pub use consume::{OrderedReader, PullOptions, PullSettings};
+pub use durability::DurabilityPromise;
+pub use ensure::{EnsureReport, TopologyDrift};
 pub use error::{
     CasError, ConnectBusError, ConsumeError, EnsureTopologyError, PublishError, ReadStreamError, RequestError,
 };
-pub use fetch::Fetcher;
+pub use fetch::MessageFetcher;
 pub use held::HoldError;
-pub use kv::{Entry, Kv, KvEvent, KvWatch, Survey};
-pub use link::Connections;
-pub use message::{CoreMessage, CoreSubscription, Incoming, Stored};
-pub use object::{Objects, StoreObjectError, StoredObject};
-pub use pages::Pages;
-pub use publish::{Outgoing, Published};
+pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
+pub use link::ConnectionCount;
+pub use message::{CoreMessage, CoreSubscription, IncomingMessage, StoredMessage};
+pub use object::{ObjectStore, StoreObjectError, StoredObject};
+pub use pages::StreamPages;
+pub use publish::{OutgoingMessage, PublishedMessage};
 pub use read::{ConsumerLag, StreamInfo, StreamState};
 pub use service::{ServiceHandle, ServiceSpec};
 pub use snapshot::{RestoreRightsError, SnapshotError, StreamHead};
-pub use tap::{Passing, Tap};
+pub use tap::{PassingMessage, StreamTap};
 pub use task_lease::TaskLease;
-pub use witness::{Marked, Witness, WitnessError};
+pub use witness::{MarkedStream, StreamWitness, WitnessError};

@@ -49,7 +49,7 @@ impl Clock for SystemClock {
 
     fn monotonic(&self) -> Instant {
         let (first, origin) = *ORIGIN.get_or_init(|| (process_time(), since_boot()));
-        let Offsets { boot, stood, .. } = offsets();
+        let ClockOffsets { boot, stood, .. } = offsets();
         first + (since_boot().saturating_sub(origin) + boot).saturating_sub(stood)
     }
 }
@@ -78,7 +78,7 @@ fn since_boot() -> Duration {
 
 /// The offsets of this process's clocks from the host's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Offsets {
+struct ClockOffsets {
     wall_ms: i64,
     boot: Duration,
     /// How long the boot-time clock stood while the host's went on.
@@ -86,13 +86,13 @@ struct Offsets {
 }
 
 #[cfg(all(feature = "testing", debug_assertions))]
-fn offsets() -> Offsets {
-    rehearsed::offsets()
+fn offsets() -> ClockOffsets {
+    rehearsed::current_offsets()
 }
 
 #[cfg(not(all(feature = "testing", debug_assertions)))]
-const fn offsets() -> Offsets {
-    Offsets {
+const fn offsets() -> ClockOffsets {
+    ClockOffsets {
         wall_ms: 0,
         boot: Duration::ZERO,
         stood: Duration::ZERO,

@@ -30,7 +30,7 @@ const TOKENIZER: &str = "tokenizer.json";
 
 /// Returns the part of `text` that is embedded.
 #[must_use]
-pub fn cut(text: &str) -> &str {
+pub fn embedded_text(text: &str) -> &str {
     let end = text.char_indices().nth(MAX_TEXT_CHARS).map_or(text.len(), |(at, _)| at);
     &text[..end]
 }
@@ -48,7 +48,7 @@ pub enum EmbedTextsError {
 
 /// Converts texts to vectors.
 #[async_trait]
-pub trait Embedder: std::fmt::Debug + Send + Sync {
+pub trait TextEmbedder: std::fmt::Debug + Send + Sync {
     /// Name of the model and of everything that determines its vectors.
     fn model(&self) -> &str;
 
@@ -113,7 +113,7 @@ pub enum LoadModelError {
 ///
 /// # Errors
 /// Returns [`LoadModelError`] if the model is missing or not valid.
-pub fn open(folder: &Path) -> Result<Arc<dyn Embedder>, LoadModelError> {
+pub fn open(folder: &Path) -> Result<Arc<dyn TextEmbedder>, LoadModelError> {
     Ok(if folder.join(CONFIG).exists() {
         Arc::new(MiniLm::load(folder)?)
     } else {

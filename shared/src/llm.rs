@@ -22,13 +22,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use answer::{Answer, Finish, MalformedArguments, ToolRequest, Usage};
-pub use ask::{Ask, Json, Message, ToolSpec};
+pub use answer::{FinishReason, MalformedArguments, ModelReply, TokenUsage, ToolRequest};
+pub use ask::{JsonMode, ModelMessage, ModelRequest, ToolSpec};
 pub use client::open;
-pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, Provider};
+pub use config::{DEFAULT_MODEL, LlmConfig, LlmFault, ModelProvider};
 pub use error::AskModelError;
-pub use price::{MicroDollars, Price, Prices, UnpricedModel, cost};
-pub use wire::{Heard, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, Reading, WireFault};
+pub use price::{MicroDollars, ModelPrice, PriceTable, UnpricedModel, usage_cost};
+pub use wire::{AnswerReader, HeardAnswer, MAX_EVENT_BYTES, MAX_MEMORY_BYTES, WireFault};
 
 /// Receiver of an answer's text as it arrives. Pass `&mut |_| {}` if it is not wanted.
 pub type Tokens<'a> = dyn FnMut(&str) + Send + 'a;
@@ -38,14 +38,14 @@ pub type Failures<'a> = dyn FnMut(&AskModelError) + Send + 'a;
 
 /// A model that can be asked. Dropping the future of [`Model::answer`] ends the request.
 #[async_trait]
-pub trait Model: Send + Sync + std::fmt::Debug {
+pub trait ModelName: Send + Sync + std::fmt::Debug {
     /// Returns the model's answer to `ask`. If [`Ask::stream`] is set, `tokens` receives the text as it arrives, in
     /// order; the received text is the beginning of [`Answer::content`], or void if this fails.
     ///
     /// # Errors
     /// Returns [`AskModelError`] if the model gave no answer; [`AskModelError::is_transient`] tells whether a later
     /// attempt may help.
-    async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError>;
+    async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError>;
 
     /// As [`Model::answer`]; in addition, `failed` receives the error of each attempt before the next one is made.
     ///
@@ -53,11 +53,11 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// As [`Model::answer`].
     async fn answer_telling(
         &self,
-        ask: Ask,
+        ask: ModelRequest,
         tokens: &mut Tokens<'_>,
         failed: &mut Failures<'_>,
-    ) -> Result<Answer, AskModelError>;
+    ) -> Result<ModelReply, AskModelError>;
 }
 
 /// A model that several owners share.
-pub type SharedModel = Arc<dyn Model>;
+pub type SharedModel = Arc<dyn ModelName>;

@@ -21,13 +21,13 @@ pub mod status;
 pub mod telemetry;
 pub mod trace;
 
-pub use config::Common;
+pub use config::CommonConfig;
 pub use health::Health;
-pub use lifecycle::Shutdown;
+pub use lifecycle::ShutdownSignal;
 /// Allocator of every service's binary. Services allocate small pieces from many threads all the time; the system's
 /// allocator took a quarter of hook-svc's processor time (`docs/performance.md`).
 pub use mimalloc::MiMalloc as Allocator;
 pub use name::ProcessName;
-pub use run::{Exit, Prepared, WARNING, inspect, prepare, run};
-pub use secret::Secret;
-pub use shell::{Service, Shell};
+pub use run::{PreparedService, ServiceExit, WARNING, inspect_section, prepare_service, run};
+pub use secret::SecretValue;
+pub use shell::{Service, ServiceShell};

@@ -40,23 +40,25 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub use applied::{Applied, Positions, Source};
+pub use applied::{AppliedRecord, FeedSource, StreamPositions};
 pub use apply::hooks::ListedHook;
 pub use error::{ApplyBatchError, OpenProjectionError, QueryProjectionError};
 
 use crate::model::event::EventId;
 use crate::model::hook_api::InvocationRow;
 use crate::model::identity::Identities;
-use crate::model::position::Position;
+use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
-use api::{FindReply, FindRequest, HistoryReply, HistoryRequest, ThreadsReply, ThreadsRequest, Trace, TraceRequest};
-use apply::people::People;
+use api::{
+    EventTrace, FindReply, FindRequest, HistoryReply, HistoryRequest, ThreadsReply, ThreadsRequest, TraceRequest,
+};
+use apply::people::ContactTable;
 use given_up::GivenUp;
-use lag::Lag;
-use readers::Readers;
-use search::Search;
-use seen::{Recall, Seen};
-use writer::{Command, Writer};
+use lag::FeedLag;
+use readers::ReaderPool;
+use search::SearchIndex;
+use seen::{SeenMessages, SeenVerdict};
+use writer::{ModelWriter, WriterCommand};
 
 /// The read model of one process. Clones share it; the writer stops with the last of them.
 #[derive(Debug, Clone)]
@@ -65,14 +67,14 @@ pub struct Projection(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    commands: mpsc::Sender<Command>,
-    positions: watch::Receiver<Positions>,
+    commands: mpsc::Sender<WriterCommand>,
+    positions: watch::Receiver<StreamPositions>,
     /// Number of times that the file was rebuilt while open.
     generation: Arc<AtomicU64>,
-    readers: Readers,
-    seen: Arc<Seen>,
-    lag: Lag,
-    search: Search,
+    readers: ReaderPool,
+    seen: Arc<SeenMessages>,
+    lag: FeedLag,
+    search: SearchIndex,
     /// Number of callers that wait for a position: while there are any, a batch is applied without waiting for it to
     /// fill.
     waiting: AtomicUsize,
@@ -93,18 +95,18 @@ impl Projection {
             tracing::warn!(path = %path.display(), reason, "read model discarded; rebuilding it from the streams");
         }
 
-        let empty = opened.positions == Positions::default();
-        let seen = Arc::new(Seen::new(empty));
+        let empty = opened.positions == StreamPositions::default();
+        let seen = Arc::new(SeenMessages::new(empty));
         let generation = Arc::new(AtomicU64::new(0));
         let (positions, watched) = watch::channel(opened.positions);
         let (commands, queue) = mpsc::channel(writer::QUEUE);
 
-        let writer = Writer {
+        let writer = ModelWriter {
             path: path.to_path_buf(),
             connection: opened.connection,
             positions,
             seen: Arc::clone(&seen),
-            people: People::default(),
+            people: ContactTable::default(),
             generation: Arc::clone(&generation),
         };
 
@@ -120,11 +122,11 @@ impl Projection {
             path: path.to_path_buf(),
             commands,
             positions: watched,
-            readers: Readers::new(path.to_path_buf(), Arc::clone(&generation)),
+            readers: ReaderPool::new(path.to_path_buf(), Arc::clone(&generation)),
             generation,
             seen,
-            lag: Lag::default(),
-            search: Search::default(),
+            lag: FeedLag::default(),
+            search: SearchIndex::default(),
             waiting: AtomicUsize::new(0),
             copying: AtomicBool::new(false),
             wanted: Notify::new(),
@@ -141,7 +143,7 @@ impl Projection {
     /// while a reader keeps an old state open, because the log cannot be restarted before that reader ends.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
-        std::fs::metadata(schema::beside(&self.0.path, "-wal")).map_or(0, |log| log.len())
+        std::fs::metadata(schema::side_file(&self.0.path, "-wal")).map_or(0, |log| log.len())
     }
 
     /// Applies `batch` in one transaction, including its positions. The messages of one stream must be in order; those
@@ -149,18 +151,18 @@ impl Projection {
     ///
     /// # Errors
     /// Returns [`ApplyBatchError`]; no part of the batch is stored then.
-    pub async fn apply(&self, batch: Vec<Applied>) -> Result<(), ApplyBatchError> {
+    pub async fn apply(&self, batch: Vec<AppliedRecord>) -> Result<(), ApplyBatchError> {
         self.apply_shared(Arc::new(batch)).await
     }
 
-    async fn apply_shared(&self, batch: Arc<Vec<Applied>>) -> Result<(), ApplyBatchError> {
-        self.tell(|done| Command::Apply { batch, done }).await
+    async fn apply_shared(&self, batch: Arc<Vec<AppliedRecord>>) -> Result<(), ApplyBatchError> {
+        self.send_command(|done| WriterCommand::Apply { batch, done }).await
     }
 
     /// Sends a command to the writer, and waits until it is done.
-    async fn tell(
+    async fn send_command(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), ApplyBatchError>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<(), ApplyBatchError>>) -> WriterCommand,
     ) -> Result<(), ApplyBatchError> {
         let (done, outcome) = oneshot::channel();
         self.0
@@ -177,10 +179,10 @@ impl Projection {
     ///
     /// # Errors
     /// Returns [`ApplyBatchError`]; the file keeps its former identities then.
-    pub async fn identify(&self, identities: Identities, now: UnixMillis) -> Result<(), ApplyBatchError> {
+    pub async fn set_identities(&self, identities: Identities, now: UnixMillis) -> Result<(), ApplyBatchError> {
         self.write(move |connection, people| {
-            people.learn(identities, now);
-            people.relink(connection)
+            people.set_identities(identities, now);
+            people.relink_contacts(connection)
         })
         .await
     }
@@ -197,10 +199,10 @@ impl Projection {
     /// Lets the writer do `work` in a transaction of its own.
     async fn write(
         &self,
-        work: impl FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send + 'static,
+        work: impl FnOnce(&Connection, &mut ContactTable) -> Result<(), rusqlite::Error> + Send + 'static,
     ) -> Result<(), ApplyBatchError> {
         let work = Box::new(work);
-        self.tell(|done| Command::Write { work, done }).await
+        self.send_command(|done| WriterCommand::Write { work, done }).await
     }
 
     /// Copies the log beside the file into the file and truncates it, as far as no reader keeps an older state open.
@@ -208,34 +210,34 @@ impl Projection {
     /// # Errors
     /// Returns [`ApplyBatchError`]: `Passing` if a reader does.
     pub async fn shorten_log(&self) -> Result<(), ApplyBatchError> {
-        self.tell(|done| Command::Shorten { done }).await
+        self.send_command(|done| WriterCommand::Shorten { done }).await
     }
 
     /// Returns the sequence of the last message of `source` that is applied, 0 = none: resume after it.
     #[must_use]
-    pub fn position(&self, source: Source) -> u64 {
-        self.0.positions.borrow().of(source)
+    pub fn position(&self, source: FeedSource) -> u64 {
+        self.0.positions.borrow().position_of(source)
     }
 
     /// Returns the position of the last message of `source` that is applied, or `None` if the file has none.
     ///
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
-    pub fn mark(&self, source: Source) -> Result<Option<Position>, QueryProjectionError> {
-        self.read(|connection| query::mark(connection, source))
+    pub fn stream_position(&self, source: FeedSource) -> Result<Option<StreamPosition>, QueryProjectionError> {
+        self.read(|connection| query::stored_position(connection, source))
     }
 
     /// Waits until the message `sequence` of `source` is applied.
     ///
     /// # Errors
     /// Returns [`QueryProjectionError::Closed`] if that will not happen any more.
-    pub async fn reached(&self, source: Source, sequence: u64) -> Result<(), QueryProjectionError> {
+    pub async fn wait_reached(&self, source: FeedSource, sequence: u64) -> Result<(), QueryProjectionError> {
         let mut positions = self.0.positions.clone();
         if positions.borrow().covers(source, sequence) {
             return Ok(());
         }
 
-        let _waiting = Waiting::new(&self.0);
+        let _waiting = PositionWaiter::new(&self.0);
         positions
             .wait_for(|positions| positions.covers(source, sequence))
             .await
@@ -268,9 +270,9 @@ impl Projection {
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub fn is_first(&self, id: &EventId, sequence: u64) -> Result<bool, QueryProjectionError> {
         match self.0.seen.recall(seen::fingerprint(id.as_str())) {
-            Recall::Absent => Ok(true),
-            Recall::Recent(first) if first == sequence => Ok(true),
-            Recall::Recent(_) | Recall::Unknown => {
+            SeenVerdict::Absent => Ok(true),
+            SeenVerdict::Recent(first) if first == sequence => Ok(true),
+            SeenVerdict::Recent(_) | SeenVerdict::Unknown => {
                 let first = self.read(|connection| query::first_sequence(connection, id.as_str()))?;
                 Ok(first.is_none_or(|first| first >= sequence))
             }
@@ -284,8 +286,8 @@ impl Projection {
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub fn first_sequence(&self, id: &EventId) -> Result<Option<u64>, QueryProjectionError> {
         match self.0.seen.recall(seen::fingerprint(id.as_str())) {
-            Recall::Absent => Ok(None),
-            Recall::Recent(_) | Recall::Unknown => {
+            SeenVerdict::Absent => Ok(None),
+            SeenVerdict::Recent(_) | SeenVerdict::Unknown => {
                 self.read(|connection| query::first_sequence(connection, id.as_str()))
             }
         }
@@ -299,7 +301,7 @@ impl Projection {
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn has_no_record(&self, id: &EventId, through: u64) -> Result<bool, QueryProjectionError> {
         let id = id.clone();
-        self.ask(move |connection| query::has_no_record(connection, id.as_str(), through))
+        self.run_query(move |connection| query::has_no_record(connection, id.as_str(), through))
             .await
     }
 
@@ -308,7 +310,8 @@ impl Projection {
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn find(&self, request: FindRequest) -> Result<FindReply, QueryProjectionError> {
-        self.ask(move |connection| query::find(connection, &request)).await
+        self.run_query(move |connection| query::find(connection, &request))
+            .await
     }
 
     /// Returns the end of a conversation.
@@ -316,7 +319,8 @@ impl Projection {
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn history(&self, request: HistoryRequest) -> Result<HistoryReply, QueryProjectionError> {
-        self.ask(move |connection| query::history(connection, &request)).await
+        self.run_query(move |connection| query::read_history(connection, &request))
+            .await
     }
 
     /// Returns the threads of a conversation, the one with the newest event first.
@@ -324,7 +328,8 @@ impl Projection {
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn threads(&self, request: ThreadsRequest) -> Result<ThreadsReply, QueryProjectionError> {
-        self.ask(move |connection| query::threads(connection, &request)).await
+        self.run_query(move |connection| query::threads(connection, &request))
+            .await
     }
 
     /// Returns the last `limit` invocations of the hook `hook_id` that did more than pass, the newest first.
@@ -332,7 +337,7 @@ impl Projection {
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
     pub async fn invocations(&self, hook_id: String, limit: u32) -> Result<Vec<InvocationRow>, QueryProjectionError> {
-        self.ask(move |connection| invocations::of_hook(connection, &hook_id, limit))
+        self.run_query(move |connection| invocations::of_hook(connection, &hook_id, limit))
             .await
     }
 
@@ -340,21 +345,21 @@ impl Projection {
     ///
     /// # Errors
     /// Returns [`QueryProjectionError`] if the file cannot be read.
-    pub async fn trace(&self, request: TraceRequest, given_up: GivenUp) -> Result<Trace, QueryProjectionError> {
-        self.ask(move |connection| trace::trace(connection, request.event_id.as_str(), given_up))
+    pub async fn trace(&self, request: TraceRequest, given_up: GivenUp) -> Result<EventTrace, QueryProjectionError> {
+        self.run_query(move |connection| trace::trace_event(connection, request.event_id.as_str(), given_up))
             .await
     }
 
     /// Stops the writer and closes the file; applied messages are stored. Other clones can still be queried.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.0.commands.send(Command::Close { done }).await.is_ok() {
+        if self.0.commands.send(WriterCommand::Close { done }).await.is_ok() {
             // An error means that the writer has stopped already, which is the purpose of this call.
             let _ = closed.await;
         }
     }
 
-    async fn ask<T: Send + 'static>(
+    async fn run_query<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, QueryProjectionError> {
@@ -372,7 +377,7 @@ impl Projection {
         self.0.readers.with(question).map_err(|error| {
             if schema::is_damage(&error) {
                 // If the queue is full, the writer will find the damage itself, or the next reader reports it.
-                let _ = self.0.commands.try_send(Command::Damaged {
+                let _ = self.0.commands.try_send(WriterCommand::Damaged {
                     detail: error.to_string(),
                     generation,
                 });
@@ -384,9 +389,9 @@ impl Projection {
 }
 
 /// Counts a caller that waits for a position, while this lives.
-struct Waiting<'a>(&'a Inner);
+struct PositionWaiter<'a>(&'a Inner);
 
-impl<'a> Waiting<'a> {
+impl<'a> PositionWaiter<'a> {
     fn new(inner: &'a Inner) -> Self {
         inner.waiting.fetch_add(1, Ordering::AcqRel);
         inner.wanted.notify_waiters();
@@ -394,7 +399,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PositionWaiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }
@@ -409,20 +414,20 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenProj
 }
 
 /// Adds the ids of the file to the filter. The writer adds the ids that it applies meanwhile.
-fn admit_known(path: &Path, seen: &Seen) {
+fn admit_known(path: &Path, seen: &SeenMessages) {
     let admit = || -> Result<(), rusqlite::Error> {
         let connection = schema::open_reader(path)?;
         let mut statement = connection.prepare("SELECT id FROM events")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            seen.admit(seen::fingerprint(row.get_ref(0)?.as_str()?));
+            seen.note_stored(seen::fingerprint(row.get_ref(0)?.as_str()?));
         }
 
         Ok(())
     };
 
     match admit() {
-        Ok(()) => seen.complete(),
+        Ok(()) => seen.mark_complete(),
         Err(error) => tracing::warn!(%error, "failed to list known event ids; looking up each id"),
     }
 }

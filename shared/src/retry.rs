@@ -12,7 +12,7 @@ use backoff::backoff::Backoff;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::pause;
-use crate::process::lifecycle::Shutdown;
+use crate::process::lifecycle::ShutdownSignal;
 
 /// The error of a failed operation: permanent, or transient with an optional minimum wait.
 ///
@@ -33,7 +33,7 @@ pub use backoff::Error as Failure;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Schedule {
+pub struct RetrySchedule {
     /// Wait after the first failed attempt, in milliseconds.
     pub initial_ms: u64,
     /// Maximum wait before jitter, in milliseconds.
@@ -46,7 +46,7 @@ pub struct Schedule {
     pub jitter: f64,
 }
 
-impl Default for Schedule {
+impl Default for RetrySchedule {
     fn default() -> Self {
         Self {
             initial_ms: 100,
@@ -58,7 +58,7 @@ impl Default for Schedule {
     }
 }
 
-impl Schedule {
+impl RetrySchedule {
     /// Returns this schedule without a limit on attempts: only shutdown ends it.
     #[must_use]
     pub const fn unbounded(self) -> Self {
@@ -97,7 +97,7 @@ impl Schedule {
         self.jitter.clamp(0.0, 1.0)
     }
 
-    fn waits(&self) -> ExponentialBackoff {
+    fn backoff_waits(&self) -> ExponentialBackoff {
         let initial = Duration::from_millis(self.initial_ms.min(self.max_ms));
         ExponentialBackoff {
             current_interval: initial,
@@ -141,13 +141,17 @@ pub enum RetryError<E: std::error::Error + 'static> {
 ///
 /// `operation` receives the number of the attempt, starting with 1. A wait ends at once when `shutdown` is requested,
 /// and a running attempt is then dropped, so it must be safe to cancel.
-pub async fn retry<T, E, F, A>(schedule: &Schedule, shutdown: &Shutdown, mut operation: F) -> Result<T, RetryError<E>>
+pub async fn retry<T, E, F, A>(
+    schedule: &RetrySchedule,
+    shutdown: &ShutdownSignal,
+    mut operation: F,
+) -> Result<T, RetryError<E>>
 where
     E: std::error::Error + 'static,
     F: FnMut(u32) -> A,
     A: Future<Output = Result<T, Failure<E>>>,
 {
-    let mut waits = schedule.waits();
+    let mut waits = schedule.backoff_waits();
     let mut attempt = 1_u32;
     loop {
         let outcome = tokio::select! {
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
 
-    const EXACT: Schedule = Schedule {
+    const EXACT: RetrySchedule = RetrySchedule {
         initial_ms: 100,
         max_ms: 1_000,
         factor: 2.0,
@@ -191,7 +195,7 @@ mod tests {
         jitter: 0.0,
     };
 
-    fn check(schedule: &Schedule, jitter: f64, expected_ms: &[u64]) {
+    fn check(schedule: &RetrySchedule, jitter: f64, expected_ms: &[u64]) {
         let mut attempts = 1_u32..;
         let delays: Vec<u64> = std::iter::from_fn(|| schedule.delay(attempts.next()?, jitter))
             .map(|delay| u64::try_from(delay.as_millis()).expect("a short delay"))
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn jitter_moves_a_delay_both_ways() {
-        let schedule = Schedule {
+        let schedule = RetrySchedule {
             jitter: 0.5,
             max_attempts: 3,
             ..EXACT
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_acting_form_waits_as_long_as_the_pure_one() {
-        let mut waits = EXACT.waits();
+        let mut waits = EXACT.backoff_waits();
         for attempt in 1..6 {
             let acting = waits.next_backoff().map(|wait| wait.as_millis());
             assert_eq!(
@@ -240,15 +244,15 @@ mod tests {
     #[error("not yet")]
     struct NotYet;
 
-    async fn attempts_until(schedule: Schedule, outcome: impl Fn(u32) -> Result<u32, Failure<NotYet>>) -> String {
-        let answer = retry(&schedule, &Shutdown::default(), |attempt| {
+    async fn attempts_until(schedule: RetrySchedule, outcome: impl Fn(u32) -> Result<u32, Failure<NotYet>>) -> String {
+        let answer = retry(&schedule, &ShutdownSignal::default(), |attempt| {
             std::future::ready(outcome(attempt))
         })
         .await;
         answer.map_or_else(|error| error.to_string(), |attempt| format!("succeeded at {attempt}"))
     }
 
-    const QUICK: Schedule = Schedule {
+    const QUICK: RetrySchedule = RetrySchedule {
         initial_ms: 1,
         max_ms: 4,
         ..EXACT
@@ -286,8 +290,8 @@ mod tests {
 
     #[tokio::test]
     async fn shutdown_ends_a_wait_at_once() {
-        let shutdown = Shutdown::default();
-        let slow = Schedule {
+        let shutdown = ShutdownSignal::default();
+        let slow = RetrySchedule {
             initial_ms: 3_600_000,
             max_ms: 3_600_000,
             ..EXACT

@@ -21,7 +21,7 @@ use jiff::tz::TimeZone;
 
 use crate::model::time::UnixMillis;
 use civil::{first_after, search_start};
-use cron::{Cron, DayRule, ParseCronError};
+use cron::{CronExpression, DayRule, ParseCronError};
 use rrule::{ParseRruleError, Rrule};
 
 /// Maximum length of a schedule's text, in bytes.
@@ -78,17 +78,17 @@ pub enum ParseScheduleError {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    timing: Timing,
+    timing: ScheduleTiming,
     zone: TimeZone,
 }
 
 /// The kind of a schedule, with its parameters.
 #[derive(Debug, Clone)]
-enum Timing {
+enum ScheduleTiming {
     /// A grid: `anchor` plus any multiple of `period_ms`, before and after it.
     Every { period_ms: i64, anchor_ms: i64 },
     /// The times of a cron expression.
-    Cron(Cron),
+    Cron(CronExpression),
     /// The times of a recurrence rule.
     Rrule(Box<Rrule>),
     /// A single instant.
@@ -128,27 +128,27 @@ impl Schedule {
         match kind {
             "every" => {
                 let zone = zone_named(zone)?;
-                let timing = every(rest, &zone)?;
+                let timing = parse_every(rest, &zone)?;
                 Ok(Self { timing, zone })
             }
             "cron" => {
                 // A zone in the expression takes precedence.
                 let (expression, own) = zone_prefix(rest);
                 Ok(Self {
-                    timing: Timing::Cron(Cron::parse_with(expression, days)?),
+                    timing: ScheduleTiming::Cron(CronExpression::parse_with(expression, days)?),
                     zone: zone_named(own.unwrap_or(zone))?,
                 })
             }
             "rrule" => {
                 let rule = Rrule::parse(rest)?;
                 let zone = zone_named(rule.zone().unwrap_or(zone))?;
-                let timing = Timing::Rrule(Box::new(rule));
+                let timing = ScheduleTiming::Rrule(Box::new(rule));
                 Ok(Self { timing, zone })
             }
             "at" => {
                 let zone = zone_named(zone)?;
-                let at = instant(rest, &zone).ok_or_else(|| ParseScheduleError::At { text: rest.to_owned() })?;
-                let timing = Timing::At(at);
+                let at = parse_instant(rest, &zone).ok_or_else(|| ParseScheduleError::At { text: rest.to_owned() })?;
+                let timing = ScheduleTiming::At(at);
                 Ok(Self { timing, zone })
             }
             _ => Err(kind_error()),
@@ -159,8 +159,8 @@ impl Schedule {
     #[must_use]
     pub const fn is_recurring(&self) -> bool {
         match self.timing {
-            Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) => true,
-            Timing::At(_) => false,
+            ScheduleTiming::Every { .. } | ScheduleTiming::Cron(_) | ScheduleTiming::Rrule(_) => true,
+            ScheduleTiming::At(_) => false,
         }
     }
 }
@@ -171,30 +171,30 @@ impl Schedule {
 pub fn next_after(schedule: &Schedule, after: UnixMillis) -> Option<UnixMillis> {
     let zone = &schedule.zone;
     match &schedule.timing {
-        Timing::Every { period_ms, anchor_ms } => {
+        ScheduleTiming::Every { period_ms, anchor_ms } => {
             // Rounded down, so that instants before the anchor are on the grid as well.
             let passed = after.0.checked_sub(*anchor_ms)?.div_euclid(*period_ms);
             let next = passed.checked_add(1)?.checked_mul(*period_ms)?;
             anchor_ms.checked_add(next).map(UnixMillis)
         }
-        Timing::At(at) => (*at > after).then_some(*at),
-        Timing::Cron(cron) => {
-            let after = timestamp(after)?;
+        ScheduleTiming::At(at) => (*at > after).then_some(*at),
+        ScheduleTiming::Cron(cron) => {
+            let after = to_timestamp(after)?;
             let next = if cron.is_hourly() {
                 elapsed_after(cron, after, zone)
             } else {
                 first_after(cron.from(search_start(after, zone)), after, zone)
             };
 
-            next.map(millis)
+            next.map(to_millis)
         }
-        Timing::Rrule(rule) => rule.next_after(timestamp(after)?, zone).map(millis),
+        ScheduleTiming::Rrule(rule) => rule.next_after(to_timestamp(after)?, zone).map(to_millis),
     }
 }
 
 /// Returns the next `count` firings after `after`, strictly increasing.
 #[must_use]
-pub fn preview(schedule: &Schedule, after: UnixMillis, count: usize) -> Vec<UnixMillis> {
+pub fn next_instants(schedule: &Schedule, after: UnixMillis, count: usize) -> Vec<UnixMillis> {
     std::iter::successors(next_after(schedule, after), |last| next_after(schedule, *last))
         .take(count)
         .collect()
@@ -202,7 +202,7 @@ pub fn preview(schedule: &Schedule, after: UnixMillis, count: usize) -> Vec<Unix
 
 /// Returns the next instant of a cron expression that matches in every hour. Between two changes of the zone's
 /// offset, the distances of its wall-clock times are real; after a change the search starts again from the change.
-fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+fn elapsed_after(cron: &CronExpression, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
     let mut from = Timestamp::from_second(after.as_millisecond().div_euclid(1_000) + 1).ok()?;
     for _ in 0..MAX_CHANGES {
         let offset = zone.to_offset(from);
@@ -221,11 +221,11 @@ fn elapsed_after(cron: &Cron, after: Timestamp, zone: &TimeZone) -> Option<Times
     None
 }
 
-fn timestamp(at: UnixMillis) -> Option<Timestamp> {
+fn to_timestamp(at: UnixMillis) -> Option<Timestamp> {
     Timestamp::from_millisecond(at.0).ok()
 }
 
-fn millis(at: Timestamp) -> UnixMillis {
+fn to_millis(at: Timestamp) -> UnixMillis {
     UnixMillis(at.as_millisecond())
 }
 
@@ -249,7 +249,7 @@ fn zone_prefix(text: &str) -> (&str, Option<&str>) {
 }
 
 /// Parses the parameters of `every`: `30m`, `1h30m from 2026-01-01T09:00`.
-fn every(text: &str, zone: &TimeZone) -> Result<Timing, ParseScheduleError> {
+fn parse_every(text: &str, zone: &TimeZone) -> Result<ScheduleTiming, ParseScheduleError> {
     let wrong = |why: &str| ParseScheduleError::Every { why: why.to_owned() };
     let (period, anchor) = match text.split_once(" from ") {
         Some((period, anchor)) => (period.trim(), Some(anchor.trim())),
@@ -258,23 +258,23 @@ fn every(text: &str, zone: &TimeZone) -> Result<Timing, ParseScheduleError> {
 
     let period_ms = duration::parse(period).map_err(|error| wrong(&error.to_string()))?;
     let anchor = match anchor {
-        Some(text) => instant(text, zone).ok_or_else(|| wrong("expected a time after `from`"))?,
+        Some(text) => parse_instant(text, zone).ok_or_else(|| wrong("expected a time after `from`"))?,
         None => UnixMillis(0),
     };
 
-    Ok(Timing::Every {
+    Ok(ScheduleTiming::Every {
         period_ms,
         anchor_ms: anchor.0,
     })
 }
 
 /// Parses a local time in `zone`, or an instant with an offset.
-fn instant(text: &str, zone: &TimeZone) -> Option<UnixMillis> {
+fn parse_instant(text: &str, zone: &TimeZone) -> Option<UnixMillis> {
     if let Ok(at) = text.parse::<Timestamp>() {
-        return Some(millis(at));
+        return Some(to_millis(at));
     }
     let local: DateTime = text.parse().ok()?;
-    zone.to_timestamp(local).ok().map(millis)
+    zone.to_timestamp(local).ok().map(to_millis)
 }
 
 #[cfg(test)]

@@ -86,14 +86,14 @@ pub enum StoreError {
 
 /// A directory of trees. Clones share it.
 #[derive(Clone)]
-pub struct Store {
+pub struct LocalStore {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     db: sled::Db,
     path: PathBuf,
-    sizes: Mutex<HashMap<String, Arc<Size>>>,
+    sizes: Mutex<HashMap<String, Arc<StoreSize>>>,
     flushes_begun: AtomicU64,
     /// Number of the last successful flush; a running flush holds the lock.
     flushed: tokio::sync::Mutex<u64>,
@@ -101,12 +101,12 @@ struct Shared {
 
 /// The size of a tree, kept in memory because counting would read every page.
 #[derive(Debug, Default)]
-struct Size {
+struct StoreSize {
     entries: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Size {
+impl StoreSize {
     fn add(&self, bytes: u64) {
         self.entries.fetch_add(1, Ordering::SeqCst);
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -118,7 +118,7 @@ impl Size {
     }
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
             .field("path", &self.shared.path)
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-impl Store {
+impl LocalStore {
     /// Opens the store in the directory `path`, and creates it if it does not exist.
     ///
     /// Blocks while the log is recovered, and for at most a second while another process holds it. Call it before
@@ -138,13 +138,13 @@ impl Store {
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
 
-        let mut opened = config.open().map_err(|error| describe(&path, error));
+        let mut opened = config.open().map_err(|error| open_error(&path, error));
         for _ in 0..BUSY_ATTEMPTS {
             if !matches!(opened, Err(StoreError::Busy { .. })) {
                 break;
             }
             std::thread::park_timeout(BUSY_PAUSE);
-            opened = config.open().map_err(|error| describe(&path, error));
+            opened = config.open().map_err(|error| open_error(&path, error));
         }
 
         let db = opened?;
@@ -163,27 +163,27 @@ impl Store {
 
     /// Opens the tree `name`, and creates it if it does not exist. The first call reads the whole tree to compute its
     /// size.
-    pub fn tree<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Tree<T>, StoreError> {
+    pub fn open_tree<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<StoreTree<T>, StoreError> {
         let tree = self
             .shared
             .db
             .open_tree(name)
-            .map_err(|error| describe(&self.shared.path, error))?;
+            .map_err(|error| open_error(&self.shared.path, error))?;
         let mut sizes = self.shared.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         let size = if let Some(known) = sizes.get(name) {
             Arc::clone(known)
         } else {
-            let size = Arc::new(Size::default());
+            let size = Arc::new(StoreSize::default());
             for entry in &tree {
-                let (key, value) = entry.map_err(|error| describe(&self.shared.path, error))?;
-                size.add(weight(&key, &value));
+                let (key, value) = entry.map_err(|error| open_error(&self.shared.path, error))?;
+                size.add(entry_bytes(&key, &value));
             }
 
             sizes.insert(name.to_owned(), Arc::clone(&size));
             size
         };
 
-        Ok(Tree {
+        Ok(StoreTree {
             store: self.clone(),
             tree,
             name: name.into(),
@@ -204,8 +204,8 @@ impl Store {
         let number = self.shared.flushes_begun.fetch_add(1, Ordering::SeqCst) + 1;
         let db = self.shared.db.clone();
         let outcome = tokio::task::spawn_blocking(move || db.flush()).await;
-        let synced = outcome.map_err(|error| self.access(io::Error::other(error)))?;
-        synced.map_err(|error| describe(&self.shared.path, error))?;
+        let synced = outcome.map_err(|error| self.access_error(io::Error::other(error)))?;
+        synced.map_err(|error| open_error(&self.shared.path, error))?;
         *flushed = number;
 
         Ok(())
@@ -217,7 +217,7 @@ impl Store {
         &self.shared.path
     }
 
-    fn access(&self, source: io::Error) -> StoreError {
+    fn access_error(&self, source: io::Error) -> StoreError {
         StoreError::Access {
             path: self.shared.path.clone(),
             source,
@@ -226,15 +226,15 @@ impl Store {
 }
 
 /// A map from byte keys, in byte order, to values of `T` in CBOR. Clones share it.
-pub struct Tree<T> {
-    store: Store,
+pub struct StoreTree<T> {
+    store: LocalStore,
     tree: sled::Tree,
     name: Arc<str>,
-    size: Arc<Size>,
+    size: Arc<StoreSize>,
     values: PhantomData<fn(T) -> T>,
 }
 
-impl<T> Clone for Tree<T> {
+impl<T> Clone for StoreTree<T> {
     fn clone(&self) -> Self {
         Self {
             store: self.store.clone(),
@@ -246,7 +246,7 @@ impl<T> Clone for Tree<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Tree<T> {
+impl<T> std::fmt::Debug for StoreTree<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree")
             .field("name", &self.name)
@@ -255,7 +255,7 @@ impl<T> std::fmt::Debug for Tree<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> Tree<T> {
+impl<T: Serialize + DeserializeOwned> StoreTree<T> {
     /// Stores `value` at `key` in place of a former value. Durable after [`Store::flush`].
     pub fn insert(&self, key: &[u8], value: &T) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
@@ -264,12 +264,15 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
             detail: error.to_string(),
         })?;
 
-        let weight_added = weight(key, &bytes);
-        let replaced = self.tree.insert(key, bytes).map_err(|error| self.describe(error))?;
+        let weight_added = entry_bytes(key, &bytes);
+        let replaced = self
+            .tree
+            .insert(key, bytes)
+            .map_err(|error| self.to_store_error(error))?;
         self.size.add(weight_added);
 
         if let Some(old) = replaced {
-            self.size.subtract(weight(key, &old));
+            self.size.subtract(entry_bytes(key, &old));
         }
 
         Ok(())
@@ -277,15 +280,15 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
 
     /// Returns the value at `key`.
     pub fn get(&self, key: &[u8]) -> Result<Option<T>, StoreError> {
-        let found = self.tree.get(key).map_err(|error| self.describe(error))?;
+        let found = self.tree.get(key).map_err(|error| self.to_store_error(error))?;
         found.map(|bytes| self.decode(key, &bytes)).transpose()
     }
 
     /// Removes `key`. Returns whether it was present. Durable after [`Store::flush`], or half a second later.
     pub fn remove(&self, key: &[u8]) -> Result<bool, StoreError> {
-        let removed = self.tree.remove(key).map_err(|error| self.describe(error))?;
+        let removed = self.tree.remove(key).map_err(|error| self.to_store_error(error))?;
         if let Some(old) = &removed {
-            self.size.subtract(weight(key, old));
+            self.size.subtract(entry_bytes(key, old));
         }
         Ok(removed.is_some())
     }
@@ -308,7 +311,7 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
     {
         let tree = self.clone();
         self.tree.range(keys).map(move |entry| {
-            let (key, bytes) = entry.map_err(|error| tree.describe(error))?;
+            let (key, bytes) = entry.map_err(|error| tree.to_store_error(error))?;
             let value = tree.decode(&key, &bytes)?;
             Ok((key.to_vec(), value))
         })
@@ -345,12 +348,12 @@ impl<T: Serialize + DeserializeOwned> Tree<T> {
         })
     }
 
-    fn describe(&self, error: sled::Error) -> StoreError {
-        describe(&self.store.shared.path, error)
+    fn to_store_error(&self, error: sled::Error) -> StoreError {
+        open_error(&self.store.shared.path, error)
     }
 }
 
-fn weight(key: &[u8], value: &[u8]) -> u64 {
+fn entry_bytes(key: &[u8], value: &[u8]) -> u64 {
     u64::try_from(key.len() + value.len()).unwrap_or(u64::MAX)
 }
 
@@ -358,7 +361,7 @@ fn weight(key: &[u8], value: &[u8]) -> u64 {
     clippy::wildcard_enum_match_arm,
     reason = "io::ErrorKind is the standard library's and open"
 )]
-fn describe(path: &Path, error: sled::Error) -> StoreError {
+fn open_error(path: &Path, error: sled::Error) -> StoreError {
     let path = path.to_path_buf();
     match error {
         sled::Error::Io(source) => match source.kind() {

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::bus::{
-    Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, PullOptions, ServiceSpec, Tap, claim, ledger, partition,
+    Bus, CasError, KvEvent, NatsConfig, OutgoingMessage, PublishError, PullOptions, ServiceSpec, StreamTap, claim,
+    ledger, partition,
 };
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::{NatsServer, publish_by_hand};
 use shared::testing::world;
-use shared::wire::headers::{Carrier, Headers};
-use shared::wire::session_mark::Member;
+use shared::wire::headers::{Headers, TraceCarrier};
+use shared::wire::session_mark::GroupMember;
 use shared::wire::subject;
 use shared::wire::topology::{buckets, streams, topology};
 
@@ -39,8 +40,8 @@ fn event(n: u32, peer: &str) -> Event {
     }
 }
 
-async fn publish(bus: &Bus, event: &Event) -> shared::bus::Published {
-    let out = Outgoing::event(event, bus.trust());
+async fn publish(bus: &Bus, event: &Event) -> shared::bus::PublishedMessage {
+    let out = OutgoingMessage::event(event, bus.trust());
     bus.publish(out).await.expect("it is stored")
 }
 
@@ -79,12 +80,12 @@ async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
 #[tokio::test]
 async fn the_topology_is_made_once_and_has_no_drift() {
     let (server, bus) = world().await;
-    assert_eq!(bus.drift(&topology(1)).await.expect("it can be told"), Vec::new());
-    let again = bus.ensure(&topology(1), false).await.expect("nothing to do");
+    assert_eq!(bus.find_drift(&topology(1)).await.expect("it can be told"), Vec::new());
+    let again = bus.ensure_topology(&topology(1), false).await.expect("nothing to do");
     assert!(again.created.is_empty() && again.updated.is_empty(), "{again:?}");
     let mut other = topology(1);
     other.streams[0].duplicate_window = Duration::from_secs(60);
-    let error = bus.ensure(&other, false).await.expect_err("it is refused");
+    let error = bus.ensure_topology(&other, false).await.expect_err("it is refused");
     assert!(error.to_string().contains("stream EVENTS: duplicate_window"), "{error}");
     drop(server);
 }
@@ -107,7 +108,7 @@ async fn an_event_is_stored_once_under_its_partition() {
     assert_eq!(stored.decode::<Event>().expect("it decodes"), event(1, "p.1"));
 
     assert_eq!(
-        bus.history(streams::EVENTS, &stored.subject, 1, 10)
+        bus.read_history(streams::EVENTS, &stored.subject, 1, 10)
             .await
             .expect("readable"),
         vec![stored]
@@ -123,12 +124,12 @@ async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
     };
 
     let error = bus
-        .publish(Outgoing::new(subject::event(&big), &big))
+        .publish(OutgoingMessage::new(subject::event(&big), &big))
         .await
         .expect_err("too large");
     assert!(matches!(error, PublishError::TooLarge { .. }), "{error}");
 
-    let once = Outgoing::new("nexus.nowhere".to_owned(), &event(1, "p"));
+    let once = OutgoingMessage::new("nexus.nowhere".to_owned(), &event(1, "p"));
     let error = bus.publish_once(&once, DEADLINE).await.expect_err("nobody listens");
     assert!(matches!(error, PublishError::NoStream { .. }), "{error}");
 }
@@ -137,26 +138,26 @@ async fn what_the_server_refuses_for_good_is_an_error_and_no_loop() {
 async fn a_session_has_one_claim_until_it_is_released() {
     let (_server, bus) = world().await;
     let claims = async || {
-        claim::publish(&bus, &session("main"), &Carrier::default())
+        claim::publish(&bus, &session("main"), &TraceCarrier::default())
             .await
             .expect("answered")
     };
 
-    assert_eq!(claims().await, claim::Claimed::New);
-    assert_eq!(claims().await, claim::Claimed::AlreadyHeld);
+    assert_eq!(claims().await, claim::ClaimedKey::New);
+    assert_eq!(claims().await, claim::ClaimedKey::AlreadyHeld);
 
     let mut pull = claim::pull(&bus, 10);
     let taken = tokio::time::timeout(DEADLINE, pull.next())
         .await
         .expect("a claim comes");
 
-    assert_eq!(claims().await, claim::Claimed::AlreadyHeld, "while it is held");
+    assert_eq!(claims().await, claim::ClaimedKey::AlreadyHeld, "while it is held");
     assert!(claim::release(&bus, taken.sequence).await.expect("answered"));
     assert!(
         !claim::release(&bus, taken.sequence).await.expect("answered"),
         "gone already"
     );
-    assert_eq!(claims().await, claim::Claimed::New);
+    assert_eq!(claims().await, claim::ClaimedKey::New);
 }
 
 /// A server that goes away while a process starts must not end the process.
@@ -168,25 +169,29 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
     let refused = tokio::select! {
         biased;
         taken = pull.next() => panic!("nothing is there: {taken:?}"),
-        refused = fetcher.ask(1) => refused,
+        refused = fetcher.request_messages(1) => refused,
     };
 
     assert!(refused.is_err(), "{refused:?}");
 
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
-    claim::publish(&bus, &session("main"), &Carrier::default())
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
+    claim::publish(&bus, &session("main"), &TraceCarrier::default())
         .await
         .expect("claimed");
     let taken = tokio::time::timeout(DEADLINE, pull.next()).await;
 
     assert_eq!(taken.expect("a claim comes").sequence, 1);
 
-    fetcher.ask(1).await.expect("it can be asked now");
+    fetcher.request_messages(1).await.expect("it can be asked now");
     let delete = format!("$JS.API.CONSUMER.DELETE.{}.broker", streams::CLAIMS);
-    let deleted = bus.ask(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE).await;
+    let deleted = bus
+        .request_bytes(&delete, &Headers::new(), bytes::Bytes::new(), DEADLINE)
+        .await;
     deleted.expect("somebody deletes it");
     let found_out = async {
-        while fetcher.ask(1).await.is_ok() {
+        while fetcher.request_messages(1).await.is_ok() {
             assert!(fetcher.next().await.is_none(), "nothing comes of one that is gone");
         }
     };
@@ -199,7 +204,7 @@ async fn a_consumer_that_is_not_there_yet_is_waited_for() {
 async fn the_ledger_fence_lets_one_of_two_owners_write() {
     let (_server, bus) = world().await;
     let at = session("main");
-    let none = Carrier::default();
+    let none = TraceCarrier::default();
     let first = ledger::append(&bus, &at, &record("a", 1, 0), 0, &none)
         .await
         .expect("the first entry");
@@ -225,8 +230,8 @@ async fn the_ledger_fence_lets_one_of_two_owners_write() {
 #[tokio::test]
 async fn a_key_has_one_winner_also_after_it_expired() {
     let (_server, bus) = world().await;
-    let kv = bus.kv::<Member>(buckets::MEMBERS);
-    let member = |name: &str| Member {
+    let kv = bus.kv::<GroupMember>(buckets::MEMBERS);
+    let member = |name: &str| GroupMember {
         instance: name.to_owned(),
     };
     let mut watch = kv.watch_all();
@@ -259,7 +264,10 @@ async fn a_key_has_one_winner_also_after_it_expired() {
 #[tokio::test]
 async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
     let (mut server, bus) = world().await;
-    let mut ordered = bus.ordered(streams::EVENTS, &[], 1).await.expect("the stream is there");
+    let mut ordered = bus
+        .read_ordered(streams::EVENTS, &[], 1)
+        .await
+        .expect("the stream is there");
     publish(&bus, &event(1, "p")).await;
 
     assert_eq!(ordered.next().await.decode::<Event>().expect("decodes").content, "1");
@@ -283,7 +291,7 @@ async fn a_publish_outlives_a_killed_server_and_readers_go_on() {
 type Log = Arc<Mutex<Vec<(String, String, u32)>>>;
 
 /// A replica that logs (replica, peer, number) of what it handles.
-fn replica(bus: &Bus, name: &str, log: &Log) -> (Shutdown, tokio::task::JoinHandle<()>) {
+fn replica(bus: &Bus, name: &str, log: &Log) -> (ShutdownSignal, tokio::task::JoinHandle<()>) {
     let (_, open) = tokio::sync::watch::channel(true);
     replica_at(bus, name, log, None, &open)
 }
@@ -293,24 +301,24 @@ fn replica_at(
     bus: &Bus,
     name: &str,
     log: &Log,
-    tap: Option<Tap>,
+    tap: Option<StreamTap>,
     open: &tokio::sync::watch::Receiver<bool>,
-) -> (Shutdown, tokio::task::JoinHandle<()>) {
-    let shutdown = Shutdown::default();
+) -> (ShutdownSignal, tokio::task::JoinHandle<()>) {
+    let shutdown = ShutdownSignal::default();
     let (_, may_join) = tokio::sync::watch::channel(true);
-    let group = partition::Group {
+    let group = partition::PartitionGroup {
         name: "hook",
         stream: streams::EVENTS,
         instance: name.to_owned(),
         may_join,
-        settled: partition::Settled::ByOwner,
+        settled: partition::SettledOutcome::ByOwner,
         tap,
         batch: 20,
         clock: Arc::new(SystemClock),
     };
 
     let (log, name, open) = (Arc::clone(log), name.to_owned(), open.clone());
-    let handler = move |mut owned: partition::Owned| {
+    let handler = move |mut owned: partition::OwnedPartition| {
         let (log, name, mut open) = (Arc::clone(&log), name.clone(), open.clone());
         async move {
             while let Some(message) = owned.next().await {
@@ -416,12 +424,15 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
 
     let (mut server, bus) = world().await;
     let durable = consumers(&bus).await;
-    let tap = Tap::default();
-    let mut ordered = bus.ordered(streams::EVENTS, &[], 1).await.expect("the stream is there");
-    let passing = tap.begin(0, true);
+    let tap = StreamTap::default();
+    let mut ordered = bus
+        .read_ordered(streams::EVENTS, &[], 1)
+        .await
+        .expect("the stream is there");
+    let passing = tap.begin_behind(0, true);
     let reader = tokio::spawn(async move {
         loop {
-            passing.pass(&ordered.next().await).await;
+            passing.pass_on(&ordered.next().await).await;
         }
     });
 
@@ -496,7 +507,7 @@ async fn owners_at_a_tap_miss_nothing_whoever_falls_behind() {
 #[tokio::test]
 async fn a_message_is_pulled_again_until_it_is_acked() {
     let (_server, bus) = world().await;
-    claim::publish(&bus, &session("s"), &Carrier::default())
+    claim::publish(&bus, &session("s"), &TraceCarrier::default())
         .await
         .expect("claimed");
     let mut pull = bus.pull(streams::CLAIMS, "broker", PullOptions::default());
@@ -545,7 +556,7 @@ async fn a_service_answers_inboxes_alone() {
         (json!("theirs"), vec![json!("theirs")])
     );
 
-    let ledger = bus.history(streams::LEDGER, "nexus.ledger.>", 1, 10).await;
+    let ledger = bus.read_history(streams::LEDGER, "nexus.ledger.>", 1, 10).await;
     assert_eq!(ledger.expect("the ledger").len(), 0);
 
     let value = bus.last_on_subject("KV_approvals", "$KV.approvals.mine").await;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use shared::bus::ledger::{self, AppendLedgerError};
-use shared::bus::{Bus, CasError, KvEvent, NatsConfig, Outgoing, PublishError, claim};
+use shared::bus::{Bus, CasError, KvEvent, NatsConfig, OutgoingMessage, PublishError, claim};
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::publish_by_hand;
 use shared::testing::world;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::{Carrier, Headers};
+use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::session_mark::SettledFloor;
 use shared::wire::topology::{buckets, streams};
 
@@ -36,7 +36,7 @@ async fn a_record_that_nobody_could_read_is_not_appended() {
         }],
     };
 
-    let append = async |bytes| ledger::append(&bus, &session, &record(bytes), 0, &Carrier::default()).await;
+    let append = async |bytes| ledger::append(&bus, &session, &record(bytes), 0, &TraceCarrier::default()).await;
     let refused = append(4 * 1_024 * 1_024).await.expect_err("too large");
     assert!(
         matches!(
@@ -60,7 +60,7 @@ async fn a_value_that_cannot_be_read_counts_as_none_and_is_overwritten_at_its_re
     assert_eq!(kv.find("k").await.expect("asked"), (None, 0));
 
     let subject = format!("$KV.{}.k", buckets::SESSION_CHECKPOINTS);
-    let garbage = Outgoing::raw(subject, Headers::new(), Bytes::from_static(b"\xff"));
+    let garbage = OutgoingMessage::raw(subject, Headers::new(), Bytes::from_static(b"\xff"));
     let poisoned = bus.publish(garbage).await.expect("stored").sequence;
 
     assert_eq!(kv.find("k").await.expect("asked"), (None, poisoned));
@@ -85,7 +85,7 @@ const HEALED: Duration = Duration::from_secs(60);
 
 /// The dead letter of the message that was the last of `stream`.
 async fn letter(bus: &Bus, stream: &str, sequence: u64) -> DeadLetter {
-    let mut letters = bus.ordered(streams::DLQ, &[], 1).await.expect("readable");
+    let mut letters = bus.read_ordered(streams::DLQ, &[], 1).await.expect("readable");
     loop {
         let letter: DeadLetter = letters.next().await.decode().expect("a letter");
         if (letter.stream.as_str(), letter.sequence) == (stream, sequence) {
@@ -99,8 +99,8 @@ async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
     waited.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-fn good(subject: &str) -> Outgoing {
-    Outgoing::raw(subject.to_owned(), Headers::new(), Bytes::from_static(b"good"))
+fn good(subject: &str) -> OutgoingMessage {
+    OutgoingMessage::raw(subject.to_owned(), Headers::new(), Bytes::from_static(b"good"))
 }
 
 #[tokio::test]
@@ -117,7 +117,10 @@ async fn headers_that_no_client_can_read_cost_nobody_what_comes_after() {
 
         assert_eq!(last, first + 2);
 
-        let mut reader = bus.ordered(streams::DISPATCHES, &[], first).await.expect("readable");
+        let mut reader = bus
+            .read_ordered(streams::DISPATCHES, &[], first)
+            .await
+            .expect("readable");
         let read = in_time("the reader goes on", async {
             [reader.next().await.sequence, reader.next().await.sequence]
         });
@@ -194,7 +197,10 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
     };
 
     let struck = shared::testing::connect(&config, "struck").await;
-    let mut reader = struck.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
+    let mut reader = struck
+        .read_ordered(streams::DISPATCHES, &[], 1)
+        .await
+        .expect("readable");
     let letter = async {
         tokio::select! {
             _ = reader.next() => panic!("the client reads it now: the sentry is needed no more for this"),
@@ -206,7 +212,7 @@ async fn a_message_that_ends_the_clients_task_is_gone_for_the_next_process() {
     assert_eq!(letter.payload_bytes().as_deref(), Some(&b"x"[..]));
 
     let again = shared::testing::connect(&config, "again").await;
-    let mut reader = again.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
+    let mut reader = again.read_ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     let read = in_time("the next process reads on", reader.next()).await;
 
     assert_eq!(read.sequence, last);

@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shared::bus::{Bus, Kv, KvEvent, KvWatch, Outgoing};
+use shared::bus::{Bus, Kv, KvEvent, KvWatch, OutgoingMessage};
 use shared::testing::world;
 use shared::wire::headers::Headers;
-use shared::wire::session_mark::Member;
+use shared::wire::session_mark::GroupMember;
 use shared::wire::topology::{buckets, streams, topology};
 
 const STREAM: &str = "KV_members";
 /// How long anything may take on a busy machine: a watch looks after its bucket each 15 s.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn member(name: &str) -> Member {
-    Member {
+fn member(name: &str) -> GroupMember {
+    GroupMember {
         instance: name.to_owned(),
     }
 }
 
-fn members(bus: &Bus) -> Kv<Member> {
+fn members(bus: &Bus) -> Kv<GroupMember> {
     bus.kv(buckets::MEMBERS)
 }
 
 /// What a reader of `watch` knows, as most of them keep it.
 struct Reader {
-    watch: KvWatch<Member>,
+    watch: KvWatch<GroupMember>,
     known: BTreeMap<String, (String, u64)>,
     /// How often it began anew.
     anew: u32,
@@ -90,7 +90,7 @@ async fn a_bucket_that_is_made_anew_is_read_from_its_beginning() {
 
     assert!(bus.delete_stream(STREAM).await.expect("deleted"));
 
-    bus.ensure(&topology(1), false).await.expect("made again");
+    bus.ensure_topology(&topology(1), false).await.expect("made again");
     written(&bus, &[("a", "3")]).await;
     reader.until_current().await;
 
@@ -188,23 +188,23 @@ async fn a_server_that_comes_back_as_it_was_tells_only_what_is_new() {
 
 async fn stored(bus: &Bus, text: &str) -> u64 {
     let payload = text.as_bytes().to_vec().into();
-    let out = Outgoing::raw("nexus.dispatch.default.main".to_owned(), Headers::new(), payload);
+    let out = OutgoingMessage::raw("nexus.dispatch.default.main".to_owned(), Headers::new(), payload);
     bus.publish(out).await.expect("stored").sequence
 }
 
 #[tokio::test]
 async fn a_reader_of_a_stream_that_is_made_anew_has_everybody_look_at_their_positions() {
     let (_server, bus) = world().await;
-    let mut reader = bus.ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
+    let mut reader = bus.read_ordered(streams::DISPATCHES, &[], 1).await.expect("readable");
     stored(&bus, "read").await;
 
     assert_eq!(reader.next().await.sequence, 1);
 
     let mut connections = bus.connections();
-    connections.begin();
+    connections.count_from_now();
     assert!(bus.delete_stream(streams::DISPATCHES).await.expect("deleted"));
 
-    bus.ensure(&topology(1), false).await.expect("made again");
+    bus.ensure_topology(&topology(1), false).await.expect("made again");
 
     for sequence in 1..=3 {
         assert_eq!(stored(&bus, "another").await, sequence);

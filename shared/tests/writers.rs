@@ -3,29 +3,33 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use shared::bus::{Bus, CasError, Outgoing, PublishError};
+use shared::bus::{Bus, CasError, OutgoingMessage, PublishError};
 use shared::testing::world;
-use shared::wire::session_mark::Member;
+use shared::wire::session_mark::GroupMember;
 use shared::wire::topology::buckets;
 
 const ASKERS: usize = 16;
 const KEYS: usize = 40;
 
-fn equal_bytes() -> Member {
-    Member {
+fn equal_bytes() -> GroupMember {
+    GroupMember {
         instance: "everybody says the same".to_owned(),
     }
 }
 
 async fn stored(bus: &Bus, key: &str) -> Option<u64> {
-    let found = bus.kv::<Member>(buckets::MEMBERS).get(key).await.expect("readable");
+    let found = bus
+        .kv::<GroupMember>(buckets::MEMBERS)
+        .get(key)
+        .await
+        .expect("readable");
     found.map(|entry| entry.revision)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_sixteen_that_write_equal_bytes_one_wins() {
     let (_server, bus) = world().await;
-    let kv = bus.kv::<Member>(buckets::MEMBERS);
+    let kv = bus.kv::<GroupMember>(buckets::MEMBERS);
     for key in 0..KEYS {
         let key = format!("race-{key}");
         let first = kv.create(&key, &equal_bytes()).await.expect("free");
@@ -51,8 +55,10 @@ async fn of_sixteen_that_write_equal_bytes_one_wins() {
 async fn a_repetition_is_recognised_by_its_attempt_and_not_by_its_bytes() {
     let (_server, bus) = world().await;
     let place = format!("$KV.{}.k", buckets::MEMBERS);
-    let ours = Outgoing::new(place.clone(), &equal_bytes()).expect_last(0).repeated();
-    let rival = Outgoing::new(place, &equal_bytes()).expect_last(0).repeated();
+    let ours = OutgoingMessage::new(place.clone(), &equal_bytes())
+        .expect_last(0)
+        .repeated();
+    let rival = OutgoingMessage::new(place, &equal_bytes()).expect_last(0).repeated();
 
     let first = bus.publish(ours.clone()).await.expect("free");
     let again = bus.publish(ours.clone()).await.expect("its answer was lost");
@@ -61,7 +67,7 @@ async fn a_repetition_is_recognised_by_its_attempt_and_not_by_its_bytes() {
     let lost = bus.publish(rival).await.expect_err("somebody else's place");
     assert!(matches!(lost, PublishError::WrongLastSequence { .. }), "{lost}");
 
-    let kv = bus.kv::<Member>(buckets::MEMBERS);
+    let kv = bus.kv::<GroupMember>(buckets::MEMBERS);
     kv.put("k", &equal_bytes()).await.expect("stored");
     let overwritten = bus.publish(ours).await.expect_err("overwritten since");
 
@@ -74,7 +80,7 @@ async fn a_repetition_is_recognised_by_its_attempt_and_not_by_its_bytes() {
 #[tokio::test]
 async fn a_repeated_deletion_is_recognised_and_a_rivals_is_not() {
     let (_server, bus) = world().await;
-    let kv = bus.kv::<Member>(buckets::MEMBERS);
+    let kv = bus.kv::<GroupMember>(buckets::MEMBERS);
     let revision = kv.create("k", &equal_bytes()).await.expect("free");
     kv.delete("k", Some(revision)).await.expect("ours");
     let late = kv

@@ -18,7 +18,9 @@ async fn is_caught_up(world: &World, stream: &str) {
     let subject = format!("$JS.API.STREAM.INFO.{stream}");
     eventually("the server has caught up", UP, async || {
         let headers = Headers::new();
-        let asked = world.bus.ask(&subject, &headers, Bytes::new(), Duration::from_secs(5));
+        let asked = world
+            .bus
+            .request_bytes(&subject, &headers, Bytes::new(), Duration::from_secs(5));
         let answer = asked.await.map_err(|error| error.to_string())?;
         let info: Value = serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())?;
         let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);

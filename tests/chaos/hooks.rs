@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use shared::clock::pause;
-use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::topology::streams::EVENTS;
 use shared::wire::topology::{PARTITIONS, buckets, partition_filter};
@@ -120,7 +120,7 @@ async fn ready(world: &mut World, replica: u16) {
 async fn kill_9_during_sync_reload_and_evaluation_costs_nothing() {
     let (kills, seed) = if is_long() { (60, 12) } else { (8, 11) };
     let mut choices = Choices::new(seed);
-    let model = ModelServer::ruled(|_, number| Scripted::text(&number.to_string())).await;
+    let model = ModelServer::ruled(|_, number| ScriptedAnswer::text(&number.to_string())).await;
     let agents = tempfile::tempdir().expect("a folder");
     let mut world = World::start(setup(&model, agents.path())).await;
     let over = Over::default();

@@ -19,19 +19,19 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::reply::Reply;
 use shared::wire::envelope::decode;
 use shared::wire::headers::{CAUSATION, Headers};
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::topology::buckets::POSITIONS;
 use shared::wire::topology::streams::{EVENTS, LEDGER, RECEIPTS};
 use shared::wire::topology::topology;
-use shared::wire::witness::Witnessed;
+use shared::wire::witness::WitnessedPosition;
 use tests::eventually::eventually;
 use tests::world::{Setup, World, token};
 
@@ -75,7 +75,7 @@ pub(crate) async fn receive(bus: &Bus) -> Arrived {
 }
 
 /// The event that held message is about.
-fn event_of(held: &Held) -> String {
+fn event_of(held: &HeldMessage) -> String {
     let headers: Headers = held
         .headers
         .iter()
@@ -154,8 +154,8 @@ impl Bench {
             let id = EventId::parse(id).expect("an id");
             let mut event = Event::new(id, "chaos", &(number % PEERS).to_string(), SystemClock.now());
             event.content = "1".to_owned();
-            event.origin = Origin::account("chaos", "default");
-            let out = Outgoing::event(&event, self.world.bus.trust());
+            event.origin = EventOrigin::account("chaos", "default");
+            let out = OutgoingMessage::event(&event, self.world.bus.trust());
             self.world.bus.publish(out).await.expect("it is stored");
         }
 
@@ -198,11 +198,12 @@ impl Bench {
         let held = self
             .world
             .bus
-            .held()
+            .held_bucket()
             .entries()
             .await
             .map_err(|error| error.to_string())?;
-        let is_meant = |held: &Held| kind.is_none_or(|kind| held.kind == kind) && held.wanted == HeldUntil::Decided;
+        let is_meant =
+            |held: &HeldMessage| kind.is_none_or(|kind| held.kind == kind) && held.wanted == HeldUntil::Decided;
         let open = held.iter().filter(|(_, held)| is_meant(&held.value));
         Ok(open.map(|(_, held)| event_of(&held.value)).collect())
     }
@@ -346,7 +347,7 @@ impl Bench {
 
     /// Waits until the witnesses have seen all: a loss that is younger than they are is not noticed.
     async fn witnessed(&self) {
-        let witnesses = self.world.bus.kv::<Witnessed>(POSITIONS);
+        let witnesses = self.world.bus.kv::<WitnessedPosition>(POSITIONS);
         for stream in [LEDGER, RECEIPTS] {
             eventually("the witness has seen all", SETTLE, async || {
                 let state = self
@@ -405,7 +406,11 @@ impl Bench {
 
         if case.way == Way::Anew {
             assert!(self.world.bus.delete_stream(case.stream).await.expect("deleted"));
-            self.world.bus.ensure(&topology(1), false).await.expect("made anew");
+            self.world
+                .bus
+                .ensure_topology(&topology(1), false)
+                .await
+                .expect("made anew");
         }
     }
 

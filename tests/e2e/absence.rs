@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use shared::testing::ModelServer;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use tests::command::{Said, nexus};
 use tests::eventually::eventually;
 use tests::page::{self, Page};
@@ -82,7 +82,7 @@ async fn a_model_that_is_away_is_shown_until_it_is_back() {
 
     assert!(traced.out.contains(CANNOT), "{traced:?}");
 
-    let back = ModelServer::ruled_at(port, |_, _| Scripted::text("here I am")).await;
+    let back = ModelServer::ruled_at(port, |_, _| ScriptedAnswer::text("here I am")).await;
     let over = async {
         while told(&mut page, "away").await["away"] == true {}
         told(&mut page, "part").await

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::approval::{ApprovalRecord, ApprovalStatus, Card, Confirmation, VEILED_CODE};
+use shared::model::approval::{ApprovalCard, ApprovalRecord, ApprovalStatus, ConfirmationTerms, VEILED_CODE};
 use shared::model::approval_api::GetApproval;
 use shared::model::ledger::{LedgerEntry, LedgerRecord, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::wire::envelope::decode;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -51,9 +51,9 @@ const PERSONAS: &str = "personas: {default: {runner: llm, \
 /// A model that calls the tool, and says what came of it.
 pub(crate) async fn pays() -> ModelServer {
     ModelServer::ruled(|request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-        Some(told) if told.contains("declined") => Scripted::text("I must not"),
-        Some(_) => Scripted::text("done"),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({"status": "active"}))]),
+        Some(told) if told.contains("declined") => ScriptedAnswer::text("I must not"),
+        Some(_) => ScriptedAnswer::text("done"),
     })
     .await
 }
@@ -105,11 +105,11 @@ impl Story {
     }
 
     /// The question of the conversation with `peer`, once it stands.
-    async fn asked(&self, peer: &str) -> Confirmation {
+    async fn asked(&self, peer: &str) -> ConfirmationTerms {
         send(&self.world, &event(&format!("e2e:{peer}/1"), peer, "pay")).await;
         eventually("approval requested", PATIENCE, async || {
             let listed = pending_approvals(&self.world).await?;
-            let of_peer = |one: &Confirmation| {
+            let of_peer = |one: &ConfirmationTerms| {
                 let asked_in = one.request.asked_in.as_deref();
                 asked_in.is_some_and(|asked| asked.session == session(peer))
             };
@@ -123,7 +123,7 @@ impl Story {
     /// The card of the approval `id` that goes to account `account` of channel `nats`.
     async fn card(&mut self, id: &str, account: &str) -> Reply {
         let is_it = |reply: &Reply| {
-            let card = Card::of(reply.interactive.as_ref());
+            let card = ApprovalCard::from_interactive(reply.interactive.as_ref());
             let at = reply.delivery_context.account_id.as_deref();
             card.is_some_and(|card| card.approval == id) && at == Some(account)
         };
@@ -138,7 +138,7 @@ impl Story {
         }
     }
 
-    async fn stands(&self, id: &str) -> Result<Confirmation, String> {
+    async fn stands(&self, id: &str) -> Result<ConfirmationTerms, String> {
         let question = GetApproval { id: id.to_owned() };
         let asked = self
             .world
@@ -148,7 +148,7 @@ impl Story {
     }
 
     /// The platform says that `by` decided `question`; status and body of the answer.
-    async fn callback(&self, question: &Confirmation, by: &str, approve: bool, key: &[u8]) -> (u16, Value) {
+    async fn callback(&self, question: &ConfirmationTerms, by: &str, approve: bool, key: &[u8]) -> (u16, Value) {
         let request = &question.request;
         let body = json!({"approval": request.id, "channel": "feishu", "by": by, "approve": approve,
                           "arguments_hash": request.arguments_hash})
@@ -217,7 +217,7 @@ impl Story {
     }
 
     /// The turn of `peer` is over, its tool ran once, the approval is used, and `AUDIT` says so once.
-    async fn ran_once(&self, peer: &str, question: &Confirmation) {
+    async fn ran_once(&self, peer: &str, question: &ConfirmationTerms) {
         let id = &question.request.id;
         eventually("the approval is used", PATIENCE, async || {
             let status = self.stands(id).await?.status;
@@ -232,7 +232,7 @@ impl Story {
             let mut outcomes = Vec::new();
             let mut over = false;
             let subject = subject::ledger(&session(peer));
-            let ledger = self.world.bus.history(streams::LEDGER, &subject, 1, 1_000);
+            let ledger = self.world.bus.read_history(streams::LEDGER, &subject, 1, 1_000);
 
             for stored in ledger.await.map_err(|error| error.to_string())? {
                 let record: LedgerRecord = stored.decode().expect("a record");
@@ -255,7 +255,7 @@ impl Story {
     /// What `AUDIT` says of the approval, refusals aside.
     async fn changes(&self, id: &str) -> Vec<String> {
         let subject = subject::approval_audit(id);
-        let stored = self.world.bus.history(streams::AUDIT, &subject, 1, 1_000).await;
+        let stored = self.world.bus.read_history(streams::AUDIT, &subject, 1, 1_000).await;
         let records = stored.expect("the audit").into_iter();
         let what = records.map(|stored| stored.decode::<ApprovalRecord>().expect("a record").what);
         what.filter(|what| what != "refused").collect()
@@ -303,7 +303,7 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
     // operator's do nothing.
     let question = story.asked("p3").await;
     let id = &question.request.id;
-    let card = Card::of(story.card(id, "e2e").await.interactive.as_ref()).expect("a card");
+    let card = ApprovalCard::from_interactive(story.card(id, "e2e").await.interactive.as_ref()).expect("a card");
     let code = card.code;
     let told = delivers(&story.world, &format!("Reply: approve {VEILED_CODE}")).await;
 

@@ -11,7 +11,7 @@ use cli::launch::nats::free_port;
 use cli::launch::{SERVICES, keys};
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::event::Direction;
+use shared::model::event::EventDirection;
 use shared::model::receipt::ReceiptStep;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
 use shared::process::status::ask_replicas;
@@ -71,7 +71,7 @@ fn stands(record: &Record) -> (BTreeSet<String>, BTreeSet<String>) {
     let received = record
         .events
         .iter()
-        .filter(|(_, event)| event.direction == Direction::Received);
+        .filter(|(_, event)| event.direction == EventDirection::Received);
     let received = received.map(|(_, event)| event.id.as_str().to_owned()).collect();
     let delivered = record
         .receipts

@@ -14,7 +14,7 @@ use shared::model::intent::service::{
     CancelIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, ProposeIntent, RescheduleIntent,
 };
 use shared::model::intent::{Intent, IntentRecord, IntentStatus, firing_of};
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
@@ -47,7 +47,7 @@ fn proposal(id: Ulid, schedule: &Value) -> ProposeIntent {
         session: "main".to_owned(),
         turn: None,
         permissions: PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         },
         delivery_context: DeliveryContext {
@@ -84,7 +84,7 @@ async fn audited(bus: &Bus, intent: &Intent) -> u32 {
 /// The intents of KV, and how many of them are behind `AUDIT`.
 async fn behind(bus: &Bus) -> (Vec<Intent>, usize) {
     let stored = bus
-        .history("KV_intents", "$KV.intents.i.>", 1, 1_000)
+        .read_history("KV_intents", "$KV.intents.i.>", 1, 1_000)
         .await
         .expect("KV");
     let intents: Vec<Intent> = stored

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing, claim};
+use shared::bus::{Bus, OutgoingMessage, claim};
 use shared::model::event::EventId;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::testing::nats::publish_by_hand;
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::envelope::MAX_PAYLOAD_BYTES;
-use shared::wire::headers::{CONTENT_TYPE, Carrier, Headers, SCHEMA};
+use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::command::nexus;
@@ -61,7 +61,7 @@ fn of_events() -> Vec<Bad> {
 
 async fn publish(bus: &Bus, subject: &str, all: &[Bad]) {
     for one in all {
-        let out = Outgoing::raw(subject.to_owned(), one.headers.clone(), one.payload.clone());
+        let out = OutgoingMessage::raw(subject.to_owned(), one.headers.clone(), one.payload.clone());
         bus.publish(out).await.expect("the server stores anything");
     }
 }
@@ -161,7 +161,7 @@ async fn answered(world: &World, event_id: &str, peer: &str) {
     send(world, &event(event_id, peer, "still there?")).await;
     let mut receipts = world
         .bus
-        .ordered(streams::RECEIPTS, &[], 1)
+        .read_ordered(streams::RECEIPTS, &[], 1)
         .await
         .expect("receipts can be read");
 
@@ -204,7 +204,7 @@ async fn what_cannot_be_read_is_a_dead_letter_and_its_partition_goes_on() {
     // All three ways lead to the same conversation, and the good event behind them takes all three.
     publish(&bus, "nexus.event.e2e.default.p", &events).await;
     publish(&bus, &subject::dispatch(&session), &dispatches).await;
-    claim::publish(&bus, &session, &Carrier::default())
+    claim::publish(&bus, &session, &TraceCarrier::default())
         .await
         .expect("claimed");
     publish(&bus, "nexus.delivery.nats.e2e.p", &deliveries).await;

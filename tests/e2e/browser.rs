@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shared::testing::ModelServer;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use tests::driver::Browser;
 use tests::eventually::eventually;
 use tests::world::{Setup, World, shipped_hook};
@@ -169,7 +169,7 @@ async fn a_page_shows_markdown_and_that_the_model_is_away_and_back() {
 
     pictures(&browser, "away").await;
 
-    let back = ModelServer::ruled_at(port, |_, _| Scripted::text(MARKDOWN)).await;
+    let back = ModelServer::ruled_at(port, |_, _| ScriptedAnswer::text(MARKDOWN)).await;
     stands(&browser, &world, "#log li.received:not(.partial) table", true).await;
     stands(
         &browser,

@@ -20,7 +20,7 @@ fn days_ahead(at: UnixMillis) -> i64 {
 
 /// When the adapter received event `id`.
 async fn received(world: &World, id: &str) -> Result<UnixMillis, String> {
-    let stored = world.bus.history(streams::EVENTS, "nexus.ev.>", 1, 1_000).await;
+    let stored = world.bus.read_history(streams::EVENTS, "nexus.ev.>", 1, 1_000).await;
     let stored = stored.map_err(|error| error.to_string())?;
     let events = stored.iter().filter_map(|message| message.decode::<Event>().ok());
     let found = events.into_iter().find(|event| event.id.as_str() == id);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::wire::dead_letter::DeadLetter;
@@ -142,7 +142,12 @@ async fn planned(operator: &Operator) {
     let letters = other.streams.iter_mut().find(|stream| stream.name == streams::DLQ);
     letters.expect("DLQ").max_age = A_DAY;
     let differs = async || {
-        let done = operator.world.bus.ensure(&other, true).await.expect("it is changed");
+        let done = operator
+            .world
+            .bus
+            .ensure_topology(&other, true)
+            .await
+            .expect("it is changed");
         assert_eq!(done.updated, ["stream DLQ"]);
     };
 
@@ -184,7 +189,12 @@ async fn planned(operator: &Operator) {
 
     assert_eq!(done, expected);
 
-    let drift = operator.world.bus.drift(&topology(1)).await.expect("it is looked at");
+    let drift = operator
+        .world
+        .bus
+        .find_drift(&topology(1))
+        .await
+        .expect("it is looked at");
     assert!(drift.is_empty(), "{drift:?}");
 
     let said = nexus(operator.world.path(), &["--server", NOWHERE, "topology", "apply"]).await;
@@ -356,7 +366,7 @@ async fn followed(operator: &Operator) {
 /// What was given up is what `nexus doctor` complains of, and is tailed.
 async fn sick(operator: &Operator) {
     let headers: Headers = [(CONTENT_TYPE, "application/json")].into_iter().collect();
-    let bad = Outgoing::raw(
+    let bad = OutgoingMessage::raw(
         "nexus.event.e2e.default.p".to_owned(),
         headers,
         Bytes::from_static(b"{"),

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 use shared::model::event::EventId;
-use shared::projection::api::{Stage, Trace};
+use shared::projection::api::{EventTrace, TraceStage};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use tests::eventually::eventually;
 use tests::world::{Setup, World, shipped_hook};
 
@@ -22,16 +22,18 @@ async fn delegates() -> ModelServer {
         match (request.tool_results().last(), asked_by_a_person) {
             (None, true) => {
                 let message = json!({"to": "shop", "content": "look at the hooks"});
-                Scripted::calls([Call::new("c1", "send_message_to_agent", &message)])
+                ScriptedAnswer::calls([ScriptedCall::new("c1", "send_message_to_agent", &message)])
             }
-            (None, false) => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-            (Some(_), _) => Scripted::text("done"),
+            (None, false) => {
+                ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({"status": "active"}))])
+            }
+            (Some(_), _) => ScriptedAnswer::text("done"),
         }
     })
     .await
 }
 
-async fn trace(world: &World, id: &str) -> Trace {
+async fn trace(world: &World, id: &str) -> EventTrace {
     let id = EventId::parse(id).expect("an id");
     cli::trace::ask(&world.bus, &id).await.unwrap_or_default()
 }
@@ -63,7 +65,7 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
         let delivered = told
             .steps
             .iter()
-            .any(|step| step.stage == Stage::Sent && step.depth == 1);
+            .any(|step| step.stage == TraceStage::Sent && step.depth == 1);
         match asks && delivered {
             true => Ok(told),
             false => Err(format!("{told:#?}\n{}", world.logs())),
@@ -88,11 +90,11 @@ async fn a_trace_waits_for_the_approval_that_another_agent_s_turn_waits_for() {
     })
     .await;
 
-    let turns = whole.steps.iter().filter(|step| step.stage == Stage::Turn).count();
+    let turns = whole.steps.iter().filter(|step| step.stage == TraceStage::Turn).count();
     let tools: Vec<&str> = whole
         .steps
         .iter()
-        .filter(|step| step.stage == Stage::Tool)
+        .filter(|step| step.stage == TraceStage::Tool)
         .map(|step| step.detail.as_str())
         .collect();
 

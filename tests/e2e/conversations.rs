@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Recorded, Scripted};
+use shared::testing::model_server::{RecordedRequest, ScriptedAnswer, ScriptedCall};
 use tests::driver::Browser;
 use tests::eventually::eventually;
 use tests::page;
@@ -32,14 +32,14 @@ export default (ctx) => {
 "#;
 
 /// A model that knows Markdown, pays once it is told to, and says back everything else.
-fn says(request: &Recorded) -> Scripted {
+fn says(request: &RecordedRequest) -> ScriptedAnswer {
     match request.last_user_text() {
-        asked if asked.contains("this week") => Scripted::text(MARKDOWN),
+        asked if asked.contains("this week") => ScriptedAnswer::text(MARKDOWN),
         asked if asked.contains("pay") && request.tool_results().is_empty() => {
-            Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))])
+            ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({"status": "active"}))])
         }
-        asked if asked.contains("pay") => Scripted::text("The bill is paid."),
-        asked => Scripted::text(&format!("heard: {asked}")),
+        asked if asked.contains("pay") => ScriptedAnswer::text("The bill is paid."),
+        asked => ScriptedAnswer::text(&format!("heard: {asked}")),
     }
 }
 

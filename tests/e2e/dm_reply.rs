@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cli::trace::await_complete;
 use shared::model::event::EventId;
-use shared::projection::api::Stage;
+use shared::projection::api::TraceStage;
 use tests::world::{Setup, World, shipped_hook};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,14 +30,20 @@ async fn a_chat_message_is_echoed_and_its_chain_is_told() {
 
     assert!(trace.complete, "{trace:?}\n{}", world.logs());
 
-    let stages: Vec<Stage> = trace
+    let stages: Vec<TraceStage> = trace
         .steps
         .iter()
         .filter(|step| step.depth == 0)
         .map(|step| step.stage)
         .collect();
 
-    for stage in [Stage::Event, Stage::Hook, Stage::Dispatch, Stage::Turn, Stage::Delivery] {
+    for stage in [
+        TraceStage::Event,
+        TraceStage::Hook,
+        TraceStage::Dispatch,
+        TraceStage::Turn,
+        TraceStage::Delivery,
+    ] {
         assert!(stages.contains(&stage), "{stage:?} in {trace:?}");
     }
 

@@ -11,7 +11,7 @@ use shared::model::dispatch::Dispatch;
 use shared::model::invocation::EventInvocations;
 use shared::model::time::UnixMillis;
 use shared::testing::ModelServer;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::receiver::Receiver;
@@ -214,7 +214,7 @@ async fn come_on(world: &mut World) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hooks_that_ship_wait_for_their_channels_and_then_deliver() {
     let receiver = Receiver::start(Duration::ZERO).await;
-    let model = ModelServer::ruled(|asked, _| Scripted::text(says(&asked.last_user_text()))).await;
+    let model = ModelServer::ruled(|asked, _| ScriptedAnswer::text(says(&asked.last_user_text()))).await;
     let began = SystemClock.now();
     let mut world = world(&receiver, &model, began).await;
     are_off(&world).await;

@@ -9,7 +9,9 @@ use shared::model::intent::{Intent, IntentStatus};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::time::UnixMillis;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Cut, Ending, Recorded, Scripted, Speech, Wire};
+use shared::testing::model_server::{
+    AnswerEnding, CutPoint, ModelWire, RecordedRequest, ScriptedAnswer, ScriptedCall, ScriptedSpeech,
+};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
@@ -57,11 +59,12 @@ fn named(told: &str) -> &str {
 }
 
 /// What the model does in each of the turns of the story.
-fn model(request: &Recorded) -> Scripted {
+fn model(request: &RecordedRequest) -> ScriptedAnswer {
     let (said, told) = (request.last_user_text(), request.tool_results());
     let last = told.last().map_or("", String::as_str);
-    let call =
-        |name: &str, arguments: Value| Scripted::calls([Call::new(&format!("c{}", told.len() + 1), name, &arguments)]);
+    let call = |name: &str, arguments: Value| {
+        ScriptedAnswer::calls([ScriptedCall::new(&format!("c{}", told.len() + 1), name, &arguments)])
+    };
     let schedule = |hour| json!({"type": "at", "local": tomorrow(hour).0, "zone": ZONE.0});
     let interview = json!({"subject": "interview", "message": "good luck", "target": "here"});
 
@@ -84,24 +87,24 @@ fn model(request: &Recorded) -> Scripted {
         }
         1 if is("stop it") => call("cancel_intent", json!({"id": named(last), "reason": "nobody wants it"})),
         0 if is("how was it") => half_an_answer(),
-        0 if is("Reminder: interview") => Scripted::text("Good luck!"),
-        _ => Scripted::text(&format!("the tool says: {last}")),
+        0 if is("Reminder: interview") => ScriptedAnswer::text("Good luck!"),
+        _ => ScriptedAnswer::text(&format!("the tool says: {last}")),
     }
 }
 
 /// An answer that does not come to its end.
-fn half_an_answer() -> Scripted {
-    let speech = Speech {
+fn half_an_answer() -> ScriptedAnswer {
+    let speech = ScriptedSpeech {
         text: vec!["half of".to_owned(), " an answer".to_owned()],
-        ..Speech::default()
+        ..ScriptedSpeech::default()
     };
-    let mut bytes = Wire::OpenAi.stream(&speech);
+    let mut bytes = ModelWire::OpenAi.stream(&speech);
     bytes.truncate(bytes.len() / 2);
 
-    Scripted::Raw {
+    ScriptedAnswer::Raw {
         bytes,
-        cut: Cut::Whole,
-        ending: Ending::Held,
+        cut: CutPoint::Whole,
+        ending: AnswerEnding::Held,
     }
 }
 
@@ -137,7 +140,7 @@ impl Story {
     async fn noted(&self, peer: &str, what: &str, is: fn(&LedgerEntry) -> bool) {
         eventually(what, PATIENCE, async || {
             let subject = subject::ledger(&session(peer));
-            let ledger = self.world.bus.history(streams::LEDGER, &subject, 1, 1_000).await;
+            let ledger = self.world.bus.read_history(streams::LEDGER, &subject, 1, 1_000).await;
             let stored = ledger.map_err(|error| error.to_string())?;
             let records = stored.iter().filter_map(|stored| stored.decode::<LedgerRecord>().ok());
             let entries: Vec<LedgerEntry> = records.flat_map(|record| record.entries).collect();

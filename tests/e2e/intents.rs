@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use shared::bus::{Bus, CoreMessage};
-use shared::model::event::Direction;
+use shared::model::event::EventDirection;
 use shared::model::intent::service::{
     GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, RescheduleIntent,
 };
@@ -95,7 +95,7 @@ async fn an_agent_asks_for_its_own_future() {
             let sent = record
                 .events
                 .iter()
-                .filter(|(_, event)| event.direction == Direction::Sent);
+                .filter(|(_, event)| event.direction == EventDirection::Sent);
 
             let sent: Vec<&str> = sent.map(|(_, event)| event.content.as_str()).collect();
             if sent == ["I will remind you.", "Good luck with the interview!"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Recorded, Scripted};
+use shared::testing::model_server::{RecordedRequest, ScriptedAnswer, ScriptedCall};
 use tests::eventually::eventually;
 use tests::world::{Setup, World};
 
@@ -47,9 +47,10 @@ const QUESTION: &str = "which hooks are there?";
 const LOOKED_AT: Duration = Duration::from_secs(120);
 
 /// A model that wants to see what is switched off, then what is not; or writes the report that it is to write.
-fn says(request: &Recorded) -> Scripted {
+fn says(request: &RecordedRequest) -> ScriptedAnswer {
     let told = request.tool_results();
-    let list = |status: &str| Scripted::calls([Call::new(status, "list_hooks", &json!({ "status": status }))]);
+    let list =
+        |status: &str| ScriptedAnswer::calls([ScriptedCall::new(status, "list_hooks", &json!({ "status": status }))]);
 
     if request.last_user_text() != QUESTION {
         let body = request.body.to_string();
@@ -57,13 +58,13 @@ fn says(request: &Recorded) -> Scripted {
             .split("Write the report ")
             .nth(1)
             .and_then(|rest| rest.split('.').next());
-        return Scripted::text(&format!("The report {}", wanted.unwrap_or("that nobody wants")));
+        return ScriptedAnswer::text(&format!("The report {}", wanted.unwrap_or("that nobody wants")));
     }
 
     match told.as_slice() {
         [] => list("disabled"),
         [_] => list("active"),
-        [one, other, ..] => Scripted::text(&format!("I was told: {one} / {}", other.replace('"', "'"))),
+        [one, other, ..] => ScriptedAnswer::text(&format!("I was told: {one} / {}", other.replace('"', "'"))),
     }
 }
 

@@ -4,7 +4,7 @@
 use serde_json::json;
 use shared::model::reply::Reply;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::read_all;
@@ -26,8 +26,8 @@ permission_levels:
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_asked_by_the_command_line_makes_no_dead_letter() {
     let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-        Some(_) => Scripted::text("paid from the shell"),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({"status": "active"}))]),
+        Some(_) => ScriptedAnswer::text("paid from the shell"),
     })
     .await;
     let sections = format!(

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use shared::bus::claim::{self, Claimed};
-use shared::bus::{Bus, Outgoing};
+use shared::bus::claim::{self, ClaimedKey};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::{streams, topology};
 use tests::eventually::eventually;
@@ -40,12 +40,14 @@ async fn claims_are_taken(bus: &Bus, taken: bool) {
     if !taken {
         claims.expect("CLAIMS").subjects = vec!["nexus.deaf.>".to_owned()];
     }
-    bus.ensure(&topology, true).await.expect("the server changes it");
+    bus.ensure_topology(&topology, true)
+        .await
+        .expect("the server changes it");
 }
 
 /// Stores the dispatch as a publisher does that dies before it claims; answers when the server had it.
 async fn store(bus: &Bus, dispatch: &Dispatch) -> UnixMillis {
-    let out = Outgoing::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
+    let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
     let sequence = bus.publish(out).await.expect("stored").sequence;
     let stored = bus
         .at_sequence(streams::DISPATCHES, sequence)
@@ -58,7 +60,7 @@ async fn store(bus: &Bus, dispatch: &Dispatch) -> UnixMillis {
 async fn begun(bus: &Bus, dispatch: &Dispatch) -> Vec<UnixMillis> {
     let subject = subject::ledger(&dispatch.target);
     let stored = bus
-        .history(streams::LEDGER, &subject, 1, 256)
+        .read_history(streams::LEDGER, &subject, 1, 256)
         .await
         .expect("the ledger");
 
@@ -101,13 +103,13 @@ async fn owner_dies(world: &mut World, agent: &mut Agent) -> [Dispatch; 2] {
     let [open, left] = [1, 2].map(|number| dispatch("released", number));
     let other = dispatch("other", 1);
     store(&world.bus, &open).await;
-    let none = Carrier::default();
+    let none = TraceCarrier::default();
     claim::publish(&world.bus, &open.target, &none).await.expect("claimed");
     let question = agent.asked().await;
     store(&world.bus, &left).await;
 
     let again = claim::publish(&world.bus, &left.target, &none).await;
-    assert_eq!(again.expect("answered"), Claimed::AlreadyHeld);
+    assert_eq!(again.expect("answered"), ClaimedKey::AlreadyHeld);
 
     store(&world.bus, &other).await;
     claim::publish(&world.bus, &other.target, &none).await.expect("claimed");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use shared::model::dispatch::Dispatch;
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::page::{self, Page};
@@ -37,7 +37,7 @@ async fn hear(page: &mut Page, kind: &str) -> Value {
 }
 
 /// The level at which the message `content` is dispatched.
-async fn level(world: &World, content: &str) -> Level {
+async fn level(world: &World, content: &str) -> PermissionLevel {
     eventually("it is dispatched", PATIENCE, async || {
         let dispatches: Vec<(u64, Dispatch)> = read_all(&world.bus, streams::DISPATCHES).await;
         let found = dispatches
@@ -70,7 +70,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
 
     let message = |id: &str| json!({ "type": "message", "id": id, "text": id });
     say(&mut page, message("before the link")).await;
-    assert_eq!(level(&world, "before the link").await, Level::Minimal);
+    assert_eq!(level(&world, "before the link").await, PermissionLevel::Minimal);
 
     let link = world.json(&["owner", "link", "--url", "http://here/"]).await;
     let link = link["link"].as_str().expect("a link").to_owned();
@@ -88,7 +88,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         say(&mut page, message(&content)).await;
 
         let found = level(&world, &content).await;
-        if found == Level::Full {
+        if found == PermissionLevel::Full {
             Ok(())
         } else {
             Err(format!("{found:?}"))
@@ -106,7 +106,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
     );
 
     world.words(&["send", "I am the owner", "--peer", &visitor]).await;
-    assert_eq!(level(&world, "I am the owner").await, Level::Minimal);
+    assert_eq!(level(&world, "I am the owner").await, PermissionLevel::Minimal);
 
     world.words(&["owner", "remove", &visitor]).await;
     let mut tries = 0;
@@ -116,7 +116,7 @@ async fn a_page_is_the_owners_once_it_opened_the_link_and_until_it_is_removed() 
         say(&mut page, message(&content)).await;
 
         let found = level(&world, &content).await;
-        if found == Level::Minimal {
+        if found == PermissionLevel::Minimal {
             Ok(())
         } else {
             Err(format!("{found:?}"))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cli::launch::users::login;
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing, ReadStreamError, RequestError};
+use shared::bus::{Bus, OutgoingMessage, ReadStreamError, RequestError};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::approval_api::{ApprovalList, ListApprovals};
 use shared::model::intent::service::{IntentList, ListIntents};
@@ -23,7 +23,7 @@ use crate::story::{ANSWER, Agent, PATIENCE, REMOTE, event, send, session};
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Writes down in the ledger of `p`'s session what nobody has done.
-fn forged() -> Outgoing {
+fn forged() -> OutgoingMessage {
     let record = LedgerRecord {
         append: AppendId {
             broker: "mallory".to_owned(),
@@ -37,7 +37,7 @@ fn forged() -> Outgoing {
         }],
     };
 
-    Outgoing::new(subject::ledger(&session("p")), &record)
+    OutgoingMessage::new(subject::ledger(&session("p")), &record)
 }
 
 async fn connected(world: &World, user: &str) -> Bus {
@@ -117,7 +117,7 @@ async fn operates(operator: &Bus) {
     );
 
     let applied = operator
-        .ensure(&topology(1), true)
+        .ensure_topology(&topology(1), true)
         .await
         .expect("the topology is looked at");
     assert!(applied.created.is_empty(), "{applied:?}");
@@ -128,7 +128,7 @@ async fn operates(operator: &Bus) {
         "{gone:?}"
     );
 
-    let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
+    let put = OutgoingMessage::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
     let forged = forged();
     let (appended, put) = tokio::join!(
         operator.publish_once(&forged, SILENCE),
@@ -143,8 +143,8 @@ async fn operates(operator: &Bus) {
 async fn refused(world: &World, bus: &Bus) {
     let decision = decision();
     let (all, nothing) = (ListIntents::default(), json!({}));
-    let put = Outgoing::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
-    let event = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
+    let put = OutgoingMessage::raw("$KV.approvals.mine".to_owned(), Headers::new(), "{}".into());
+    let event = OutgoingMessage::raw("nexus.event.e2e.default.p".to_owned(), Headers::new(), "{}".into());
     let forged = forged();
 
     // Each of them waits in vain for its answer: all at once.
@@ -177,7 +177,10 @@ async fn refused(world: &World, bus: &Bus) {
         "nor does it read streams: {state:?}"
     );
 
-    let ledger = world.bus.history(streams::LEDGER, "nexus.ledger.>", 1, 1_000).await;
+    let ledger = world
+        .bus
+        .read_history(streams::LEDGER, "nexus.ledger.>", 1, 1_000)
+        .await;
     let records = ledger.expect("the ledger").into_iter().map(|stored| stored.decode());
     let forged = |record: LedgerRecord| record.append.broker == "mallory";
 

@@ -6,7 +6,7 @@ use cli::launch::users::password_file;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::EventId;
 use shared::process::status::ask_replicas;
-use shared::projection::api::Trace;
+use shared::projection::api::EventTrace;
 use shared::wire::topology::streams;
 use tests::command::{Said, command};
 use tests::eventually::eventually;
@@ -149,7 +149,7 @@ async fn positions(world: &World, instance: &str) -> Option<String> {
 }
 
 /// What `nexus trace` knows of the event `id`.
-async fn traced(world: &World, id: &str) -> Trace {
+async fn traced(world: &World, id: &str) -> EventTrace {
     let id = EventId::parse(id).expect("an id");
     cli::trace::ask(&world.bus, &id).await.expect("asked")
 }

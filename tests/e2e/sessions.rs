@@ -8,7 +8,7 @@ use shared::bus::CoreMessage;
 use shared::clock::pause;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentReply, AgentRequest};
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::SessionMark;
 use shared::wire::subject;
@@ -354,7 +354,7 @@ async fn failed(operator: &mut Operator) -> String {
     };
 
     let to = question.reply.as_deref().expect("a place to answer");
-    let cannot = payload(&cannot, Format::Json);
+    let cannot = encode_payload(&cannot, PayloadFormat::Json);
     operator.world.bus.core_publish(to, &Headers::new(), cannot).await;
     operator.is_idle().await;
     let failed = operator.of_kind("turn_failed").await;

@@ -5,7 +5,7 @@ use shared::bus::Bus;
 use shared::bus::ledger::{self, AppendLedgerError};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
-use shared::wire::headers::{Carrier, TURN};
+use shared::wire::headers::{TURN, TraceCarrier};
 use shared::wire::topology::streams;
 use tests::eventually::eventually;
 use tests::record::{Record, read_all};
@@ -37,7 +37,7 @@ async fn append_as_it_would(bus: &Bus, session: &SessionRef, known: u64) -> Resu
         .expect("the entry");
     let mut record: LedgerRecord = stored.decode().expect("a record");
     record.append.counter += 1;
-    ledger::append(bus, session, &record, known, &Carrier::default()).await
+    ledger::append(bus, session, &record, known, &TraceCarrier::default()).await
 }
 
 /// Waits for the first answer's receipt.

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::bus::{Bus, CoreMessage, CoreSubscription, Outgoing};
+use shared::bus::{Bus, CoreMessage, CoreSubscription, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::approval_api::{ApprovalList, ListApprovals};
-use shared::model::dispatch::{DeliveryContext, Dispatch, Message};
-use shared::model::event::{Direction, Event, EventId};
-use shared::model::origin::Origin;
+use shared::model::dispatch::{DeliveryContext, Dispatch, DispatchMessage};
+use shared::model::event::{Event, EventDirection, EventId};
+use shared::model::origin::EventOrigin;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::testing::sample;
 use shared::wire::agent::{AgentReply, AgentRequest};
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
@@ -38,7 +38,7 @@ export default (ctx) => {
 pub(crate) const REMOTE: &str = "personas: {default: {runner: nats}}";
 
 /// The approvals that wait for a decision, the newest first.
-pub(crate) async fn pending_approvals(world: &World) -> Result<Vec<Confirmation>, String> {
+pub(crate) async fn pending_approvals(world: &World) -> Result<Vec<ConfirmationTerms>, String> {
     let question = ListApprovals {
         status: Some(ApprovalStatus::Pending),
         ..ListApprovals::default()
@@ -87,8 +87,8 @@ pub(crate) async fn send(world: &World, event: &Value) {
 /// Publishes `event` as the adapter of a chat platform does, which knows its senders.
 pub(crate) async fn brings(world: &World, event: &Value) {
     let mut event: Event = serde_json::from_value(event.clone()).expect("an event");
-    event.origin = Origin::account(&event.channel, event.account());
-    let out = Outgoing::event(&event, world.bus.trust());
+    event.origin = EventOrigin::account(&event.channel, event.account());
+    let out = OutgoingMessage::event(&event, world.bus.trust());
     world.bus.publish(out).await.expect("stored");
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn dispatch(peer: &str, number: u64) -> Dispatch {
 
     Dispatch {
         queue_mode: Some(QueueMode::Followup),
-        message: Message {
+        message: DispatchMessage {
             from: peer.to_owned(),
             ..one.message
         },
@@ -145,7 +145,7 @@ impl Agent {
         };
         let to = question.reply.as_deref().expect("a place to answer");
         self.bus
-            .core_publish(to, &Headers::new(), payload(&answer, Format::Json))
+            .core_publish(to, &Headers::new(), encode_payload(&answer, PayloadFormat::Json))
             .await;
     }
 
@@ -171,7 +171,7 @@ pub(crate) async fn delivered(world: &World) -> Vec<String> {
     let events: Vec<(u64, Event)> = read_all(&world.bus, streams::EVENTS).await;
     let sent = events
         .into_iter()
-        .filter(|(_, event)| event.direction == Direction::Sent);
+        .filter(|(_, event)| event.direction == EventDirection::Sent);
     sent.map(|(_, event)| event.content).collect()
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use cli::demo::senders::chat;
 use futures_util::StreamExt as _;
 use serde_json::Value;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::wire::headers::{CAUSATION, EVENT, Headers};
 use shared::wire::subject;
 use tests::collector::{Collector, Span};
@@ -219,7 +219,10 @@ async fn says(world: &World, at: (&str, &str), (field, id): (&str, &str), ids: &
 async fn audit_takes(world: &World, bytes: i64) {
     let ask = async |what: &str, payload: Bytes| {
         let subject = format!("$JS.API.STREAM.{what}.AUDIT");
-        let answer = world.bus.ask(&subject, &Headers::new(), payload, PATIENCE).await;
+        let answer = world
+            .bus
+            .request_bytes(&subject, &Headers::new(), payload, PATIENCE)
+            .await;
         let answer: Value = serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON");
         assert!(answer["error"].is_null(), "{answer}");
         answer
@@ -235,7 +238,7 @@ async fn each_failure_names_its_ids(world: &World) {
     send(world, &event("e2e:channel", "channel", "default")).await;
     send(world, &event("e2e:hook", "hook", "throw")).await;
     let headers: Headers = [(EVENT, "e2e:garbage")].into_iter().collect();
-    let garbage = Outgoing::raw("nexus.event.e2e.default.p".to_owned(), headers, GARBAGE);
+    let garbage = OutgoingMessage::raw("nexus.event.e2e.default.p".to_owned(), headers, GARBAGE);
     world.bus.publish(garbage).await.expect("the server stores anything");
     let _page = page::open(&world.gateway()).await;
 

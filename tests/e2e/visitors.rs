@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use tests::eventually::eventually;
 use tests::world::{Setup, World};
 
@@ -27,9 +27,9 @@ async fn one_visitor_learns_nothing_of_another_and_waits_for_nobody_elses_approv
     let model = ModelServer::ruled(|request, _| match request.last_user_text() {
         // Once it was refused, it does not insist: that would be another question to the owner.
         asked if asked.contains("hooks") && request.tool_results().is_empty() => {
-            Scripted::calls([Call::new("c1", "list_hooks", &json!({}))])
+            ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({}))])
         }
-        asked => Scripted::text(&format!("heard: {asked}")),
+        asked => ScriptedAnswer::text(&format!("heard: {asked}")),
     })
     .await;
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shared::bus::Bus;
 use shared::model::dispatch::Dispatch;
-use shared::model::event::{Direction, Event};
+use shared::model::event::{Event, EventDirection};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::session::SessionRef;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::topology::streams;
 use ulid::Ulid;
 
@@ -23,7 +23,7 @@ const PAGE: usize = 256;
 ///
 /// # Panics
 /// Where the stream cannot be asked, or holds what is not a `T`.
-pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
+pub async fn read_all<T: WireMessage>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
     let state = bus.stream_state(stream).await.expect("the stream can be asked");
     let mut found = Vec::new();
 
@@ -32,7 +32,7 @@ pub async fn read_all<T: Wire>(bus: &Bus, stream: &str) -> Vec<(u64, T)> {
     // By direct reads, not by a consumer: whoever waits reads a stream many times, and an abandoned consumer stays for
     // half a minute, of which the server allows a thousand.
     while state.messages > 0 && from <= state.last {
-        let page = bus.history(stream, EVERYTHING, from, PAGE).await;
+        let page = bus.read_history(stream, EVERYTHING, from, PAGE).await;
         let mut page = page.expect("the stream can be read");
         if page.is_empty() {
             let next = bus.next_on_subject(stream, EVERYTHING, from).await;
@@ -276,7 +276,7 @@ impl Record {
         let sent = self
             .events
             .iter()
-            .filter(|(_, event)| event.direction == Direction::Sent)
+            .filter(|(_, event)| event.direction == EventDirection::Sent)
             .count();
 
         if sent != delivered.len() {

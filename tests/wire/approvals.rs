@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use shared::model::approval::{
-    ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, AskedIn, Confirmation,
-    Edited, Party, Proof, Scope, SessionDecision, Trail, Vote,
+    ApprovalParty, ApprovalRecord, ApprovalRequest, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, ApprovalTrail,
+    ApprovalVote, AskedIn, ConfirmationTerms, DeciderScope, DecisionProof, EditedArguments, SessionDecision,
 };
-use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::EventId;
 use shared::wire::agent::AgentReply;
 
@@ -16,14 +16,14 @@ pub(crate) fn request() -> ApprovalRequest {
         asked_in: Some(Box::new(AskedIn {
             session: session(),
             turn: ulid(3),
-            scope: Scope::Quorum {
+            scope: DeciderScope::Quorum {
                 n: 2,
                 of: vec!["ann".to_owned(), "bob".to_owned()],
             },
-            initiator: Some(Party {
+            initiator: Some(ApprovalParty {
                 channel: "telegram".to_owned(),
                 id: "2".to_owned(),
-                proof: Proof::Vouched,
+                proof: DecisionProof::Vouched,
                 person: None,
             }),
             reason: some("above the limit"),
@@ -33,7 +33,7 @@ pub(crate) fn request() -> ApprovalRequest {
                 peer_id: some("2"),
                 ..DeliveryContext::default()
             },
-            causation: Causation {
+            causation: DispatchCause {
                 event: EventId::parse("telegram:1/2").expect("an event id"),
                 hops: 1,
             },
@@ -43,8 +43,8 @@ pub(crate) fn request() -> ApprovalRequest {
     }
 }
 
-pub(crate) fn confirmation() -> Confirmation {
-    Confirmation {
+pub(crate) fn confirmation() -> ConfirmationTerms {
+    ConfirmationTerms {
         request: request(),
         status: ApprovalStatus::Consumed,
         requested_by: "agent:default".to_owned(),
@@ -52,15 +52,15 @@ pub(crate) fn confirmation() -> Confirmation {
         decided_at: Some(AT.plus(2)),
         decided_by: some("bob"),
         response: some("less"),
-        trail: Trail {
+        trail: ApprovalTrail {
             code: None,
-            votes: vec![Vote {
+            votes: vec![ApprovalVote {
                 counts_for: Vec::new(),
                 by: "ann".to_owned(),
                 at: AT.plus(1),
                 arguments_hash: "00ff".to_owned(),
             }],
-            edited: Some(Edited {
+            edited: Some(EditedArguments {
                 arguments: json!({ "amount": 4 }),
                 hash: "00fe".to_owned(),
             }),
@@ -85,7 +85,7 @@ pub(crate) fn decision() -> SessionDecision {
 }
 
 /// An agent was given the call that it runs itself.
-pub(crate) fn used() -> Confirmation {
+pub(crate) fn used() -> ConfirmationTerms {
     let mut confirmation = confirmation();
     if let Some(asked) = &mut confirmation.request.asked_in {
         asked.outside = some("00ff");
@@ -95,7 +95,7 @@ pub(crate) fn used() -> Confirmation {
 }
 
 /// The session's ledger has taken the decision.
-pub(crate) fn taken() -> Confirmation {
+pub(crate) fn taken() -> ConfirmationTerms {
     let mut confirmation = confirmation();
     confirmation.status = ApprovalStatus::Rejected;
     confirmation.trail.taken = true;
@@ -133,14 +133,14 @@ pub(crate) fn record() -> ApprovalRecord {
 }
 
 /// Two policies ask about a message that its channel does not prove, and one of those whom they want has said yes.
-pub(crate) fn asked_of_all() -> Confirmation {
+pub(crate) fn asked_of_all() -> ConfirmationTerms {
     let mut confirmation = confirmation();
     if let Some(asked) = &mut confirmation.request.asked_in {
-        asked.scope = Scope::All {
-            of: vec![Scope::Owner, Scope::Initiator],
+        asked.scope = DeciderScope::All {
+            of: vec![DeciderScope::Owner, DeciderScope::Initiator],
         };
         if let Some(initiator) = &mut asked.initiator {
-            initiator.proof = Proof::Nobody;
+            initiator.proof = DecisionProof::Nobody;
         }
     }
 
@@ -152,7 +152,7 @@ pub(crate) fn asked_of_all() -> Confirmation {
 }
 
 /// What led to it stands with it, for whoever finds it.
-pub(crate) fn unaudited() -> Confirmation {
+pub(crate) fn unaudited() -> ConfirmationTerms {
     let mut confirmation = confirmation();
     confirmation.trail.record = Some(Box::new(ApprovalRecord { n: 2, ..record() }));
     confirmation.trail.audited = 7;

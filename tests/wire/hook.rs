@@ -1,6 +1,6 @@
 //! One value of every schema of what is kept about a hook.
 
-use shared::breaker::{Breaker, Circuit};
+use shared::breaker::{Breaker, BreakerState};
 use shared::model::hook::{FiredOnce, HookSpend, HookState, HookStatus, StoredAnswer, StoredAnswers};
 
 use crate::samples::{AT, id, result, some};
@@ -10,7 +10,7 @@ pub(crate) fn breaker() -> Breaker {
         hook_id: "work/route".to_owned(),
         content_hash: "0a1b".to_owned(),
         failures: 5,
-        circuit: Circuit::HalfOpen {
+        circuit: BreakerState::HalfOpen {
             by: "hook-svc-1/webchat:1".to_owned(),
             until: AT.plus(35_000),
         },

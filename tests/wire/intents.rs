@@ -1,19 +1,19 @@
 //! Samples of what HookIntents are made of.
 
 use serde_json::json;
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ConfirmationTerms};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::EventId;
-use shared::model::intent::book::{AgentBook, Booking, Charge};
+use shared::model::intent::book::{AgentBook, IntentBooking, RateCharge};
 use shared::model::intent::mark::IntentMark;
 use shared::model::intent::service::ProposeIntent;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{
-    ApprovalRequirement, EventMatch, Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentScope,
-    IntentStatus, IntentWish, Lineage, Rejection, Withdrawn,
+    ApprovalRequirement, EventMatch, HookIntent, Intent, IntentCode, IntentFiring, IntentLineage, IntentRecord,
+    IntentRejection, IntentSchedule, IntentScope, IntentStatus, IntentWish, WithdrawnIntent,
 };
-use shared::model::permission::{Level, PermissionSet};
-use shared::model::position::Position;
+use shared::model::permission::{PermissionLevel, PermissionSet};
+use shared::model::position::StreamPosition;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -53,7 +53,7 @@ pub(crate) fn proposal() -> ProposeIntent {
         session: "main".to_owned(),
         turn: Some(ulid(5)),
         permissions: PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         },
         delivery_context: DeliveryContext {
@@ -120,31 +120,31 @@ fn hook_intent(schedule: IntentSchedule) -> HookIntent {
     }
 }
 
-pub(crate) fn rejections() -> Vec<Rejection> {
+pub(crate) fn rejections() -> Vec<IntentRejection> {
     let text = |text: &str| text.to_owned();
     vec![
-        Rejection::UnknownKind { kind: text("dance") },
-        Rejection::BadParameters {
+        IntentRejection::UnknownKind { kind: text("dance") },
+        IntentRejection::BadParameters {
             path: text("/subject"),
             why: text("is missing"),
         },
-        Rejection::NoCapability {
+        IntentRejection::NoCapability {
             capability: text("send_message"),
         },
-        Rejection::OverBudget {
+        IntentRejection::OverBudget {
             budget: text("tokens"),
             limit: 10,
             needed: 20,
         },
-        Rejection::TooManyPending { limit: 100 },
-        Rejection::Sensitivity { why: text("too much") },
-        Rejection::BadSchedule { why: text("past") },
-        Rejection::Expired,
+        IntentRejection::TooManyPending { limit: 100 },
+        IntentRejection::Sensitivity { why: text("too much") },
+        IntentRejection::BadSchedule { why: text("past") },
+        IntentRejection::Expired,
     ]
 }
 
-fn lineage() -> Lineage {
-    Lineage {
+fn lineage() -> IntentLineage {
+    IntentLineage {
         old: IntentSchedule::After { seconds: 90 },
         new: at(),
         old_due: Some(AT.plus(90_000)),
@@ -166,7 +166,7 @@ pub(crate) fn record() -> IntentRecord {
         by: "agent:default".to_owned(),
         why: "moved".to_owned(),
         due: Some(AT.plus(5)),
-        rejection: Some(Rejection::Expired),
+        rejection: Some(IntentRejection::Expired),
         lineage: Some(Box::new(lineage())),
         proposed: Some(Box::new(hook_intent(at()))),
     }
@@ -184,14 +184,14 @@ pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
         events_from: 11,
         events_position: None,
         fired: 2,
-        running: Some(Firing {
+        running: Some(IntentFiring {
             nominal: AT.plus(5),
             at: AT.plus(6),
             dispatch: Some(ulid(4)),
         }),
         withdrawn: None,
         permissions: PermissionSet {
-            level: Level::Restricted,
+            level: PermissionLevel::Restricted,
             tools: None,
             credentials: None,
         },
@@ -205,14 +205,14 @@ pub(crate) fn intent(schedule: IntentSchedule) -> Intent {
         asked_in: None,
         depth: 1,
         proposed_at: AT,
-        rejection: Some(Rejection::Expired),
+        rejection: Some(IntentRejection::Expired),
         lineage: vec![lineage()],
         writer: "scheduler-svc-0/4".to_owned(),
     }
 }
 
 pub(crate) fn book() -> AgentBook {
-    let booking = Booking {
+    let booking = IntentBooking {
         due: Some(AT),
         firings: 1,
         tokens: 4_000,
@@ -220,7 +220,7 @@ pub(crate) fn book() -> AgentBook {
 
     AgentBook {
         bookings: [(ulid(1), booking)].into_iter().collect(),
-        spent: [(19_675, Charge { firings: 2, tokens: 9 })].into_iter().collect(),
+        spent: [(19_675, RateCharge { firings: 2, tokens: 9 })].into_iter().collect(),
         writer: "scheduler-svc-0/4".to_owned(),
     }
 }
@@ -248,8 +248,8 @@ pub(crate) fn mark() -> IntentMark {
     }
 }
 
-fn position() -> Position {
-    Position {
+fn position() -> StreamPosition {
+    StreamPosition {
         incarnation: "4f0c".to_owned(),
         sequence: 11,
         stored_at_ns: 1_700_000_000_123_456_789,
@@ -269,8 +269,8 @@ pub(crate) fn placed() -> (IntentMark, Intent) {
     (mark, intent)
 }
 
-pub(crate) fn confirmation() -> Confirmation {
-    Confirmation {
+pub(crate) fn confirmation() -> ConfirmationTerms {
+    ConfirmationTerms {
         request: ApprovalRequest {
             id: "intent.01".to_owned(),
             call: "c".to_owned(),
@@ -288,7 +288,7 @@ pub(crate) fn confirmation() -> Confirmation {
         decided_at: Some(AT.plus(1)),
         decided_by: some("casey"),
         response: some("fine"),
-        trail: shared::model::approval::Trail::default(),
+        trail: shared::model::approval::ApprovalTrail::default(),
     }
 }
 
@@ -297,7 +297,7 @@ pub(crate) fn withdrawn() -> Intent {
     Intent {
         status: IntentStatus::Canceled,
         running: None,
-        withdrawn: Some(Withdrawn {
+        withdrawn: Some(WithdrawnIntent {
             nominal: AT.plus(5),
             dispatch: ulid(4),
             spares_turn: true,

@@ -4,16 +4,16 @@ use serde_json::json;
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::ledger::{
     AppendId, DispatchRef, DropReason, FinishedTurn, HookRunOutcome, HookRunResult, LedgerEntry, LedgerRecord,
-    ToolCall, ToolOutcome, TurnDescription, TurnEnding, TurnFailure, TurnLimits, UnseenCall, Usage,
+    ToolCall, ToolOutcome, TurnDescription, TurnEnding, TurnFailure, TurnLimits, TurnUsage, UnseenCall,
 };
-use shared::model::rate::{Counted, RateWindow};
+use shared::model::rate::{RateCount, RateWindow};
 
 use super::intents::proposal;
 use super::order::session_order;
 use super::samples::{AT, approval, attachment, cursor, permissions, reference, reply, session, some, ulid};
 
 fn turn_entries() -> Vec<LedgerEntry> {
-    let usage = Usage {
+    let usage = TurnUsage {
         tokens_in: 10,
         tokens_out: 20,
         cost_usd: 0.25,
@@ -222,7 +222,7 @@ pub(crate) fn attached() -> LedgerRecord {
         step: 2,
         content: "here it is".to_owned(),
         tool_calls: Vec::new(),
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
         opaque: None,
         attachments: vec![attachment()],
         model: Some("some-model".to_owned()),
@@ -254,7 +254,7 @@ pub(crate) fn of_a_stranger() -> LedgerRecord {
 
 /// What a rate limit has counted.
 pub(crate) fn rate_window() -> RateWindow {
-    let counted = Counted {
+    let counted = RateCount {
         at: AT,
         id: "01M80A4BYPJANS8A4KMNFK7P5E/1-1".to_owned(),
     };

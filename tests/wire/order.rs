@@ -1,8 +1,8 @@
 //! Samples of what operators order: of a session, and after a restore.
 
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::restore::{HoldDecision, RestoreHold};
-use shared::model::session::{Overflow, QueueMode, QueueSettings};
+use shared::model::session::{OverflowPolicy, QueueMode, QueueSettings};
 
 use crate::samples::{AT, session, ulid};
 
@@ -10,12 +10,12 @@ pub(crate) fn session_order() -> SessionOrder {
     SessionOrder {
         id: ulid(7),
         target: session(),
-        wanted: Wanted::Queue {
+        wanted: OrderKind::Queue {
             settings: QueueSettings {
                 mode: Some(QueueMode::Collect),
                 debounce_ms: Some(500),
                 cap: Some(5),
-                overflow: Some(Overflow::Summarize),
+                overflow: Some(OverflowPolicy::Summarize),
             },
         },
         by: "operator".to_owned(),
@@ -26,7 +26,7 @@ pub(crate) fn session_order() -> SessionOrder {
 
 pub(crate) fn withdrawal() -> SessionOrder {
     SessionOrder {
-        wanted: Wanted::Withdraw {
+        wanted: OrderKind::Withdraw {
             dispatch: ulid(8),
             spares_turn: true,
         },

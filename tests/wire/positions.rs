@@ -1,14 +1,14 @@
 //! Samples of positions, and of what is held because of them.
 
-use shared::model::position::Position;
+use shared::model::position::StreamPosition;
 use shared::model::time::UnixMillis;
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::session_mark::{PartitionFloors, SettledFloor};
-use shared::wire::witness::{Waiting, Witnessed};
+use shared::wire::witness::{WaitingMark, WitnessedPosition};
 use ulid::Ulid;
 
-fn position() -> Position {
-    Position {
+fn position() -> StreamPosition {
+    StreamPosition {
         incarnation: "01J8ZQ0000000000000000000A".to_owned(),
         sequence: 41,
         stored_at_ns: 1_764_000_000_123_456_789,
@@ -53,36 +53,36 @@ pub(crate) fn named_floor() -> SettledFloor {
     }
 }
 
-pub(crate) fn witnessed() -> Witnessed {
-    Witnessed {
+pub(crate) fn witnessed() -> WitnessedPosition {
+    WitnessedPosition {
         position: position(),
         doubt_until_ms: 1_764_000_005_123,
         settled_until_ms: 0,
     }
 }
 
-pub(crate) fn witnessed_settled() -> Witnessed {
-    Witnessed {
+pub(crate) fn witnessed_settled() -> WitnessedPosition {
+    WitnessedPosition {
         settled_until_ms: 1_764_000_005_123,
         ..witnessed()
     }
 }
 
-pub(crate) const fn waiting() -> Waiting {
-    Waiting {
+pub(crate) const fn waiting() -> WaitingMark {
+    WaitingMark {
         since: UnixMillis(1_764_000_005_123),
     }
 }
 
-pub(crate) fn held() -> Held {
-    Held {
+pub(crate) fn held() -> HeldMessage {
+    HeldMessage {
         kind: HeldKind::Dispatch,
         id: Ulid::from_parts(1_764_000_000_000, 7),
         stream: "DISPATCHES".to_owned(),
         sequence: 12,
         subject: "nexus.dispatch.default.main".to_owned(),
         headers: vec![("Nexus-Schema".to_owned(), "dispatch/1".to_owned())],
-        payload: Held::encode_payload(b"{}"),
+        payload: HeldMessage::encode_payload(b"{}"),
         why: "the ledger of default/main is older than the dispatch, which may have run".to_owned(),
         at: UnixMillis(1_764_000_009_000),
         wanted: HeldUntil::Decided,

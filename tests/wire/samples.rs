@@ -2,24 +2,26 @@
 
 use serde_json::{Map, Value, json};
 use shared::model::approval::ApprovalRequest;
-use shared::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
-use shared::model::event::{
-    Attachment, Direction, Event, EventId, Participant, ParticipantRole, Peer, PeerKind, Sender,
+use shared::model::dispatch::{
+    DeliveryContext, Dispatch, DispatchCause, DispatchContext, DispatchMessage, dispatch_id,
 };
-use shared::model::hook::{HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, Routing};
+use shared::model::event::{
+    Attachment, Event, EventDirection, EventId, EventParticipant, EventPeer, EventSender, ParticipantRole, PeerKind,
+};
+use shared::model::hook::{HookContextPatch, HookMetadata, HookMode, HookOrigin, HookRecord, HookResult, HookRouting};
 use shared::model::invocation::{EventInvocations, HookInvocation, HookOutcome, HookPasses};
-use shared::model::ledger::{Cursor, DispatchRef};
-use shared::model::origin::Origin;
-use shared::model::owner::{OwnerLink, Visitor};
-use shared::model::permission::{Level, PermissionSet, ToolRules};
-use shared::model::position::Place;
+use shared::model::ledger::{DispatchRef, LedgerCursor};
+use shared::model::origin::EventOrigin;
+use shared::model::owner::{ChatVisitor, OwnerLink};
+use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
+use shared::model::position::StreamPlace;
 use shared::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
-use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, Role, ToolDescription};
+use shared::wire::agent::{AgentReply, AgentRequest, ChatMessage, LineRole, ToolDescription};
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::session_mark::{AgentAway, Claim, CopyMark, LeaseRecord, Member, SessionMark};
+use shared::wire::session_mark::{AgentAway, CopyMark, GroupMember, LeaseRecord, SessionClaim, SessionMark};
 use ulid::Ulid;
 
 pub(crate) const AT: UnixMillis = UnixMillis(1_790_000_000_123);
@@ -54,7 +56,7 @@ pub(crate) fn owner_link() -> OwnerLink {
     OwnerLink {
         made_at: AT,
         expires_at: AT.plus(900_000),
-        claimed_by: Some(Visitor {
+        claimed_by: Some(ChatVisitor {
             account: "default".to_owned(),
             id: "0123456789abcdef0123456789abcdef".to_owned(),
         }),
@@ -82,18 +84,18 @@ pub(crate) fn event() -> Event {
         source_adapter: "telegram".to_owned(),
         source_id: "main/-100/42".to_owned(),
         account_id: some("main"),
-        direction: Direction::Observed,
-        from: Sender {
+        direction: EventDirection::Observed,
+        from: EventSender {
             id: "u1".to_owned(),
             display_name: some("Ada"),
             roles: vec!["admin".to_owned()],
         },
-        participants: vec![Participant {
+        participants: vec![EventParticipant {
             id: "u2".to_owned(),
             role: ParticipantRole::Cc,
             display_name: some("Bob"),
         }],
-        peer: Peer {
+        peer: EventPeer {
             kind: PeerKind::Group,
             id: "-100".to_owned(),
             parent_id: some("p"),
@@ -108,7 +110,7 @@ pub(crate) fn event() -> Event {
         metadata: object(json!({ "deep": { "list": [null, "a"] }, "is_group": true, "n": -1, "x": 1.5 })),
         tags: vec!["vip".to_owned()],
         hops: 2,
-        origin: Origin::account("telegram", "main"),
+        origin: EventOrigin::account("telegram", "main"),
         speaks_for: vec!["casey".to_owned()],
     }
 }
@@ -132,8 +134,8 @@ fn context() -> DeliveryContext {
     }
 }
 
-fn causation() -> Causation {
-    Causation { event: id(), hops: 2 }
+fn causation() -> DispatchCause {
+    DispatchCause { event: id(), hops: 2 }
 }
 
 pub(crate) fn permissions() -> PermissionSet {
@@ -142,7 +144,7 @@ pub(crate) fn permissions() -> PermissionSet {
         deny: vec!["shell".to_owned()],
     };
     PermissionSet {
-        level: Level::Restricted,
+        level: PermissionLevel::Restricted,
         tools: Some(tools),
         credentials: Some(vec!["mail".to_owned()]),
     }
@@ -158,14 +160,14 @@ pub(crate) fn dispatch() -> Dispatch {
         timestamp: AT,
         target: session(),
         queue_mode: Some(QueueMode::SteerBacklog),
-        message: Message {
+        message: DispatchMessage {
             from: "u1".to_owned(),
             channel: None,
             content: "hello".to_owned(),
             content_type: "text".to_owned(),
             metadata: object(json!({ "is_group": true })),
             attachments: vec![attachment()],
-            origin: Origin::Open,
+            origin: EventOrigin::Open,
             proven: false,
             person: None,
         },
@@ -182,7 +184,7 @@ pub(crate) fn dispatch() -> Dispatch {
 
 pub(crate) fn dispatch_of_a_person() -> Dispatch {
     let mut dispatch = dispatch();
-    dispatch.message.origin = Origin::account("telegram", "main");
+    dispatch.message.origin = EventOrigin::account("telegram", "main");
     dispatch.message.proven = true;
     dispatch.message.person = some("casey");
     dispatch
@@ -259,7 +261,7 @@ pub(crate) fn receipts() -> Vec<Receipt> {
 pub(crate) fn result() -> HookResult {
     HookResult {
         fire: true,
-        routing: Some(Routing {
+        routing: Some(HookRouting {
             persona: some("atlas"),
             session: some("family"),
             queue_mode: Some(QueueMode::Collect),
@@ -329,11 +331,11 @@ pub(crate) fn reference() -> DispatchRef {
     }
 }
 
-pub(crate) fn cursor() -> Cursor {
-    Cursor {
+pub(crate) fn cursor() -> LedgerCursor {
+    LedgerCursor {
         floor: 12,
         above: vec![14, 17],
-        ..Cursor::default()
+        ..LedgerCursor::default()
     }
 }
 
@@ -363,7 +365,7 @@ pub(crate) fn agent_request() -> AgentRequest {
         session: session(),
         persona: "default".to_owned(),
         system_prompt: "be brief".to_owned(),
-        messages: vec![message(Role::User, "hi"), message(Role::Assistant, "hello")],
+        messages: vec![message(LineRole::User, "hi"), message(LineRole::Assistant, "hello")],
         tools: vec![ToolDescription {
             name: "web_search".to_owned(),
             description: "searches".to_owned(),
@@ -404,15 +406,15 @@ pub(crate) fn dead_letter() -> DeadLetter {
     }
 }
 
-pub(crate) fn claim() -> Claim {
-    Claim { session: session() }
+pub(crate) fn claim() -> SessionClaim {
+    SessionClaim { session: session() }
 }
 
 pub(crate) fn lease() -> LeaseRecord {
     LeaseRecord {
         holder: "hook-svc-0".to_owned(),
         epoch: 7,
-        in_progress: Some(Place {
+        in_progress: Some(StreamPlace {
             sequence: 40,
             stored_at_ns: 1_790_000_000_123_000_000,
         }),
@@ -421,8 +423,8 @@ pub(crate) fn lease() -> LeaseRecord {
     }
 }
 
-pub(crate) fn member() -> Member {
-    Member {
+pub(crate) fn member() -> GroupMember {
+    GroupMember {
         instance: "hook-svc-0".to_owned(),
     }
 }

@@ -1,8 +1,8 @@
 //! Samples of schedules.
 
 use shared::model::schedule::{
-    ActiveHours, BufferedFiring, LastFiring, Missed, NextFiring, Overlap, Pause, SchedulePolicies, ScheduleRecord,
-    ScheduleSpec, ScheduleTarget, ScheduleTimer,
+    ActiveHours, BufferedFiring, LastFiring, MissedPolicy, NextFiring, OverlapPolicy, SchedulePause, SchedulePolicies,
+    ScheduleRecord, ScheduleSpec, ScheduleTarget, ScheduleTimer,
 };
 
 use crate::samples::AT;
@@ -14,8 +14,8 @@ pub(crate) fn schedule() -> ScheduleRecord {
         zone: "Europe/Berlin".to_owned(),
         target: ScheduleTarget::Hook("a/b".to_owned()),
         policies: SchedulePolicies {
-            overlap: Overlap::BufferOne,
-            missed: Missed::All,
+            overlap: OverlapPolicy::BufferOne,
+            missed: MissedPolicy::All,
             catchup_window_ms: Some(60_000),
             jitter_ms: 5,
         },
@@ -33,7 +33,7 @@ pub(crate) fn schedule() -> ScheduleRecord {
     };
 
     ScheduleRecord {
-        paused: Some(Pause {
+        paused: Some(SchedulePause {
             note: "holiday".to_owned(),
             by: "operator".to_owned(),
             at: AT,

@@ -1,6 +1,6 @@
 //! The page of a card's link. *Pure.*
 
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 
 use super::link::LinkClaims;
 
@@ -26,7 +26,7 @@ pub fn message_page(text: &str) -> String {
 
 /// Returns the page of `confirmation`, with two buttons if it is pending. `at` and `stamp` prove the page's origin.
 #[must_use]
-pub fn question_page(confirmation: &Confirmation, link: &LinkClaims, at: i64, stamp: &str) -> String {
+pub fn question_page(confirmation: &ConfirmationTerms, link: &LinkClaims, at: i64, stamp: &str) -> String {
     let request = &confirmation.request;
     let head = format!(
         "{HEAD}<h1>{} wants to run {}</h1><pre style=\"white-space:pre-wrap\">{}</pre><p>{} {}</p>",

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use shared::model::origin::{WEBCHAT, is_reserved};
-use shared::process::Secret;
+use shared::process::SecretValue;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 use shared::process::key;
 
@@ -20,10 +20,10 @@ pub struct WebhookConfig {
     pub scheme: SignatureScheme,
     /// Secret that is shared with the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
+    pub secret: Option<SecretValue>,
     /// Further secrets, during a rotation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<SecretValue>,
     /// Maximum distance of a signed timestamp from now, in seconds; 0 = any distance (replays are then possible).
     #[serde(default = "default_tolerance")]
     pub tolerance_s: u32,
@@ -41,7 +41,7 @@ pub struct WebhookConfig {
     pub hmac: HmacConfig,
     /// Token that Meta's subscription must name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verify_token: Option<Secret>,
+    pub verify_token: Option<SecretValue>,
     /// Places of the event's fields in the request.
     #[serde(default)]
     pub mapping: FieldMapping,

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 
 use super::pace::address_block;
 
@@ -36,7 +36,7 @@ struct Place {
     block: IpAddr,
     /// Time of the last message from its page.
     heard_at: Instant,
-    leave: Shutdown,
+    leave: ShutdownSignal,
 }
 
 impl Taken {
@@ -83,7 +83,7 @@ impl Taken {
 pub struct PageSlot {
     of: PageSlots,
     number: u64,
-    leave: Shutdown,
+    leave: ShutdownSignal,
 }
 
 impl PageSlot {
@@ -96,7 +96,7 @@ impl PageSlot {
 
     /// Returns the signal that is triggered when another page needs the place.
     #[must_use]
-    pub const fn leave_signal(&self) -> &Shutdown {
+    pub const fn leave_signal(&self) -> &ShutdownSignal {
         &self.leave
     }
 }
@@ -126,7 +126,7 @@ impl PageSlots {
             return None;
         }
 
-        let (number, leave) = (taken.next, Shutdown::default());
+        let (number, leave) = (taken.next, ShutdownSignal::default());
         taken.next += 1;
         *taken.of.entry(block).or_default() += 1;
         let place = Place {

@@ -81,7 +81,7 @@ fn a_github_delivery_is_known_by_its_body_and_keeps_its_name_type_and_payload() 
         json!({"x-github-delivery": "72d3162e", "x-github-event": "issues", "x-mine": "1"})
     );
     assert_eq!(event.received_at, UnixMillis(5_000));
-    assert_eq!(event.origin, Origin::webhook("shop"));
+    assert_eq!(event.origin, EventOrigin::webhook("shop"));
     assert!(event.speaks_for.is_empty());
 }
 
@@ -127,7 +127,7 @@ fn a_source_that_proves_persons_says_so() {
     assert_eq!((event.channel.as_str(), event.from.id.as_str()), ("telegram", "4711"));
     assert_eq!(
         (&event.origin, event.speaks_for),
-        (&Origin::webhook("shop"), vec!["*".to_owned()])
+        (&EventOrigin::webhook("shop"), vec!["*".to_owned()])
     );
 }
 
@@ -217,7 +217,7 @@ fn a_mapping_says_where_fields_stand() {
     assert_eq!(event.from.display_name.as_deref(), Some("Ada"));
     assert_eq!(event.thread_id.as_deref(), Some("42"));
     assert_eq!(event.timestamp, UnixMillis(1_700_000_000_000));
-    assert_eq!(event.origin, Origin::Open);
+    assert_eq!(event.origin, EventOrigin::Open);
     assert_eq!(
         (&event.metadata["total"], &event.metadata["event_type"]),
         (&json!(9.5), &json!("order.paid"))
@@ -247,7 +247,7 @@ fn a_chat_message_is_a_dm_of_its_visitor() {
     assert_eq!(event.id.as_str(), "webchat:default/v-1/m1");
     assert_eq!(event.conversation(), ("webchat", "default", "v-1"));
     assert_eq!(event.peer.kind, PeerKind::Dm);
-    assert_eq!(event.origin, Origin::visitor("default", "v-1"));
+    assert_eq!(event.origin, EventOrigin::visitor("default", "v-1"));
     assert_eq!(event.thread_id, None);
 
     let begun = ChatMessage {

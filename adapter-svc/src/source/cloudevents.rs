@@ -18,7 +18,7 @@ use axum::http::HeaderMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
-use shared::model::event::{Event, PeerKind, Sender};
+use shared::model::event::{Event, EventSender, PeerKind};
 use shared::model::time::UnixMillis;
 
 use super::events::scope::TokenScope;
@@ -178,9 +178,9 @@ fn build_event(
     event.received_at = now;
     event.peer.kind = PeerKind::Channel;
     event.account_id = optional_attribute(&attributes, "nexusaccount")?.map(str::to_owned);
-    event.from = Sender {
+    event.from = EventSender {
         id: source.to_owned(),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
     event.content = kind.to_owned();

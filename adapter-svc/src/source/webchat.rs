@@ -25,9 +25,9 @@ use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use shared::bus::{CoreMessage, CoreSubscription};
 use shared::clock::pause;
-use shared::model::owner::Visitor;
+use shared::model::owner::ChatVisitor;
 use shared::process::trace::consumer_span;
-use shared::wire::headers::{Carrier, Headers};
+use shared::wire::headers::{Headers, TraceCarrier};
 use shared::wire::subject;
 use tracing::Instrument;
 
@@ -108,7 +108,7 @@ pub async fn connect(
 
 /// Waits for the page's `hello`. Returns the socket, the visitor and the thread that the page shows, or `None` if
 /// `hello` does not come in time or has no valid key.
-async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket, Visitor, Option<String>)> {
+async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket, ChatVisitor, Option<String>)> {
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
     let text = match first.ok()? {
         Message::Text(text) => text,
@@ -132,7 +132,7 @@ async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket,
     match visitor {
         Ok((id, thread)) => {
             let account = account.to_owned();
-            Some((socket, Visitor { account, id }, thread))
+            Some((socket, ChatVisitor { account, id }, thread))
         }
         Err((detail, place)) => {
             let error = RequestRejection::Malformed { detail, place }.to_json();
@@ -159,7 +159,7 @@ struct Gone;
 struct Page {
     gateway: GatewayState,
     client: ClientAddress,
-    visitor: Visitor,
+    visitor: ChatVisitor,
     /// Thread that the page shows; `None` for the conversation without a thread.
     thread: Option<String>,
     /// Whether the page has opened another thread since its history was last sent.
@@ -191,7 +191,7 @@ impl Page {
 
     /// Carries messages in both directions until one side closes the connection.
     async fn exchange_messages(&mut self, parts: &mut CoreSubscription) -> Result<std::convert::Infallible, Gone> {
-        let Visitor { account, id } = self.visitor.clone();
+        let ChatVisitor { account, id } = self.visitor.clone();
         self.send_to_page(&ToPage::Ready {
             account: &account,
             peer: &id,
@@ -436,7 +436,7 @@ impl Page {
             }
         };
 
-        let span = consumer_span("webchat.forward", &Carrier::read(&message.headers));
+        let span = consumer_span("webchat.forward", &TraceCarrier::read(&message.headers));
         let event_id = part.event_id.clone();
 
         async {

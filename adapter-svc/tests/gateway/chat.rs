@@ -5,7 +5,7 @@ use adapter_svc::source::webhook::signature::sha256_hex;
 use futures_util::SinkExt;
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
-use shared::model::owner::{OwnerLink, Visitor};
+use shared::model::owner::{ChatVisitor, OwnerLink};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -58,7 +58,7 @@ async fn a_part_reaches_every_open_page_of_its_peer_and_is_answered() {
     let to = subject::webchat("default", &visitor());
     let asked = world
         .bus
-        .ask(&to, &Headers::new(), part.to_string().into(), Duration::from_secs(10))
+        .request_bytes(&to, &Headers::new(), part.to_string().into(), Duration::from_secs(10))
         .await;
 
     assert!(asked.is_ok(), "{asked:?}");
@@ -272,7 +272,7 @@ async fn of_pages_that_claim_one_link_at_once_one_becomes_the_owners() {
     let claims = (0..16).map(|number| {
         let bus = world.bus.clone();
         tokio::spawn(async move {
-            let visitor = Visitor {
+            let visitor = ChatVisitor {
                 account: "default".to_owned(),
                 id: format!("v{number}"),
             };

@@ -228,7 +228,10 @@ async fn killed_at_any_instant_under_load_it_loses_nothing() {
     assert!(post(&client, &process.base, next, 1).await);
 
     eventually("the spool is drained", async || {
-        let messages = bus.history("EVENTS", "nexus.ev.>", 1, 1_000).await.unwrap_or_default();
+        let messages = bus
+            .read_history("EVENTS", "nexus.ev.>", 1, 1_000)
+            .await
+            .unwrap_or_default();
         let ids: std::collections::BTreeSet<String> = messages
             .iter()
             .map(|m| m.headers.get("Nexus-Event").unwrap_or_default().to_owned())

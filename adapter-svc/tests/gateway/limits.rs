@@ -1,7 +1,7 @@
 //! Bounds: a full spool, a message too large for the server, requests that never end.
 
 use serde_json::{Value, json};
-use shared::testing::nats::{NatsServer, Options};
+use shared::testing::nats::{NatsOptions, NatsServer};
 use shared::wire::dead_letter::DeadLetter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -54,9 +54,9 @@ async fn a_full_spool_refuses_and_takes_again_once_it_is_drained() {
 
 #[tokio::test]
 async fn what_the_server_would_never_take_is_refused_at_the_door() {
-    let options = Options {
+    let options = NatsOptions {
         max_payload: Some(8_192),
-        ..Options::default()
+        ..NatsOptions::default()
     };
     let world = World::with(
         NatsServer::with(options).await,
@@ -85,7 +85,7 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
     use adapter_svc::parcel::EncodedEvent;
     use shared::model::event::{Event, EventId};
     use shared::model::time::UnixMillis;
-    use shared::wire::headers::Carrier;
+    use shared::wire::headers::TraceCarrier;
 
     let folder = tempfile::tempdir().expect("a folder");
     let outbox = EventSpool::open(&folder.path().join("spool"), 1 << 20)
@@ -93,7 +93,8 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         .expect("a spool");
     let of = |id: &str| {
         let event = Event::new(EventId::parse(id).expect("an id"), "crm", "p", UnixMillis(1));
-        EncodedEvent::encode_event(&event, &shared::testing::trust(), &Carrier::default(), 1 << 20).expect("a parcel")
+        EncodedEvent::encode_event(&event, &shared::testing::trust(), &TraceCarrier::default(), 1 << 20)
+            .expect("a parcel")
     };
 
     let broken = EncodedEvent {
@@ -106,7 +107,7 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
         .expect("it is durable");
     drop(outbox);
     eventually("the spool is let go", async || {
-        shared::store::Store::open(folder.path().join("spool")).is_ok()
+        shared::store::LocalStore::open(folder.path().join("spool")).is_ok()
     })
     .await;
 
@@ -122,7 +123,11 @@ async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() 
     })
     .await;
 
-    let letter: DeadLetter = world.bus.history("DLQ", "nexus.dlq.>", 1, 10).await.expect("letters")[0]
+    let letter: DeadLetter = world
+        .bus
+        .read_history("DLQ", "nexus.dlq.>", 1, 10)
+        .await
+        .expect("letters")[0]
         .decode()
         .expect("a letter");
     assert_eq!(

@@ -8,11 +8,11 @@ use adapter_svc::service::{RunningAdapter, ServiceContext};
 use adapter_svc::source::events::access::TokenConfig;
 use adapter_svc::source::webhook::signature::sha256_hex;
 use serde_json::Value;
-use shared::bus::{Bus, NatsConfig, Stored};
+use shared::bus::{Bus, NatsConfig, StoredMessage};
 use shared::clock::{Clock, SystemClock, pause};
 use shared::model::event::Event;
 use shared::model::time::UnixMillis;
-use shared::process::{Health, Shutdown};
+use shared::process::{Health, ShutdownSignal};
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds};
 use shared::wire::topology::{Topology, topology};
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) base: String,
     pub(crate) folder: TempDir,
     pub(crate) client: reqwest::Client,
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
     running: RunningAdapter,
 }
 
@@ -63,7 +63,7 @@ impl World {
     pub(crate) async fn with(nats: NatsServer, folder: TempDir, toml: &str) -> Self {
         let bus = connect(&nats).await;
         let clock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
-        let (health, shutdown) = (Health::default(), Shutdown::default());
+        let (health, shutdown) = (Health::default(), ShutdownSignal::default());
         let mut config: AdapterConfig = toml::from_str(toml).expect("the section parses");
         config.listen = ([127, 0, 0, 1], 0).into();
         config.data_dir = folder.path().join("spool");
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Waits until `EVENTS` holds `count` messages; all of them.
-    pub(crate) async fn stored(&self, count: u64) -> Vec<Stored> {
+    pub(crate) async fn stored(&self, count: u64) -> Vec<StoredMessage> {
         stored(&self.bus, count).await
     }
 
@@ -198,7 +198,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
     let mut streams = topology(1).streams;
     streams.retain(|stream| ["EVENTS", "DLQ", "KV_identities"].contains(&stream.name.as_str()));
 
-    bus.ensure(
+    bus.ensure_topology(
         &Topology {
             streams,
             consumers: Vec::new(),
@@ -212,7 +212,7 @@ pub(crate) async fn connect(nats: &NatsServer) -> Bus {
 }
 
 /// Waits until `EVENTS` holds `count` messages; all of them.
-pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<Stored> {
+pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<StoredMessage> {
     eventually("the events are stored", async || {
         bus.stream_state("EVENTS")
             .await
@@ -221,7 +221,7 @@ pub(crate) async fn stored(bus: &Bus, count: u64) -> Vec<Stored> {
     .await;
 
     let messages = bus
-        .history("EVENTS", "nexus.ev.>", 1, 1_000)
+        .read_history("EVENTS", "nexus.ev.>", 1, 1_000)
         .await
         .expect("the messages");
     assert_eq!(messages.len() as u64, count);

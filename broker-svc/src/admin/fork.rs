@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use shared::bus::ledger::{self, AppendLedgerError};
-use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
+use shared::model::ledger::{AppendId, LedgerCursor, LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use ulid::Ulid;
 
 use super::{Refusal, View, show};
-use crate::broker::Broker;
-use crate::fold::{Fold, restored};
-use crate::owner::{Stretch, stretch};
+use crate::broker::BrokerContext;
+use crate::fold::{SessionState, restore_fold};
+use crate::owner::{LedgerSegment, read_stretch};
 
 /// Request of `fork`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Forking {
+pub(super) struct ForkRequest {
     persona: String,
     session: String,
     /// Name of the new session.
@@ -27,7 +27,7 @@ pub(super) struct Forking {
 }
 
 /// Creates a session that begins as another one was after a turn.
-pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, Refusal> {
+pub(super) async fn fork_session(broker: Arc<BrokerContext>, forking: ForkRequest) -> Result<View, Refusal> {
     let from = SessionRef {
         persona: forking.persona.clone(),
         session: forking.session,
@@ -50,7 +50,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
         entries,
     };
 
-    let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
+    let appended = ledger::append(&broker.bus, &to, &record, 0, &TraceCarrier::default()).await;
     match appended {
         Ok(_) => show(broker, to).await,
         Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("there is a session {to} already"))),
@@ -59,12 +59,12 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
 }
 
 /// Returns the session `from` as it was at the end of `turn`, or of its newest finished turn.
-async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Result<Fold, Refusal> {
+async fn as_it_was(broker: &BrokerContext, from: &SessionRef, turn: Option<Ulid>) -> Result<SessionState, Refusal> {
     let mut through = None;
     loop {
-        let stretch = stretch(broker, from, through).await;
+        let stretch = read_stretch(broker, from, through).await;
         let stretch = stretch.map_err(|error| (500, error.to_string()))?;
-        if let Some(fold) = forked(&stretch, turn) {
+        if let Some(fold) = fold_through_turn(&stretch, turn) {
             return Ok(fold);
         }
 
@@ -83,18 +83,18 @@ async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Re
 
 /// Returns the fold of `stretch` through the end of `turn`, or through the newest finished turn with any ending, or
 /// the reset after it; `None` if that is before the stretch. A ledger may begin with inherited turns: a fork's does.
-fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
+fn fold_through_turn(stretch: &LedgerSegment, turn: Option<Ulid>) -> Option<SessionState> {
     let begins = stretch.records.first().and_then(|(_, record)| record.entries.first());
     let mut state = match begins {
-        Some(LedgerEntry::Checkpoint { fold, .. }) => restored(fold).unwrap_or_default(),
-        Some(_) | None => Fold::default(),
+        Some(LedgerEntry::Checkpoint { fold, .. }) => restore_fold(fold).unwrap_or_default(),
+        Some(_) | None => SessionState::default(),
     };
 
     let newest = state.history.back().map(|exchange| exchange.turn).or(state.head);
     let inherited = turn.filter(|_| stretch.upon.is_none()).or(newest);
     let mut found = inherited
         .filter(|inherited| turn.is_none_or(|turn| turn == *inherited))
-        .and_then(|through| cut(&state, through));
+        .and_then(|through| cut_history(&state, through));
     for (_, record) in &stretch.records {
         state.at = record.at;
 
@@ -120,7 +120,7 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
 }
 
 /// Returns `fold` with `through` as the newest turn of its history; `None` if the fold does not remember the turn.
-fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
+fn cut_history(fold: &SessionState, through: Ulid) -> Option<SessionState> {
     let last = fold.history.iter().position(|exchange| exchange.turn == through);
     // The fold's newest turn may be in the summary only.
     let kept = last
@@ -137,21 +137,21 @@ fn cut(fold: &Fold, through: Ulid) -> Option<Fold> {
 }
 
 /// Returns the first entries of a fork: the history of `fold`, without its queue, its replies and its cursor.
-fn forked_entries(fold: Fold, to: &SessionRef) -> Vec<LedgerEntry> {
-    let begin = Fold {
+fn forked_entries(fold: SessionState, to: &SessionRef) -> Vec<LedgerEntry> {
+    let begin = SessionState {
         session: Some(to.clone()),
         head: fold.head,
         history: fold.history,
         summary: fold.summary,
         active_at: fold.active_at,
         queue: fold.queue,
-        ..Fold::default()
+        ..SessionState::default()
     };
 
     vec![
         LedgerEntry::Checkpoint {
             fold: serde_json::to_value(&begin).unwrap_or_default(),
-            cursor: Cursor::default(),
+            cursor: LedgerCursor::default(),
             through: 0,
         },
         LedgerEntry::SessionOpened { session: to.clone() },
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::agent::port::Answer;
-    use crate::personas::Limits;
+    use crate::personas::PersonaLimits;
     use crate::sample::{pending, session};
     use crate::turn::Turn;
 
@@ -190,14 +190,14 @@ mod tests {
     }
 
     /// Returns the records of three more turns of the session with the state `state`.
-    fn three_turns(mut state: Fold) -> Vec<(u64, LedgerRecord)> {
+    fn three_turns(mut state: SessionState) -> Vec<(u64, LedgerRecord)> {
         let first = state.last_sequence + 1;
         let one_more = |number| {
             let one = pending(number, number, "a", 50);
             let presets = PermissionPresets::default();
-            let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
-            let mut entries = vec![turn.started()];
-            entries.extend(turn.completed(Answer::default(), Cursor::default()));
+            let turn = Turn::for_pendings(&session(), &state, &[one], &PersonaLimits::default(), &presets);
+            let mut entries = vec![turn.started_entry()];
+            entries.extend(turn.completed_entries(Answer::default(), LedgerCursor::default()));
             let record = record(number, entries);
             state.apply(number, &record.1);
 
@@ -208,22 +208,22 @@ mod tests {
     }
 
     /// Returns a stretch with the whole of a ledger.
-    fn whole(records: Vec<(u64, LedgerRecord)>) -> Stretch {
-        Stretch { records, upon: None }
+    fn whole(records: Vec<(u64, LedgerRecord)>) -> LedgerSegment {
+        LedgerSegment { records, upon: None }
     }
 
     /// Returns the ledger of a fork through `turn` without any turn of its own.
-    fn forked_ledger(stretch: &Stretch, turn: Option<Ulid>) -> Stretch {
+    fn forked_ledger(stretch: &LedgerSegment, turn: Option<Ulid>) -> LedgerSegment {
         let to = SessionRef {
             persona: "default".to_owned(),
             session: "branch".to_owned(),
         };
-        let fold = forked(stretch, turn).expect("such a turn");
+        let fold = fold_through_turn(stretch, turn).expect("such a turn");
         whole(vec![record(50, forked_entries(fold, &to))])
     }
 
-    fn history(stretch: &Stretch, turn: Option<Ulid>) -> Option<Vec<Ulid>> {
-        let fold = forked(stretch, turn)?;
+    fn history(stretch: &LedgerSegment, turn: Option<Ulid>) -> Option<Vec<Ulid>> {
+        let fold = fold_through_turn(stretch, turn)?;
         let turns: Vec<Ulid> = fold.history.iter().map(|exchange| exchange.turn).collect();
         assert_eq!(turns.last(), fold.head.as_ref());
         Some(turns)
@@ -231,21 +231,23 @@ mod tests {
 
     #[test]
     fn a_fork_has_the_history_through_its_turn_and_nothing_else() {
-        let ledger = whole(three_turns(Fold::default()));
+        let ledger = whole(three_turns(SessionState::default()));
         let turns = history(&ledger, None).expect("turns");
         assert_eq!(history(&ledger, Some(turns[1])).as_deref(), Some(&turns[..2]));
-        assert_eq!(forked(&ledger, Some(Ulid::nil())), None);
+        assert_eq!(fold_through_turn(&ledger, Some(Ulid::nil())), None);
         let fork = forked_ledger(&ledger, Some(turns[1]));
-        let begun = crate::fold::fold(&fork.records).expect("a ledger that begins with a checkpoint");
+        let begun = crate::fold::fold_records(&fork.records).expect("a ledger that begins with a checkpoint");
         assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
         assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
-        assert!(begun.replies.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == Cursor::default());
+        assert!(
+            begun.replies.unpublished.is_empty() && begun.recent.is_empty() && begun.cursor == LedgerCursor::default()
+        );
     }
 
     #[test]
     fn a_fork_is_forked_as_what_it_came_from_is() {
-        let turns = history(&whole(three_turns(Fold::default())), None).expect("turns");
-        let mut fork = forked_ledger(&whole(three_turns(Fold::default())), None);
+        let turns = history(&whole(three_turns(SessionState::default())), None).expect("turns");
+        let mut fork = forked_ledger(&whole(three_turns(SessionState::default())), None);
         assert_eq!(history(&fork, None).as_ref(), Some(&turns), "a fresh one");
         assert_eq!(
             history(&fork, Some(turns[0])).as_deref(),
@@ -253,7 +255,7 @@ mod tests {
             "from a turn that it inherited"
         );
 
-        let begun = crate::fold::fold(&fork.records).expect("a fork");
+        let begun = crate::fold::fold_records(&fork.records).expect("a fork");
         fork.records.extend(three_turns(begun));
         let all = history(&fork, None).expect("turns");
 
@@ -266,15 +268,18 @@ mod tests {
 
     #[test]
     fn what_lies_before_a_stretch_is_looked_for_in_the_one_before() {
-        let ledger = three_turns(Fold::default());
-        let mut state = forked(&whole(ledger), None).expect("turns");
+        let ledger = three_turns(SessionState::default());
+        let mut state = fold_through_turn(&whole(ledger), None).expect("turns");
         state.last_sequence = 3;
         state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
         let turns: Vec<Ulid> = state.history.iter().map(|exchange| exchange.turn).collect();
         let mut newest = three_turns(state.clone());
-        newest[0].1.entries.insert(0, state.checkpoint().expect("it is due"));
+        newest[0]
+            .1
+            .entries
+            .insert(0, state.due_checkpoint().expect("it is due"));
 
-        let stretch = Stretch {
+        let stretch = LedgerSegment {
             records: newest,
             upon: Some(3),
         };
@@ -294,17 +299,17 @@ mod tests {
 
     /// Returns the records of three turns: one is done, one fails, one is interrupted.
     fn three_ends() -> Vec<(u64, LedgerRecord)> {
-        let mut state = Fold::default();
+        let mut state = SessionState::default();
         let one_more = |number| {
             let one = pending(number, number, "a", 50);
             let presets = PermissionPresets::default();
-            let turn = Turn::of(&session(), &state, &[one], &Limits::default(), &presets);
-            let mut entries = vec![turn.started()];
+            let turn = Turn::for_pendings(&session(), &state, &[one], &PersonaLimits::default(), &presets);
+            let mut entries = vec![turn.started_entry()];
 
             match number {
-                1 => entries.extend(turn.completed(Answer::default(), Cursor::default())),
-                2 => entries.push(turn.failed(TurnFailure::NoAgent, Cursor::default())),
-                _ => entries.push(turn.interrupted("no".to_owned(), "half".to_owned(), Cursor::default())),
+                1 => entries.extend(turn.completed_entries(Answer::default(), LedgerCursor::default())),
+                2 => entries.push(turn.failed_entry(TurnFailure::NoAgent, LedgerCursor::default())),
+                _ => entries.push(turn.interrupted_entry("no".to_owned(), "half".to_owned(), LedgerCursor::default())),
             }
 
             let record = record(number, entries);
@@ -321,10 +326,10 @@ mod tests {
         let reset = LedgerEntry::SessionReset {
             reason: "by operator".to_owned(),
         };
-        let mut ledger = three_turns(Fold::default());
+        let mut ledger = three_turns(SessionState::default());
         let turns = history(&whole(ledger.clone()), None).expect("turns");
         ledger.push(record(4, vec![reset]));
-        let anew = forked(&whole(ledger.clone()), None).expect("it is there");
+        let anew = fold_through_turn(&whole(ledger.clone()), None).expect("it is there");
 
         assert_eq!((anew.history.len(), anew.head), (0, None));
         assert_eq!(
@@ -332,15 +337,19 @@ mod tests {
             Some(&turns[..2])
         );
 
-        let mut state = Fold::default();
+        let mut state = SessionState::default();
         ledger.iter().for_each(|(number, record)| state.apply(*number, record));
         state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
-        let later = Stretch {
-            records: vec![record(5, vec![state.checkpoint().expect("it is due")])],
+        let later = LedgerSegment {
+            records: vec![record(5, vec![state.due_checkpoint().expect("it is due")])],
             upon: Some(4),
         };
 
-        assert_eq!(forked(&later, None), None, "the stretch before has the reset");
+        assert_eq!(
+            fold_through_turn(&later, None),
+            None,
+            "the stretch before has the reset"
+        );
 
         ledger.extend(three_turns(state));
         assert_eq!(history(&whole(ledger), None).map(|turns| turns.len()), Some(3));
@@ -349,25 +358,25 @@ mod tests {
     #[test]
     fn a_turn_that_was_broken_off_is_forked_from_as_well() {
         let ledger = whole(three_ends());
-        let newest = forked(&ledger, None).expect("a turn is over");
+        let newest = fold_through_turn(&ledger, None).expect("a turn is over");
         let turns: Vec<Ulid> = newest.history.iter().map(|exchange| exchange.turn).collect();
 
         assert_eq!((turns.len(), newest.head), (3, Some(turns[0])));
         assert_eq!(newest.history[2].agent, "half\n[interrupted]");
 
-        let failed = forked(&ledger, Some(turns[1])).expect("it is over");
+        let failed = fold_through_turn(&ledger, Some(turns[1])).expect("it is over");
         assert_eq!((failed.history.len(), failed.head), (2, Some(turns[0])));
         assert!(failed.history[1].agent.starts_with("[failed: "), "{failed:?}");
 
         let fork = forked_ledger(&ledger, None);
-        let again = forked(&fork, None).expect("it inherited turns");
+        let again = fold_through_turn(&fork, None).expect("it inherited turns");
         assert_eq!(
             (again.history, again.head),
             (newest.history, Some(turns[0])),
             "a fork of a fork"
         );
 
-        let of_failed = forked(&fork, Some(turns[1])).expect("it inherited that one");
+        let of_failed = fold_through_turn(&fork, Some(turns[1])).expect("it inherited that one");
         assert_eq!(of_failed.history, failed.history);
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shared::bus::{CasError, claim};
 use shared::model::session::SessionRef;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::session_mark::SessionMark;
 use shared::wire::subject;
 use shared::wire::topology::buckets::SESSION_OVERRIDES;
 use shared::wire::topology::streams::LEDGER;
 
 use super::{Parked, Refusal};
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 
 /// Number of sessions listed if the request names none.
 const LISTED: usize = 50;
@@ -22,7 +22,7 @@ const MAX_LISTED: usize = 1_000;
 /// Request of `list`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Listing {
+pub(super) struct ListRequest {
     /// Lists only sessions of this persona.
     persona: Option<String>,
     /// Lists only sessions after this one, in the order of the list.
@@ -33,7 +33,7 @@ pub(super) struct Listing {
 
 /// One session in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Listed {
+pub(super) struct SessionSummary {
     session: SessionRef,
     /// Number of records in its ledger.
     records: u64,
@@ -41,28 +41,28 @@ pub(super) struct Listed {
 
 /// Response of `list`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Roster {
-    sessions: Vec<Listed>,
+pub(super) struct SessionList {
+    sessions: Vec<SessionSummary>,
     /// Total number of the sessions that the request asks for.
     total: usize,
 }
 
 /// Response of `release`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Released {
+pub(super) struct ReleaseAnswer {
     session: SessionRef,
     /// Reason for the quarantine.
     why: String,
 }
 
-pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roster, Refusal> {
+pub(super) async fn list(broker: Arc<BrokerContext>, question: ListRequest) -> Result<SessionList, Refusal> {
     let persona = question.persona.as_deref();
     let filter = format!(
         "nexus.ledger.{}.*",
         persona.map_or_else(|| "*".to_owned(), subject::token)
     );
 
-    let subjects = broker.bus.subjects(LEDGER, &filter).await;
+    let subjects = broker.bus.list_subjects(LEDGER, &filter).await;
     let subjects = subjects.map_err(|error| (503, error.to_string()))?;
     let after = question.after.as_ref().map(subject::ledger);
     let name = |token: &str| subject::untoken(token).unwrap_or_else(|| token.to_owned());
@@ -70,7 +70,7 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
 
     let listed = |(subject, records): (&String, &u64)| {
         let (persona, session) = subject::parse_session(subject)?;
-        Some(Listed {
+        Some(SessionSummary {
             session: SessionRef {
                 persona: name(persona),
                 session: name(session),
@@ -82,14 +82,14 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
     let behind = subjects
         .iter()
         .filter(|(subject, _)| after.as_ref().is_none_or(|after| *subject > after));
-    Ok(Roster {
+    Ok(SessionList {
         sessions: behind.filter_map(listed).take(limit.min(MAX_LISTED)).collect(),
         total: subjects.len(),
     })
 }
 
 /// Returns the mark of `session` if it is quarantined, with its revision.
-pub(super) async fn mark(broker: &Broker, session: &SessionRef) -> Result<Option<(Parked, u64)>, Refusal> {
+pub(super) async fn read_mark(broker: &BrokerContext, session: &SessionRef) -> Result<Option<(Parked, u64)>, Refusal> {
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     let found = marks.get(&subject::session_key(session)).await;
     let found = found.map_err(|error| (503, error.to_string()))?;
@@ -101,9 +101,9 @@ pub(super) async fn mark(broker: &Broker, session: &SessionRef) -> Result<Option
 
 /// Removes the quarantine mark of `session` and claims it. A broker that does not know of the removal yet ends that
 /// claim, and claims the session itself once it knows.
-pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<Released, Refusal> {
+pub(super) async fn release_session(broker: Arc<BrokerContext>, session: SessionRef) -> Result<ReleaseAnswer, Refusal> {
     let unavailable = |error: String| (503, error);
-    let Some((Parked { why, .. }, revision)) = mark(&broker, &session).await? else {
+    let Some((Parked { why, .. }, revision)) = read_mark(&broker, &session).await? else {
         return Err((404, format!("{session} is not quarantined")));
     };
 
@@ -116,8 +116,8 @@ pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<
         Err(error) => return Err(unavailable(error.to_string())),
     }
 
-    let claimed = claim::publish(&broker.bus, &session, &Carrier::default()).await;
+    let claimed = claim::publish(&broker.bus, &session, &TraceCarrier::default()).await;
     claimed.map_err(|error| unavailable(error.to_string()))?;
 
-    Ok(Released { session, why })
+    Ok(ReleaseAnswer { session, why })
 }

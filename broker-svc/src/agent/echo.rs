@@ -13,10 +13,10 @@ pub const PREFIX: &str = "echo: ";
 
 /// Agent that answers with the message.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Echo;
+pub struct EchoAgent;
 
 #[async_trait]
-impl Agent for Echo {
+impl Agent for EchoAgent {
     fn is_pure(&self) -> bool {
         true
     }

@@ -11,21 +11,24 @@ use async_trait::async_trait;
 use serde_json::Value;
 use shared::bus::Bus;
 use shared::clock::SharedClock;
-use shared::llm::{self, Ask, AskModelError, Finish, MalformedArguments, Message, SharedModel, ToolRequest, ToolSpec};
-use shared::model::ledger::{ToolCall as Asked, ToolOutcome, Usage};
-use shared::wire::agent::{AgentRequest, Role, ToolDescription};
+use shared::llm::{
+    self, AskModelError, FinishReason, MalformedArguments, ModelMessage, ModelRequest, SharedModel, ToolRequest,
+    ToolSpec,
+};
+use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
+use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
 use super::port::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
-use crate::absence::Absence;
+use crate::absence::AgentAbsence;
 use crate::agent::port::Line;
 use crate::agent::port::{Answer, AskAgentError};
-use crate::live::Live;
+use crate::live::LiveAnswer;
 use crate::message_text::with_names;
 use crate::personas::{Persona, Personas};
-use crate::tool::credentials::{Credentials, References};
-use crate::tool::schema::misfit;
+use crate::tool::credentials::{SecretReferences, TurnCredentials};
+use crate::tool::schema::find_misfit;
 use crate::tool::toolbox::Toolbox;
-use crate::tool::{ToolCall, failed};
+use crate::tool::{ToolCall, failed_outcome};
 
 /// Replacement for a message without text: a timer's, or an empty answer. Some providers refuse a conversation with an
 /// empty message in it.
@@ -33,15 +36,15 @@ const WORDLESS: &str = "[no text]";
 
 /// The agent of runner `llm`.
 #[derive(Debug)]
-pub struct Llm {
+pub struct LlmAgent {
     model: SharedModel,
     toolbox: Toolbox,
     personas: Arc<Personas>,
-    credentials: Arc<References>,
+    credentials: Arc<SecretReferences>,
     bus: Bus,
 }
 
-impl Llm {
+impl LlmAgent {
     /// Creates an agent that asks `model`, for `personas`.
     #[must_use]
     pub fn new(model: SharedModel, personas: Arc<Personas>, bus: Bus, clock: &SharedClock) -> Self {
@@ -54,13 +57,13 @@ impl Llm {
         }
     }
 
-    fn ask_of(&self, question: &Question, persona: &Persona) -> Ask {
+    fn ask_of(&self, question: &Question, persona: &Persona) -> ModelRequest {
         let request = &question.request;
-        Ask {
+        ModelRequest {
             model: persona.model.clone(),
             system: request.system_prompt.clone(),
-            messages: conversation(request, &question.so_far),
-            tools: request.tools.iter().map(spec).collect(),
+            messages: build_messages(request, &question.so_far),
+            tools: request.tools.iter().map(tool_spec).collect(),
             max_tokens: persona.max_tokens,
             timeout: question.left,
             stream: true,
@@ -70,7 +73,7 @@ impl Llm {
 }
 
 #[async_trait]
-impl Agent for Llm {
+impl Agent for LlmAgent {
     fn is_pure(&self) -> bool {
         false
     }
@@ -93,9 +96,9 @@ impl Agent for Llm {
 }
 
 #[async_trait]
-impl Stepper for Llm {
+impl Stepper for LlmAgent {
     async fn tools(&self, persona: &str) -> Vec<Offer> {
-        let tools = self.toolbox.of(self.personas.of(persona)).await;
+        let tools = self.toolbox.tools_of(self.personas.persona_of(persona)).await;
         let offers = tools.iter().map(|tool| Offer {
             description: tool.description().clone(),
             idempotent: tool.is_idempotent(),
@@ -104,7 +107,7 @@ impl Stepper for Llm {
     }
 
     fn away(&self, persona: &str, name: &str) -> Option<Away> {
-        self.toolbox.away(self.personas.of(persona), name)
+        self.toolbox.unreachable_tool(self.personas.persona_of(persona), name)
     }
 
     async fn answer(
@@ -113,11 +116,11 @@ impl Stepper for Llm {
         said: &mut (dyn for<'a> FnMut(&'a str) + Send),
     ) -> Result<Said, AskAgentError> {
         let request = &question.request;
-        let ask = self.ask_of(question, self.personas.of(&request.persona));
+        let ask = self.ask_of(question, self.personas.persona_of(&request.persona));
         let delivery = &question.origin.delivery;
 
         let begin = || {
-            Live::begin(
+            LiveAnswer::begin_call(
                 self.bus.clone(),
                 &request.session,
                 delivery,
@@ -129,28 +132,30 @@ impl Stepper for Llm {
         let live = (!question.quiet).then(begin);
         let absence = question.absence.as_ref();
         let mut hear = |text: &str| {
-            absence.into_iter().for_each(Absence::over);
+            absence.into_iter().for_each(AgentAbsence::note_reachable);
             said(text);
-            live.iter().for_each(|live| live.say(text));
+            live.iter().for_each(|live| live.push_text(text));
         };
 
         let mut failed = |error: &AskModelError| {
             if error.is_transient() {
-                absence.into_iter().for_each(|absence| absence.tell(&error.to_string()));
+                absence
+                    .into_iter()
+                    .for_each(|absence| absence.note_unreachable(&error.to_string()));
             }
         };
         let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
-        let answer = answer.map_err(|error| fault(&error))?;
+        let answer = answer.map_err(|error| to_agent_error(&error))?;
 
         Ok(Said {
-            content: told(answer.content, &answer.finish),
+            content: with_finish_note(answer.content, &answer.finish),
             calls: answer
                 .tool_calls
                 .into_iter()
-                .map(|call| asked(call, &request.tools))
+                .map(|call| asked_call(call, &request.tools))
                 .collect(),
             attachments: Vec::new(),
-            usage: Usage {
+            usage: TurnUsage {
                 tokens_in: answer.usage.input,
                 tokens_out: answer.usage.output,
                 cost_usd: answer.cost.map_or(0.0, llm::MicroDollars::dollars),
@@ -161,17 +166,17 @@ impl Stepper for Llm {
     }
 
     async fn call(&self, call: Call) -> ToolOutcome {
-        let persona = self.personas.of(&call.session.persona);
+        let persona = self.personas.persona_of(&call.session.persona);
         let Some(tool) = self.toolbox.find(persona, &call.call.name).await else {
-            return failed("not available");
+            return failed_outcome("not available");
         };
         metrics::counter!("nexus_broker_tool_calls_total").increment(1);
-        let credentials = Credentials::of(Arc::clone(&self.credentials), &call.permissions);
+        let credentials = TurnCredentials::granted_by(Arc::clone(&self.credentials), &call.permissions);
         tool.call(ToolCall { call, credentials }).await
     }
 }
 
-fn spec(tool: &ToolDescription) -> ToolSpec {
+fn tool_spec(tool: &ToolDescription) -> ToolSpec {
     ToolSpec {
         name: tool.name.clone(),
         description: tool.description.clone(),
@@ -180,15 +185,18 @@ fn spec(tool: &ToolDescription) -> ToolSpec {
 }
 
 /// Returns the history and the message, then the conversation of this turn.
-fn conversation(request: &AgentRequest, so_far: &[Line]) -> Vec<Message> {
+fn build_messages(request: &AgentRequest, so_far: &[Line]) -> Vec<ModelMessage> {
     let before = request.messages.iter().map(|message| match message.role {
-        Role::User => Message::user(worded(with_names(message.content.clone(), &message.attachments))),
-        Role::Assistant => Message::assistant(worded(message.content.clone())),
+        LineRole::User => ModelMessage::user(non_empty_text(with_names(
+            message.content.clone(),
+            &message.attachments,
+        ))),
+        LineRole::Assistant => ModelMessage::assistant(non_empty_text(message.content.clone())),
     });
-    before.chain(so_far.iter().map(line)).collect()
+    before.chain(so_far.iter().map(line_message)).collect()
 }
 
-fn worded(text: String) -> String {
+fn non_empty_text(text: String) -> String {
     if text.trim().is_empty() {
         WORDLESS.to_owned()
     } else {
@@ -196,27 +204,27 @@ fn worded(text: String) -> String {
     }
 }
 
-fn line(line: &Line) -> Message {
+fn line_message(line: &Line) -> ModelMessage {
     match line {
-        Line::User { content } => Message::user(worded(content.clone())),
+        Line::User { content } => ModelMessage::user(non_empty_text(content.clone())),
         Line::Assistant {
             content,
             tool_calls,
             opaque,
-        } => Message::Assistant {
+        } => ModelMessage::Assistant {
             content: content.clone(),
-            tool_calls: tool_calls.iter().map(requested).collect(),
+            tool_calls: tool_calls.iter().map(tool_request).collect(),
             opaque: opaque.clone(),
         },
-        Line::Tool { call, name, outcome } => Message::Tool {
+        Line::Tool { call, name, outcome } => ModelMessage::Tool {
             id: call.clone(),
             name: name.clone(),
-            content: reading(outcome),
+            content: outcome_text(outcome),
         },
     }
 }
 
-fn requested(call: &Asked) -> ToolRequest {
+fn tool_request(call: &Asked) -> ToolRequest {
     let arguments = match &call.arguments {
         Value::Object(_) => Ok(call.arguments.clone()),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
@@ -235,7 +243,7 @@ fn requested(call: &Asked) -> ToolRequest {
 }
 
 /// Returns an outcome as text for the model.
-fn reading(outcome: &ToolOutcome) -> String {
+fn outcome_text(outcome: &ToolOutcome) -> String {
     match outcome {
         ToolOutcome::Ok {
             result: Value::String(text),
@@ -249,11 +257,11 @@ fn reading(outcome: &ToolOutcome) -> String {
 
 /// Returns a call for the journal, with the reason if it must not run. The caller refuses a tool that was not
 /// offered.
-fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
+fn asked_call(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
     let schema = offered.iter().find(|tool| tool.name == call.name);
     let (arguments, fault) = match call.arguments {
         Ok(arguments) => {
-            let misfit = schema.and_then(|tool| misfit(&tool.parameters, &arguments));
+            let misfit = schema.and_then(|tool| find_misfit(&tool.parameters, &arguments));
             let fault = misfit.map(|misfit| format!("the arguments do not fit the tool's schema: {misfit}"));
             (arguments, fault)
         }
@@ -268,12 +276,12 @@ fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
 }
 
 /// Returns the text, with a note if it is incomplete.
-fn told(content: String, finish: &Finish) -> String {
+fn with_finish_note(content: String, finish: &FinishReason) -> String {
     let note = match finish {
-        Finish::Done => return content,
-        Finish::Length => "[cut: the model reached its bound of tokens]".to_owned(),
-        Finish::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
-        Finish::Other { reason } => format!("[the model stopped: {reason}]"),
+        FinishReason::Done => return content,
+        FinishReason::Length => "[cut: the model reached its bound of tokens]".to_owned(),
+        FinishReason::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
+        FinishReason::Other { reason } => format!("[the model stopped: {reason}]"),
     };
 
     if content.is_empty() {
@@ -283,7 +291,7 @@ fn told(content: String, finish: &Finish) -> String {
     }
 }
 
-fn fault(error: &AskModelError) -> AskAgentError {
+fn to_agent_error(error: &AskModelError) -> AskAgentError {
     match error {
         AskModelError::Silent { silent_ms } => AskAgentError::Silent(*silent_ms),
         AskModelError::TimedOut { waited_ms } => AskAgentError::Silent(*waited_ms),
@@ -320,13 +328,13 @@ mod tests {
         let request: AgentRequest = serde_json::from_value(request).expect("a request");
         let steered = Line::User { content: String::new() };
         let expected = [
-            Message::user(WORDLESS),
-            Message::assistant(WORDLESS),
-            Message::user("hello"),
-            Message::assistant("hi"),
-            Message::user(WORDLESS),
+            ModelMessage::user(WORDLESS),
+            ModelMessage::assistant(WORDLESS),
+            ModelMessage::user("hello"),
+            ModelMessage::assistant("hi"),
+            ModelMessage::user(WORDLESS),
         ];
 
-        assert_eq!(conversation(&request, &[steered]), expected);
+        assert_eq!(build_messages(&request, &[steered]), expected);
     }
 }

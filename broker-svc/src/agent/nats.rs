@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::bus::Bus;
 use shared::bus::RequestError;
-use shared::model::ledger::Usage;
+use shared::model::ledger::TurnUsage;
 use shared::wire::agent::{AgentReply, AgentRequest};
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
@@ -19,11 +19,11 @@ use crate::agent::port::{Answer, AskAgentError};
 
 /// Agent that is asked over NATS.
 #[derive(Debug, Clone)]
-pub struct Nats {
+pub struct NatsAgent {
     bus: Bus,
 }
 
-impl Nats {
+impl NatsAgent {
     /// Creates the agent on `bus`.
     #[must_use]
     pub const fn new(bus: Bus) -> Self {
@@ -32,7 +32,7 @@ impl Nats {
 }
 
 #[async_trait]
-impl Agent for Nats {
+impl Agent for NatsAgent {
     fn is_pure(&self) -> bool {
         false
     }
@@ -41,14 +41,14 @@ impl Agent for Nats {
         let headers: Headers = [
             (TURN, request.turn.to_string()),
             (SCHEMA, "agent_request/1".to_owned()),
-            (CONTENT_TYPE, Format::Json.content_type().to_owned()),
+            (CONTENT_TYPE, PayloadFormat::Json.content_type().to_owned()),
         ]
         .into_iter()
         .collect();
 
         let subject = subject::agent(&request.persona);
-        let question = payload(request, Format::Json);
-        match self.bus.ask(&subject, &headers, question, timeout).await {
+        let question = encode_payload(request, PayloadFormat::Json);
+        match self.bus.request_bytes(&subject, &headers, question, timeout).await {
             Ok(answer) => read(&answer.payload),
             Err(RequestError::NoResponder { .. }) => Err(AskAgentError::NoAgent),
             Err(RequestError::Timeout { .. }) => Err(AskAgentError::Silent(
@@ -71,7 +71,7 @@ fn read(answer: &[u8]) -> Result<Answer, AskAgentError> {
         Ok(AgentReply::Answer { content, attachments }) => Ok(Answer {
             content,
             attachments,
-            usage: Usage::default(),
+            usage: TurnUsage::default(),
         }),
         Ok(AgentReply::Waiting { waiting }) => Err(AskAgentError::Waits(waiting)),
         Ok(AgentReply::Error { error, retryable }) => Err(AskAgentError::Refused { error, retryable }),

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::Attachment;
-use shared::model::ledger::{ToolCall, ToolOutcome, Usage};
+use shared::model::ledger::{ToolCall, ToolOutcome, TurnUsage};
 use shared::model::permission::PermissionSet;
 use shared::model::session::SessionRef;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use crate::absence::Absence;
+use crate::absence::AgentAbsence;
 
 /// Maximum length of an answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
@@ -28,7 +28,7 @@ pub struct Answer {
     /// Attachments of the answer.
     pub attachments: Vec<Attachment>,
     /// Tokens and cost of the answer.
-    pub usage: Usage,
+    pub usage: TurnUsage,
 }
 
 /// Reason for which an agent gave no answer.
@@ -124,7 +124,7 @@ pub struct Origin {
     /// Destination of the answer.
     pub delivery: DeliveryContext,
     /// The event that the turn answers, and the number of events that led to it.
-    pub causation: Causation,
+    pub causation: DispatchCause,
     /// Sessions that the turn works for, the nearest first: their hooks bind it as well.
     pub works_for: Vec<SessionRef>,
 }
@@ -145,7 +145,7 @@ pub struct Question {
     /// Whether the answer must not be shown before it is whole, because hooks may change it.
     pub quiet: bool,
     /// Indicator that shows that the model cannot be reached.
-    pub absence: Option<Absence>,
+    pub absence: Option<AgentAbsence>,
 }
 
 /// A tool call that a model asks for.
@@ -169,7 +169,7 @@ pub struct Said {
     /// Attachments of the text, if the turn is done.
     pub attachments: Vec<Attachment>,
     /// Tokens and cost of the call.
-    pub usage: Usage,
+    pub usage: TurnUsage,
     /// Opaque part that the model's provider must get back when the turn goes on.
     pub opaque: Option<Value>,
     /// Name of the model that answered.

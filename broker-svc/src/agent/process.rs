@@ -15,18 +15,18 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use shared::bus::Bus;
 use shared::model::event::Attachment;
-use shared::model::ledger::Usage;
-use shared::process::Secret;
+use shared::model::ledger::TurnUsage;
+use shared::process::SecretValue;
 use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
 
 use super::port::{Agent, Origin};
 use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES};
-use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
-use crate::hook_point::Hooks;
-use crate::live::Live;
-use crate::personas::{Personas, Program};
+use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
+use crate::hook_point::TurnHooks;
+use crate::live::LiveAnswer;
+use crate::personas::{AgentProgram, Personas};
 use crate::walls;
 
 /// Maximum length of a line, bytes.
@@ -37,10 +37,10 @@ const MAX_STDERR_BYTES: u64 = 2_000;
 const END_WITHIN: Duration = Duration::from_millis(500);
 /// The agent of runner `process`.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessAgent {
     personas: Arc<Personas>,
     bus: Bus,
-    hooks: Option<Arc<Hooks>>,
+    hooks: Option<Arc<TurnHooks>>,
 }
 
 /// One line of a harness's output.
@@ -56,7 +56,7 @@ enum Line {
         #[serde(default)]
         attachments: Vec<Attachment>,
         #[serde(default)]
-        usage: Option<Usage>,
+        usage: Option<TurnUsage>,
     },
     Error {
         error: String,
@@ -68,7 +68,7 @@ enum Line {
     },
 }
 
-impl Process {
+impl ProcessAgent {
     /// Creates an agent that runs the programs of `personas`.
     #[must_use]
     pub const fn new(personas: Arc<Personas>, bus: Bus) -> Self {
@@ -81,18 +81,23 @@ impl Process {
 
     /// Returns the agent with `hooks`: it shows no partial answer if they may change the answer.
     #[must_use]
-    pub fn heeding(self, hooks: Arc<Hooks>) -> Self {
+    pub fn with_hooks(self, hooks: Arc<TurnHooks>) -> Self {
         Self {
             hooks: Some(hooks),
             ..self
         }
     }
 
-    async fn run(&self, program: &Program, request: &AgentRequest, origin: &Origin) -> Result<Answer, AskAgentError> {
+    async fn run(
+        &self,
+        program: &AgentProgram,
+        request: &AgentRequest,
+        origin: &Origin,
+    ) -> Result<Answer, AskAgentError> {
         let mut question = serde_json::to_vec(request).unwrap_or_default();
         question.push(b'\n');
         let (mut child, is_held) = start(program, request, question.len())?;
-        let group = Group::led_by(&child);
+        let group = ProcessGroup::led_by(&child);
         let unreachable = |what: &str| AskAgentError::Unreachable(format!("{} has no {what}", program.command));
         let mut stdin = Some(child.stdin.take().ok_or_else(|| unreachable("input"))?);
         let stdout = child.stdout.take().ok_or_else(|| unreachable("output"))?;
@@ -107,10 +112,10 @@ impl Process {
             std::future::pending::<()>().await;
         };
 
-        let complaint = tokio::spawn(heard(stderr, MAX_STDERR_BYTES));
+        let complaint = tokio::spawn(read_output(stderr, MAX_STDERR_BYTES));
         let hooks = self.hooks.as_ref();
-        let quiet = hooks.is_some_and(|hooks| hooks.of(&request.session, &origin.works_for).withholds());
-        let begin = || Live::begin(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
+        let quiet = hooks.is_some_and(|hooks| hooks.hooks_of(&request.session, &origin.works_for).withholds_output());
+        let begin = || LiveAnswer::begin_call(self.bus.clone(), &request.session, &origin.delivery, request.turn, 1);
         let live = (!quiet).then(begin);
         let answer = tokio::select! {
             answer = listen(stdout, live.as_ref()) => answer,
@@ -141,7 +146,7 @@ impl Process {
     }
 }
 
-async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answer>, AskAgentError> {
+async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option<Answer>, AskAgentError> {
     let mut lines = BufReader::new(stdout);
     let mut pieces = String::new();
     loop {
@@ -158,7 +163,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
         match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
             Line::Text { text } => {
                 if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
-                    live.iter().for_each(|live| live.say(&text));
+                    live.iter().for_each(|live| live.push_text(&text));
                     pieces.push_str(&text);
                 }
             }
@@ -180,18 +185,18 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
 }
 
 /// Starts the program; returns it and whether its input must be held open. `bytes` is the length of its question.
-fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
-    let Tethered { mut command, is_held } = Tethered::new(&program.command, Handed::Bytes(bytes));
+fn start(program: &AgentProgram, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
+    let SupervisedCommand { mut command, is_held } = SupervisedCommand::new(&program.command, InputLimit::Bytes(bytes));
     command
         .args(&program.args)
         .env("NEXUS_TURN", request.turn.to_string())
         .env("NEXUS_PERSONA", &request.persona);
 
-    keep(&mut command, &KEPT);
+    pass_variables(&mut command, &KEPT);
 
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
-            true => Secret::resolve(value).map_err(|error| AskAgentError::Refused {
+            true => SecretValue::resolve(value).map_err(|error| AskAgentError::Refused {
                 error: format!("process.env.{name}: {error}"),
                 retryable: false,
             })?,
@@ -217,13 +222,13 @@ fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Chi
 }
 
 #[async_trait]
-impl Agent for Process {
+impl Agent for ProcessAgent {
     fn is_pure(&self) -> bool {
         false
     }
 
     async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError> {
-        let persona = self.personas.of(&request.persona);
+        let persona = self.personas.persona_of(&request.persona);
         let Some(program) = &persona.process else {
             return Err(AskAgentError::Refused {
                 error: format!("persona {} names no program", request.persona),

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use shared::bus::claim;
 use shared::clock::pause;
-use shared::model::approval::{ApprovalStatus, Confirmation};
-use shared::wire::headers::Carrier;
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
+use shared::wire::headers::TraceCarrier;
 use shared::wire::topology::streams::{DELIVERIES, DISPATCHES};
 
 use super::desk::{KeepApprovalError, ends_untold};
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 
 /// Interval at which the two streams are checked.
 const EVERY: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ impl Seen {
 }
 
 /// Repeats what the streams have lost, until shutdown is requested.
-pub async fn serve(broker: Arc<Broker>) {
+pub async fn serve(broker: Arc<BrokerContext>) {
     let mut connections = broker.bus.connections();
     let (mut deliveries, mut dispatches) = (None, None);
     loop {
@@ -66,7 +66,7 @@ pub async fn serve(broker: Arc<Broker>) {
 /// Returns the identity of `stream` and its last sequence.
 ///
 /// The connection number is read first: if the connection ends meanwhile, the next look sees another number.
-async fn see(broker: &Broker, stream: &str) -> Result<Seen, KeepApprovalError> {
+async fn observe_stream(broker: &BrokerContext, stream: &str) -> Result<Seen, KeepApprovalError> {
     let connection = broker.bus.connection_number();
     let info = broker.bus.stream_info(stream).await?;
     Ok(Seen {
@@ -78,10 +78,10 @@ async fn see(broker: &Broker, stream: &str) -> Result<Seen, KeepApprovalError> {
 }
 
 /// Sends the cards of all approvals again, unless `DELIVERIES` is still the stream `known`.
-async fn send_lost_cards(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
-    let seen = see(broker, DELIVERIES).await?;
+async fn send_lost_cards(broker: &BrokerContext, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
+    let seen = observe_stream(broker, DELIVERIES).await?;
     if !known.is_some_and(|known| known.is_followed_by(&seen)) {
-        for standing in broker.desk().all().await? {
+        for standing in broker.desk().list_all().await? {
             broker.desk().send_again(&standing).await?;
         }
     }
@@ -90,15 +90,21 @@ async fn send_lost_cards(broker: &Broker, known: Option<&Seen>) -> Result<Seen, 
 
 /// Claims the sessions of all decided approvals, unless `DISPATCHES` is still the stream `known`. A session that has
 /// taken its decision already finds nothing to do.
-async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
-    let seen = see(broker, DISPATCHES).await?;
+async fn wake_decided(broker: &BrokerContext, known: Option<&Seen>) -> Result<Seen, KeepApprovalError> {
+    let seen = observe_stream(broker, DISPATCHES).await?;
     if known.is_some_and(|known| known.is_followed_by(&seen)) {
         return Ok(seen);
     }
 
-    for decided in broker.desk().all().await?.iter().filter(|standing| is_told(standing)) {
+    for decided in broker
+        .desk()
+        .list_all()
+        .await?
+        .iter()
+        .filter(|standing| is_told(standing))
+    {
         if let Some(asked) = decided.request.asked_in.as_deref() {
-            claim::publish(&broker.bus, &asked.session, &Carrier::default()).await?;
+            claim::publish(&broker.bus, &asked.session, &TraceCarrier::default()).await?;
         }
     }
 
@@ -106,6 +112,6 @@ async fn wake_decided(broker: &Broker, known: Option<&Seen>) -> Result<Seen, Kee
 }
 
 /// Returns whether the session that asked is notified of the end of `standing`.
-fn is_told(standing: &Confirmation) -> bool {
+fn is_told(standing: &ConfirmationTerms) -> bool {
     standing.status != ApprovalStatus::Pending && !ends_untold(standing.status)
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use shared::bus::KvEvent;
 use shared::clock::pause;
-use shared::model::approval::Confirmation;
+use shared::model::approval::ConfirmationTerms;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 
 /// Time that the process that wrote a change has to write its record.
 const GRACE: Duration = Duration::from_secs(2);
@@ -24,18 +24,18 @@ const AGAIN: Duration = Duration::from_secs(2);
 const MAX_WAITING: usize = 1_024;
 
 /// Checks changes until shutdown is requested.
-pub async fn serve(broker: Arc<Broker>) {
+pub async fn serve(broker: Arc<BrokerContext>) {
     let (changes, changed) = channel(MAX_WAITING);
     let stop = broker.shutdown.clone();
     tokio::select! {
         () = stop.requested() => {}
-        () = follow(&broker, changes) => {}
-        () = look(&broker, changed) => {}
+        () = follow_approvals(&broker, changes) => {}
+        () = audit_overdue(&broker, changed) => {}
     }
 }
 
-async fn follow(broker: &Broker, changes: Sender<Confirmation>) {
-    let mut watch = broker.desk().watch();
+async fn follow_approvals(broker: &BrokerContext, changes: Sender<ConfirmationTerms>) {
+    let mut watch = broker.desk().watch_approvals();
     loop {
         if let KvEvent::Put { value, .. } = watch.next().await
             && value.trail.record.is_some()
@@ -46,8 +46,8 @@ async fn follow(broker: &Broker, changes: Sender<Confirmation>) {
     }
 }
 
-async fn look(broker: &Broker, mut changed: Receiver<Confirmation>) {
-    let mut waiting: VecDeque<(Instant, Confirmation)> = VecDeque::new();
+async fn audit_overdue(broker: &BrokerContext, mut changed: Receiver<ConfirmationTerms>) {
+    let mut waiting: VecDeque<(Instant, ConfirmationTerms)> = VecDeque::new();
     loop {
         let due = waiting
             .front()

@@ -3,7 +3,7 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
-use shared::model::approval::{AskedIn, CARD, Confirmation, Scope};
+use shared::model::approval::{AskedIn, CARD, ConfirmationTerms, DeciderScope};
 use shared::model::approval_api::link_text;
 use shared::model::dispatch::{DeliveryContext, derived_ulid};
 use shared::model::identity::Identities;
@@ -11,7 +11,7 @@ use shared::model::reply::Reply;
 use ulid::Ulid;
 
 use super::reply::SHOWN_DIGITS;
-use super::scope::words;
+use super::scope::describe_scope;
 use crate::config::{ApprovalsConfig, LinkConfig};
 use crate::message_text::shortened;
 
@@ -22,7 +22,7 @@ const MAX_ARGUMENTS: usize = 1_000;
 
 /// Reason for which a card is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum CardReason {
     /// The question was asked.
     Asked,
     /// The question was not answered for a long time.
@@ -31,14 +31,14 @@ pub enum Why {
 
 /// Returns a new reply code: the last characters of `random`, from a ULID's random part.
 #[must_use]
-pub fn minted(random: Ulid) -> String {
+pub fn mint_code(random: Ulid) -> String {
     let mut letters = random.to_string();
     letters.split_off(letters.len() - CODE_LETTERS)
 }
 
 /// Returns `code` as people write it: `K7Q2-M9PX`.
 #[must_use]
-pub fn spelt(code: &str) -> String {
+pub fn format_code(code: &str) -> String {
     match (code.get(..CODE_LETTERS / 2), code.get(CODE_LETTERS / 2..)) {
         (Some(first), Some(rest)) => format!("{first}-{rest}"),
         (Some(_), None) | (None, _) => code.to_owned(),
@@ -46,22 +46,22 @@ pub fn spelt(code: &str) -> String {
 }
 
 /// Returns the code of `confirmation` as people write it; empty if the question was never asked.
-fn code_of(confirmation: &Confirmation) -> String {
-    confirmation.trail.code.as_deref().map(spelt).unwrap_or_default()
+fn code_of(confirmation: &ConfirmationTerms) -> String {
+    confirmation.trail.code.as_deref().map(format_code).unwrap_or_default()
 }
 
 /// Returns the destinations of the cards of `asked`: the conversation that waits, and the persons who may decide, if
 /// the configuration has a destination of theirs. An escalation goes to the owner. A person's own destination comes
 /// with the person's id.
-fn places(
+fn card_places(
     asked: &AskedIn,
-    why: Why,
+    why: CardReason,
     identities: &Identities,
     config: &ApprovalsConfig,
 ) -> Vec<(DeliveryContext, Option<String>)> {
     let (mut places, persons) = match why {
-        Why::Asked => (vec![asked.place.clone()], deciders(&asked.scope, identities)),
-        Why::Escalated => (Vec::new(), deciders(&Scope::Owner, identities)),
+        CardReason::Asked => (vec![asked.place.clone()], decider_ids(&asked.scope, identities)),
+        CardReason::Escalated => (Vec::new(), decider_ids(&DeciderScope::Owner, identities)),
     };
     let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
     let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
@@ -80,14 +80,14 @@ fn places(
 }
 
 /// Returns the ids of the persons that `scope` names, each once.
-fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
+fn decider_ids(scope: &DeciderScope, identities: &Identities) -> Vec<String> {
     match scope {
-        Scope::Initiator => Vec::new(),
-        Scope::Owner => identities.owner.iter().cloned().collect(),
-        Scope::Named { names: persons } | Scope::Quorum { n: _, of: persons } => persons.clone(),
-        Scope::All { of } => {
+        DeciderScope::Initiator => Vec::new(),
+        DeciderScope::Owner => identities.owner.iter().cloned().collect(),
+        DeciderScope::Named { names: persons } | DeciderScope::Quorum { n: _, of: persons } => persons.clone(),
+        DeciderScope::All { of } => {
             let mut all: Vec<String> = Vec::new();
-            for person in of.iter().flat_map(|part| deciders(part, identities)) {
+            for person in of.iter().flat_map(|part| decider_ids(part, identities)) {
                 if !all.contains(&person) {
                     all.push(person);
                 }
@@ -100,17 +100,22 @@ fn deciders(scope: &Scope, identities: &Identities) -> Vec<String> {
 
 /// Returns the cards of `confirmation`; the same input gives the same ids.
 #[must_use]
-pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, config: &ApprovalsConfig) -> Vec<Reply> {
+pub fn build_cards(
+    confirmation: &ConfirmationTerms,
+    why: CardReason,
+    identities: &Identities,
+    config: &ApprovalsConfig,
+) -> Vec<Reply> {
     let Some(asked) = confirmation.request.asked_in.as_deref() else {
         return Vec::new();
     };
 
     let kind = match why {
-        Why::Asked => "card",
-        Why::Escalated => "escalation",
+        CardReason::Asked => "card",
+        CardReason::Escalated => "escalation",
     };
     let card = |(place, person): (DeliveryContext, Option<String>)| {
-        let link = person.and_then(|person| link(confirmation, &person, &place.channel, config));
+        let link = person.and_then(|person| decision_link(confirmation, &person, &place.channel, config));
         let to = serde_json::to_string(&place).unwrap_or_default();
 
         Reply {
@@ -120,23 +125,31 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
             delivery_context: place,
             content: text(confirmation, asked, why, link.as_deref()),
             attachments: Vec::new(),
-            interactive: Some(buttons(confirmation, asked, link.as_deref())),
+            interactive: Some(card_buttons(confirmation, asked, link.as_deref())),
             causation: asked.causation.clone(),
         }
     };
 
-    places(asked, why, identities, config).into_iter().map(card).collect()
+    card_places(asked, why, identities, config)
+        .into_iter()
+        .map(card)
+        .collect()
 }
 
 /// Returns the link with which `person` decides, for a card to their own destination on `channel`.
-fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &ApprovalsConfig) -> Option<String> {
+fn decision_link(
+    confirmation: &ConfirmationTerms,
+    person: &str,
+    channel: &str,
+    config: &ApprovalsConfig,
+) -> Option<String> {
     let LinkConfig { base, secret } = config.link.as_ref()?;
     let (id, until) = (&confirmation.request.id, confirmation.request.expires_at.0);
     let hash = &confirmation.request.arguments_hash;
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).ok()?;
     mac.update(link_text(id, person, channel, hash, until).as_bytes());
     let signature = hex::encode(mac.finalize().into_bytes());
-    let (by, on) = (escaped(person), escaped(channel));
+    let (by, on) = (escape_query(person), escape_query(channel));
 
     let base = base.trim_end_matches('/');
     Some(format!(
@@ -145,7 +158,7 @@ fn link(confirmation: &Confirmation, person: &str, channel: &str, config: &Appro
 }
 
 /// Returns `text` escaped as a value in a URL's query.
-fn escaped(text: &str) -> String {
+fn escape_query(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
@@ -157,7 +170,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&str>) -> String {
+fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link: Option<&str>) -> String {
     let request = &confirmation.request;
     let all = request.arguments.to_string();
     let arguments = match shortened(&all, MAX_ARGUMENTS) {
@@ -166,8 +179,8 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
     };
 
     let head = match why {
-        Why::Asked => "Approval needed",
-        Why::Escalated => "Still nobody has decided",
+        CardReason::Asked => "Approval needed",
+        CardReason::Escalated => "Still nobody has decided",
     };
     let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
     let code = code_of(confirmation);
@@ -181,7 +194,10 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
     }
 
     lines.extend(asked.reason.iter().map(|reason| format!("Why: {reason}")));
-    lines.push(format!("To be decided by {}, until {until:.0}.", words(&asked.scope)));
+    lines.push(format!(
+        "To be decided by {}, until {until:.0}.",
+        describe_scope(&asked.scope)
+    ));
     lines.extend(link.map(|link| format!("Decide: {link}")));
     lines.push(format!("Reply: approve {code} or deny {code}"));
 
@@ -189,7 +205,7 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
 }
 
 /// Returns the description from which platforms make buttons.
-fn buttons(confirmation: &Confirmation, asked: &AskedIn, link: Option<&str>) -> Value {
+fn card_buttons(confirmation: &ConfirmationTerms, asked: &AskedIn, link: Option<&str>) -> Value {
     let request = &confirmation.request;
     let code = code_of(confirmation);
     let shown = confirmation.standing_hash().get(..SHOWN_DIGITS).unwrap_or_default();
@@ -230,10 +246,14 @@ mod tests {
             link: None,
         };
 
-        let all = cards(&asked, Why::Asked, &identities(), &config);
+        let all = build_cards(&asked, CardReason::Asked, &identities(), &config);
         assert_eq!(all.len(), 2, "the conversation that waits, and the owner's own");
         assert_ne!(all[0].id, all[1].id);
-        assert_eq!(all, cards(&asked, Why::Asked, &identities(), &config), "the same again");
+        assert_eq!(
+            all,
+            build_cards(&asked, CardReason::Asked, &identities(), &config),
+            "the same again"
+        );
 
         for part in [
             "pay",
@@ -246,7 +266,7 @@ mod tests {
             assert!(all[0].content.contains(part), "{part}: {}", all[0].content);
         }
 
-        let escalated = cards(&asked, Why::Escalated, &identities(), &config);
+        let escalated = build_cards(&asked, CardReason::Escalated, &identities(), &config);
         assert_eq!((escalated.len(), &escalated[0].delivery_context), (1, &at_home));
         assert!(!all.iter().any(|card| card.id == escalated[0].id));
     }
@@ -258,7 +278,7 @@ mod tests {
         if let Some(asked_in) = &mut asked.request.asked_in {
             asked_in.place.channel = "telegram".to_owned();
         }
-        let card = cards(&asked, Why::Asked, &identities(), &ApprovalsConfig::default()).remove(0);
+        let card = build_cards(&asked, CardReason::Asked, &identities(), &ApprovalsConfig::default()).remove(0);
         assert!(card.content.len() < 2_000 && card.content.contains("[cut]"));
     }
 }

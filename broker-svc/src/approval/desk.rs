@@ -14,24 +14,24 @@ mod told;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use shared::bus::{Bus, CasError, Entry, Kv, Outgoing, PublishError, ReadStreamError, claim};
+use shared::bus::{Bus, CasError, Kv, KvEntry, OutgoingMessage, PublishError, ReadStreamError, claim};
 use shared::clock::{IdSource as _, SharedClock, SystemIds};
 use shared::model::approval::{
-    ApprovalDecision, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, Confirmation, Party,
-    SessionDecision,
+    ApprovalDecision, ApprovalParty, ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose,
+    ConfirmationTerms, SessionDecision,
 };
 use shared::model::identity::Identities;
 use shared::model::reply::Reply;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::buckets::APPROVALS;
 
-use self::codes::Codes;
-use self::refused::Refusals;
-use self::told::Recorded;
-use super::card::{Why, cards, minted};
-use super::machine::{Outcome, Refused, Word, brought, by_ledger, say};
-use super::scope::who;
+use self::codes::ApprovalCodes;
+use self::refused::RefusalCounts;
+use self::told::AuditPosition;
+use super::card::{CardReason, build_cards, mint_code};
+use super::machine::{DecisionEffect, DecisionInput, DecisionRejection, advance_status, apply_decision, by_ledger};
+use super::scope::identify_party;
 use super::timers;
 use crate::config::ApprovalsConfig;
 
@@ -65,30 +65,30 @@ impl From<ReadStreamError> for KeepApprovalError {
 
 /// Result of applying a decision to an approval.
 #[derive(Debug)]
-pub enum Said {
+pub enum DecisionOutcome {
     /// The approval now has this state.
     Stands {
         /// The approval after the decision.
-        confirmation: Box<Confirmation>,
+        confirmation: Box<ConfirmationTerms>,
         /// Whether this decision changed it.
         changed: bool,
     },
     /// The decision does not count.
-    Refused(Refused),
+    Refused(DecisionRejection),
     /// There is no approval with this id.
     Unknown,
 }
 
 /// Store of approvals; see the module.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ApprovalStore {
     bus: Bus,
     clock: SharedClock,
-    values: Kv<Confirmation>,
+    values: Kv<ConfirmationTerms>,
     identities: RwLock<Arc<Identities>>,
     config: ApprovalsConfig,
-    codes: Codes,
-    refusals: Refusals,
+    codes: ApprovalCodes,
+    refusals: RefusalCounts,
 }
 
 /// Prefix of the keys of turns' approvals; all other keys are approvals of intents.
@@ -101,7 +101,7 @@ fn key(id: &str) -> String {
 
 /// Returns the decision that the session gets for `confirmation`.
 #[must_use]
-pub fn decision_of(confirmation: &Confirmation) -> ApprovalDecision {
+pub fn decision_of(confirmation: &ConfirmationTerms) -> ApprovalDecision {
     ApprovalDecision {
         id: confirmation.request.id.clone(),
         status: confirmation.status,
@@ -126,7 +126,7 @@ pub const fn ends_untold(status: ApprovalStatus) -> bool {
     }
 }
 
-impl Desk {
+impl ApprovalStore {
     /// Creates a store on `bus`, for the persons of `identities`.
     #[must_use]
     pub fn new(bus: &Bus, clock: SharedClock, identities: Arc<Identities>, config: ApprovalsConfig) -> Self {
@@ -136,8 +136,8 @@ impl Desk {
             clock,
             identities: RwLock::new(identities),
             config,
-            codes: Codes::default(),
-            refusals: Refusals::default(),
+            codes: ApprovalCodes::default(),
+            refusals: RefusalCounts::default(),
         }
     }
 
@@ -148,11 +148,11 @@ impl Desk {
     }
 
     /// Replaces the persons and their accounts; earlier decisions remain.
-    pub fn know(&self, identities: Identities) {
+    pub fn set_identities(&self, identities: Identities) {
         *self.identities.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identities);
     }
 
-    async fn entry(&self, id: &str) -> Result<Option<Entry<Confirmation>>, KeepApprovalError> {
+    async fn read_entry(&self, id: &str) -> Result<Option<KvEntry<ConfirmationTerms>>, KeepApprovalError> {
         Ok(self.values.get(&key(id)).await?)
     }
 
@@ -160,16 +160,16 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if the bucket cannot be read.
-    pub async fn get(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
-        Ok(self.entry(id).await?.map(|entry| entry.value))
+    pub async fn get(&self, id: &str) -> Result<Option<ConfirmationTerms>, KeepApprovalError> {
+        Ok(self.read_entry(id).await?.map(|entry| entry.value))
     }
 
     /// Reads all approvals in the bucket, those of intents included, newest first.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if the bucket cannot be read.
-    pub async fn all(&self) -> Result<Vec<Confirmation>, KeepApprovalError> {
-        let mut all: Vec<Confirmation> = self.values.entries().await?.into_iter().map(|(_, e)| e.value).collect();
+    pub async fn list_all(&self) -> Result<Vec<ConfirmationTerms>, KeepApprovalError> {
+        let mut all: Vec<ConfirmationTerms> = self.values.entries().await?.into_iter().map(|(_, e)| e.value).collect();
         all.sort_by_key(|confirmation| std::cmp::Reverse(confirmation.requested_at));
         Ok(all)
     }
@@ -179,7 +179,7 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
-    pub async fn ask(&self, wanted: &Confirmation) -> Result<Confirmation, KeepApprovalError> {
+    pub async fn request_approval(&self, wanted: &ConfirmationTerms) -> Result<ConfirmationTerms, KeepApprovalError> {
         let id = &wanted.request.id;
         let timer = |purpose| ApprovalTimer {
             approval: id.clone(),
@@ -199,8 +199,8 @@ impl Desk {
 
         let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
         let newest = self.newest_record(id, 0).await?;
-        let mut wanted = self.led(wanted.clone(), newest, "asked", asker);
-        wanted.trail.code = Some(minted(SystemIds.ulid()));
+        let mut wanted = self.with_record(wanted.clone(), newest, "asked", asker);
+        wanted.trail.code = Some(mint_code(SystemIds.ulid()));
 
         let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
@@ -211,18 +211,18 @@ impl Desk {
             Err(error) => return Err(error.into()),
         };
 
-        self.audit(&standing).await?;
+        self.ensure_audited(&standing).await?;
 
         if standing.status == ApprovalStatus::Pending {
-            self.send(&standing, Why::Asked).await?;
+            self.send(&standing, CardReason::Asked).await?;
         }
 
         Ok(standing)
     }
 
-    async fn send(&self, confirmation: &Confirmation, why: Why) -> Result<(), KeepApprovalError> {
-        for card in cards(confirmation, why, &self.identities(), &self.config) {
-            self.answer(&card).await?;
+    async fn send(&self, confirmation: &ConfirmationTerms, why: CardReason) -> Result<(), KeepApprovalError> {
+        for card in build_cards(confirmation, why, &self.identities(), &self.config) {
+            self.send_reply(&card).await?;
         }
         Ok(())
     }
@@ -231,8 +231,8 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if the server does not take it now.
-    pub async fn answer(&self, reply: &Reply) -> Result<(), KeepApprovalError> {
-        match self.bus.publish(Outgoing::reply(reply).repeated()).await {
+    pub async fn send_reply(&self, reply: &Reply) -> Result<(), KeepApprovalError> {
+        match self.bus.publish(OutgoingMessage::reply(reply).repeated()).await {
             Ok(_) => Ok(()),
             // A card that no server takes must not keep a human from deciding in another way.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
@@ -247,13 +247,13 @@ impl Desk {
     }
 
     /// Returns `next` with the `AUDIT` record of its change: `what`, by whom and how, numbered after the last record.
-    fn led(
+    fn with_record(
         &self,
-        next: Confirmation,
-        newest: Recorded,
+        next: ConfirmationTerms,
+        newest: AuditPosition,
         what: &str,
         by_via: (Option<&str>, Option<&str>),
-    ) -> Confirmation {
+    ) -> ConfirmationTerms {
         let mut next = next;
         let audited = newest.sequence;
         let n = next.trail.record.as_ref().map_or(0, |before| before.n).max(newest.n) + 1;
@@ -270,21 +270,21 @@ impl Desk {
     }
 
     /// Writes `next` in place of `before`, whose record is in `AUDIT` then; `None` if another process wrote first.
-    async fn change(
+    async fn change_entry(
         &self,
-        before: &Entry<Confirmation>,
-        next: Confirmation,
+        before: &KvEntry<ConfirmationTerms>,
+        next: ConfirmationTerms,
         what: &str,
         by_via: (Option<&str>, Option<&str>),
-    ) -> Result<Option<Confirmation>, KeepApprovalError> {
-        let audited = self.audit(&before.value).await?;
+    ) -> Result<Option<ConfirmationTerms>, KeepApprovalError> {
+        let audited = self.ensure_audited(&before.value).await?;
         let newest = self.newest_record(&next.request.id, audited).await?;
-        let next = self.led(next, newest, what, by_via);
+        let next = self.with_record(next, newest, what, by_via);
         let written = self.write(&next, before.revision).await;
 
         match written {
             Ok(_) => {
-                self.audit(&next).await?;
+                self.ensure_audited(&next).await?;
                 metrics::counter!("nexus_broker_approvals_total", "status" => what.to_owned()).increment(1);
                 Ok(Some(next))
             }
@@ -295,7 +295,7 @@ impl Desk {
 
     /// Writes `next` over `revision`. A state that the session's ledger has taken expires in time; before that it
     /// stays, even if the session's owner is away for long.
-    async fn write(&self, next: &Confirmation, revision: u64) -> Result<u64, CasError> {
+    async fn write(&self, next: &ConfirmationTerms, revision: u64) -> Result<u64, CasError> {
         let key = key(&next.request.id);
         let may_vanish = match next.status {
             ApprovalStatus::Pending | ApprovalStatus::Approved => false,
@@ -314,36 +314,41 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; repeating the decision completes the missing steps.
-    pub async fn say(&self, id: &str, by: &Party, word: &Word) -> Result<Said, KeepApprovalError> {
+    pub async fn decide_approval(
+        &self,
+        id: &str,
+        by: &ApprovalParty,
+        word: &DecisionInput,
+    ) -> Result<DecisionOutcome, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(before) = self.entry(id).await? else {
-                return Ok(Said::Unknown);
+            let Some(before) = self.read_entry(id).await? else {
+                return Ok(DecisionOutcome::Unknown);
             };
             let value = &before.value;
             let Some(asked) = value.request.asked_in.as_deref() else {
-                return Ok(Said::Unknown);
+                return Ok(DecisionOutcome::Unknown);
             };
 
             let identities = self.identities();
-            let who = who(by, &identities);
-            let said = say(value, asked, &who, word, &identities, self.clock.now());
+            let who = identify_party(by, &identities);
+            let said = apply_decision(value, asked, &who, word, &identities, self.clock.now());
 
             let next = match said {
-                Outcome::Changed(next) => *next,
-                Outcome::Unchanged => {
-                    self.tell(value).await?;
-                    return Ok(Said::Stands {
+                DecisionEffect::Changed(next) => *next,
+                DecisionEffect::Unchanged => {
+                    self.notify_session(value).await?;
+                    return Ok(DecisionOutcome::Stands {
                         confirmation: Box::new(before.value),
                         changed: false,
                     });
                 }
-                Outcome::Lapsed => {
-                    self.lapse(id).await?;
+                DecisionEffect::Lapsed => {
+                    self.expire_if_due(id).await?;
                     continue;
                 }
-                Outcome::Refused(refused) => {
-                    self.refuse(value, &who.name, word, &refused).await?;
-                    return Ok(Said::Refused(refused));
+                DecisionEffect::Refused(refused) => {
+                    self.record_refusal(value, &who.name, word, &refused).await?;
+                    return Ok(DecisionOutcome::Refused(refused));
                 }
             };
 
@@ -358,12 +363,12 @@ impl Desk {
             };
 
             let by_via = (Some(who.name.as_str()), Some(word.via.as_str()));
-            let Some(next) = self.change(&before, next, what, by_via).await? else {
+            let Some(next) = self.change_entry(&before, next, what, by_via).await? else {
                 continue;
             };
 
-            self.tell(&next).await?;
-            return Ok(Said::Stands {
+            self.notify_session(&next).await?;
+            return Ok(DecisionOutcome::Stands {
                 confirmation: Box::new(next),
                 changed: true,
             });
@@ -376,23 +381,23 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; a repetition completes the missing steps.
-    pub async fn lapse(&self, id: &str) -> Result<Option<Confirmation>, KeepApprovalError> {
+    pub async fn expire_if_due(&self, id: &str) -> Result<Option<ConfirmationTerms>, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(before) = self.entry(id).await? else {
+            let Some(before) = self.read_entry(id).await? else {
                 return Ok(None);
             };
 
             let now = self.clock.now();
             let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
-            let next = lapses.then(|| brought(&before.value, ApprovalStatus::Expired, now));
+            let next = lapses.then(|| advance_status(&before.value, ApprovalStatus::Expired, now));
             let Some(next) = next.flatten() else {
-                self.tell(&before.value).await?;
+                self.notify_session(&before.value).await?;
                 return Ok(Some(before.value));
             };
 
             let what = next.status.name();
-            if let Some(next) = self.change(&before, next, what, (None, None)).await? {
-                self.tell(&next).await?;
+            if let Some(next) = self.change_entry(&before, next, what, (None, None)).await? {
+                self.notify_session(&next).await?;
                 return Ok(Some(next));
             }
         }
@@ -405,9 +410,9 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; the ledger has the status in any case.
-    pub async fn bring(&self, id: &str, to: ApprovalStatus) -> Result<(), KeepApprovalError> {
+    pub async fn write_ledger_status(&self, id: &str, to: ApprovalStatus) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(before) = self.entry(id).await? else {
+            let Some(before) = self.read_entry(id).await? else {
                 return Ok(());
             };
             let taken = &before.value;
@@ -419,10 +424,14 @@ impl Desk {
             }
 
             let Some(next) = by_ledger(&before.value, to, self.clock.now()) else {
-                self.audit(&before.value).await?;
+                self.ensure_audited(&before.value).await?;
                 return Ok(());
             };
-            if self.change(&before, next, to.name(), (None, None)).await?.is_some() {
+            if self
+                .change_entry(&before, next, to.name(), (None, None))
+                .await?
+                .is_some()
+            {
                 return Ok(());
             }
         }
@@ -434,9 +443,9 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; a repetition completes the missing steps.
-    pub async fn escalate(&self, id: &str) -> Result<(), KeepApprovalError> {
+    pub async fn escalate_approval(&self, id: &str) -> Result<(), KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(before) = self.entry(id).await? else {
+            let Some(before) = self.read_entry(id).await? else {
                 return Ok(());
             };
             if before.value.status != ApprovalStatus::Pending {
@@ -444,15 +453,15 @@ impl Desk {
             }
 
             if before.value.trail.escalated_at.is_some() {
-                self.audit(&before.value).await?;
-                return self.send(&before.value, Why::Escalated).await;
+                self.ensure_audited(&before.value).await?;
+                return self.send(&before.value, CardReason::Escalated).await;
             }
 
             let mut next = before.value.clone();
             next.trail.escalated_at = Some(self.clock.now());
 
-            if let Some(next) = self.change(&before, next, "escalated", (None, None)).await? {
-                return self.send(&next, Why::Escalated).await;
+            if let Some(next) = self.change_entry(&before, next, "escalated", (None, None)).await? {
+                return self.send(&next, CardReason::Escalated).await;
             }
         }
 
@@ -464,8 +473,8 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; the sweeper repeats the notice later.
-    pub async fn tell(&self, confirmation: &Confirmation) -> Result<(), KeepApprovalError> {
-        self.audit(confirmation).await?;
+    pub async fn notify_session(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        self.ensure_audited(confirmation).await?;
         let Some(asked) = confirmation.request.asked_in.as_deref() else {
             return Ok(());
         };
@@ -480,15 +489,15 @@ impl Desk {
             at: confirmation.decided_at.unwrap_or(confirmation.requested_at),
         };
         let id = format!("{}:{}", confirmation.request.id, confirmation.status.name());
-        let out = Outgoing::new(subject::dispatch(&asked.session), &decided).msg_id(id);
+        let out = OutgoingMessage::new(subject::dispatch(&asked.session), &decided).msg_id(id);
         self.bus.publish(out).await?;
-        claim::publish(&self.bus, &asked.session, &Carrier::default()).await?;
+        claim::publish(&self.bus, &asked.session, &TraceCarrier::default()).await?;
 
         Ok(())
     }
 }
 
-fn record(confirmation: &Confirmation, what: &str, by: Option<&str>, via: Option<&str>) -> ApprovalRecord {
+fn record(confirmation: &ConfirmationTerms, what: &str, by: Option<&str>, via: Option<&str>) -> ApprovalRecord {
     let request = &confirmation.request;
     ApprovalRecord {
         approval: request.id.clone(),

@@ -5,13 +5,13 @@
 //! finds the state that the other wrote and is judged by it. Source: `docs/design/sessions.md` §8.
 
 use serde_json::Value;
-use shared::model::approval::{ApprovalStatus, AskedIn, Confirmation, Edited, Vote};
+use shared::model::approval::{ApprovalStatus, ApprovalVote, AskedIn, ConfirmationTerms, EditedArguments};
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 
 use super::reply::SHOWN_DIGITS;
-use super::scope::{Who, is_agreed};
-use crate::tool::schema::misfit;
+use super::scope::{ResolvedParty, is_agreed};
+use crate::tool::schema::find_misfit;
 use crate::turn::arguments::args_hash;
 
 /// Maximum size of the arguments that an approver may write, bytes of JSON.
@@ -21,7 +21,7 @@ pub const MAX_RESPONSE_BYTES: usize = 4_096;
 
 /// A decision on an approval, as it came in.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Word {
+pub struct DecisionInput {
     /// Whether the call is approved or denied.
     pub approve: bool,
     /// Arguments as the approver wants them; none leaves them unchanged.
@@ -36,7 +36,7 @@ pub struct Word {
 
 /// Reason for which a decision does not count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum DecisionRejection {
     /// The person may not decide; the text says why.
     #[error("{0}")]
     Forbidden(String),
@@ -56,10 +56,10 @@ pub enum Refused {
     Bad(String),
 }
 
-impl Refused {
+impl DecisionRejection {
     /// Returns the code as in HTTP.
     #[must_use]
-    pub const fn code(&self) -> usize {
+    pub const fn http_code(&self) -> usize {
         match self {
             Self::Forbidden(_) => 403,
             Self::Decided { .. } | Self::Stale => 409,
@@ -70,36 +70,36 @@ impl Refused {
 
 /// Effect of a decision on an approval.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum DecisionEffect {
     /// No change: the same person decided the same before.
     Unchanged,
     /// The approval must be written; its status says whether it is decided.
-    Changed(Box<Confirmation>),
+    Changed(Box<ConfirmationTerms>),
     /// No change, because the time to decide is over: the approval must expire.
     Lapsed,
     /// No change: the decision does not count.
-    Refused(Refused),
+    Refused(DecisionRejection),
 }
 
 /// Returns the effect of `word`, the decision of `who`, on `standing` at `now`.
 #[must_use]
-pub fn say(
-    standing: &Confirmation,
+pub fn apply_decision(
+    standing: &ConfirmationTerms,
     asked: &AskedIn,
-    who: &Who,
-    word: &Word,
+    who: &ResolvedParty,
+    word: &DecisionInput,
     identities: &Identities,
     now: UnixMillis,
-) -> Outcome {
-    if let Err(why) = who.may(asked, identities) {
-        return Outcome::Refused(Refused::Forbidden(why));
+) -> DecisionEffect {
+    if let Err(why) = who.check_may_decide(asked, identities) {
+        return DecisionEffect::Refused(DecisionRejection::Forbidden(why));
     }
 
-    if let Some(fault) = fault(word).or_else(|| unfit(standing, word)) {
-        return Outcome::Refused(Refused::Bad(fault));
+    if let Some(fault) = decision_fault(word).or_else(|| schema_fault(standing, word)) {
+        return DecisionEffect::Refused(DecisionRejection::Bad(fault));
     }
 
-    let edited = word.arguments.as_ref().map(|arguments| Edited {
+    let edited = word.arguments.as_ref().map(|arguments| EditedArguments {
         arguments: arguments.clone(),
         hash: args_hash(arguments),
     });
@@ -111,17 +111,17 @@ pub fn say(
     }
 
     if now >= standing.request.expires_at {
-        return Outcome::Lapsed;
+        return DecisionEffect::Lapsed;
     }
 
     let shown = word.shown_hash.as_deref();
     if shown.is_some_and(|shown| !is_shown(shown, standing.standing_hash())) {
-        return Outcome::Refused(Refused::Stale);
+        return DecisionEffect::Refused(DecisionRejection::Stale);
     }
 
     let mut next = standing.clone();
     if !word.approve {
-        return Outcome::Changed(Box::new(ended(next, ApprovalStatus::Rejected, who, word, now)));
+        return DecisionEffect::Changed(Box::new(with_decision(next, ApprovalStatus::Rejected, who, word, now)));
     }
 
     if let Some(edited) = edited
@@ -133,10 +133,10 @@ pub fn say(
     }
 
     if next.trail.votes.iter().any(|vote| vote.by == who.name) {
-        return Outcome::Unchanged;
+        return DecisionEffect::Unchanged;
     }
 
-    next.trail.votes.push(Vote {
+    next.trail.votes.push(ApprovalVote {
         by: who.name.clone(),
         at: now,
         arguments_hash: wanted_hash,
@@ -144,10 +144,10 @@ pub fn say(
     });
 
     if !is_agreed(&asked.scope, &next.trail.votes) {
-        return Outcome::Changed(Box::new(next));
+        return DecisionEffect::Changed(Box::new(next));
     }
 
-    Outcome::Changed(Box::new(ended(next, ApprovalStatus::Approved, who, word, now)))
+    DecisionEffect::Changed(Box::new(with_decision(next, ApprovalStatus::Approved, who, word, now)))
 }
 
 /// Returns whether `shown`, a hash or the beginning of one as on a card's button, matches the arguments' hash
@@ -156,7 +156,7 @@ fn is_shown(shown: &str, standing: &str) -> bool {
     shown == standing || (shown.len() == SHOWN_DIGITS && standing.starts_with(shown))
 }
 
-fn fault(word: &Word) -> Option<String> {
+fn decision_fault(word: &DecisionInput) -> Option<String> {
     let bytes = word
         .arguments
         .as_ref()
@@ -182,14 +182,14 @@ fn fault(word: &Word) -> Option<String> {
 
 /// Returns why the arguments of `word` do not fit the schema of the tool that `standing` asks about. The check comes
 /// at once, while the person who edits them can correct them: after the decision the call would only fail.
-fn unfit(standing: &Confirmation, word: &Word) -> Option<String> {
+fn schema_fault(standing: &ConfirmationTerms, word: &DecisionInput) -> Option<String> {
     let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
-    let misfit = misfit(schema, arguments)?;
+    let misfit = find_misfit(schema, arguments)?;
     Some(format!("they do not fit the tool's schema: {misfit}"))
 }
 
 /// Returns the outcome if the approval is decided already; `None` if it is open.
-fn decided_before(standing: &Confirmation, word: &Word, wanted_hash: &str) -> Option<Outcome> {
+fn decided_before(standing: &ConfirmationTerms, word: &DecisionInput, wanted_hash: &str) -> Option<DecisionEffect> {
     let same = match standing.status {
         ApprovalStatus::Pending => return None,
         ApprovalStatus::Approved | ApprovalStatus::Consumed => word.approve && wanted_hash == standing.standing_hash(),
@@ -198,17 +198,23 @@ fn decided_before(standing: &Confirmation, word: &Word, wanted_hash: &str) -> Op
     };
 
     Some(if same {
-        Outcome::Unchanged
+        DecisionEffect::Unchanged
     } else {
-        Outcome::Refused(Refused::Decided {
+        DecisionEffect::Refused(DecisionRejection::Decided {
             status: standing.status,
             by: standing.decided_by.clone(),
         })
     })
 }
 
-fn ended(standing: Confirmation, status: ApprovalStatus, who: &Who, word: &Word, now: UnixMillis) -> Confirmation {
-    let mut next = Confirmation {
+fn with_decision(
+    standing: ConfirmationTerms,
+    status: ApprovalStatus,
+    who: &ResolvedParty,
+    word: &DecisionInput,
+    now: UnixMillis,
+) -> ConfirmationTerms {
+    let mut next = ConfirmationTerms {
         status,
         decided_at: Some(now),
         decided_by: Some(who.name.clone()),
@@ -235,12 +241,12 @@ pub const fn may_follow(from: ApprovalStatus, to: ApprovalStatus) -> bool {
 /// Returns `standing` with the status `to`, caused by time or by its turn at `now`; `None` if it has that status, or
 /// a later one.
 #[must_use]
-pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> Option<Confirmation> {
+pub fn advance_status(standing: &ConfirmationTerms, to: ApprovalStatus, now: UnixMillis) -> Option<ConfirmationTerms> {
     if !may_follow(standing.status, to) {
         return None;
     }
 
-    let mut next = Confirmation {
+    let mut next = ConfirmationTerms {
         status: to,
         ..standing.clone()
     };
@@ -257,15 +263,15 @@ pub fn brought(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> 
 /// or a later one. The ledger is final: if KV was restored to a time before the decision, the approval is over all
 /// the same.
 #[must_use]
-pub fn by_ledger(standing: &Confirmation, to: ApprovalStatus, now: UnixMillis) -> Option<Confirmation> {
+pub fn by_ledger(standing: &ConfirmationTerms, to: ApprovalStatus, now: UnixMillis) -> Option<ConfirmationTerms> {
     let is_behind = standing.status == ApprovalStatus::Pending && to == ApprovalStatus::Consumed;
-    let seen_through = is_behind.then(|| Confirmation {
+    let seen_through = is_behind.then(|| ConfirmationTerms {
         status: ApprovalStatus::Approved,
         decided_at: Some(now),
         ..standing.clone()
     });
 
-    let next = brought(seen_through.as_ref().unwrap_or(standing), to, now);
+    let next = advance_status(seen_through.as_ref().unwrap_or(standing), to, now);
     next.map(|mut next| {
         next.trail.taken = true;
         next

@@ -6,7 +6,7 @@
 //! that asks.
 
 use serde_json::Value;
-use shared::model::approval::{ApprovalStatus, Ask, AskedIn, Confirmation, Scope};
+use shared::model::approval::{ApprovalAsk, ApprovalStatus, AskedIn, ConfirmationTerms, DeciderScope};
 use shared::model::dispatch::derived_ulid;
 use shared::model::ledger::ToolCall;
 use shared::model::time::UnixMillis;
@@ -30,19 +30,19 @@ pub fn is_outside(asked: Option<&AskedIn>) -> bool {
 
 /// The newest question about a call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Newest {
+pub struct NewestQuestion {
     /// Number of the question, counted from 0.
     pub number: usize,
     /// The question with its state.
-    pub question: Confirmation,
+    pub question: ConfirmationTerms,
     /// Arguments as an approver last edited them, if the agent's own arguments are still those.
     pub edited: Option<Value>,
 }
 
-impl Newest {
+impl NewestQuestion {
     /// Returns the question `number` after `before`, about arguments that the agent wrote with the hash `written`.
     #[must_use]
-    pub fn behind(before: Option<Self>, number: usize, question: Confirmation, written: &str) -> Self {
+    pub fn with_previous(before: Option<Self>, number: usize, question: ConfirmationTerms, written: &str) -> Self {
         let edited = question.trail.edited.as_ref().map(|edited| edited.arguments.clone());
         let edited = edited.filter(|_| as_written(&question) == Some(written));
         Self {
@@ -55,7 +55,7 @@ impl Newest {
 
 /// Knowledge about a call before its gates see it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Known {
+pub enum PriorDecision {
     /// No decision that ends it, or an approval: its gates must see it.
     Open,
     /// The question is not answered yet.
@@ -68,13 +68,13 @@ pub enum Known {
 
 /// Returns what `newest`, the newest question about `call`, decides for `attempt`, in which the agent makes the call.
 #[must_use]
-pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) -> Known {
-    let Some(Newest { question: newest, .. }) = newest else {
-        return Known::Open;
+pub fn prior_decision(newest: Option<&NewestQuestion>, call: &ToolCall, attempt: Option<&str>) -> PriorDecision {
+    let Some(NewestQuestion { question: newest, .. }) = newest else {
+        return PriorDecision::Open;
     };
     if newest.request.tool != call.name {
         let tool = &newest.request.tool;
-        return Known::Denied(format!(
+        return PriorDecision::Denied(format!(
             "`{}` is a call of `{tool}`: every call has an id of its own",
             call.call
         ));
@@ -83,34 +83,34 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
     let same = as_written(newest) == Some(args_hash(&call.arguments).as_str());
     let used = newest.status == ApprovalStatus::Consumed;
     if used && same && attempt.is_some() && attempt == newest.trail.used_by.as_deref() {
-        return Known::Given(standing(newest));
+        return PriorDecision::Given(standing_arguments(newest));
     }
 
     // Other arguments need another question.
     if !used && !same {
-        return Known::Open;
+        return PriorDecision::Open;
     }
 
     match newest.status {
-        ApprovalStatus::Consumed => Known::Denied(format!(
+        ApprovalStatus::Consumed => PriorDecision::Denied(format!(
             "`{}` was allowed before, and an approval is used once; whether the call was made its agent knows",
             call.call
         )),
-        ApprovalStatus::Pending => Known::Waits,
+        ApprovalStatus::Pending => PriorDecision::Waits,
         ApprovalStatus::Rejected => {
             let said = newest.response.as_ref().map(|said| format!(": {said}"));
             let by = newest.decided_by.as_deref().unwrap_or_default();
-            Known::Denied(format!("declined by {by}{}", said.unwrap_or_default()))
+            PriorDecision::Denied(format!("declined by {by}{}", said.unwrap_or_default()))
         }
-        ApprovalStatus::Expired => Known::Denied("not approved: nobody decided in time".to_owned()),
-        ApprovalStatus::Cancelled => Known::Denied("not approved: the question was withdrawn".to_owned()),
-        ApprovalStatus::Approved | ApprovalStatus::Superseded => Known::Open,
+        ApprovalStatus::Expired => PriorDecision::Denied("not approved: nobody decided in time".to_owned()),
+        ApprovalStatus::Cancelled => PriorDecision::Denied("not approved: the question was withdrawn".to_owned()),
+        ApprovalStatus::Approved | ApprovalStatus::Superseded => PriorDecision::Open,
     }
 }
 
 /// Next step after the gates have let a call through.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settled {
+pub enum CallDisposition {
     /// The call runs: no human must be asked.
     Run,
     /// The call runs if its approval can be used for it now.
@@ -118,7 +118,7 @@ pub enum Settled {
     /// Humans are asked; the question before this one is superseded.
     Ask {
         /// Scope and times of the question.
-        ask: Ask,
+        ask: ApprovalAsk,
         /// Number of the new question.
         number: usize,
     },
@@ -129,33 +129,33 @@ pub enum Settled {
 /// Returns the next step for a call that its gates let through with `arguments`; `ask` is how they want humans asked,
 /// and `newest` is the newest question about the call. Once asked, a call runs only with the approved arguments.
 #[must_use]
-pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> Settled {
-    let Some(Newest {
+pub fn settle_call(newest: Option<&NewestQuestion>, arguments: &Value, ask: Option<ApprovalAsk>) -> CallDisposition {
+    let Some(NewestQuestion {
         number,
         question: newest,
         ..
     }) = newest
     else {
-        return ask.map_or(Settled::Run, |ask| Settled::Ask { ask, number: 0 });
+        return ask.map_or(CallDisposition::Run, |ask| CallDisposition::Ask { ask, number: 0 });
     };
 
-    let covers = |scope: &Scope| {
+    let covers = |scope: &DeciderScope| {
         let asked = newest.request.asked_in.as_deref();
         asked.is_some_and(|asked| asked.scope.covers(scope))
     };
     let approved = newest.status == ApprovalStatus::Approved && newest.standing_hash() == args_hash(arguments);
     if approved && ask.as_ref().is_none_or(|ask| covers(&ask.scope)) {
-        return Settled::Use;
+        return CallDisposition::Use;
     }
 
     let number = number + 1;
     if number >= MAX_ASKS {
-        return Settled::Denied(format!(
+        return CallDisposition::Denied(format!(
             "not approved: its arguments changed after each of {MAX_ASKS} questions"
         ));
     }
 
-    let as_before = || Ask {
+    let as_before = || ApprovalAsk {
         policy: newest.request.policy.clone(),
         scope: newest
             .request
@@ -172,7 +172,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
             .and_then(|asked| asked.reason.clone()),
     };
 
-    Settled::Ask {
+    CallDisposition::Ask {
         ask: ask.unwrap_or_else(as_before),
         number,
     }
@@ -180,12 +180,12 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
 
 /// Returns the hash of the arguments of `newest` as the agent wrote them.
 #[must_use]
-pub fn as_written(newest: &Confirmation) -> Option<&str> {
+pub fn as_written(newest: &ConfirmationTerms) -> Option<&str> {
     newest.request.asked_in.as_deref()?.outside.as_deref()
 }
 
 /// Returns the present arguments: the approver's if they were edited, else those that were asked for.
-fn standing(newest: &Confirmation) -> Value {
+fn standing_arguments(newest: &ConfirmationTerms) -> Value {
     let edited = newest.trail.edited.as_ref().map(|edited| &edited.arguments);
     edited.unwrap_or(&newest.request.arguments).clone()
 }

@@ -1,8 +1,8 @@
 //! The question that a human gets about a call, and on whose behalf it is asked. *Pure.*
 
 use shared::model::approval::{
-    ApprovalRequest, ApprovalStatus, Ask, AskedIn, Confirmation, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Party, Proof,
-    Trail,
+    ApprovalAsk, ApprovalParty, ApprovalRequest, ApprovalStatus, ApprovalTrail, AskedIn, ConfirmationTerms,
+    DEFAULT_EXPIRES_MS, DecisionProof, MAX_EXPIRES_MS,
 };
 use shared::model::event::OWN_ADAPTERS;
 use shared::model::ledger::ToolCall;
@@ -10,9 +10,9 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::scope::{AGENT, words};
+use super::scope::{AGENT, describe_scope};
 use crate::agent::port::Origin;
-use crate::session::Pending;
+use crate::session::PendingDispatch;
 use crate::turn::arguments::args_hash;
 
 /// Maximum number of questions about one call before it is given up; its arguments change each time.
@@ -20,15 +20,18 @@ pub const MAX_ASKS: usize = 8;
 
 /// Returns the author of all of `pendings`; `None` if there are several authors.
 #[must_use]
-pub fn initiator(pendings: &[Pending]) -> Option<Party> {
-    let first = pendings.first().map(author)?;
-    pendings.iter().all(|pending| author(pending) == first).then_some(first)
+pub fn find_initiator(pendings: &[PendingDispatch]) -> Option<ApprovalParty> {
+    let first = pendings.first().map(message_author)?;
+    pendings
+        .iter()
+        .all(|pending| message_author(pending) == first)
+        .then_some(first)
 }
 
 /// Returns the author of the message of `pending`, as far as the origin of its event proves the author; if one of our
 /// own services wrote it, an agent.
 #[must_use]
-pub fn author(pending: &Pending) -> Party {
+pub fn message_author(pending: &PendingDispatch) -> ApprovalParty {
     let message = &pending.dispatch.message;
     let adapter = pending.dispatch.event_id.adapter();
     let channel = if OWN_ADAPTERS.iter().any(|own| adapter.eq_ignore_ascii_case(own)) {
@@ -37,33 +40,43 @@ pub fn author(pending: &Pending) -> Party {
         message.channel.as_deref().unwrap_or(adapter)
     };
 
-    Party {
+    ApprovalParty {
         channel: channel.to_owned(),
         id: message.from.clone(),
-        proof: if message.proven { Proof::Channel } else { Proof::Nobody },
+        proof: if message.proven {
+            DecisionProof::Channel
+        } else {
+            DecisionProof::Nobody
+        },
         person: message.person.clone(),
     }
 }
 
 /// The turn in which a question is asked.
 #[derive(Debug, Clone)]
-pub struct Asking<'a> {
+pub struct AskingTurn<'a> {
     /// Session of the turn.
     pub session: &'a SessionRef,
     /// Id of the turn.
     pub turn: Ulid,
     /// Author of the messages that the turn answers.
-    pub initiator: Option<Party>,
+    pub initiator: Option<ApprovalParty>,
     /// Source of the turn and destination of its answer.
     pub origin: Origin,
     /// Time of the question.
     pub now: UnixMillis,
 }
 
-impl Asking<'_> {
+impl AskingTurn<'_> {
     /// Returns the question `id` about `call`, asked as `ask` says; `outside` is as in [`AskedIn`].
     #[must_use]
-    pub fn question(self, id: String, call: ToolCall, ask: &Ask, outside: Option<String>) -> Confirmation {
+    pub fn into_question(
+        self,
+        id: String,
+        call: ToolCall,
+        ask: &ApprovalAsk,
+        outside: Option<String>,
+    ) -> ConfirmationTerms {
         let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
         let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
         let asked_in = AskedIn {
@@ -85,12 +98,12 @@ impl Asking<'_> {
             arguments_hash: args_hash(&call.arguments),
             arguments: call.arguments,
             policy: ask.policy.clone(),
-            approvers: vec![words(&ask.scope)],
+            approvers: vec![describe_scope(&ask.scope)],
             expires_at: self.now.plus(lasts),
             asked_in: Some(Box::new(asked_in)),
         };
 
-        Confirmation {
+        ConfirmationTerms {
             request,
             status: ApprovalStatus::Pending,
             requested_by: format!("agent:{}", self.session.persona),
@@ -98,7 +111,7 @@ impl Asking<'_> {
             decided_at: None,
             decided_by: None,
             response: None,
-            trail: Trail::default(),
+            trail: ApprovalTrail::default(),
         }
     }
 }

@@ -14,7 +14,7 @@ const MAX_BYTES: usize = 512;
 
 /// A decision that was written in a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
+pub struct ChannelReply {
     /// Whether the call is approved or denied.
     pub approve: bool,
     /// Reply code in upper case, without its dash.
@@ -27,7 +27,7 @@ pub struct Heard {
 
 /// Returns the decision in `text`, if it is one.
 #[must_use]
-pub fn read(text: &str) -> Option<Heard> {
+pub fn read(text: &str) -> Option<ChannelReply> {
     let text = text.trim();
     if text.len() > MAX_BYTES {
         return None;
@@ -65,7 +65,7 @@ pub fn read(text: &str) -> Option<Heard> {
     }
 
     let note = words.collect::<Vec<_>>().join(" ");
-    Some(Heard {
+    Some(ChannelReply {
         approve,
         code,
         shown,

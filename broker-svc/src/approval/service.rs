@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::{RequestError, ServiceHandle, ServiceSpec};
-use shared::model::approval::Confirmation;
+use shared::model::approval::ConfirmationTerms;
 use shared::model::approval_api::{ApprovalAnswer, ApprovalList, DecideApproval, GetApproval, ListApprovals};
 use shared::model::intent::service::{DecideIntent, IntentAnswer};
 use shared::wire::headers::Headers;
 use ulid::Ulid;
 
-use super::desk::{KeepApprovalError, Said};
-use super::machine::Word;
-use super::scope::who;
-use crate::broker::Broker;
+use super::desk::{DecisionOutcome, KeepApprovalError};
+use super::machine::DecisionInput;
+use super::scope::identify_party;
+use crate::broker::BrokerContext;
 
 /// Number of approvals listed if the request names none.
 const LISTED: usize = 50;
@@ -28,15 +28,15 @@ const INTENT: &str = "intent.";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Code and text with which an endpoint refuses a request.
-pub type Refusal = (usize, String);
+pub type EndpointError = (usize, String);
 
 /// Serves the endpoints until the handle is dropped.
 ///
 /// # Errors
 /// Returns the client's error text if the service cannot be announced.
-pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
+pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String> {
     let mut spec = ServiceSpec::new("approval", "approvals: list, get, decide");
-    let with = |broker: &Arc<Broker>| Arc::clone(broker);
+    let with = |broker: &Arc<BrokerContext>| Arc::clone(broker);
     let at = with(broker);
     spec = spec.endpoint("list", move |question| list(Arc::clone(&at), question));
     let at = with(broker);
@@ -44,53 +44,56 @@ pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
     let at = with(broker);
     spec = spec.endpoint("decide", move |question| {
         let at = Arc::clone(&at);
-        async move { decide(&at, question).await }
+        async move { handle_decision(&at, question).await }
     });
 
     broker.bus.serve(spec).await
 }
 
-fn failed(error: &KeepApprovalError) -> Refusal {
+fn to_refusal(error: &KeepApprovalError) -> EndpointError {
     (503, error.to_string())
 }
 
-fn unknown(id: &str) -> Refusal {
+fn unknown_approval(id: &str) -> EndpointError {
     (404, format!("there is no approval {id}"))
 }
 
 /// Returns `confirmation` without its code, which must appear on its card alone.
-fn shown(mut confirmation: Confirmation) -> Confirmation {
+fn without_code(mut confirmation: ConfirmationTerms) -> ConfirmationTerms {
     confirmation.trail.code = None;
     confirmation
 }
 
-async fn list(broker: Arc<Broker>, question: ListApprovals) -> Result<ApprovalList, Refusal> {
-    let all = broker.desk().all().await.map_err(|error| failed(&error))?;
+async fn list(broker: Arc<BrokerContext>, question: ListApprovals) -> Result<ApprovalList, EndpointError> {
+    let all = broker.desk().list_all().await.map_err(|error| to_refusal(&error))?;
     let wanted = all
         .into_iter()
         .filter(|one| question.status.is_none_or(|status| status == one.status));
     let limit = if question.limit == 0 { LISTED } else { question.limit };
     Ok(ApprovalList {
-        approvals: wanted.take(limit.min(MAX_LISTED)).map(shown).collect(),
+        approvals: wanted.take(limit.min(MAX_LISTED)).map(without_code).collect(),
     })
 }
 
-async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation, Refusal> {
+async fn get(broker: Arc<BrokerContext>, question: GetApproval) -> Result<ConfirmationTerms, EndpointError> {
     let desk = broker.desk();
     if question.id.starts_with(INTENT) {
-        let all = desk.all().await.map_err(|error| failed(&error))?;
+        let all = desk.list_all().await.map_err(|error| to_refusal(&error))?;
         let found = all.into_iter().find(|one| one.request.id == question.id);
-        return found.map(shown).ok_or_else(|| unknown(&question.id));
+        return found.map(without_code).ok_or_else(|| unknown_approval(&question.id));
     }
-    let found = desk.get(&question.id).await.map_err(|error| failed(&error))?;
-    found.map(shown).ok_or_else(|| unknown(&question.id))
+    let found = desk.get(&question.id).await.map_err(|error| to_refusal(&error))?;
+    found.map(without_code).ok_or_else(|| unknown_approval(&question.id))
 }
 
 /// Applies a decision, from any way in.
 ///
 /// # Errors
 /// Returns code and text: 403 wrong scope, 404 unknown, 409 decided otherwise or changed, 400 invalid, 503 try again.
-pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<ApprovalAnswer, Refusal> {
+pub async fn handle_decision(
+    broker: &BrokerContext,
+    question: DecideApproval,
+) -> Result<ApprovalAnswer, EndpointError> {
     if question.id.starts_with(INTENT) {
         return decide_intent(broker, &question).await;
     }
@@ -98,7 +101,7 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
     let desk = broker.desk();
     let id = question.id.clone();
 
-    let word = Word {
+    let word = DecisionInput {
         approve: question.approve,
         arguments: question.arguments,
         shown_hash: question.arguments_hash,
@@ -107,24 +110,24 @@ pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<Approva
     };
 
     match desk
-        .say(&id, &question.by, &word)
+        .decide_approval(&id, &question.by, &word)
         .await
-        .map_err(|error| failed(&error))?
+        .map_err(|error| to_refusal(&error))?
     {
-        Said::Stands { confirmation, changed } => Ok(ApprovalAnswer {
+        DecisionOutcome::Stands { confirmation, changed } => Ok(ApprovalAnswer {
             id,
             status: confirmation.status,
             changed,
             votes: confirmation.trail.votes.iter().map(|vote| vote.by.clone()).collect(),
         }),
-        Said::Refused(refused) => Err((refused.code(), refused.to_string())),
-        Said::Unknown => Err(unknown(&question.id)),
+        DecisionOutcome::Refused(refused) => Err((refused.http_code(), refused.to_string())),
+        DecisionOutcome::Unknown => Err(unknown_approval(&question.id)),
     }
 }
 
 /// Applies a decision on an intent's approval, which only the owner may make.
-async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<ApprovalAnswer, Refusal> {
-    let speaker = who(&question.by, &broker.desk().identities());
+async fn decide_intent(broker: &BrokerContext, question: &DecideApproval) -> Result<ApprovalAnswer, EndpointError> {
+    let speaker = identify_party(&question.by, &broker.desk().identities());
     if !speaker.is_owner() {
         return Err((403, format!("{} is not the owner", speaker.name)));
     }
@@ -135,7 +138,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
 
     let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());
     let handed = DecideIntent {
-        id: id.ok_or_else(|| unknown(&question.id))?,
+        id: id.ok_or_else(|| unknown_approval(&question.id))?,
         approve: question.approve,
         by: speaker.name,
         response: question.response.clone(),
@@ -151,10 +154,10 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
         }
     })?;
 
-    let standing = broker.desk().all().await.map_err(|error| failed(&error))?;
+    let standing = broker.desk().list_all().await.map_err(|error| to_refusal(&error))?;
     // Several approvals may name the intent; a request with the intent's id alone means the newest.
     let of_intent =
-        |one: &Confirmation| one.request.id.starts_with(INTENT) && one.request.call == answer.id.to_string();
+        |one: &ConfirmationTerms| one.request.id.starts_with(INTENT) && one.request.call == answer.id.to_string();
     let standing = standing.into_iter().find(of_intent);
     match standing {
         Some(standing) => Ok(ApprovalAnswer {

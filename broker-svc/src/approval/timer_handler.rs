@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::bus::{Bus, Incoming, PullOptions};
+use shared::bus::{Bus, IncomingMessage, PullOptions};
 use shared::clock::SharedClock;
 use shared::model::approval::{ApprovalTimer, ApprovalTimerPurpose};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::topology::{APPROVAL_TIMERS, streams};
 
-use super::desk::{Desk, KeepApprovalError};
+use super::desk::{ApprovalStore, KeepApprovalError};
 use crate::config::SERVICE;
 
 /// Number of fired timers that are requested at once.
@@ -34,12 +34,12 @@ pub struct TimerHandler {
     /// Clock that decides whether a timer is due.
     pub clock: SharedClock,
     /// The store of approvals.
-    pub store: Arc<Desk>,
+    pub store: Arc<ApprovalStore>,
 }
 
 impl TimerHandler {
     /// Handles timers as they fire, until `shutdown` is requested.
-    pub async fn serve(self, shutdown: Shutdown) {
+    pub async fn serve(self, shutdown: ShutdownSignal) {
         let options = PullOptions { batch: BATCH };
         let mut fired = self.bus.pull(streams::SCHEDULES, APPROVAL_TIMERS, options);
         loop {
@@ -52,11 +52,11 @@ impl TimerHandler {
         }
     }
 
-    async fn handle(&self, incoming: &Incoming) {
+    async fn handle(&self, incoming: &IncomingMessage) {
         let now = self.clock.now();
         let timer: ApprovalTimer = match incoming.decode() {
             Ok(timer) => timer,
-            Err(error) => return incoming.bury(&self.bus, SERVICE, &error, now).await,
+            Err(error) => return incoming.dead_letter(&self.bus, SERVICE, &error, now).await,
         };
         match apply(&self.store, &timer, incoming.published_at, now).await {
             Ok(None) => incoming.ack().await,
@@ -71,7 +71,7 @@ impl TimerHandler {
 
 /// Applies `timer`, which fired at `rang`. Returns the delay before its next delivery if it fired too early.
 async fn apply(
-    desk: &Desk,
+    desk: &ApprovalStore,
     timer: &ApprovalTimer,
     rang: UnixMillis,
     now: UnixMillis,
@@ -81,13 +81,13 @@ async fn apply(
     };
 
     match timer.purpose {
-        ApprovalTimerPurpose::Escalate => desk.escalate(&timer.approval).await?,
+        ApprovalTimerPurpose::Escalate => desk.escalate_approval(&timer.approval).await?,
         ApprovalTimerPurpose::Expire => {
             let early = u64::try_from(standing.request.expires_at.since(now)).unwrap_or(0);
             if early > 0 {
                 return Ok(Some(Duration::from_millis(early).min(LONGEST_NAK)));
             }
-            desk.lapse(&timer.approval).await?;
+            desk.expire_if_due(&timer.approval).await?;
         }
     }
 

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 
     let input = child.stdin.take();
     let (_ended, end) = sync_channel::<()>(0);
-    std::thread::spawn(move || hold(input, handed, &end));
+    std::thread::spawn(move || hold_until_end(input, handed, &end));
     let Ok(status) = child.wait() else {
         return ExitCode::from(NOT_STARTED);
     };
@@ -139,10 +139,10 @@ fn end_with(_parent: &str) -> Result<(), String> {
 
 /// Hands the program its part of the input, then waits for the end of our input. `end` is closed when the program has
 /// ended.
-fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
+fn hold_until_end(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
     let (chunks, handing) = channel();
     // A program that does not read blocks the writing, which must not block the reading: it has its own thread.
-    std::thread::spawn(move || hand(program, handing));
+    std::thread::spawn(move || write_chunks(program, handing));
     let (mut input, mut buffer) = (stdin().lock(), vec![0; BUFFER]);
     let mut chunks = Some(chunks).filter(|_| handed != Some(0));
 
@@ -176,7 +176,7 @@ fn hold(program: Option<ChildStdin>, handed: Option<u64>, end: &Receiver<()>) {
 }
 
 /// Writes the chunks of `handing` to the program's input, then closes it.
-fn hand(program: Option<ChildStdin>, handing: Receiver<Vec<u8>>) {
+fn write_chunks(program: Option<ChildStdin>, handing: Receiver<Vec<u8>>) {
     let Some(mut program) = program else { return };
     for chunk in handing {
         if program.write_all(&chunk).is_err() {

@@ -1,31 +1,35 @@
 use serde_json::{Map, json};
-use shared::model::ledger::Cursor;
+use shared::model::ledger::LedgerCursor;
 use shared::model::permission::PermissionSet;
 
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 
 use super::*;
 use crate::agent::port::Answer;
 use crate::sample::{pending, session};
 
-fn of_the_owner(mut pending: Pending) -> Pending {
-    std::sync::Arc::make_mut(&mut pending.dispatch).permissions.level = Level::Full;
+fn of_the_owner(mut pending: PendingDispatch) -> PendingDispatch {
+    std::sync::Arc::make_mut(&mut pending.dispatch).permissions.level = PermissionLevel::Full;
     pending
 }
 
 /// Returns the request in a session after `turns` turns, with the dispatch changed by `change`.
-fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dispatch::Dispatch)) -> AgentRequest {
-    let mut fold = Fold::default();
+fn asked(
+    turns: u64,
+    limits: PersonaLimits,
+    change: impl FnOnce(&mut shared::model::dispatch::Dispatch),
+) -> AgentRequest {
+    let mut fold = SessionState::default();
     for number in 1..=turns {
         let before = of_the_owner(pending(number, number, "a", 50));
-        let turn = Turn::of(&session(), &fold, &[before], &limits, &PermissionPresets::default());
-        fold.apply_entry(&turn.started());
+        let turn = Turn::for_pendings(&session(), &fold, &[before], &limits, &PermissionPresets::default());
+        fold.apply_entry(&turn.started_entry());
         let answer = Answer {
             content: format!("answer {number}"),
             ..Answer::default()
         };
 
-        turn.completed(answer, Cursor::default())
+        turn.completed_entries(answer, LedgerCursor::default())
             .iter()
             .for_each(|entry| fold.apply_entry(entry));
     }
@@ -44,13 +48,13 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         parameters: json!({}),
     });
     let presets = PermissionPresets::default();
-    let setting = Setting {
+    let setting = ContextSettings {
         persona: &persona,
         tools: &tools,
         presets: &presets,
     };
 
-    let turn = Turn::of(
+    let turn = Turn::for_pendings(
         &session(),
         &fold,
         &[one.clone()],
@@ -58,12 +62,12 @@ fn asked(turns: u64, limits: Limits, change: impl FnOnce(&mut shared::model::dis
         &PermissionPresets::default(),
     );
 
-    assemble(setting, &session(), &fold, &turn, &[one], UnixMillis(1_700_000_000_000))
+    assemble_request(setting, &session(), &fold, &turn, &[one], UnixMillis(1_700_000_000_000))
 }
 
 #[test]
 fn the_prompt_has_its_parts_in_order() {
-    let request = asked(0, Limits::default(), |dispatch| {
+    let request = asked(0, PersonaLimits::default(), |dispatch| {
         dispatch.context.system_prompt = Some("Be brief.".to_owned());
         dispatch.context.extracted = Some(Map::from_iter([("code".to_owned(), json!("123456"))]));
     });
@@ -86,9 +90,9 @@ fn the_prompt_has_its_parts_in_order() {
 
 #[test]
 fn history_is_whole_turns_the_newest_that_fit() {
-    let limits = Limits {
+    let limits = PersonaLimits {
         history_turns: 2,
-        ..Limits::default()
+        ..PersonaLimits::default()
     };
     let said: Vec<String> = asked(5, limits, |_| {})
         .messages
@@ -98,9 +102,9 @@ fn history_is_whole_turns_the_newest_that_fit() {
 
     assert_eq!(said, ["message 4", "answer 4", "message 5", "answer 5", "message 99"]);
 
-    let tight = Limits {
+    let tight = PersonaLimits {
         history_tokens: 6,
-        ..Limits::default()
+        ..PersonaLimits::default()
     };
     assert_eq!(asked(5, tight, |_| {}).messages.len(), 3);
     assert_eq!(
@@ -114,11 +118,11 @@ fn history_is_whole_turns_the_newest_that_fit() {
 #[test]
 fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
     let names = |request: &AgentRequest| request.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&asked(0, Limits::default(), |_| {})), ["web_search"]);
+    assert_eq!(names(&asked(0, PersonaLimits::default(), |_| {})), ["web_search"]);
 
-    let owner = asked(0, Limits::default(), |dispatch| {
+    let owner = asked(0, PersonaLimits::default(), |dispatch| {
         dispatch.permissions = PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         };
     });
@@ -126,9 +130,9 @@ fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
     assert_eq!(names(&owner), ["web_search", "shell"]);
     assert!(!owner.system_prompt.contains("## Trust") && !owner.system_prompt.contains("## Tools"));
 
-    let nobody = asked(0, Limits::default(), |dispatch| {
+    let nobody = asked(0, PersonaLimits::default(), |dispatch| {
         dispatch.permissions = PermissionSet {
-            level: Level::Restricted,
+            level: PermissionLevel::Restricted,
             ..PermissionSet::default()
         };
     });
@@ -138,21 +142,21 @@ fn tools_are_those_that_the_dispatch_permits_and_only_the_owner_is_trusted() {
 
 #[test]
 fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
-    let mut fold = Fold::default();
-    let (limits, presets) = (Limits::default(), PermissionPresets::default());
+    let mut fold = SessionState::default();
+    let (limits, presets) = (PersonaLimits::default(), PermissionPresets::default());
 
     let mut prompts = Vec::new();
     for number in 1..=3 {
         let pendings = [pending(number, number, "a", 50)];
-        let turn = Turn::of(&session(), &fold, &pendings, &limits, &presets);
-        fold.apply_entry(&turn.started());
-        let setting = Setting {
+        let turn = Turn::for_pendings(&session(), &fold, &pendings, &limits, &presets);
+        fold.apply_entry(&turn.started_entry());
+        let setting = ContextSettings {
             persona: &Persona::default(),
             tools: &[],
             presets: &presets,
         };
 
-        prompts.push(assemble(setting, &session(), &fold, &turn, &pendings, UnixMillis(1)).system_prompt);
+        prompts.push(assemble_request(setting, &session(), &fold, &turn, &pendings, UnixMillis(1)).system_prompt);
 
         if number == 1 {
             fold.apply_entry(&shared::model::ledger::LedgerEntry::IntentRefused {
@@ -160,7 +164,7 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
             });
         }
 
-        let ended = turn.completed(Answer::default(), Cursor::default());
+        let ended = turn.completed_entries(Answer::default(), LedgerCursor::default());
         ended.iter().for_each(|entry| fold.apply_entry(entry));
     }
 
@@ -171,29 +175,29 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
 
 #[test]
 fn what_strangers_said_is_marked_for_as_long_as_it_is_remembered() {
-    let mut fold = Fold::default();
-    let (limits, presets) = (Limits::default(), PermissionPresets::default());
+    let mut fold = SessionState::default();
+    let (limits, presets) = (PersonaLimits::default(), PermissionPresets::default());
     let owner = of_the_owner(pending(2, 2, "a", 50));
-    let setting = Setting {
+    let setting = ContextSettings {
         persona: &Persona::default(),
         tools: &[],
         presets: &presets,
     };
 
     let both = [pending(1, 1, "a", 50), owner.clone()];
-    let turn = Turn::of(&session(), &fold, &both, &limits, &presets);
-    fold.apply_entry(&turn.started());
+    let turn = Turn::for_pendings(&session(), &fold, &both, &limits, &presets);
+    fold.apply_entry(&turn.started_entry());
     let marked = as_data("v1", "message 1");
-    let asked = assemble(setting, &session(), &fold, &turn, &both, UnixMillis(1));
+    let asked = assemble_request(setting, &session(), &fold, &turn, &both, UnixMillis(1));
     let said: Vec<&str> = asked.messages.iter().map(|message| message.content.as_str()).collect();
 
     assert_eq!(said, [marked.as_str(), "message 2"], "of two each says whose it is");
 
-    let ended = turn.completed(Answer::default(), Cursor::default());
+    let ended = turn.completed_entries(Answer::default(), LedgerCursor::default());
     ended.iter().for_each(|entry| fold.apply_entry(entry));
     let later = [of_the_owner(pending(3, 3, "a", 50))];
-    let turn = Turn::of(&session(), &fold, &later, &limits, &presets);
-    let asked = assemble(setting, &session(), &fold, &turn, &later, UnixMillis(1));
+    let turn = Turn::for_pendings(&session(), &fold, &later, &limits, &presets);
+    let asked = assemble_request(setting, &session(), &fold, &turn, &later, UnixMillis(1));
 
     assert_eq!(asked.messages[0].content, format!("{marked}\nmessage 2"));
 

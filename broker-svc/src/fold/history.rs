@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shared::model::ledger::DispatchRef;
 use ulid::Ulid;
 
-use super::Fold;
+use super::SessionState;
 use crate::message_text::as_data;
 use crate::message_text::shortened;
 
@@ -21,7 +21,7 @@ pub const MAX_HISTORY_TEXT: usize = 8 * 1_024;
 
 /// One finished turn of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exchange {
+pub struct HistoryTurn {
     /// Id of the turn.
     pub turn: Ulid,
     /// Text of the user; text that is not the owner's is marked.
@@ -30,19 +30,19 @@ pub struct Exchange {
     pub agent: String,
 }
 
-impl Exchange {
+impl HistoryTurn {
     pub(super) const fn bytes(&self) -> usize {
         self.user.len() + self.agent.len()
     }
 }
 
-impl Fold {
+impl SessionState {
     /// Adds a turn that ended without an answer, with its partial text and the tools that it began.
     pub(super) fn remember_broken_off(&mut self, turn: Ulid, partial: &str, why: &str) {
         let Some(running) = &self.running else { return };
         let mut said = String::new();
         for text in running
-            .answered()
+            .last_answer()
             .map(|(_, content, _)| content)
             .into_iter()
             .chain([partial])
@@ -73,14 +73,14 @@ impl Fold {
         };
 
         let said: Vec<String> = running.dispatches.iter().map(marked).collect();
-        let exchange = Exchange {
+        let exchange = HistoryTurn {
             turn,
             user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),
             agent: shortened(agent, MAX_HISTORY_TEXT),
         };
 
         self.history.push_back(exchange);
-        let mut bytes: usize = self.history.iter().map(Exchange::bytes).sum();
+        let mut bytes: usize = self.history.iter().map(HistoryTurn::bytes).sum();
         while self.history.len() > HISTORY_TURNS || (bytes > HISTORY_BYTES && self.history.len() > 1) {
             bytes -= self.history.pop_front().map_or(0, |oldest| oldest.bytes());
         }

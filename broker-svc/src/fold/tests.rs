@@ -7,7 +7,7 @@ use shared::model::ledger::{
 use super::*;
 use crate::agent::port::Answer;
 use crate::message_text::as_data;
-use crate::personas::Limits;
+use crate::personas::PersonaLimits;
 use crate::sample::{pending, session};
 use crate::turn::Turn;
 use shared::model::identity::PermissionPresets;
@@ -30,25 +30,25 @@ fn record(epoch: u64, counter: u64, entries: Vec<LedgerEntry>) -> LedgerRecord {
 
 /// Builds a ledger as brokers write it: checkpoints when they are due, everything else as `steps` say.
 fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
-    let mut state = Fold::default();
+    let mut state = SessionState::default();
     let mut records = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         let number = index as u64 + 1;
-        let mut entries: Vec<LedgerEntry> = state.checkpoint().into_iter().collect();
+        let mut entries: Vec<LedgerEntry> = state.due_checkpoint().into_iter().collect();
         if state.session.is_none() {
             entries.push(LedgerEntry::SessionOpened { session: session() });
         }
 
         let one = pending(number, number, "a", 50);
-        let turn = Turn::of(
+        let turn = Turn::for_pendings(
             &session(),
             &state,
             std::slice::from_ref(&one),
-            &Limits::default(),
+            &PersonaLimits::default(),
             &PermissionPresets::default(),
         );
 
-        let cursor = advanced(&state.cursor, number, number, None);
+        let cursor = advance_cursor(&state.cursor, number, number, None);
         let answer = Answer {
             content: "x".repeat(usize::from(*step) * 40),
             ..Answer::default()
@@ -58,8 +58,8 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
                 epoch: state.epoch + 1,
                 broker: "b1".to_owned(),
             }),
-            1 => entries.push(turn.started()),
-            2 => entries.push(turn.failed(TurnFailure::NoAgent, cursor)),
+            1 => entries.push(turn.started_entry()),
+            2 => entries.push(turn.failed_entry(TurnFailure::NoAgent, cursor)),
             3 => entries.extend(
                 state
                     .replies
@@ -72,8 +72,8 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
                 summary: "so far".to_owned(),
             }),
             _ => {
-                entries.push(turn.started());
-                entries.extend(turn.completed(answer, cursor));
+                entries.push(turn.started_entry());
+                entries.extend(turn.completed_entries(answer, cursor));
             }
         }
 
@@ -93,25 +93,25 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
 
 #[test]
 fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
-    let mut state = Fold::default();
+    let mut state = SessionState::default();
     let one = pending(4, 1, "a", 50);
-    let turn = Turn::of(
+    let turn = Turn::for_pendings(
         &session(),
         &state,
         std::slice::from_ref(&one),
-        &Limits::default(),
+        &PersonaLimits::default(),
         &PermissionPresets::default(),
     );
 
-    state.apply_entry(&turn.started());
+    state.apply_entry(&turn.started_entry());
     assert!(state.running.is_some());
 
     let answer = Answer {
         content: "hi".to_owned(),
         ..Answer::default()
     };
-    let cursor = advanced(&state.cursor, 4, 4, None);
-    turn.completed(answer, cursor)
+    let cursor = advance_cursor(&state.cursor, 4, 4, None);
+    turn.completed_entries(answer, cursor)
         .iter()
         .for_each(|entry| state.apply_entry(entry));
 
@@ -121,7 +121,7 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     );
     assert_eq!(
         state.history[0],
-        Exchange {
+        HistoryTurn {
             turn: turn.id,
             user: as_data("v1", "message 1"),
             agent: "hi".to_owned()
@@ -136,14 +136,14 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
 
 #[test]
 fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
-    let mut state = Fold::default();
-    let end = |state: &mut Fold, number: u64, end: &dyn Fn(&Turn) -> LedgerEntry| {
+    let mut state = SessionState::default();
+    let end = |state: &mut SessionState, number: u64, end: &dyn Fn(&Turn) -> LedgerEntry| {
         let one = pending(number, number, "a", 50);
-        let turn = Turn::of(
+        let turn = Turn::for_pendings(
             &session(),
             state,
             &[one],
-            &Limits::default(),
+            &PersonaLimits::default(),
             &PermissionPresets::default(),
         );
 
@@ -153,12 +153,12 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
             arguments: Value::Null,
         };
         let entries = [
-            turn.started(),
+            turn.started_entry(),
             LedgerEntry::ModelAnswered {
                 step: 1,
                 content: "let me pay".to_owned(),
                 tool_calls: vec![call],
-                usage: Usage::default(),
+                usage: TurnUsage::default(),
                 opaque: None,
                 attachments: Vec::new(),
                 model: None,
@@ -175,13 +175,20 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
         entries.iter().for_each(|entry| state.apply_entry(entry));
     };
 
-    let interrupted =
-        |turn: &Turn| turn.interrupted("by a newer one".to_owned(), "and now".to_owned(), Cursor::default());
+    let interrupted = |turn: &Turn| {
+        turn.interrupted_entry(
+            "by a newer one".to_owned(),
+            "and now".to_owned(),
+            LedgerCursor::default(),
+        )
+    };
     end(&mut state, 1, &interrupted);
     let limit = || TurnFailure::Limit {
         limit: "tokens".to_owned(),
     };
-    end(&mut state, 2, &|turn| turn.failed(limit(), Cursor::default()));
+    end(&mut state, 2, &|turn| {
+        turn.failed_entry(limit(), LedgerCursor::default())
+    });
 
     let stranger = |said| as_data("v1", said);
     let said: Vec<_> = state
@@ -209,29 +216,29 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
 
 #[test]
 fn what_was_dropped_beyond_the_notes_is_counted() {
-    let mut state = Fold::default();
-    let notes = |state: &mut Fold, count: u64| {
+    let mut state = SessionState::default();
+    let notes = |state: &mut SessionState, count: u64| {
         for number in 0..count {
-            let mut dispatch = pending(number, number, "a", 50).reference();
+            let mut dispatch = pending(number, number, "a", 50).dispatch_ref();
             dispatch.content = format!("note {number}");
             state.apply_entry(&LedgerEntry::DispatchDropped {
                 dispatch,
                 reason: DropReason::OverflowSummarized,
                 detail: None,
-                cursor: Cursor::default(),
+                cursor: LedgerCursor::default(),
             });
         }
 
         let one = pending(99, 99, "a", 50);
-        let turn = Turn::of(
+        let turn = Turn::for_pendings(
             &session(),
             state,
             &[one],
-            &Limits::default(),
+            &PersonaLimits::default(),
             &PermissionPresets::default(),
         );
 
-        state.apply_entry(&turn.started());
+        state.apply_entry(&turn.started_entry());
         state.running.take().map(|running| running.notes).unwrap_or_default()
     };
 
@@ -246,61 +253,61 @@ fn what_was_dropped_beyond_the_notes_is_counted() {
 
 #[test]
 fn the_cursor_waits_for_what_is_open_and_never_passes_what_was_not_read() {
-    let start = Cursor {
+    let start = LedgerCursor {
         floor: 3,
         above: Vec::new(),
-        ..Cursor::default()
+        ..LedgerCursor::default()
     };
-    let early = advanced(&start, 9, 9, Some(5));
+    let early = advance_cursor(&start, 9, 9, Some(5));
     assert_eq!(
         early,
-        Cursor {
+        LedgerCursor {
             floor: 4,
             above: vec![9],
-            ..Cursor::default()
+            ..LedgerCursor::default()
         }
     );
 
     assert!(early.contains(4) && !early.contains(5) && early.contains(9));
     assert_eq!(
-        advanced(&early, 5, 9, None),
-        Cursor {
+        advance_cursor(&early, 5, 9, None),
+        LedgerCursor {
             floor: 9,
             above: vec![],
-            ..Cursor::default()
+            ..LedgerCursor::default()
         }
     );
 
     // Sequence 900 was begun by a former owner; the subject was read only through 60.
     assert_eq!(
-        advanced(&start, 900, 60, None),
-        Cursor {
+        advance_cursor(&start, 900, 60, None),
+        LedgerCursor {
             floor: 60,
             above: vec![900],
-            ..Cursor::default()
+            ..LedgerCursor::default()
         }
     );
 }
 
 #[test]
 fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
-    let idle = Standing {
-        cursor: Cursor {
+    let idle = RunState {
+        cursor: LedgerCursor {
             floor: 7,
             above: vec![9],
-            ..Cursor::default()
+            ..LedgerCursor::default()
         },
-        ..Standing::default()
+        ..RunState::default()
     };
 
     let at = UnixMillis(100);
-    let check = |standing: &Standing, pending, expected| assert_eq!(runnable(standing, pending, at), expected);
+    let check = |standing: &RunState, pending, expected| assert_eq!(is_runnable(standing, pending, at), expected);
     check(&idle, None, false);
     check(&idle, Some(9), false);
     check(&idle, Some(8), true);
 
     check(
-        &Standing {
+        &RunState {
             owes: true,
             ..idle.clone()
         },
@@ -308,7 +315,7 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
         true,
     );
     check(
-        &Standing {
+        &RunState {
             in_turn: true,
             ..idle.clone()
         },
@@ -317,14 +324,14 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
     );
 
     let until = |millis| {
-        Some(Awaited {
+        Some(AwaitedApproval {
             approval: "a1".to_owned(),
             expires_at: UnixMillis(millis),
         })
     };
 
     check(
-        &Standing {
+        &RunState {
             in_turn: true,
             awaits: until(101),
             ..idle.clone()
@@ -333,7 +340,7 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
         false,
     );
     check(
-        &Standing {
+        &RunState {
             in_turn: true,
             awaits: until(100),
             ..idle
@@ -346,15 +353,15 @@ fn runnable_is_what_is_pending_begun_or_owed_and_not_suspended() {
 #[test]
 fn a_hint_that_leads_into_the_middle_is_found_out() {
     let records = ledger(&[5, 6, 12]);
-    assert!(fold(&records[1..]).is_none());
-    assert!(fold(&[]).is_some_and(|empty| empty == Fold::default()));
+    assert!(fold_records(&records[1..]).is_none());
+    assert!(fold_records(&[]).is_some_and(|empty| empty == SessionState::default()));
 }
 
 #[test]
 fn everything_remembered_is_bounded() {
-    let state = fold(&ledger(&[255; 3_000])).expect("a whole ledger");
+    let state = fold_records(&ledger(&[255; 3_000])).expect("a whole ledger");
     assert!(state.history.len() <= HISTORY_TURNS && state.recent.len() <= RECENT_DISPATCHES);
-    assert!(state.history.iter().map(Exchange::bytes).sum::<usize>() <= HISTORY_BYTES);
+    assert!(state.history.iter().map(HistoryTurn::bytes).sum::<usize>() <= HISTORY_BYTES);
 }
 
 proptest! {
@@ -364,11 +371,11 @@ proptest! {
     #[test]
     fn a_checkpoint_and_the_tail_are_the_whole(steps in prop::collection::vec(any::<u8>(), 1..400)) {
         let records = ledger(&steps);
-        let whole = fold(&records);
+        let whole = fold_records(&records);
         prop_assert!(whole.is_some());
         for (at, (_, record)) in records.iter().enumerate() {
             if matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. })) {
-                prop_assert_eq!(&fold(&records[at..]), &whole);
+                prop_assert_eq!(&fold_records(&records[at..]), &whole);
             }
         }
     }
@@ -376,20 +383,20 @@ proptest! {
 
 #[test]
 fn a_fold_too_large_for_a_record_waits_with_its_checkpoint() {
-    let fold = |summary: usize| Fold {
+    let fold = |summary: usize| SessionState {
         since_checkpoint: CHECKPOINT_EVERY,
         summary: Some("x".repeat(summary)),
-        ..Fold::default()
+        ..SessionState::default()
     };
-    assert!(fold(MAX_CHECKPOINT_BYTES / 2).checkpoint().is_some());
-    assert!(fold(MAX_CHECKPOINT_BYTES).checkpoint().is_none());
+    assert!(fold(MAX_CHECKPOINT_BYTES / 2).due_checkpoint().is_some());
+    assert!(fold(MAX_CHECKPOINT_BYTES).due_checkpoint().is_none());
 }
 
 #[test]
 fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answered_for() {
-    let mut state = Fold {
+    let mut state = SessionState {
         at: UnixMillis(7_000),
-        ..Fold::default()
+        ..SessionState::default()
     };
     let id = Ulid::from_parts(1, 1);
     let wish: ProposeIntent = serde_json::from_value(serde_json::json!({
@@ -417,7 +424,7 @@ fn an_owed_intent_is_owed_since_its_turn_was_over_and_no_more_once_it_was_answer
 /// A hook may have any name: the ledger's record of its run is never an intent, a reminder or a post-turn hook.
 #[test]
 fn a_hook_called_intents_changes_nothing_but_the_count_of_entries() {
-    let mut state = Fold::default();
+    let mut state = SessionState::default();
     state.apply_entry(&LedgerEntry::HookRan {
         hook: "intents".to_owned(),
         point: "post_stream".to_owned(),
@@ -428,16 +435,16 @@ fn a_hook_called_intents_changes_nothing_but_the_count_of_entries() {
         },
     });
 
-    let untouched = Fold {
+    let untouched = SessionState {
         since_checkpoint: 1,
-        ..Fold::default()
+        ..SessionState::default()
     };
     assert_eq!(state, untouched);
 }
 
 #[test]
 fn a_finished_turn_needs_its_hooks_until_each_has_run_or_all_are_settled() {
-    let mut state = Fold::default();
+    let mut state = SessionState::default();
     let (turn, other) = (Ulid::from_parts(1, 1), Ulid::from_parts(1, 2));
     let due = |turn| LedgerEntry::PostHooksDue {
         finished: Box::new(FinishedTurn {
@@ -457,11 +464,11 @@ fn a_finished_turn_needs_its_hooks_until_each_has_run_or_all_are_settled() {
     };
     state.apply_entry(&due(turn));
     state.apply_entry(&due(other));
-    assert!(Standing::of(&state, &[]).owes);
+    assert!(RunState::from_fold(&state, &[]).owes);
 
     let retry_at = UnixMillis(9_000);
     state.apply_entry(&LedgerEntry::PostHookFailed { turn, retry_at });
-    let first = |state: &Fold| state.post_hooks.first().cloned().expect("a turn");
+    let first = |state: &SessionState| state.post_hooks.first().cloned().expect("a turn");
     assert_eq!((first(&state).tries, first(&state).again_at), (1, Some(retry_at)));
 
     state.apply_entry(&LedgerEntry::UnseenCallShown { turn });
@@ -474,8 +481,8 @@ fn a_finished_turn_needs_its_hooks_until_each_has_run_or_all_are_settled() {
     state.apply_entry(&LedgerEntry::PostHooksSettled { turn });
     let pending = first(&state);
     assert!(pending.finished.turn == other && pending.finished.unseen.is_some() && pending.done.is_empty());
-    assert!(Standing::of(&state, &[]).owes);
+    assert!(RunState::from_fold(&state, &[]).owes);
 
     state.apply_entry(&LedgerEntry::PostHooksSettled { turn: other });
-    assert!(!Standing::of(&state, &[]).owes);
+    assert!(!RunState::from_fold(&state, &[]).owes);
 }

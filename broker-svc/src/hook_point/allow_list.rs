@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use shared::process::config::KeyFault;
 
-use entry::Entry;
-pub use place::Place;
-pub use words::{Errors, Redirects, Refusal};
-use words::{Piece, written};
+use entry::AllowEntry;
+pub use place::CommandDirectories;
+pub use words::{CommandRedirects, CommandRejection, StderrTarget};
+use words::{WordPiece, parse_command};
 
 /// Name of the mode whose entries hold in every mode.
 pub const ALL_MODES: &str = "all";
@@ -37,18 +37,22 @@ pub struct PlainCommand {
     /// The program and its arguments, as they are executed; at least one.
     pub words: Vec<String>,
     /// Destinations of the command's two outputs.
-    pub redirects: Redirects,
+    pub redirects: CommandRedirects,
 }
 
 /// The entries in force in one mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowList {
-    entries: Vec<Entry>,
+    entries: Vec<AllowEntry>,
 }
 
 impl AllowList {
     /// Reads the entries of `mode` and of `all`; entries of other modes are checked as well.
-    pub(super) fn declared(mode: &str, modes: &BTreeMap<String, Vec<Value>>, faults: &mut Vec<KeyFault>) -> Self {
+    pub(super) fn from_declaration(
+        mode: &str,
+        modes: &BTreeMap<String, Vec<Value>>,
+        faults: &mut Vec<KeyFault>,
+    ) -> Self {
         let mut entries = Vec::new();
         for (name, declared) in modes {
             if declared.len() > MAX_ENTRIES {
@@ -59,7 +63,7 @@ impl AllowList {
             }
 
             for (index, value) in declared.iter().enumerate() {
-                match Entry::declared(value) {
+                match AllowEntry::from_declaration(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),
                     Ok(_) => {}
                     Err(problem) => faults.push(KeyFault {
@@ -77,8 +81,8 @@ impl AllowList {
     ///
     /// # Errors
     /// Returns the fault of the first entry that is invalid.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let entries = entries.into_iter().map(|entry| Entry::parse(entry, false));
+    pub fn from_entries<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let entries = entries.into_iter().map(|entry| AllowEntry::parse(entry, false));
         Ok(Self {
             entries: entries.collect::<Result<_, _>>()?,
         })
@@ -89,9 +93,9 @@ impl AllowList {
     ///
     /// # Errors
     /// Returns [`Refusal`] if the command may not run.
-    pub fn admit(&self, command: &str, place: &Place) -> Result<PlainCommand, Refusal> {
-        let written = written(command)?;
-        let words = written.words.iter().map(|word| place.expand(word));
+    pub fn admit_command(&self, command: &str, place: &CommandDirectories) -> Result<PlainCommand, CommandRejection> {
+        let written = parse_command(command)?;
+        let words = written.words.iter().map(|word| place.expand_word(word));
         let words: Vec<Vec<String>> = words.collect::<Result<_, _>>()?;
 
         self.take(&words, |variable| place.text(variable).ok())?;
@@ -107,24 +111,28 @@ impl AllowList {
     ///
     /// # Errors
     /// Returns [`Refusal`] if the command may not be handed over.
-    pub fn admit_text(&self, command: &str) -> Result<(), Refusal> {
-        let written = written(command)?;
+    pub fn admit_text(&self, command: &str) -> Result<(), CommandRejection> {
+        let written = parse_command(command)?;
         let words: Vec<Vec<String>> = written
             .words
             .iter()
-            .map(|word| Ok(vec![elsewhere(word)?]))
+            .map(|word| Ok(vec![remote_word(word)?]))
             .collect::<Result<_, _>>()?;
-        self.take(&words, |variable| elsewhere(variable).ok())
+        self.take(&words, |variable| remote_word(variable).ok())
     }
 
     /// Checks that an entry takes the whole of `words`; each element holds all that one word of the command became.
     /// `text` returns the value of an entry's variables.
-    fn take(&self, words: &[Vec<String>], text: impl Fn(&[Piece]) -> Option<String>) -> Result<(), Refusal> {
-        let mut refusal = Refusal::NoEntry;
+    fn take(
+        &self,
+        words: &[Vec<String>],
+        text: impl Fn(&[WordPiece]) -> Option<String>,
+    ) -> Result<(), CommandRejection> {
+        let mut refusal = CommandRejection::NoEntry;
         for entry in &self.entries {
             match entry.take(words, &text) {
                 Ok(()) => return Ok(()),
-                Err(Refusal::NoEntry) => {}
+                Err(CommandRejection::NoEntry) => {}
                 Err(other) => refusal = other,
             }
         }
@@ -134,20 +142,20 @@ impl AllowList {
 
 /// Returns `word` for a shell elsewhere. The names that a pattern becomes there begin as the pattern does: without a
 /// leading wildcard or hyphen they are no options.
-fn elsewhere(word: &[Piece]) -> Result<String, Refusal> {
+fn remote_word(word: &[WordPiece]) -> Result<String, CommandRejection> {
     let mut text = String::new();
     for piece in word {
         match piece {
-            Piece::Is(c) => text.push(*c),
-            Piece::Home if text.is_empty() => text.push('~'),
-            Piece::Home | Piece::Project => return Err(Refusal::Expansion),
-            Piece::Bracket => return Err(Refusal::Pattern),
-            Piece::Any | Piece::One | Piece::Class(_) if text.is_empty() || text.starts_with('-') => {
-                return Err(Refusal::Pattern);
+            WordPiece::Is(c) => text.push(*c),
+            WordPiece::Home if text.is_empty() => text.push('~'),
+            WordPiece::Home | WordPiece::Project => return Err(CommandRejection::Expansion),
+            WordPiece::Bracket => return Err(CommandRejection::Pattern),
+            WordPiece::Any | WordPiece::One | WordPiece::Class(_) if text.is_empty() || text.starts_with('-') => {
+                return Err(CommandRejection::Pattern);
             }
-            Piece::Any => text.push('*'),
-            Piece::One => text.push('?'),
-            Piece::Class(class) => text.push_str(class),
+            WordPiece::Any => text.push('*'),
+            WordPiece::One => text.push('?'),
+            WordPiece::Class(class) => text.push_str(class),
         }
     }
 

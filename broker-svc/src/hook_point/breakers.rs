@@ -10,30 +10,30 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest as _, Sha256};
-use shared::breaker::{Admission, Breaker, BreakerPolicy, TURN_PREFIX, key_of};
+use shared::breaker::{Breaker, BreakerAdmission, BreakerPolicy, TURN_PREFIX, key_of};
 use shared::bus::{Bus, Kv, KvEvent};
 use shared::clock::SharedClock;
 use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets::BREAKERS;
 
-use super::declared::Hook;
+use super::declared::DeclaredHook;
 use super::outcome::RunHookError;
-use crate::broker::Broker;
+use crate::broker::BrokerContext;
 
 /// Time beyond a hook's time-out for which its probe is claimed, milliseconds.
 const CLAIM_GRACE_MS: u64 = 5_000;
 
 /// Follows the breakers that other brokers change, until shutdown is requested.
-pub async fn serve(broker: Arc<Broker>) {
+pub async fn serve(broker: Arc<BrokerContext>) {
     tokio::select! {
-        () = broker.hooks().follow() => {}
+        () = broker.hooks().follow_breakers() => {}
         () = broker.shutdown.requested() => {}
     }
 }
 
 /// The breakers of hooks inside turns; see the module.
 #[derive(Debug)]
-pub struct Breakers {
+pub struct TurnBreakers {
     kv: Kv<Breaker>,
     clock: SharedClock,
     /// Name of this broker, which claims probes.
@@ -43,7 +43,7 @@ pub struct Breakers {
     restless: Mutex<HashMap<String, (Breaker, u64)>>,
 }
 
-impl Breakers {
+impl TurnBreakers {
     /// Creates the breakers on `bus` for the broker `me`; states are unknown until [`Breakers::follow`] has read
     /// them.
     #[must_use]
@@ -58,17 +58,20 @@ impl Breakers {
     }
 
     /// Follows the bucket forever.
-    pub async fn follow(&self) {
+    pub async fn follow_bucket(&self) {
         let mut watch = self.kv.watch(&format!("{}.", key_prefix()));
         loop {
             match watch.next().await {
-                KvEvent::Put { key, value, revision } => self.learn(&key, value, revision),
+                KvEvent::Put { key, value, revision } => self.learn_breaker(&key, value, revision),
                 KvEvent::Gone { key, .. } => {
-                    self.restless().remove(&key);
+                    self.lock_restless().remove(&key);
                 }
                 KvEvent::Bad { key, error, .. } => tracing::error!(key, error, "failed to read a circuit breaker"),
                 // Values that the bucket reports from now on count with any revision.
-                KvEvent::Anew => self.restless().values_mut().for_each(|(_, revision)| *revision = 0),
+                KvEvent::Anew => self
+                    .lock_restless()
+                    .values_mut()
+                    .for_each(|(_, revision)| *revision = 0),
                 KvEvent::Current => {}
             }
         }
@@ -78,68 +81,69 @@ impl Breakers {
     ///
     /// # Errors
     /// Returns [`RunHookError::Paused`] if it may not.
-    pub async fn admit(&self, hook: &Hook) -> Result<(), RunHookError> {
+    pub async fn admit_hook(&self, hook: &DeclaredHook) -> Result<(), RunHookError> {
         let now = self.clock.now();
-        let Some(breaker) = self.known(hook) else {
-            self.renew(hook, now).await;
+        let Some(breaker) = self.known_breaker(hook) else {
+            self.clear_outdated(hook, now).await;
             return Ok(());
         };
 
-        match breaker.admit(&self.me, now) {
-            Admission::Pass => return Ok(()),
-            Admission::Refuse { until } => return Err(RunHookError::Paused(until)),
+        match breaker.admit_operation(&self.me, now) {
+            BreakerAdmission::Pass => return Ok(()),
+            BreakerAdmission::Refuse { until } => return Err(RunHookError::Paused(until)),
             // Another turn is probing the hook already.
-            Admission::Probe => return Err(RunHookError::Paused(now)),
-            Admission::Claim => {}
+            BreakerAdmission::Probe => return Err(RunHookError::Paused(now)),
+            BreakerAdmission::Claim => {}
         }
 
         let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
         let mut claimed = false;
         let breaker = self
-            .change(hook, |breaker| {
-                let next = breaker.claimed(&self.me, held, now);
+            .change_breaker(hook, |breaker| {
+                let next = breaker.claim_probe(&self.me, held, now);
                 claimed = next.is_some();
                 next
             })
             .await;
 
-        match breaker.admit(&self.me, now) {
-            Admission::Pass => Ok(()),
-            Admission::Probe if claimed => Ok(()),
-            Admission::Refuse { until } => Err(RunHookError::Paused(until)),
-            Admission::Probe | Admission::Claim => Err(RunHookError::Paused(now)),
+        match breaker.admit_operation(&self.me, now) {
+            BreakerAdmission::Pass => Ok(()),
+            BreakerAdmission::Probe if claimed => Ok(()),
+            BreakerAdmission::Refuse { until } => Err(RunHookError::Paused(until)),
+            BreakerAdmission::Probe | BreakerAdmission::Claim => Err(RunHookError::Paused(now)),
         }
     }
 
     /// Removes the state that another declaration of `hook` left, once its time is over: until then, brokers that
     /// still have that declaration may be asking by it.
-    async fn renew(&self, hook: &Hook, now: UnixMillis) {
+    async fn clear_outdated(&self, hook: &DeclaredHook, now: UnixMillis) {
         let key = key_of(&id_of(hook));
-        let is_over = |(other, _): &(Breaker, u64)| other.admit(&self.me, now) == Admission::Claim;
-        if self.restless().get(&key).is_some_and(is_over) {
-            self.change(hook, Breaker::at_rest).await;
+        let is_over = |(other, _): &(Breaker, u64)| other.admit_operation(&self.me, now) == BreakerAdmission::Claim;
+        if self.lock_restless().get(&key).is_some_and(is_over) {
+            self.change_breaker(hook, Breaker::at_rest).await;
         }
     }
 
     /// Records whether asking `hook` failed. A change is stored before this returns.
-    pub async fn record(&self, hook: &Hook, failed: bool) {
+    pub async fn record(&self, hook: &DeclaredHook, failed: bool) {
         let now = self.clock.now();
-        let known = self.known(hook);
+        let known = self.known_breaker(hook);
         if !failed {
-            if known.is_some_and(|known| known.succeeded(&self.me).is_some()) {
-                self.change(hook, |breaker| breaker.succeeded(&self.me)).await;
+            if known.is_some_and(|known| known.after_success(&self.me).is_some()) {
+                self.change_breaker(hook, |breaker| breaker.after_success(&self.me))
+                    .await;
             }
             return;
         }
 
-        if known.is_some_and(|known| known.failed(&self.policy, &self.me, now).is_none()) {
+        if known.is_some_and(|known| known.after_failure(&self.policy, &self.me, now).is_none()) {
             return;
         }
 
         let mut opened = false;
         let breaker = self
-            .change(hook, |breaker| {
-                let next = breaker.failed(&self.policy, &self.me, now);
+            .change_breaker(hook, |breaker| {
+                let next = breaker.after_failure(&self.policy, &self.me, now);
                 opened = next.as_ref().is_some_and(|next| !next.is_closed());
                 next
             })
@@ -154,13 +158,13 @@ impl Breakers {
         }
     }
 
-    fn restless(&self) -> MutexGuard<'_, HashMap<String, (Breaker, u64)>> {
+    fn lock_restless(&self) -> MutexGuard<'_, HashMap<String, (Breaker, u64)>> {
         self.restless.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the breaker of `hook` as it is declared now, if it is not at rest.
-    fn known(&self, hook: &Hook) -> Option<Breaker> {
-        let restless = self.restless();
+    fn known_breaker(&self, hook: &DeclaredHook) -> Option<Breaker> {
+        let restless = self.lock_restless();
         if restless.is_empty() {
             return None;
         }
@@ -168,8 +172,8 @@ impl Breakers {
         (breaker.content_hash == hash_of(hook)).then(|| breaker.clone())
     }
 
-    fn learn(&self, key: &str, breaker: Breaker, revision: u64) {
-        let mut restless = self.restless();
+    fn learn_breaker(&self, key: &str, breaker: Breaker, revision: u64) {
+        let mut restless = self.lock_restless();
         if restless.get(key).is_some_and(|(_, known)| *known > revision) {
             return;
         }
@@ -181,21 +185,21 @@ impl Breakers {
     }
 
     /// Applies `next` to the breaker of `hook`, for all brokers; if the server cannot be reached, for this one alone.
-    async fn change(&self, hook: &Hook, mut next: impl FnMut(&Breaker) -> Option<Breaker>) -> Breaker {
+    async fn change_breaker(&self, hook: &DeclaredHook, mut next: impl FnMut(&Breaker) -> Option<Breaker>) -> Breaker {
         let key = key_of(&id_of(hook));
-        match self.kv.change(&id_of(hook), &hash_of(hook), &mut next).await {
+        match self.kv.change_breaker(&id_of(hook), &hash_of(hook), &mut next).await {
             Ok((breaker, entry)) => {
                 if let Some(entry) = entry {
-                    self.learn(&key, entry.value, entry.revision);
+                    self.learn_breaker(&key, entry.value, entry.revision);
                 }
                 breaker
             }
             Err(error) => {
                 tracing::warn!(hook = hook.name, %error, "failed to share a hook's circuit breaker; using a local one");
-                let known = self.restless().get(&key).cloned();
-                let (known, revision) = known.unwrap_or_else(|| (Breaker::of(&id_of(hook), &hash_of(hook)), 0));
+                let known = self.lock_restless().get(&key).cloned();
+                let (known, revision) = known.unwrap_or_else(|| (Breaker::for_hook(&id_of(hook), &hash_of(hook)), 0));
                 let breaker = next(&known).unwrap_or(known);
-                self.learn(&key, breaker.clone(), revision);
+                self.learn_breaker(&key, breaker.clone(), revision);
                 breaker
             }
         }
@@ -208,11 +212,11 @@ fn key_prefix() -> &'static str {
 }
 
 /// Returns the name of `hook`'s breaker for people.
-fn id_of(hook: &Hook) -> String {
+fn id_of(hook: &DeclaredHook) -> String {
     format!("{TURN_PREFIX}{}", hook.key())
 }
 
 /// Returns the SHA-256 of the declaration of `hook`, in hex.
-fn hash_of(hook: &Hook) -> String {
+fn hash_of(hook: &DeclaredHook) -> String {
     hex::encode(Sha256::digest(format!("{hook:?}")))
 }

@@ -4,15 +4,15 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use shared::model::approval::Ask;
-use shared::model::permission::glob;
+use shared::model::approval::ApprovalAsk;
+use shared::model::permission::glob_matches;
 use shared::model::rate::MAX_CALLS;
 
 use super::allow_list::AllowList;
 use super::fault::Fields;
 use super::outcome::{HookContext, HookOutcome};
-use super::point::Point;
-use super::truncate::truncated;
+use super::point::HookPoint;
+use super::truncate::truncate_value;
 
 /// Default number of characters of a result that `result_truncate` keeps.
 pub const RESULT_CHARS: usize = 8_000;
@@ -23,9 +23,9 @@ const RATE: (usize, u64) = (10, 60);
 
 /// One builtin with its parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Builtin {
+pub enum BuiltinHook {
     /// A human must decide first.
-    ApprovalGate(Box<Ask>),
+    ApprovalGate(Box<ApprovalAsk>),
     /// Each call is written to `AUDIT`: before it runs, or with its outcome.
     AuditLog,
     /// In read-only mode, tools that may write are refused.
@@ -126,7 +126,7 @@ const NAMES: [&str; 6] = [
     "shell_allow_list",
 ];
 
-impl Builtin {
+impl BuiltinHook {
     /// Returns `read_only_guard` with its default parameters.
     #[must_use]
     pub fn read_only_guard() -> Self {
@@ -149,7 +149,7 @@ impl Builtin {
 
     /// Returns whether the builtin has effects outside, or asks a human.
     #[must_use]
-    pub const fn acts(&self) -> bool {
+    pub const fn has_side_effects(&self) -> bool {
         match self {
             Self::AuditLog | Self::RateLimit { .. } => true,
             Self::ApprovalGate(_)
@@ -161,21 +161,21 @@ impl Builtin {
 
     /// Returns whether the builtin only observes at `point`, after the fact.
     #[must_use]
-    pub fn observes_after(&self, point: Option<Point>) -> bool {
-        matches!(self, Self::AuditLog) && point != Some(Point::PreToolUse)
+    pub fn observes_after(&self, point: Option<HookPoint>) -> bool {
+        matches!(self, Self::AuditLog) && point != Some(HookPoint::PreToolUse)
     }
 
     /// Reads the builtin `name` with the parameters `with`, for `point`.
-    pub(super) fn declared(
+    pub(super) fn from_declaration(
         name: &str,
         with: Map<String, Value>,
-        point: Option<Point>,
+        point: Option<HookPoint>,
         fields: &mut Fields<'_>,
     ) -> Option<Self> {
-        let points: &[Point] = match name {
-            "audit_log" => &[Point::PreToolUse, Point::PostToolUse],
-            "result_truncate" => &[Point::PostToolUse],
-            _ => &[Point::PreToolUse],
+        let points: &[HookPoint] = match name {
+            "audit_log" => &[HookPoint::PreToolUse, HookPoint::PostToolUse],
+            "result_truncate" => &[HookPoint::PostToolUse],
+            _ => &[HookPoint::PreToolUse],
         };
 
         if NAMES.contains(&name)
@@ -193,17 +193,21 @@ impl Builtin {
 
         let with = Value::Object(with);
         let read = match name {
-            "approval_gate" => asked(with, fields).map(|ask| Self::ApprovalGate(Box::new(ask))),
-            "audit_log" => parameters::<Nothing>(with, fields).map(|_| Self::AuditLog),
+            "approval_gate" => parse_ask(with, fields).map(|ask| Self::ApprovalGate(Box::new(ask))),
+            "audit_log" => parse_parameters::<Nothing>(with, fields).map(|_| Self::AuditLog),
             "read_only_guard" => {
-                parameters(with, fields).map(|Guard { always, reads }| Self::ReadOnlyGuard { always, reads })
+                parse_parameters(with, fields).map(|Guard { always, reads }| Self::ReadOnlyGuard { always, reads })
             }
-            "result_truncate" => parameters(with, fields).map(|Cut { max_chars }| Self::ResultTruncate { max_chars }),
-            "rate_limit" => parameters(with, fields).map(|Rate { calls, seconds }| Self::RateLimit {
+            "result_truncate" => {
+                parse_parameters(with, fields).map(|Cut { max_chars }| Self::ResultTruncate { max_chars })
+            }
+            "rate_limit" => parse_parameters(with, fields).map(|Rate { calls, seconds }| Self::RateLimit {
                 calls,
                 window_ms: seconds.saturating_mul(1_000),
             }),
-            "shell_allow_list" => parameters(with, fields).map(|Shell { argument }| Self::ShellAllowList { argument }),
+            "shell_allow_list" => {
+                parse_parameters(with, fields).map(|Shell { argument }| Self::ShellAllowList { argument })
+            }
             other => {
                 let problem = format!("there is no builtin `{other}`, expected one of {}", NAMES.join(", "));
                 fields.wrong("builtin", problem);
@@ -224,14 +228,14 @@ impl Builtin {
     }
 }
 
-fn parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut Fields<'_>) -> Option<T> {
+fn parse_parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut Fields<'_>) -> Option<T> {
     serde_json::from_value(with)
         .map_err(|error| fields.wrong("with", error.to_string()))
         .ok()
 }
 
 /// Reads the question of `approval_gate`; its policy is the hook's name by default.
-fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
+fn parse_ask(mut with: Value, fields: &mut Fields<'_>) -> Option<ApprovalAsk> {
     let name = fields
         .map
         .get("name")
@@ -243,8 +247,8 @@ fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
         with.entry("policy").or_insert(Value::from(name));
     }
 
-    let ask: Ask = parameters(with, fields)?;
-    for fault in ask.faults() {
+    let ask: ApprovalAsk = parse_parameters(with, fields)?;
+    for fault in ask.find_faults() {
         fields.wrong("with", fault);
     }
 
@@ -255,7 +259,7 @@ fn asked(mut with: Value, fields: &mut Fields<'_>) -> Option<Ask> {
 #[must_use]
 pub fn read_only(reads: &[String], context: &HookContext) -> HookOutcome {
     let tool = &context.tool_name;
-    if reads.iter().any(|pattern| glob(pattern, tool)) {
+    if reads.iter().any(|pattern| glob_matches(pattern, tool)) {
         return HookOutcome::default();
     }
     HookOutcome {
@@ -266,17 +270,17 @@ pub fn read_only(reads: &[String], context: &HookContext) -> HookOutcome {
 
 /// Returns the outcome of `result_truncate`.
 #[must_use]
-pub fn cut(max_chars: usize, context: &HookContext) -> HookOutcome {
+pub fn truncate_outcome(max_chars: usize, context: &HookContext) -> HookOutcome {
     let result = context.tool_result.as_ref().unwrap_or(&Value::Null);
     HookOutcome {
-        modified_result: truncated(result, max_chars),
+        modified_result: truncate_value(result, max_chars),
         ..HookOutcome::default()
     }
 }
 
 /// Returns the outcome of `shell_allow_list`.
 #[must_use]
-pub fn shell(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
+pub fn shell_outcome(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
     let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {
         return HookOutcome::denied(format!("argument `{argument}` is no command line"));
     };

@@ -17,15 +17,15 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use self::making::Making;
-use super::moment::Moment;
-use super::point::Point;
-use super::runs::Ran;
-use crate::broker::Broker;
+use self::making::ToolGate;
+use super::moment::HookedTurn;
+use super::point::HookPoint;
+use super::runs::TurnHookRun;
+use crate::broker::BrokerContext;
 use crate::inbox;
 use crate::owner::load;
 use crate::turn::Turn;
-use shared::model::permission::permitted;
+use shared::model::permission::is_tool_permitted;
 
 /// Code for an invalid request.
 const WRONG: usize = 400;
@@ -40,7 +40,7 @@ const MAX_ID_BYTES: usize = 256;
 /// A tool call that an agent is about to make, or has made.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct GateRequest {
     /// The turn that the agent works on (`AgentRequest/1`).
     pub turn: Ulid,
     /// Session of the turn.
@@ -65,7 +65,7 @@ pub struct Asked {
 /// Decision of the hooks about the call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
-pub enum Answer {
+pub enum GateAnswer {
     /// The call may run with these arguments, or the result may be read as given here.
     Allow {
         /// Arguments to run with, at `PreToolUse`.
@@ -101,18 +101,18 @@ type Refusal = (usize, String);
 ///
 /// # Errors
 /// Returns the client's error text if the service cannot be announced.
-pub async fn serve(broker: &Arc<Broker>) -> Result<ServiceHandle, String> {
+pub async fn serve(broker: &Arc<BrokerContext>) -> Result<ServiceHandle, String> {
     let at = Arc::clone(broker);
     let spec = ServiceSpec::new("turn", "Turns under way: the hooks of an agent's own tool calls");
-    let spec = spec.endpoint("gate", move |asked: Asked| {
+    let spec = spec.endpoint("gate", move |asked: GateRequest| {
         let broker = Arc::clone(&at);
-        async move { answer(&broker, asked).await }
+        async move { answer_call(&broker, asked).await }
     });
     broker.bus.serve(spec).await
 }
 
-async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
-    let point = Point::of(&asked.hook_event_name).filter(|point| point.is_of_a_call());
+async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateAnswer, Refusal> {
+    let point = HookPoint::from_name(&asked.hook_event_name).filter(|point| point.is_of_a_call());
     let point = point.ok_or_else(|| (WRONG, "hook_event_name: expected PreToolUse or PostToolUse".to_owned()))?;
 
     if !asked.tool_input.is_object() {
@@ -134,11 +134,11 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
     let fold = remembered.fold;
     let running = fold.running.as_ref().filter(|running| running.turn == asked.turn);
     let running = running.ok_or_else(|| (OVER, format!("turn {} is not under way", asked.turn)))?;
-    let pendings = inbox::fetch(&broker.bus, &asked.session, &running.answers()).await;
+    let pendings = inbox::fetch(&broker.bus, &asked.session, &running.own_sequences()).await;
     let pendings = pendings.map_err(|error| unavailable(error.to_string()))?;
-    let turn = Turn::resumed(&asked.session, &fold, running, &pendings);
-    let set = broker.hooks().of(&asked.session, turn.works_for());
-    let moment = Moment::new(&asked.session, turn.id, fold.epoch, set, &pendings);
+    let turn = Turn::from_running(&asked.session, &fold, running, &pendings);
+    let set = broker.hooks().hooks_of(&asked.session, turn.works_for());
+    let moment = HookedTurn::new(&asked.session, turn.id, fold.epoch, set, &pendings);
 
     let call = ToolCall {
         call: asked.tool_use_id,
@@ -146,28 +146,31 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
         arguments: asked.tool_input,
     };
 
-    if point == Point::PostToolUse {
+    if point == HookPoint::PostToolUse {
         let result = asked.tool_response.unwrap_or_default();
-        let (outcome, ran) = broker.hooks().after(&moment, &call, ToolOutcome::Ok { result }).await;
+        let (outcome, ran) = broker
+            .hooks()
+            .run_after_call(&moment, &call, ToolOutcome::Ok { result })
+            .await;
 
         return Ok(match outcome {
-            ToolOutcome::Ok { result } => Answer::Allow {
+            ToolOutcome::Ok { result } => GateAnswer::Allow {
                 tool_input: None,
                 tool_response: Some(result),
-                context: texts(&ran),
+                context: context_texts(&ran),
             },
             ToolOutcome::Error { error: reason }
             | ToolOutcome::Skipped { reason }
-            | ToolOutcome::Unknown { reason } => Answer::Deny { reason },
+            | ToolOutcome::Unknown { reason } => GateAnswer::Deny { reason },
         });
     }
 
-    if !permitted(&call.name, &running.permissions, &broker.personas.permission_levels) {
+    if !is_tool_permitted(&call.name, &running.permissions, &broker.personas.permission_levels) {
         let reason = format!("`{}` is not permitted in this turn", call.name);
-        return Ok(Answer::Deny { reason });
+        return Ok(GateAnswer::Deny { reason });
     }
 
-    let making = Making {
+    let making = ToolGate {
         broker,
         session: &asked.session,
         running,
@@ -178,10 +181,13 @@ async fn answer(broker: &Broker, asked: Asked) -> Result<Answer, Refusal> {
         attempt: asked.attempt.as_deref(),
     };
 
-    making.decided().await.map_err(|error| unavailable(error.to_string()))
+    making
+        .decide_call()
+        .await
+        .map_err(|error| unavailable(error.to_string()))
 }
 
 /// Returns the texts for the model of the hooks that `ran`.
-fn texts(ran: &[Ran]) -> Vec<String> {
+fn context_texts(ran: &[TurnHookRun]) -> Vec<String> {
     ran.iter().filter_map(|ran| ran.context.clone()).collect()
 }

@@ -5,11 +5,11 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use shared::model::approval::{Ask, Scope};
+use shared::model::approval::{ApprovalAsk, DeciderScope};
 
-use super::declared::Hook;
+use super::declared::DeclaredHook;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
-use super::point::Point;
+use super::point::HookPoint;
 use crate::message_text::shortened;
 
 /// Maximum output of a command that is kept, bytes.
@@ -21,13 +21,13 @@ const MAX_REASON_BYTES: usize = 2_000;
 
 /// Returns the JSON that a command reads on standard input.
 #[must_use]
-pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
+pub fn hook_input(hook: &DeclaredHook, context: &HookContext, directory: &str) -> Value {
     let point = hook.point;
     let mut asked = Map::new();
     asked.insert("hook".to_owned(), json!(point.name()));
     asked.insert("hook_name".to_owned(), json!(hook.name));
     asked.insert("hook_event_name".to_owned(), json!(point.event_name()));
-    asked.insert("session_id".to_owned(), json!(context.told("session")));
+    asked.insert("session_id".to_owned(), json!(context.metadata_text("session")));
     asked.insert("transcript_path".to_owned(), json!(""));
     asked.insert("cwd".to_owned(), json!(directory));
     asked.insert("permission_mode".to_owned(), json!("default"));
@@ -59,7 +59,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
         asked.insert("content".to_owned(), context.tool_args.clone());
     }
 
-    if point == Point::PostSession {
+    if point == HookPoint::PostSession {
         asked.insert("stop_hook_active".to_owned(), json!(false));
     }
 
@@ -68,7 +68,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
 
 /// Exit code and outputs of a command that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
+pub struct CommandExit {
     /// Exit code; none if a signal ended the command.
     pub code: Option<i32>,
     /// Standard output, at most as much as is kept.
@@ -105,7 +105,7 @@ struct Specific {
 ///
 /// # Errors
 /// Returns [`RunHookError::Failed`] if it is neither an answer nor a refusal.
-pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
+pub fn exit_outcome(hook: &DeclaredHook, exit: &CommandExit) -> Result<HookOutcome, RunHookError> {
     let point = hook.point;
     match exit.code {
         Some(0) => {}
@@ -119,21 +119,26 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
 
             let reason = shortened(&reason, MAX_REASON_BYTES);
             // After the fact nothing can be refused: the reason is for the model to read.
-            return Ok(if point == Point::PostToolUse {
-                heard(reason)
+            return Ok(if point == HookPoint::PostToolUse {
+                context_outcome(reason)
             } else {
                 HookOutcome::denied(reason)
             });
         }
-        Some(code) => return Err(RunHookError::Failed(format!("exit {code}: {}", complaint(exit)))),
-        None => return Err(RunHookError::Failed(format!("ended by a signal: {}", complaint(exit)))),
+        Some(code) => return Err(RunHookError::Failed(format!("exit {code}: {}", exit_complaint(exit)))),
+        None => {
+            return Err(RunHookError::Failed(format!(
+                "ended by a signal: {}",
+                exit_complaint(exit)
+            )));
+        }
     }
 
     let said = exit.stdout.trim();
     if !said.starts_with('{') {
-        let text = (point == Point::PreSession || point == Point::PreQueueDrain) && !said.is_empty();
+        let text = (point == HookPoint::PreSession || point == HookPoint::PreQueueDrain) && !said.is_empty();
         return Ok(if text {
-            heard(said.to_owned())
+            context_outcome(said.to_owned())
         } else {
             HookOutcome::default()
         });
@@ -141,10 +146,10 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
 
     let answer: Answer = serde_json::from_str(said)
         .map_err(|error| RunHookError::Failed(format!("its JSON cannot be read: {error}")))?;
-    judged(hook, answer)
+    judge_answer(hook, answer)
 }
 
-fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
+fn judge_answer(hook: &DeclaredHook, answer: Answer) -> Result<HookOutcome, RunHookError> {
     let nested = answer.hook_specific_output.unwrap_or_default();
     let own = answer.own;
     let reason = nested
@@ -178,15 +183,15 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
 
     match decision.as_deref() {
         None | Some("allow" | "approve") => {}
-        Some("deny" | "block") if hook.point == Point::PostToolUse => {
+        Some("deny" | "block") if hook.point == HookPoint::PostToolUse => {
             said.context
                 .get_or_insert_with(|| shortened(&refusal(), MAX_REASON_BYTES));
         }
         Some("deny" | "block") => return Ok(HookOutcome::denied(shortened(&refusal(), MAX_REASON_BYTES))),
         Some("ask") => {
-            said.ask = Some(Ask {
+            said.ask = Some(ApprovalAsk {
                 policy: hook.name.clone(),
-                scope: Scope::default(),
+                scope: DeciderScope::default(),
                 expires_ms: None,
                 escalate_at: None,
                 reason,
@@ -198,14 +203,14 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
     Ok(said)
 }
 
-fn heard(text: String) -> HookOutcome {
+fn context_outcome(text: String) -> HookOutcome {
     HookOutcome {
         context: Some(text),
         ..HookOutcome::default()
     }
 }
 
-fn complaint(exit: &Exit) -> String {
+fn exit_complaint(exit: &CommandExit) -> String {
     let stderr = exit.stderr.trim();
     let said = if stderr.is_empty() { exit.stdout.trim() } else { stderr };
     shortened(said, MAX_REASON_BYTES)

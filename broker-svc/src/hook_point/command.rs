@@ -16,14 +16,14 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Semaphore;
 
-use super::allow_list::{AllowList, Errors, Place, PlainCommand};
-use super::claude::{Exit, MAX_OUTPUT_BYTES, answer, question};
-use super::declared::Hook;
-use super::moment::Moment;
+use super::allow_list::{AllowList, CommandDirectories, PlainCommand, StderrTarget};
+use super::claude::{CommandExit, MAX_OUTPUT_BYTES, exit_outcome, hook_input};
+use super::declared::DeclaredHook;
+use super::moment::HookedTurn;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
-use super::point::Point;
-use super::record::Recorder;
-use crate::child::{Group, Handed, KEPT, Tethered, heard, keep};
+use super::point::HookPoint;
+use super::record::HookRecorder;
+use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
 use crate::message_text::shortened;
 use crate::walls;
 
@@ -33,18 +33,18 @@ const MAX_BESIDE: usize = 32;
 const MAX_ANSWER_BYTES: u64 = 256 * 1_024;
 /// Runner of command hooks; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Commands {
+pub struct CommandRunner {
     allow: Arc<AllowList>,
-    recorder: Recorder,
+    recorder: HookRecorder,
     clock: SharedClock,
     beside: Arc<Semaphore>,
 }
 
 /// One run of a command, as its records describe it.
 struct Run {
-    hook: Arc<Hook>,
+    hook: Arc<DeclaredHook>,
     command: String,
-    moment: Moment,
+    moment: HookedTurn,
     context: HookContext,
     round: usize,
 }
@@ -59,10 +59,10 @@ impl Run {
     }
 }
 
-impl Commands {
+impl CommandRunner {
     /// Creates a runner for commands within `allow`.
     #[must_use]
-    pub fn new(allow: AllowList, recorder: Recorder, clock: SharedClock) -> Self {
+    pub fn new(allow: AllowList, recorder: HookRecorder, clock: SharedClock) -> Self {
         Self {
             allow: Arc::new(allow),
             recorder,
@@ -78,9 +78,9 @@ impl Commands {
     /// Returns [`RunHookError`] if there is no outcome.
     pub async fn run(
         &self,
-        hook: &Arc<Hook>,
+        hook: &Arc<DeclaredHook>,
         command: &str,
-        moment: &Moment,
+        moment: &HookedTurn,
         context: &HookContext,
         round: usize,
     ) -> Result<HookOutcome, RunHookError> {
@@ -92,27 +92,27 @@ impl Commands {
             round,
         };
 
-        let plain = match self.admit(command).await {
+        let plain = match self.admit_command(command).await {
             Ok(plain) => plain,
             Err(refusal) => {
-                self.skipped(&run, &refusal).await;
+                self.record_skipped(&run, &refusal).await;
                 return Err(RunHookError::OffList(refusal));
             }
         };
 
-        if hook.blocking || hook.point == Point::PostSession {
-            return self.ended(&run, plain).await;
+        if hook.blocking || hook.point == HookPoint::PostSession {
+            return self.run_to_end(&run, plain).await;
         }
 
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
             let hint = format!("{MAX_BESIDE} commands run already");
-            self.skipped(&run, &hint).await;
+            self.record_skipped(&run, &hint).await;
             return Err(RunHookError::Failed(hint));
         };
 
         let commands = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = commands.ended(&run, plain).await {
+            if let Err(error) = commands.run_to_end(&run, plain).await {
                 tracing::info!(hook = run.hook.name, %error, "hook command failed");
             }
             drop(slot);
@@ -122,14 +122,14 @@ impl Commands {
     }
 
     /// Returns the words to execute for `command` in the broker's working directory, whose files its patterns name.
-    async fn admit(&self, command: &str) -> Result<PlainCommand, String> {
+    async fn admit_command(&self, command: &str) -> Result<PlainCommand, String> {
         let (allow, command) = (Arc::clone(&self.allow), command.to_owned());
-        let read = tokio::task::spawn_blocking(move || allow.admit(&command, &Place::here()?));
+        let read = tokio::task::spawn_blocking(move || allow.admit_command(&command, &CommandDirectories::here()?));
         let read = read.await.map_err(|error| error.to_string())?;
         read.map_err(|refusal| refusal.to_string())
     }
 
-    async fn ended(&self, run: &Run, plain: PlainCommand) -> Result<HookOutcome, RunHookError> {
+    async fn run_to_end(&self, run: &Run, plain: PlainCommand) -> Result<HookOutcome, RunHookError> {
         let began = self.clock.monotonic();
         let within = Duration::from_millis(run.hook.timeout_ms);
         let exit = tokio::time::timeout(within, execute(&plain, run)).await;
@@ -139,7 +139,7 @@ impl Commands {
             Err(_) => (None, Err(RunHookError::TimedOut(run.hook.timeout_ms))),
             Ok(Err(error)) => (None, Err(RunHookError::Failed(error))),
             Ok(Ok(exit)) => {
-                let said = answer(&run.hook, &exit);
+                let said = exit_outcome(&run.hook, &exit);
                 (Some(exit), said)
             }
         };
@@ -161,11 +161,11 @@ impl Commands {
             record.insert("error".to_owned(), json!(error.to_string()));
         }
 
-        self.tell("hook_command", run, record).await;
+        self.record_command("hook_command", run, record).await;
         said
     }
 
-    async fn skipped(&self, run: &Run, hint: &str) {
+    async fn record_skipped(&self, run: &Run, hint: &str) {
         let mut record = run.record();
         record.insert("hint".to_owned(), json!(hint));
         tracing::warn!(
@@ -177,13 +177,13 @@ impl Commands {
             "hook command skipped"
         );
 
-        self.tell("hook_command_skipped", run, record).await;
+        self.record_command("hook_command_skipped", run, record).await;
     }
 
-    async fn tell(&self, kind: &str, run: &Run, record: Map<String, serde_json::Value>) {
+    async fn record_command(&self, kind: &str, run: &Run, record: Map<String, serde_json::Value>) {
         let id = format!("{}:{}:{}", run.hook.point.name(), run.hook.key(), run.round);
         self.recorder
-            .command(kind, &run.moment, &run.context, record, &id)
+            .record_command(kind, &run.moment, &run.context, record, &id)
             .await;
     }
 }
@@ -200,12 +200,12 @@ struct Started {
 
 type Output = Box<dyn AsyncRead + Send + Unpin>;
 
-async fn execute(plain: &PlainCommand, run: &Run) -> Result<Exit, String> {
+async fn execute(plain: &PlainCommand, run: &Run) -> Result<CommandExit, String> {
     let directory = std::env::current_dir().map_err(|error| error.to_string())?;
     let directory = directory.display().to_string();
-    let asked = question(&run.hook, &run.context, &directory).to_string();
+    let asked = hook_input(&run.hook, &run.context, &directory).to_string();
     let mut started = start(plain, run, &directory, asked.len())?;
-    let group = Group::led_by(&started.child);
+    let group = ProcessGroup::led_by(&started.child);
 
     let mut stdin = started.child.stdin.take();
     // A command may answer before it has read everything, and may not read at all.
@@ -216,26 +216,26 @@ async fn execute(plain: &PlainCommand, run: &Run) -> Result<Exit, String> {
         stdin = stdin.take().filter(|_| started.is_held);
     };
 
-    let (stdout, stderr) = (answered(started.stdout), answered(started.stderr));
-    let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, ended(&mut started.child, group));
+    let (stdout, stderr) = (read_answer(started.stdout), read_answer(started.stderr));
+    let ((), stdout, stderr, status) = tokio::join!(told, stdout, stderr, wait_for_end(&mut started.child, group));
 
     let status = status.map_err(|error| error.to_string())?;
-    Ok(Exit {
+    Ok(CommandExit {
         code: status.code(),
         stdout,
         stderr,
     })
 }
 
-async fn answered(output: Option<Output>) -> String {
+async fn read_answer(output: Option<Output>) -> String {
     match output {
-        Some(output) => heard(output, MAX_ANSWER_BYTES).await,
+        Some(output) => read_output(output, MAX_ANSWER_BYTES).await,
         None => String::new(),
     }
 }
 
 /// Waits for the command's end, then ends every process that it has left behind, which closes the output.
-async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process::ExitStatus> {
+async fn wait_for_end(child: &mut Child, group: ProcessGroup) -> std::io::Result<std::process::ExitStatus> {
     let status = child.wait().await;
     drop(group);
     status
@@ -245,16 +245,16 @@ async fn ended(child: &mut Child, group: Group) -> std::io::Result<std::process:
 fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Result<Started, String> {
     let failed = |error: std::io::Error| format!("cannot be started: {error}");
     let (program, arguments) = plain.words.split_first().ok_or("there is no command")?;
-    let Tethered { mut command, is_held } = Tethered::new(program, Handed::Bytes(bytes));
+    let SupervisedCommand { mut command, is_held } = SupervisedCommand::new(program, InputLimit::Bytes(bytes));
     command
         .args(arguments)
         .env("NEXUS_TURN", run.moment.turn.to_string())
         .env("NEXUS_PERSONA", &run.moment.session.persona)
         .env("CLAUDE_PROJECT_DIR", directory);
 
-    keep(&mut command, &KEPT);
+    pass_variables(&mut command, &KEPT);
 
-    let joined = redirect(&mut command, plain).map_err(failed)?;
+    let joined = redirect_outputs(&mut command, plain).map_err(failed)?;
     let mut child = walls::start(command, false).map_err(failed)?;
     let boxed = |output: ChildStdout| Box::new(output) as Output;
 
@@ -267,19 +267,19 @@ fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Resu
 }
 
 /// Redirects the outputs of `command`; if both have the same destination, returns the reading end.
-fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Option<Output>> {
+fn redirect_outputs(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Option<Output>> {
     let redirects = plain.redirects;
     if redirects.silent {
         command.stdout(Stdio::null());
     }
 
     match redirects.errors {
-        Errors::Apart => Ok(None),
-        Errors::Nowhere => {
+        StderrTarget::Apart => Ok(None),
+        StderrTarget::Nowhere => {
             command.stderr(Stdio::null());
             Ok(None)
         }
-        Errors::WithOutput => {
+        StderrTarget::WithOutput => {
             let (ours, theirs) = std::io::pipe()?;
             if !redirects.silent {
                 command.stdout(theirs.try_clone()?);

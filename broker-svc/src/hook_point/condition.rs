@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use shared::model::permission::glob;
+use shared::model::permission::glob_matches;
 
 use super::fault::Fields;
 
@@ -10,7 +10,7 @@ use super::fault::Fields;
 /// hook that guards amounts must not be avoidable by spelling an amount in another way.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Condition {
+pub struct ArgumentCondition {
     /// Dotted path of the argument.
     pub argument: String,
     /// Holds if the argument is greater than this.
@@ -27,8 +27,8 @@ pub struct Condition {
     pub matches: Option<String>,
 }
 
-impl Condition {
-    pub(super) fn all(fields: &mut Fields<'_>) -> Vec<Self> {
+impl ArgumentCondition {
+    pub(super) fn read_all(fields: &mut Fields<'_>) -> Vec<Self> {
         let conditions: Vec<Self> = fields.take("when").unwrap_or_default();
         for (index, condition) in conditions.iter().enumerate() {
             let said = [
@@ -48,7 +48,7 @@ impl Condition {
 
     /// Returns whether the condition holds for `arguments`.
     #[must_use]
-    pub fn holds(&self, arguments: &Value) -> bool {
+    pub fn holds_for(&self, arguments: &Value) -> bool {
         let mut found = Some(arguments);
         for part in self.argument.split('.') {
             found = found.and_then(|value| match value {
@@ -59,7 +59,7 @@ impl Condition {
             });
         }
 
-        let size = found.and_then(number);
+        let size = found.and_then(as_number);
         let above = self.above.is_none_or(|least| size.is_none_or(|size| size > least));
         let below = self.below.is_none_or(|most| size.is_none_or(|size| size < most));
         let equals = self.equals.as_ref().is_none_or(|value| found == Some(value));
@@ -70,12 +70,15 @@ impl Condition {
         };
 
         let matches = self.matches.as_ref();
-        above && below && equals && matches.is_none_or(|pattern| text().is_some_and(|text| glob(pattern, &text)))
+        above
+            && below
+            && equals
+            && matches.is_none_or(|pattern| text().is_some_and(|text| glob_matches(pattern, &text)))
     }
 }
 
 /// Returns the number in `value`, also if it is written as text.
-fn number(value: &Value) -> Option<f64> {
+fn as_number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
         Value::String(text) => text.trim().parse().ok().filter(|number: &f64| !number.is_nan()),
@@ -90,8 +93,8 @@ mod tests {
     use super::*;
 
     fn check(condition: Value, arguments: &Value, holds: bool) {
-        let condition: Condition = serde_json::from_value(condition).expect("a condition");
-        assert_eq!(condition.holds(arguments), holds, "{condition:?} of {arguments}");
+        let condition: ArgumentCondition = serde_json::from_value(condition).expect("a condition");
+        assert_eq!(condition.holds_for(arguments), holds, "{condition:?} of {arguments}");
     }
 
     #[test]

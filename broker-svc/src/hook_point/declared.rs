@@ -4,15 +4,15 @@
 //! every fault of a declaration is found at once.
 
 use serde_json::{Map, Value};
-use shared::model::permission::{glob, pattern_fault};
+use shared::model::permission::{glob_matches, pattern_fault};
 use shared::process::config::KeyFault;
 
-use super::builtin::Builtin;
-use super::condition::Condition;
+use super::builtin::BuiltinHook;
+use super::condition::ArgumentCondition;
 use super::fault::Fields;
 use super::outcome::HookContext;
-use super::point::Point;
-use super::reminder::{Reminder, Trigger};
+use super::point::HookPoint;
+use super::reminder::{ReminderTrigger, TurnReminder};
 
 /// Time-out of a hook that declares none, or 0, milliseconds.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
@@ -25,7 +25,7 @@ const MAX_NAME_BYTES: usize = 100;
 
 /// Layer in which a hook is declared; the wider layer first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
+pub enum HookLayer {
     /// For every turn.
     Global,
     /// For a persona's turns.
@@ -36,9 +36,9 @@ pub enum Layer {
 
 /// Action of a hook.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum DeclaredAction {
     /// A builtin of the broker.
-    Builtin(Builtin),
+    Builtin(BuiltinHook),
     /// A command of the operator's, within the allow-list.
     Command {
         /// Command line as it is written.
@@ -50,7 +50,7 @@ pub enum Action {
         hook: String,
     },
     /// Text for the conversation.
-    Reminder(Reminder),
+    Reminder(TurnReminder),
 }
 
 /// Meaning of a hook's failure for the next step.
@@ -64,19 +64,19 @@ pub enum OnFailure {
 
 /// One declared hook.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hook {
+pub struct DeclaredHook {
     /// Name of the hook, unique among all that may run in one turn.
     pub name: String,
     /// Point at which the hook runs.
-    pub point: Point,
+    pub point: HookPoint,
     /// Layer in which the hook is declared.
-    pub layer: Layer,
+    pub layer: HookLayer,
     /// Priority; the lowest runs first.
     pub priority: i32,
     /// Globs of the tools that the hook is for; empty = all.
     pub tools: Vec<String>,
     /// Conditions on a call's arguments; all of them must hold.
-    pub when: Vec<Condition>,
+    pub when: Vec<ArgumentCondition>,
     /// Maximum run time, milliseconds.
     pub timeout_ms: u64,
     /// Whether the turn waits for the hook's outcome and acts on it.
@@ -84,10 +84,10 @@ pub struct Hook {
     /// Meaning of the hook's failure.
     pub on_failure: OnFailure,
     /// Action of the hook.
-    pub action: Action,
+    pub action: DeclaredAction,
 }
 
-impl Hook {
+impl DeclaredHook {
     /// Returns whether the hook must run at `context` (`should_trigger` of seed 002 §2).
     #[must_use]
     pub fn should_trigger(&self, context: &HookContext) -> bool {
@@ -95,8 +95,11 @@ impl Hook {
             return true;
         }
         let tool = &context.tool_name;
-        (self.tools.is_empty() || self.tools.iter().any(|pattern| glob(pattern, tool)))
-            && self.when.iter().all(|condition| condition.holds(&context.tool_args))
+        (self.tools.is_empty() || self.tools.iter().any(|pattern| glob_matches(pattern, tool)))
+            && self
+                .when
+                .iter()
+                .all(|condition| condition.holds_for(&context.tool_args))
     }
 
     /// Returns whether the next step waits for this hook's permission.
@@ -107,17 +110,17 @@ impl Hook {
 
     /// Returns whether the hook has effects outside, or asks a human.
     #[must_use]
-    pub const fn acts(&self) -> bool {
+    pub const fn has_side_effects(&self) -> bool {
         match &self.action {
-            Action::Builtin(builtin) => builtin.acts(),
-            Action::Command { .. } | Action::Script { .. } => true,
-            Action::Reminder(_) => false,
+            DeclaredAction::Builtin(builtin) => builtin.has_side_effects(),
+            DeclaredAction::Command { .. } | DeclaredAction::Script { .. } => true,
+            DeclaredAction::Reminder(_) => false,
         }
     }
 
     /// Returns the sort key of the hooks of a point: priority, layer, name.
     #[must_use]
-    pub fn order(&self) -> (i32, Layer, String) {
+    pub fn sort_key(&self) -> (i32, HookLayer, String) {
         (self.priority, self.layer.clone(), self.name.clone())
     }
 
@@ -125,15 +128,20 @@ impl Hook {
     #[must_use]
     pub fn key(&self) -> String {
         match &self.layer {
-            Layer::Global => self.name.clone(),
-            Layer::Persona(persona) => format!("{persona}:{}", self.name),
-            Layer::Session(pattern) => format!("{pattern}:{}", self.name),
+            HookLayer::Global => self.name.clone(),
+            HookLayer::Persona(persona) => format!("{persona}:{}", self.name),
+            HookLayer::Session(pattern) => format!("{pattern}:{}", self.name),
         }
     }
 }
 
 /// Reads one declaration, which is at the path `at` in its file.
-pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Option<Hook> {
+pub(super) fn read_hook(
+    map: &Map<String, Value>,
+    at: &str,
+    layer: &HookLayer,
+    faults: &mut Vec<KeyFault>,
+) -> Option<DeclaredHook> {
     let before = faults.len();
     let mut fields = Fields {
         map: map.clone(),
@@ -141,8 +149,8 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         faults,
     };
 
-    let point = point(&mut fields);
-    let action = action(&mut fields, point);
+    let point = read_point(&mut fields);
+    let action = read_action(&mut fields, point);
     let given: Option<String> = fields.take("name");
 
     // A declaration whose action cannot be read has no default name either.
@@ -161,7 +169,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         fields.wrong("tools", problem);
     }
 
-    let when = Condition::all(&mut fields);
+    let when = ArgumentCondition::read_all(&mut fields);
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
@@ -181,7 +189,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     let blocking = fields.take("blocking").unwrap_or(waits);
     let on_failure = on_failure(&mut fields, action.as_ref(), point, blocking);
 
-    if let Some(Action::Builtin(Builtin::ShellAllowList { .. })) = &action
+    if let Some(DeclaredAction::Builtin(BuiltinHook::ShellAllowList { .. })) = &action
         && tools.is_empty()
     {
         fields.wrong("tools", "required: the tools whose argument is a command line");
@@ -192,7 +200,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         return None;
     };
 
-    Some(Hook {
+    Some(DeclaredHook {
         name,
         point,
         layer: layer.clone(),
@@ -206,14 +214,14 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     })
 }
 
-fn point(fields: &mut Fields<'_>) -> Option<Point> {
+fn read_point(fields: &mut Fields<'_>) -> Option<HookPoint> {
     let Some(name) = fields.take::<String>("hook") else {
         fields.wrong("hook", "required: the point at which it runs");
         return None;
     };
-    let point = Point::of(&name);
+    let point = HookPoint::from_name(&name);
     if point.is_none() {
-        let names: Vec<&str> = Point::ALL.iter().map(|point| point.name()).collect();
+        let names: Vec<&str> = HookPoint::ALL.iter().map(|point| point.name()).collect();
         let problem = format!("there is no point `{name}`, expected one of {}", names.join(", "));
         fields.wrong("hook", problem);
     }
@@ -221,7 +229,7 @@ fn point(fields: &mut Fields<'_>) -> Option<Point> {
     point
 }
 
-fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
+fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<DeclaredAction> {
     let builtin: Option<String> = fields.take("builtin");
     let command: Option<String> = fields.take("command");
     let script: Option<String> = fields.take("script");
@@ -247,24 +255,24 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
     }
 
     if let Some(name) = builtin {
-        let builtin = Builtin::declared(&name, with.unwrap_or_default(), point, fields)?;
-        return Some(Action::Builtin(builtin));
+        let builtin = BuiltinHook::from_declaration(&name, with.unwrap_or_default(), point, fields)?;
+        return Some(DeclaredAction::Builtin(builtin));
     }
 
     if let Some(text) = text {
-        if let Some(point) = point.filter(|point| !point.injects()) {
+        if let Some(point) = point.filter(|point| !point.allows_injection()) {
             fields.wrong(
                 "reminder",
                 format!("no text can be put into the conversation at {}", point.name()),
             );
         }
 
-        let trigger = Trigger::declared(trigger, fields)?;
-        return Some(Action::Reminder(Reminder { text, trigger }));
+        let trigger = ReminderTrigger::from_declaration(trigger, fields)?;
+        return Some(DeclaredAction::Reminder(TurnReminder { text, trigger }));
     }
 
     if let Some(hook) = script {
-        return Some(Action::Script { hook });
+        return Some(DeclaredAction::Script { hook });
     }
 
     let command = command.filter(|command| !command.trim().is_empty());
@@ -272,34 +280,39 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
         fields.wrong("command", "must not be empty");
     }
 
-    command.map(|command| Action::Command { command })
+    command.map(|command| DeclaredAction::Command { command })
 }
 
 /// Returns whether the turn waits for a hook by default: only a command fires without being waited for.
-const fn waits_by_itself(action: &Action) -> bool {
+const fn waits_by_itself(action: &DeclaredAction) -> bool {
     match action {
-        Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => true,
-        Action::Command { .. } => false,
+        DeclaredAction::Builtin(_) | DeclaredAction::Script { .. } | DeclaredAction::Reminder(_) => true,
+        DeclaredAction::Command { .. } => false,
     }
 }
 
-fn default_name(action: &Action) -> String {
+fn default_name(action: &DeclaredAction) -> String {
     match action {
-        Action::Builtin(builtin) => builtin.name().to_owned(),
-        Action::Command { command } => command.split_whitespace().next().unwrap_or_default().to_owned(),
-        Action::Script { hook } => hook.clone(),
-        Action::Reminder(_) => "reminder".to_owned(),
+        DeclaredAction::Builtin(builtin) => builtin.name().to_owned(),
+        DeclaredAction::Command { command } => command.split_whitespace().next().unwrap_or_default().to_owned(),
+        DeclaredAction::Script { hook } => hook.clone(),
+        DeclaredAction::Reminder(_) => "reminder".to_owned(),
     }
 }
 
 /// Returns the meaning of a failure: a gate denies and a rewriter of results withholds the result; all others fail
 /// open.
-fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Point>, blocking: bool) -> OnFailure {
-    let closed = point.is_some_and(|point| point.is_gate() || point == Point::PostToolUse);
+fn on_failure(
+    fields: &mut Fields<'_>,
+    action: Option<&DeclaredAction>,
+    point: Option<HookPoint>,
+    blocking: bool,
+) -> OnFailure {
+    let closed = point.is_some_and(|point| point.is_gate() || point == HookPoint::PostToolUse);
     let rewrites = match action {
-        Some(Action::Builtin(builtin)) => !builtin.observes_after(point),
-        Some(Action::Command { .. } | Action::Script { .. }) => true,
-        Some(Action::Reminder(_)) | None => false,
+        Some(DeclaredAction::Builtin(builtin)) => !builtin.observes_after(point),
+        Some(DeclaredAction::Command { .. } | DeclaredAction::Script { .. }) => true,
+        Some(DeclaredAction::Reminder(_)) | None => false,
     };
 
     let usual = if closed && blocking && rewrites {
@@ -318,7 +331,7 @@ fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Po
             );
             usual
         }
-        Some("allow") if !matches!(action, Some(Action::Builtin(_))) => OnFailure::Allow,
+        Some("allow") if !matches!(action, Some(DeclaredAction::Builtin(_))) => OnFailure::Allow,
         Some("allow") => {
             fields.wrong("on_failure", "a builtin that does not answer denies");
             usual

@@ -9,14 +9,14 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use shared::model::approval::Ask;
+use shared::model::approval::ApprovalAsk;
 
-use super::declared::{Hook, OnFailure};
+use super::declared::{DeclaredHook, OnFailure};
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 
 /// Decision about a call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Gated {
+pub enum GateDecision {
     /// The call runs with these arguments.
     Run {
         /// Final arguments after all rewrites.
@@ -30,7 +30,7 @@ pub enum Gated {
     /// A human must decide first.
     Ask {
         /// Persons to ask, and the time that they have.
-        ask: Box<Ask>,
+        ask: Box<ApprovalAsk>,
         /// Final arguments after all rewrites.
         arguments: Value,
     },
@@ -38,8 +38,8 @@ pub enum Gated {
 
 /// The running chain of hooks over one call.
 #[derive(Debug, Clone)]
-pub struct Gate {
-    hooks: Vec<Arc<Hook>>,
+pub struct GateChain {
+    hooks: Vec<Arc<DeclaredHook>>,
     at: usize,
     /// Whether the gates see the arguments for the second time.
     again: bool,
@@ -47,14 +47,14 @@ pub struct Gate {
     context: HookContext,
     /// Whether the arguments changed after a gate, even one that did not apply to the earlier arguments.
     changed: bool,
-    asks: Vec<Ask>,
+    asks: Vec<ApprovalAsk>,
     denied: Option<String>,
 }
 
-impl Gate {
+impl GateChain {
     /// Creates the chain of `hooks`, in their order, over the call of `context`.
     #[must_use]
-    pub const fn new(hooks: Vec<Arc<Hook>>, context: HookContext) -> Self {
+    pub const fn new(hooks: Vec<Arc<DeclaredHook>>, context: HookContext) -> Self {
         Self {
             hooks,
             at: 0,
@@ -67,7 +67,7 @@ impl Gate {
     }
 
     /// Returns the hook that runs next and its context; `None` at the end of the chain.
-    pub fn due(&mut self) -> Option<(Arc<Hook>, &HookContext)> {
+    pub fn next_due(&mut self) -> Option<(Arc<DeclaredHook>, &HookContext)> {
         loop {
             if self.denied.is_some() {
                 return None;
@@ -93,7 +93,7 @@ impl Gate {
     }
 
     /// Applies the outcome of `hook` to the chain.
-    pub fn heard(&mut self, hook: &Hook, said: Result<HookOutcome, RunHookError>) {
+    pub fn apply_outcome(&mut self, hook: &DeclaredHook, said: Result<HookOutcome, RunHookError>) {
         // A hook that is not waited for only observes.
         if !hook.blocking {
             return;
@@ -136,22 +136,22 @@ impl Gate {
 
     /// Returns the decision of the chain.
     #[must_use]
-    pub fn result(self) -> Gated {
+    pub fn into_result(self) -> GateDecision {
         let arguments = self.context.tool_args;
-        match (self.denied, together(self.asks)) {
-            (Some(error), _) => Gated::Denied { error },
-            (None, Some(ask)) => Gated::Ask {
+        match (self.denied, combine_asks(self.asks)) {
+            (Some(error), _) => GateDecision::Denied { error },
+            (None, Some(ask)) => GateDecision::Ask {
                 ask: Box::new(ask),
                 arguments,
             },
-            (None, None) => Gated::Run { arguments },
+            (None, None) => GateDecision::Run { arguments },
         }
     }
 }
 
 /// Combines several asks into one question: layers only tighten, so no ask replaces another.
 #[must_use]
-pub fn together(asks: impl IntoIterator<Item = Ask>) -> Option<Ask> {
+pub fn combine_asks(asks: impl IntoIterator<Item = ApprovalAsk>) -> Option<ApprovalAsk> {
     asks.into_iter().reduce(|one, other| one.and(&other))
 }
 

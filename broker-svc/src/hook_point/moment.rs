@@ -9,10 +9,10 @@ use shared::model::session::SessionRef;
 use ulid::Ulid;
 
 use super::outcome::HookContext;
-use super::reminder::Progress;
+use super::reminder::ReminderProgress;
 use super::rules::HookSet;
 use crate::message_text::shortened;
-use crate::session::Pending;
+use crate::session::PendingDispatch;
 
 /// Maximum length of a message or answer in a hook's context, bytes; the rest is cut.
 const MAX_TOLD_BYTES: usize = 64 * 1_024;
@@ -22,7 +22,7 @@ const MAX_KEPT_BYTES: usize = 2 * 1_024;
 
 /// A turn, as its hooks see it.
 #[derive(Debug, Clone)]
-pub struct Moment {
+pub struct HookedTurn {
     /// Session of the turn.
     pub session: SessionRef,
     /// Id of the turn.
@@ -32,7 +32,7 @@ pub struct Moment {
     /// Hooks of the turn.
     pub set: Arc<HookSet>,
     /// Progress of the turn so far.
-    pub progress: Progress,
+    pub progress: ReminderProgress,
     /// Number of the times that this owner has asked hooks in the turn; it makes the record ids of two times differ.
     pub visit: u32,
     /// Keys of the reminders that the session has had and that are given once.
@@ -41,10 +41,10 @@ pub struct Moment {
     metadata: Map<String, Value>,
 }
 
-impl Moment {
+impl HookedTurn {
     /// Describes the turn `turn` of `session`, which answers `pendings`, with the hooks of `set`.
     #[must_use]
-    pub fn new(session: &SessionRef, turn: Ulid, epoch: u64, set: Arc<HookSet>, pendings: &[Pending]) -> Self {
+    pub fn new(session: &SessionRef, turn: Ulid, epoch: u64, set: Arc<HookSet>, pendings: &[PendingDispatch]) -> Self {
         let mut metadata = Map::new();
         metadata.insert("session".to_owned(), json!(session.to_string()));
         metadata.insert("turn".to_owned(), json!(turn));
@@ -75,7 +75,7 @@ impl Moment {
             turn,
             epoch,
             set,
-            progress: Progress::default(),
+            progress: ReminderProgress::default(),
             visit: 0,
             reminded: BTreeSet::new(),
             user: pendings
@@ -88,7 +88,7 @@ impl Moment {
 
     /// Describes the turn `finished` for its post-turn hooks, which are in `set`.
     #[must_use]
-    pub fn over(session: &SessionRef, epoch: u64, set: Arc<HookSet>, finished: &FinishedTurn) -> Self {
+    pub fn for_finished_turn(session: &SessionRef, epoch: u64, set: Arc<HookSet>, finished: &FinishedTurn) -> Self {
         let mut moment = Self::new(session, finished.turn, epoch, set, &[]);
         moment.user.clone_from(&finished.description.user);
         moment.metadata.extend(finished.description.metadata.clone());
@@ -112,7 +112,7 @@ impl Moment {
     /// Returns the description under the ownership `epoch`, with `progress`, for the time `visit` that hooks are
     /// asked.
     #[must_use]
-    pub fn at(&self, epoch: u64, visit: u32, progress: Progress, reminded: BTreeSet<String>) -> Self {
+    pub fn at(&self, epoch: u64, visit: u32, progress: ReminderProgress, reminded: BTreeSet<String>) -> Self {
         Self {
             epoch,
             visit,
@@ -124,7 +124,7 @@ impl Moment {
 
     /// Returns the description with `value` under `key` in the metadata for hooks.
     #[must_use]
-    pub fn telling(&self, key: &str, value: Value) -> Self {
+    pub fn with_metadata(&self, key: &str, value: Value) -> Self {
         let mut moment = self.clone();
         moment.metadata.insert(key.to_owned(), value);
         moment
@@ -132,7 +132,7 @@ impl Moment {
 
     /// Returns a hook's context at a point that belongs to no call; `told` is the text or value that it sees.
     #[must_use]
-    pub fn context(&self, told: Value) -> HookContext {
+    pub fn hook_context(&self, told: Value) -> HookContext {
         let mut metadata = self.metadata.clone();
         metadata.insert("step".to_owned(), json!(self.progress.turn));
         HookContext {
@@ -146,8 +146,8 @@ impl Moment {
 
     /// Returns a hook's context before `call` runs.
     #[must_use]
-    pub fn before(&self, call: &ToolCall) -> HookContext {
-        let mut context = self.context(call.arguments.clone());
+    pub fn context_before(&self, call: &ToolCall) -> HookContext {
+        let mut context = self.hook_context(call.arguments.clone());
         context.tool_name.clone_from(&call.name);
         context.metadata.insert("call".to_owned(), json!(call.call));
         context
@@ -155,8 +155,8 @@ impl Moment {
 
     /// Returns a hook's context after `call` has run.
     #[must_use]
-    pub fn after(&self, call: &ToolCall, outcome: &ToolOutcome) -> HookContext {
-        let mut context = self.before(call);
+    pub fn context_after(&self, call: &ToolCall, outcome: &ToolOutcome) -> HookContext {
+        let mut context = self.context_before(call);
         let (result, error) = match outcome {
             ToolOutcome::Ok { result } => (result.clone(), false),
             ToolOutcome::Error { error } => (json!(error), true),

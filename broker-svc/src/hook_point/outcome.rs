@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use shared::model::approval::Ask;
+use shared::model::approval::ApprovalAsk;
 
 /// Maximum text that one hook adds to a conversation, bytes; the rest is cut.
 pub const MAX_CONTEXT_BYTES: usize = 16 * 1_024;
@@ -33,7 +33,7 @@ pub struct HookContext {
 impl HookContext {
     /// Returns the metadata under `key` as text; empty if there is none.
     #[must_use]
-    pub fn told(&self, key: &str) -> &str {
+    pub fn metadata_text(&self, key: &str) -> &str {
         self.metadata.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 }
@@ -58,7 +58,7 @@ pub struct HookOutcome {
     pub side_effects: Vec<String>,
     /// Question to a human, who must decide.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ask: Option<Ask>,
+    pub ask: Option<ApprovalAsk>,
     /// Text to add to the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,

@@ -2,7 +2,7 @@
 
 /// A place in a turn at which hooks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Point {
+pub enum HookPoint {
     /// Before the first model call of a session, also after a reset of its history.
     PreSession,
     /// Before waiting messages are taken into the turn.
@@ -25,7 +25,7 @@ pub enum Point {
     PostSession,
 }
 
-impl Point {
+impl HookPoint {
     /// All points, in the order in which a turn reaches them.
     pub const ALL: [Self; 10] = [
         Self::PreSession,
@@ -76,7 +76,7 @@ impl Point {
 
     /// Returns the point with either name `name`.
     #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|point| point.name() == name || point.event_name() == name)
     }
@@ -99,7 +99,7 @@ impl Point {
     /// Returns whether a hook can add text to the conversation here. Between a model's calls and their results it
     /// cannot: every provider requires the results directly after the calls.
     #[must_use]
-    pub const fn injects(self) -> bool {
+    pub const fn allows_injection(self) -> bool {
         match self {
             Self::PreSession | Self::PreQueueDrain | Self::PostQueueDrain | Self::PreStream | Self::PostTool => true,
             Self::PostStream | Self::PreTool | Self::PreToolUse | Self::PostToolUse | Self::PostSession => false,
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn both_names_of_a_point_name_it() {
-        for point in Point::ALL {
-            assert_eq!(Point::of(point.name()), Some(point));
-            assert_eq!(Point::of(point.event_name()), Some(point));
+        for point in HookPoint::ALL {
+            assert_eq!(HookPoint::from_name(point.name()), Some(point));
+            assert_eq!(HookPoint::from_name(point.event_name()), Some(point));
         }
-        assert_eq!(Point::of("Stop"), Some(Point::PostSession));
-        assert_eq!(Point::of("pretooluse"), None);
+        assert_eq!(HookPoint::from_name("Stop"), Some(HookPoint::PostSession));
+        assert_eq!(HookPoint::from_name("pretooluse"), None);
     }
 }

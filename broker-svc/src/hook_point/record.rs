@@ -5,16 +5,16 @@
 //! once.
 
 use serde_json::{Map, Value, json};
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::SharedClock;
-use shared::wire::envelope::Format;
+use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
-use super::declared::Hook;
-use super::moment::Moment;
+use super::declared::DeclaredHook;
+use super::moment::HookedTurn;
 use super::outcome::HookContext;
-use super::runs::Ran;
+use super::runs::TurnHookRun;
 use crate::message_text::shortened;
 use crate::turn::arguments::args_hash;
 
@@ -25,12 +25,12 @@ const MAX_TOLD_BYTES: usize = 64 * 1_024;
 
 /// Writer of hook records; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Recorder {
+pub struct HookRecorder {
     bus: Bus,
     clock: SharedClock,
 }
 
-impl Recorder {
+impl HookRecorder {
     /// Creates a recorder on `bus`.
     #[must_use]
     pub const fn new(bus: Bus, clock: SharedClock) -> Self {
@@ -38,7 +38,7 @@ impl Recorder {
     }
 
     /// Records a run that was not silent. If the record cannot be written, the ledger has the run all the same.
-    pub async fn ran(&self, ran: &Ran, moment: &Moment, context: &HookContext, round: usize) {
+    pub async fn record_run(&self, ran: &TurnHookRun, moment: &HookedTurn, context: &HookContext, round: usize) {
         let mut record = self.record("hook", moment, context);
         record.insert("point".to_owned(), json!(ran.point));
         record.insert("hook".to_owned(), json!(ran.hook));
@@ -54,7 +54,12 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns the reason if the record cannot be written.
-    pub async fn tool_call(&self, hook: &Hook, moment: &Moment, context: &HookContext) -> Result<(), String> {
+    pub async fn tool_call(
+        &self,
+        hook: &DeclaredHook,
+        moment: &HookedTurn,
+        context: &HookContext,
+    ) -> Result<(), String> {
         let mut record = self.record("tool_call", moment, context);
         let hash = args_hash(&context.tool_args);
         let phase = if context.tool_result.is_some() {
@@ -64,11 +69,11 @@ impl Recorder {
         };
 
         record.insert("phase".to_owned(), json!(phase));
-        record.insert("arguments".to_owned(), kept(&context.tool_args));
+        record.insert("arguments".to_owned(), shorten_value(&context.tool_args));
         record.insert("arguments_hash".to_owned(), json!(hash));
 
         if let Some(result) = &context.tool_result {
-            record.insert("result".to_owned(), kept(result));
+            record.insert("result".to_owned(), shorten_value(result));
             let error = context.metadata.get("is_error").cloned();
             record.insert("is_error".to_owned(), error.unwrap_or(json!(false)));
         }
@@ -78,10 +83,10 @@ impl Recorder {
     }
 
     /// Records a command, on the live stream as well.
-    pub async fn command(
+    pub async fn record_command(
         &self,
         kind: &str,
-        moment: &Moment,
+        moment: &HookedTurn,
         context: &HookContext,
         told: Map<String, Value>,
         id: &str,
@@ -90,7 +95,7 @@ impl Recorder {
         record.extend(told);
         let live = bytes::Bytes::from(Value::Object(record.clone()).to_string());
         self.bus
-            .core_publish(&subject::stream(&moment.session), &headers(), live)
+            .core_publish(&subject::stream(&moment.session), &json_headers(), live)
             .await;
 
         let id = self::id(moment, context, &format!("{kind}:{id}:{}", moment.visit));
@@ -99,7 +104,7 @@ impl Recorder {
         }
     }
 
-    fn record(&self, kind: &str, moment: &Moment, context: &HookContext) -> Map<String, Value> {
+    fn record(&self, kind: &str, moment: &HookedTurn, context: &HookContext) -> Map<String, Value> {
         let mut record = Map::new();
         record.insert("kind".to_owned(), json!(kind));
         record.insert("at".to_owned(), json!(self.clock.now()));
@@ -120,7 +125,7 @@ impl Recorder {
 
     async fn publish(&self, record: &Map<String, Value>, id: String) -> Result<(), String> {
         let payload = serde_json::to_vec(record).map_err(|error| error.to_string())?;
-        let out = Outgoing::raw(subject::audit(TOPIC), headers(), payload.into()).msg_id(id);
+        let out = OutgoingMessage::raw(subject::audit(TOPIC), json_headers(), payload.into()).msg_id(id);
         self.bus
             .publish(out)
             .await
@@ -129,18 +134,20 @@ impl Recorder {
     }
 }
 
-fn headers() -> Headers {
-    [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect()
+fn json_headers() -> Headers {
+    [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
+        .into_iter()
+        .collect()
 }
 
-fn id(moment: &Moment, context: &HookContext, what: &str) -> String {
-    let call = context.told("call");
+fn id(moment: &HookedTurn, context: &HookContext, what: &str) -> String {
+    let call = context.metadata_text("call");
     let step = moment.progress.turn;
     format!("hook:{}:{}:{step}:{call}:{what}", moment.turn, moment.epoch)
 }
 
 /// Returns `value`, or the beginning of its JSON if it is long.
-fn kept(value: &Value) -> Value {
+fn shorten_value(value: &Value) -> Value {
     let text = value.to_string();
     if text.len() <= MAX_TOLD_BYTES {
         return value.clone();

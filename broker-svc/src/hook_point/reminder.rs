@@ -12,16 +12,16 @@ const REPEATED: u32 = 2;
 
 /// A text, and the trigger that adds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reminder {
+pub struct TurnReminder {
     /// Text that is added to the conversation.
     pub text: String,
     /// Trigger that decides when the text is added.
-    pub trigger: Trigger,
+    pub trigger: ReminderTrigger,
 }
 
 /// When a reminder is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
+pub enum ReminderTrigger {
     /// Before every model call.
     Always,
     /// Every so many model calls, not before the first.
@@ -40,7 +40,7 @@ pub enum Trigger {
 
 /// Progress of a turn, by which a trigger is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
+pub struct ReminderProgress {
     /// Number of model calls answered in this turn.
     pub turn: u32,
     /// Maximum number of model calls of the turn.
@@ -51,13 +51,13 @@ pub struct Progress {
     pub reminded: bool,
 }
 
-impl Trigger {
+impl ReminderTrigger {
     /// Reads `trigger:`, which is `always` if absent: a word, or a word with its number.
-    pub(super) fn declared(trigger: Option<Value>, fields: &mut Fields<'_>) -> Option<Self> {
+    pub(super) fn from_declaration(trigger: Option<Value>, fields: &mut Fields<'_>) -> Option<Self> {
         let (word, number) = match trigger {
             None => return Some(Self::Always),
             Some(Value::String(word)) => (word, None),
-            Some(Value::Object(map)) if map.len() == 1 => only(map)?,
+            Some(Value::Object(map)) if map.len() == 1 => single_entry(map)?,
             Some(_) => (String::new(), None),
         };
 
@@ -82,8 +82,8 @@ impl Trigger {
 
     /// Returns whether the trigger is due at `progress`.
     #[must_use]
-    pub const fn is_due(self, progress: Progress) -> bool {
-        let Progress {
+    pub const fn is_due(self, progress: ReminderProgress) -> bool {
+        let ReminderProgress {
             turn,
             max,
             failures,
@@ -108,7 +108,7 @@ impl Trigger {
     }
 }
 
-fn only(map: Map<String, Value>) -> Option<(String, Option<Value>)> {
+fn single_entry(map: Map<String, Value>) -> Option<(String, Option<Value>)> {
     map.into_iter().next().map(|(word, number)| (word, Some(number)))
 }
 
@@ -116,41 +116,41 @@ fn only(map: Map<String, Value>) -> Option<(String, Option<Value>)> {
 mod tests {
     use super::*;
 
-    fn check(trigger: Trigger, progress: Progress, due: bool) {
+    fn check(trigger: ReminderTrigger, progress: ReminderProgress, due: bool) {
         assert_eq!(trigger.is_due(progress), due, "{trigger:?} at {progress:?}");
     }
 
-    fn at(turn: u32) -> Progress {
-        Progress {
+    fn at(turn: u32) -> ReminderProgress {
+        ReminderProgress {
             turn,
             max: 10,
-            ..Progress::default()
+            ..ReminderProgress::default()
         }
     }
 
     #[test]
     fn the_trigger_table() {
         for turn in 0..=30 {
-            check(Trigger::Always, at(turn), true);
-            check(Trigger::Interval(10), at(turn), [10, 20, 30].contains(&turn));
-            check(Trigger::TurnsBeforeMax(3), at(turn), turn == 7);
-            check(Trigger::Once, at(turn), true);
-            check(Trigger::OnceAfter(5), at(turn), turn >= 5);
+            check(ReminderTrigger::Always, at(turn), true);
+            check(ReminderTrigger::Interval(10), at(turn), [10, 20, 30].contains(&turn));
+            check(ReminderTrigger::TurnsBeforeMax(3), at(turn), turn == 7);
+            check(ReminderTrigger::Once, at(turn), true);
+            check(ReminderTrigger::OnceAfter(5), at(turn), turn >= 5);
         }
 
-        let reminded = Progress {
+        let reminded = ReminderProgress {
             reminded: true,
             ..at(6)
         };
-        check(Trigger::Once, reminded, false);
-        check(Trigger::OnceAfter(5), reminded, false);
-        check(Trigger::Always, reminded, true);
-        check(Trigger::TurnsBeforeMax(11), at(0), false);
+        check(ReminderTrigger::Once, reminded, false);
+        check(ReminderTrigger::OnceAfter(5), reminded, false);
+        check(ReminderTrigger::Always, reminded, true);
+        check(ReminderTrigger::TurnsBeforeMax(11), at(0), false);
 
-        let failed = |failures| Progress { failures, ..at(2) };
-        check(Trigger::OnFailure, failed(0), false);
-        check(Trigger::OnFailure, failed(1), true);
-        check(Trigger::OnRepeatedFailure(3), failed(2), false);
-        check(Trigger::OnRepeatedFailure(3), failed(3), true);
+        let failed = |failures| ReminderProgress { failures, ..at(2) };
+        check(ReminderTrigger::OnFailure, failed(0), false);
+        check(ReminderTrigger::OnFailure, failed(1), true);
+        check(ReminderTrigger::OnRepeatedFailure(3), failed(2), false);
+        check(ReminderTrigger::OnRepeatedFailure(3), failed(3), true);
     }
 }

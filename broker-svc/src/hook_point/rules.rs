@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use shared::model::permission::glob;
+use shared::model::permission::glob_matches;
 use shared::model::session::SessionRef;
 use shared::process::config::KeyFault;
 
-use super::allow_list::{AllowList, Place};
-use super::builtin::Builtin;
-use super::declared::{Action, DEFAULT_TIMEOUT_MS, Hook, Layer, OnFailure, declared};
+use super::allow_list::{AllowList, CommandDirectories};
+use super::builtin::BuiltinHook;
+use super::declared::{DEFAULT_TIMEOUT_MS, DeclaredAction, DeclaredHook, HookLayer, OnFailure, read_hook};
 use super::fault::Fields;
-use super::point::Point;
+use super::point::HookPoint;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 
 /// Maximum number of hooks that one layer declares.
@@ -35,7 +35,7 @@ pub struct ParseHooksError(pub Vec<KeyFault>);
 #[derive(Debug, Clone, PartialEq, Default)]
 struct SessionLayer {
     read_only: bool,
-    hooks: Vec<Arc<Hook>>,
+    hooks: Vec<Arc<DeclaredHook>>,
 }
 
 /// All declared hooks and their settings.
@@ -46,35 +46,35 @@ pub struct HookRules {
     /// Allow-list for command hooks and for `shell_allow_list`.
     pub allow: AllowList,
     read_only: bool,
-    global: Vec<Arc<Hook>>,
-    personas: BTreeMap<String, Vec<Arc<Hook>>>,
+    global: Vec<Arc<DeclaredHook>>,
+    personas: BTreeMap<String, Vec<Arc<DeclaredHook>>>,
     sessions: BTreeMap<String, SessionLayer>,
 }
 
 /// The hooks of one turn, in their order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookSet {
-    hooks: Vec<Arc<Hook>>,
+    hooks: Vec<Arc<DeclaredHook>>,
     /// Whether read-only mode is on, in which `read_only_guard` refuses.
     pub read_only: bool,
 }
 
 impl HookSet {
     /// Returns the hooks of `point`, in the order in which they run.
-    pub fn at(&self, point: Point) -> impl Iterator<Item = &Arc<Hook>> {
+    pub fn at(&self, point: HookPoint) -> impl Iterator<Item = &Arc<DeclaredHook>> {
         self.hooks.iter().filter(move |hook| hook.point == point)
     }
 
     /// Returns whether there is a hook at `point`.
     #[must_use]
-    pub fn has(&self, point: Point) -> bool {
+    pub fn has_hooks(&self, point: HookPoint) -> bool {
         self.at(point).next().is_some()
     }
 
     /// Returns whether a hook of `point` has effects outside, or asks a human.
     #[must_use]
-    pub fn acts(&self, point: Point) -> bool {
-        self.at(point).any(|hook| hook.acts())
+    pub fn has_side_effects(&self, point: HookPoint) -> bool {
+        self.at(point).any(|hook| hook.has_side_effects())
     }
 
     /// Returns whether there are no hooks at all.
@@ -85,8 +85,8 @@ impl HookSet {
 
     /// Returns whether a model's answer must not be shown before hooks have seen it whole.
     #[must_use]
-    pub fn withholds(&self) -> bool {
-        self.at(Point::PostStream).any(|hook| hook.blocking)
+    pub fn withholds_output(&self) -> bool {
+        self.at(HookPoint::PostStream).any(|hook| hook.blocking)
     }
 }
 
@@ -148,15 +148,15 @@ impl HookRules {
         let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
         let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
         fields.finish("enabled, mode, allow, read_only, hooks, personas or sessions");
-        let allow = AllowList::declared(&mode, &allow, faults);
+        let allow = AllowList::from_declaration(&mode, &allow, faults);
 
-        let global = layer(&global, "hooks", &Layer::Global, faults);
-        let mut by_persona: BTreeMap<String, Vec<Arc<Hook>>> = BTreeMap::new();
+        let global = read_layer(&global, "hooks", &HookLayer::Global, faults);
+        let mut by_persona: BTreeMap<String, Vec<Arc<DeclaredHook>>> = BTreeMap::new();
         for (name, persona) in personas.iter().flat_map(|known| &known.personas) {
-            let read = layer(
+            let read = read_layer(
                 &persona.hooks,
                 &format!("personas.{name}.hooks"),
-                &Layer::Persona(name.clone()),
+                &HookLayer::Persona(name.clone()),
                 faults,
             );
 
@@ -174,7 +174,7 @@ impl HookRules {
                 });
             }
 
-            let read = layer(hooks, &at, &Layer::Persona(name.clone()), faults);
+            let read = read_layer(hooks, &at, &HookLayer::Persona(name.clone()), faults);
             by_persona.entry(name.clone()).or_default().extend(read);
         }
 
@@ -196,7 +196,7 @@ impl HookRules {
     /// Adds a fault for each name that two hooks of one turn could share.
     fn check_names(&self, faults: &mut Vec<KeyFault>) {
         let mut wide = BTreeSet::new();
-        let mut seen = |hooks: &[Arc<Hook>], known: &mut BTreeSet<String>, at: String| {
+        let mut seen = |hooks: &[Arc<DeclaredHook>], known: &mut BTreeSet<String>, at: String| {
             for hook in hooks.iter().filter(|hook| !known.insert(hook.name.clone())) {
                 faults.push(KeyFault {
                     key: at.clone(),
@@ -234,8 +234,8 @@ impl HookRules {
     /// Returns the hooks of a turn of `session`, with those of the sessions in `inherited`: an agent that works for
     /// others is bound by the hooks that bind them.
     #[must_use]
-    pub fn of(&self, session: &SessionRef, inherited: &[SessionRef]) -> HookSet {
-        let mut hooks: Vec<Arc<Hook>> = self.global.clone();
+    pub fn hooks_of(&self, session: &SessionRef, inherited: &[SessionRef]) -> HookSet {
+        let mut hooks: Vec<Arc<DeclaredHook>> = self.global.clone();
         let mut read_only = self.read_only;
         for session in std::iter::once(session).chain(inherited) {
             let name = if self.personas.contains_key(&session.persona) {
@@ -246,28 +246,32 @@ impl HookRules {
             hooks.extend(self.personas.get(name).into_iter().flatten().cloned());
 
             let named = session.to_string();
-            for (_, layer) in self.sessions.iter().filter(|(pattern, _)| glob(pattern, &named)) {
+            for (_, layer) in self
+                .sessions
+                .iter()
+                .filter(|(pattern, _)| glob_matches(pattern, &named))
+            {
                 read_only |= layer.read_only;
                 hooks.extend(layer.hooks.iter().cloned());
             }
         }
 
         if read_only && !hooks.iter().any(|hook| guards_everything(hook)) {
-            hooks.push(Arc::new(guard()));
+            hooks.push(Arc::new(implied_guard()));
         }
 
-        hooks.sort_by_cached_key(|hook| hook.order());
-        hooks.dedup_by(|one, other| one.order() == other.order() && one.point == other.point);
+        hooks.sort_by_cached_key(|hook| hook.sort_key());
+        hooks.dedup_by(|one, other| one.sort_key() == other.sort_key() && one.point == other.point);
 
         // Without the flag, command hooks do not run.
-        hooks.retain(|hook| self.commands || !matches!(hook.action, Action::Command { .. }));
+        hooks.retain(|hook| self.commands || !matches!(hook.action, DeclaredAction::Command { .. }));
         HookSet { hooks, read_only }
     }
 
     /// Logs a warning for each command hook that is known not to run.
-    pub fn warn(&self) {
-        for hook in self.all() {
-            let Action::Command { command } = &hook.action else {
+    pub fn warn_of_commands(&self) {
+        for hook in self.all_hooks() {
+            let DeclaredAction::Command { command } = &hook.action else {
                 continue;
             };
 
@@ -276,13 +280,15 @@ impl HookRules {
                     hook = hook.name,
                     "command hooks are disabled (`enabled: false`); skipping the hook"
                 );
-            } else if let Err(refusal) = Place::here().and_then(|place| self.allow.admit(command, &place)) {
+            } else if let Err(refusal) =
+                CommandDirectories::here().and_then(|place| self.allow.admit_command(command, &place))
+            {
                 tracing::warn!(hook = hook.name, command, hint = %refusal, "command is not on the allow-list; skipping the hook");
             }
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Hook>> {
+    fn all_hooks(&self) -> impl Iterator<Item = &Arc<DeclaredHook>> {
         let personas = self.personas.values().flatten();
         let sessions = self.sessions.values().flat_map(|layer| &layer.hooks);
         self.global.iter().chain(personas).chain(sessions)
@@ -290,28 +296,33 @@ impl HookRules {
 }
 
 /// Returns whether `hook` is a `read_only_guard` that sees every call.
-fn guards_everything(hook: &Hook) -> bool {
-    let is_guard = matches!(hook.action, Action::Builtin(Builtin::ReadOnlyGuard { .. }));
+fn guards_everything(hook: &DeclaredHook) -> bool {
+    let is_guard = matches!(hook.action, DeclaredAction::Builtin(BuiltinHook::ReadOnlyGuard { .. }));
     is_guard && hook.blocking && hook.tools.is_empty() && hook.when.is_empty()
 }
 
 /// Returns the guard for a layer with `read_only: true` that declares none: the mode holds all the same.
-fn guard() -> Hook {
-    Hook {
+fn implied_guard() -> DeclaredHook {
+    DeclaredHook {
         name: READ_ONLY.to_owned(),
-        point: Point::PreToolUse,
-        layer: Layer::Global,
+        point: HookPoint::PreToolUse,
+        layer: HookLayer::Global,
         priority: 0,
         tools: Vec::new(),
         when: Vec::new(),
         timeout_ms: DEFAULT_TIMEOUT_MS,
         blocking: true,
         on_failure: OnFailure::Deny,
-        action: Action::Builtin(Builtin::read_only_guard()),
+        action: DeclaredAction::Builtin(BuiltinHook::read_only_guard()),
     }
 }
 
-fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<KeyFault>) -> Vec<Arc<Hook>> {
+fn read_layer(
+    maps: &[Map<String, Value>],
+    at: &str,
+    layer: &HookLayer,
+    faults: &mut Vec<KeyFault>,
+) -> Vec<Arc<DeclaredHook>> {
     if maps.len() > MAX_HOOKS {
         faults.push(KeyFault {
             key: at.to_owned(),
@@ -320,7 +331,7 @@ fn layer(maps: &[Map<String, Value>], at: &str, layer: &Layer, faults: &mut Vec<
     }
 
     let read = maps.iter().enumerate();
-    read.filter_map(|(index, map)| declared(map, &format!("{at}[{index}]"), layer, faults))
+    read.filter_map(|(index, map)| read_hook(map, &format!("{at}[{index}]"), layer, faults))
         .map(Arc::new)
         .collect()
 }
@@ -342,10 +353,10 @@ fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<KeyFau
     fields.finish("read_only or hooks");
     SessionLayer {
         read_only: read_only.unwrap_or(false),
-        hooks: layer(
+        hooks: read_layer(
             &hooks,
             &format!("{at}.hooks"),
-            &Layer::Session(pattern.to_owned()),
+            &HookLayer::Session(pattern.to_owned()),
             faults,
         ),
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use shared::model::ledger::{HookRunOutcome, HookRunResult, LedgerEntry};
 
-use super::declared::{Action, Hook};
+use super::declared::{DeclaredAction, DeclaredHook};
 use super::outcome::{HookOutcome, MAX_CONTEXT_BYTES, RunHookError};
 use crate::message_text::shortened;
 
@@ -12,7 +12,7 @@ const MAX_ERROR_BYTES: usize = 2_000;
 
 /// One run of one hook that changed something, reported something, or failed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ran {
+pub struct TurnHookRun {
     /// The hook's key.
     pub hook: String,
     /// The point at which it ran.
@@ -27,10 +27,10 @@ pub struct Ran {
     pub is_single_reminder: bool,
 }
 
-impl Ran {
+impl TurnHookRun {
     /// Returns the run of `hook` that ended with `said`; `None` if it let everything pass without comment.
     #[must_use]
-    pub fn of(hook: &Hook, said: &Result<HookOutcome, RunHookError>) -> Option<Self> {
+    pub fn from_outcome(hook: &DeclaredHook, said: &Result<HookOutcome, RunHookError>) -> Option<Self> {
         let said = match said {
             Ok(said) if said.is_silent() => return None,
             Ok(said) => said,
@@ -39,8 +39,8 @@ impl Ran {
 
         let acts_on = said.context.as_ref().filter(|_| hook.blocking);
         let is_single_reminder = match &hook.action {
-            Action::Reminder(reminder) => reminder.trigger.is_once(),
-            Action::Builtin(_) | Action::Command { .. } | Action::Script { .. } => false,
+            DeclaredAction::Reminder(reminder) => reminder.trigger.is_once(),
+            DeclaredAction::Builtin(_) | DeclaredAction::Command { .. } | DeclaredAction::Script { .. } => false,
         };
 
         Some(Self {
@@ -61,7 +61,7 @@ impl Ran {
         })
     }
 
-    fn failed(hook: &Hook, error: &RunHookError) -> Self {
+    fn failed(hook: &DeclaredHook, error: &RunHookError) -> Self {
         let result = match error {
             RunHookError::OffList(_) => HookRunResult::Skipped,
             RunHookError::TimedOut(_) | RunHookError::Failed(_) | RunHookError::Absent(_) | RunHookError::Paused(_) => {

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use shared::bus::{Bus, RequestError};
 use shared::model::event::{Event, EventId};
 use shared::model::hook_api::{HookRun, RunHook};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 
-use super::declared::Hook;
-use super::moment::Moment;
+use super::declared::DeclaredHook;
+use super::moment::HookedTurn;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 
 /// Channel of the events that scripts see.
@@ -30,14 +30,15 @@ const SERVICE: &str = "nexus.svc.hook.run";
 /// Returns [`RunHookError`] if there is no outcome.
 pub async fn run(
     bus: &Bus,
-    hook: &Hook,
+    hook: &DeclaredHook,
     script: &str,
-    moment: &Moment,
+    moment: &HookedTurn,
     context: &HookContext,
     now: UnixMillis,
 ) -> Result<HookOutcome, RunHookError> {
     let failed = |error: String| RunHookError::Failed(error);
-    let event = event(hook, moment, context, now).ok_or_else(|| failed("no event can be made of it".to_owned()))?;
+    let event =
+        script_event(hook, moment, context, now).ok_or_else(|| failed("no event can be made of it".to_owned()))?;
     let question = RunHook {
         hook: script.to_owned(),
         event: serde_json::to_value(event).map_err(|error| failed(error.to_string()))?,
@@ -49,7 +50,7 @@ pub async fn run(
         .request::<_, HookRun>(SERVICE, Headers::new(), &question, within)
         .await;
     match answer {
-        Ok(run) => judged(run),
+        Ok(run) => judge_run(run),
         Err(RequestError::Timeout { .. }) => Err(RunHookError::TimedOut(hook.timeout_ms)),
         Err(RequestError::Service { code, text, .. }) => Err(failed(format!("{code}: {text}"))),
         Err(error @ RequestError::NoResponder { .. }) => Err(RunHookError::Absent(error.to_string())),
@@ -58,8 +59,8 @@ pub async fn run(
 }
 
 /// Returns the event that a script sees.
-fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -> Option<Event> {
-    let call = context.told("call");
+fn script_event(hook: &DeclaredHook, moment: &HookedTurn, context: &HookContext, now: UnixMillis) -> Option<Event> {
+    let call = context.metadata_text("call");
     let id = format!(
         "{CHANNEL}:{}/{}/{}/{call}",
         moment.turn,
@@ -68,7 +69,7 @@ fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -
     );
 
     let mut event = Event::new(EventId::parse(id).ok()?, CHANNEL, &moment.session.to_string(), now);
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.from.id.clone_from(&context.user_id);
     event.content_types = vec!["text".to_owned()];
     event.content.clone_from(&context.tool_name);
@@ -82,7 +83,7 @@ fn event(hook: &Hook, moment: &Moment, context: &HookContext, now: UnixMillis) -
     Some(event)
 }
 
-fn judged(run: HookRun) -> Result<HookOutcome, RunHookError> {
+fn judge_run(run: HookRun) -> Result<HookOutcome, RunHookError> {
     if let Some(error) = run.error {
         return Err(RunHookError::Failed(error));
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// Returns `result` cut to `max_chars` characters and marked; `None` if it is not longer. Other values than text are
 /// cut as their JSON.
 #[must_use]
-pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
+pub fn truncate_value(result: &Value, max_chars: usize) -> Option<Value> {
     let rendered;
     let text = match result {
         Value::String(text) => text.as_str(),
@@ -26,7 +26,7 @@ pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
     }
 
     let (at, _) = text.char_indices().nth(max_chars)?;
-    let kept = whole(text, at);
+    let kept = whole_prefix(text, at);
     let left = kept.chars().count();
 
     Some(Value::from(format!("{kept}… [cut: {left} of {all} characters]")))
@@ -34,11 +34,11 @@ pub fn truncated(result: &Value, max_chars: usize) -> Option<Value> {
 
 /// Returns the beginning of `text` up to `at`, without splitting a character as a reader sees it: marks, joiners and
 /// skin tones stay with the character they belong to, or go with it.
-fn whole(text: &str, at: usize) -> &str {
+fn whole_prefix(text: &str, at: usize) -> &str {
     let mut at = at;
     while let (Some(before), Some(after)) = (text[..at].chars().next_back(), text[at..].chars().next()) {
         let flags = || text[..at].chars().rev().take_while(|&c| is_flag_letter(c)).count() % 2 == 1;
-        let joined = continues(after) || before == JOINER || (is_flag_letter(after) && flags());
+        let joined = continues_character(after) || before == JOINER || (is_flag_letter(after) && flags());
         if !joined {
             break;
         }
@@ -51,7 +51,7 @@ fn whole(text: &str, at: usize) -> &str {
 const JOINER: char = '\u{200D}';
 
 /// Returns whether `c` belongs to the character before it.
-const fn continues(c: char) -> bool {
+const fn continues_character(c: char) -> bool {
     matches!(c,
         '\u{0300}'..='\u{036F}' | '\u{0483}'..='\u{0489}' | '\u{0591}'..='\u{05BD}' | '\u{064B}'..='\u{065F}'
         | '\u{0900}'..='\u{0903}' | '\u{093A}'..='\u{094F}' | '\u{0E31}' | '\u{0E34}'..='\u{0E3A}' | '\u{0E47}'..='\u{0E4E}'
@@ -74,21 +74,21 @@ mod tests {
         let all = text.chars().count();
         let left = kept.chars().count();
         let expected = format!("{kept}… [cut: {left} of {all} characters]");
-        assert_eq!(truncated(&json!(text), max_chars), Some(json!(expected)), "{text}");
+        assert_eq!(truncate_value(&json!(text), max_chars), Some(json!(expected)), "{text}");
     }
 
     #[test]
     fn a_long_result_is_cut_and_marked() {
-        assert_eq!(truncated(&json!("x".repeat(8_000)), 8_000), None);
+        assert_eq!(truncate_value(&json!("x".repeat(8_000)), 8_000), None);
         assert_eq!(
-            truncated(&json!("ü".repeat(8_000)), 8_000),
+            truncate_value(&json!("ü".repeat(8_000)), 8_000),
             None,
             "characters count, not bytes"
         );
         check(&"x".repeat(8_001), 8_000, &"x".repeat(8_000));
-        assert_eq!(truncated(&json!({"a": 1}), 7), None);
+        assert_eq!(truncate_value(&json!({"a": 1}), 7), None);
         assert_eq!(
-            truncated(&json!({"a": 12}), 7),
+            truncate_value(&json!({"a": 12}), 7),
             Some(json!("{\"a\":12… [cut: 7 of 8 characters]"))
         );
     }

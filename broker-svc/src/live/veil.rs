@@ -7,20 +7,20 @@ use shared::model::intent::extract::{CLOSING, NAME};
 
 /// Position in one answer, with the text that is held back.
 #[derive(Debug, Default)]
-pub(super) struct Veil {
+pub(super) struct StreamRedactor {
     held: String,
     hides: bool,
 }
 
-impl Veil {
+impl StreamRedactor {
     /// Returns the part of `text`, and of the text held back, that may be shown.
-    pub(super) fn pass(&mut self, text: &str) -> String {
+    pub(super) fn filter_text(&mut self, text: &str) -> String {
         self.held.push_str(text);
         let mut shown = String::new();
         loop {
             let (mark, keeps) = if self.hides { (CLOSING, false) } else { (NAME, true) };
             let found = self.held.find(mark);
-            let upto = found.unwrap_or_else(|| self.held.len() - begun(&self.held, mark));
+            let upto = found.unwrap_or_else(|| self.held.len() - partial_mark_bytes(&self.held, mark));
             let rest = self.held.split_off(upto);
 
             if keeps {
@@ -39,14 +39,14 @@ impl Veil {
     }
 
     /// Returns the text that is still held back when the answer ends.
-    pub(super) fn end(&mut self) -> String {
+    pub(super) fn take_rest(&mut self) -> String {
         let rest = std::mem::take(&mut self.held);
         if self.hides { String::new() } else { rest }
     }
 }
 
 /// Returns the number of bytes at the end of `text` that are the beginning of `mark`.
-fn begun(text: &str, mark: &str) -> usize {
+fn partial_mark_bytes(text: &str, mark: &str) -> usize {
     let mut longest_first = (1..mark.len()).rev();
     longest_first.find(|&bytes| text.ends_with(&mark[..bytes])).unwrap_or(0)
 }
@@ -58,14 +58,14 @@ mod tests {
     /// Checks the shown text of `answer`, for any split into pieces.
     fn check(answer: &str, expected: &str) {
         for size in [1, 2, 3, 7, answer.len().max(1)] {
-            let mut veil = Veil::default();
+            let mut veil = StreamRedactor::default();
             let characters: Vec<char> = answer.chars().collect();
 
             let mut shown = String::new();
             for piece in characters.chunks(size) {
-                shown.push_str(&veil.pass(&piece.iter().collect::<String>()));
+                shown.push_str(&veil.filter_text(&piece.iter().collect::<String>()));
             }
-            shown.push_str(&veil.end());
+            shown.push_str(&veil.take_rest());
 
             assert_eq!(shown, expected, "in pieces of {size}");
         }

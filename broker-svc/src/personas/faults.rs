@@ -4,7 +4,7 @@ use shared::llm::LlmConfig;
 use shared::process::config::KeyFault;
 
 use super::fault::fault;
-use super::{Persona, Personas, Runner, TOKEN_BYTES, patterns};
+use super::{AgentRunner, Persona, Personas, TOKEN_BYTES, patterns};
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
 use crate::tool::mcp;
@@ -15,10 +15,10 @@ use crate::tool::mcp;
 pub struct ParsePersonasError(pub Vec<KeyFault>);
 
 /// Returns the faults of meaning.
-pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
+pub(super) fn find_faults(personas: &Personas) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, server) in &personas.mcp_servers {
-        if let Some((key, problem)) = mcp::fault(server, &personas.credentials) {
+        if let Some((key, problem)) = mcp::declaration_fault(server, &personas.credentials) {
             faults.push(fault(format!("mcp_servers.{name}.{key}"), problem));
         }
     }
@@ -34,21 +34,21 @@ pub(super) fn of(personas: &Personas) -> Vec<KeyFault> {
         of_persona(personas, name, persona, &mut faults);
     }
 
-    faults.extend(patterns::faults(personas));
+    faults.extend(patterns::find_faults(personas));
     faults
 }
 
 /// Returns the limits of US dollars without effect. A limit of zero needs no price.
-pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
+pub(super) fn unbound_faults(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
     let asking = personas
         .personas
         .iter()
-        .filter(|(_, persona)| persona.runner == Runner::Llm);
+        .filter(|(_, persona)| persona.runner == AgentRunner::Llm);
     let bounded = asking.filter_map(|(name, persona)| {
         let most = persona.limits.cost_usd.filter(|most| *most > 0.0)?;
         // If no model can be asked at all, that is a fault of its own.
-        let model = persona.model.as_deref().or_else(|| llm.usable().ok())?;
-        let error = llm.prices.bounding(model).err()?;
+        let model = persona.model.as_deref().or_else(|| llm.usable_model().ok())?;
+        let error = llm.prices.bounding_price(model).err()?;
 
         Some(fault(
             format!("personas.{name}.limits.cost_usd"),
@@ -113,17 +113,19 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
             wrong(&format!("{key}.tools"), "at least one glob of a tool's name".to_owned());
         }
 
-        for problem in confirm.ask.faults() {
+        for problem in confirm.ask.find_faults() {
             wrong(&format!("{key}.ask"), problem);
         }
     }
 
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
-        (Runner::Process, None | Some("")) => wrong("process.command", "required where runner is process".to_owned()),
-        (Runner::Echo | Runner::Nats | Runner::Llm, Some(_)) => {
+        (AgentRunner::Process, None | Some("")) => {
+            wrong("process.command", "required where runner is process".to_owned())
+        }
+        (AgentRunner::Echo | AgentRunner::Nats | AgentRunner::Llm, Some(_)) => {
             wrong("process", "expected only where runner is process".to_owned());
         }
-        (Runner::Process, Some(_)) | (Runner::Echo | Runner::Nats | Runner::Llm, None) => {}
+        (AgentRunner::Process, Some(_)) | (AgentRunner::Echo | AgentRunner::Nats | AgentRunner::Llm, None) => {}
     }
 }

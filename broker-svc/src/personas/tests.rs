@@ -5,20 +5,20 @@ use super::*;
 #[test]
 fn without_a_file_everybody_is_the_echo() {
     let personas = Personas::parse("").expect("an empty file");
-    assert_eq!(personas.of("atlas").runner, Runner::Echo);
+    assert_eq!(personas.persona_of("atlas").runner, AgentRunner::Echo);
 }
 
 #[test]
 fn a_name_that_is_not_there_is_answered_by_default() {
     let text = "personas:\n  default: {runner: nats, prompt: hi}\n  bob: {runner: echo, limits: {wall_ms: 5}}\n";
     let personas = Personas::parse(text).expect("a good file");
-    assert_eq!(personas.of("atlas").prompt, "hi");
+    assert_eq!(personas.persona_of("atlas").prompt, "hi");
 
     assert_eq!(
-        personas.of("bob").limits,
-        Limits {
+        personas.persona_of("bob").limits,
+        PersonaLimits {
             wall_ms: 5,
-            ..Limits::default()
+            ..PersonaLimits::default()
         }
     );
 }
@@ -68,7 +68,7 @@ fn a_payment_above_the_limit_is_confirmed_and_so_is_one_that_does_not_say_how_mu
                     {tools: [pay_all], ask: {policy: all}}]}}";
     let personas = Personas::parse(text).expect("a good file");
     let asked = |tool: &str, arguments: Value| {
-        let asks = personas.of("shop").confirmations(tool, &arguments);
+        let asks = personas.persona_of("shop").confirmations(tool, &arguments);
         asks.map(|ask| ask.policy.clone()).collect::<Vec<_>>()
     };
 
@@ -108,7 +108,11 @@ personas: {a: {runner: llm, tools: [' '], permissions: {tools: {deny: ['']}}, re
 
     let idle = |text: &str| {
         let personas = Personas::parse(text).expect("a good file");
-        personas.idle().into_iter().map(|fault| fault.key).collect::<Vec<_>>()
+        personas
+            .idle_faults()
+            .into_iter()
+            .map(|fault| fault.key)
+            .collect::<Vec<_>>()
     };
     let erp = "mcp_servers: {erp: {command: x}}\n";
     let persona = |runner: &str, tools: &str, pattern: &str| {
@@ -191,9 +195,13 @@ personas:
 
     let personas = Personas::parse(text).expect("a good file");
     assert!(personas.ask_models());
-    assert_eq!(personas.of("shop").limits.cost_usd, Some(0.25));
+    assert_eq!(personas.persona_of("shop").limits.cost_usd, Some(0.25));
     assert_eq!(
-        personas.of("mine").process.as_ref().map(|program| program.args.len()),
+        personas
+            .persona_of("mine")
+            .process
+            .as_ref()
+            .map(|program| program.args.len()),
         Some(1)
     );
 }
@@ -203,7 +211,7 @@ fn a_limit_of_dollars_needs_the_models_price() {
     let check = |persona: &str, llm: &Value, told: &[&str]| {
         let personas = Personas::parse(&format!("personas: {{shop: {persona}}}")).expect("a good file");
         let llm = serde_json::from_value(llm.clone()).expect("a good section");
-        let faults = personas.unbound(&llm).into_iter().map(|fault| fault.to_string());
+        let faults = personas.unbound_faults(&llm).into_iter().map(|fault| fault.to_string());
         assert_eq!(faults.collect::<Vec<_>>(), told, "{persona}");
     };
 

@@ -7,14 +7,14 @@ use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
 use shared::model::ledger::DispatchRef;
 use shared::model::order::SessionOrder;
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use ulid::Ulid;
 
 /// A waiting dispatch, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pending {
+pub struct PendingDispatch {
     /// Sequence of the dispatch in `DISPATCHES`.
     pub sequence: u64,
     /// Time at which the stream stored it.
@@ -22,15 +22,15 @@ pub struct Pending {
     /// The dispatch itself.
     pub dispatch: Arc<Dispatch>,
     /// Trace context of the dispatch.
-    pub carrier: Carrier,
+    pub carrier: TraceCarrier,
     /// Whether the message's header says that it may have been published before, under another message id.
     pub is_repeated: bool,
 }
 
-impl Pending {
+impl PendingDispatch {
     /// Returns the reference by which the ledger names the dispatch, without its content.
     #[must_use]
-    pub fn reference(&self) -> DispatchRef {
+    pub fn dispatch_ref(&self) -> DispatchRef {
         DispatchRef {
             id: self.dispatch.id,
             sequence: self.sequence,
@@ -43,14 +43,14 @@ impl Pending {
     /// Returns the sender of the message; `None` if the sender is the owner.
     #[must_use]
     pub fn stranger(&self) -> Option<&str> {
-        let is_owner = self.dispatch.permissions.level == Level::Full;
+        let is_owner = self.dispatch.permissions.level == PermissionLevel::Full;
         (!is_owner).then_some(self.dispatch.message.from.as_str())
     }
 }
 
 /// An order, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedOrder {
     /// Sequence of the order in `DISPATCHES`.
     pub sequence: u64,
     /// Time at which the server stored it.
@@ -61,7 +61,7 @@ pub struct Placed {
 
 /// A notice that one of the session's approvals was asked for or decided, with its position in `DISPATCHES`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct ApprovalNotification {
     /// Sequence of the notice in `DISPATCHES`.
     pub sequence: u64,
     /// Id of the approval.
@@ -72,16 +72,16 @@ pub struct Told {
 
 /// A message that a look finds.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Arrival {
+pub enum InboxItem {
     /// A dispatch to run.
-    Dispatch(Pending),
+    Dispatch(PendingDispatch),
     /// An order for the session.
-    Order(Placed),
+    Order(PlacedOrder),
     /// A notice about an approval.
-    Decision(Told),
+    Decision(ApprovalNotification),
 }
 
-impl Arrival {
+impl InboxItem {
     /// Returns the id of the dispatch or order; `None` if the message has none.
     #[must_use]
     pub fn id(&self) -> Option<Ulid> {
@@ -94,7 +94,7 @@ impl Arrival {
 
     /// Returns the reference by which the ledger names the message, without its content.
     #[must_use]
-    pub fn reference(&self) -> DispatchRef {
+    pub fn dispatch_ref(&self) -> DispatchRef {
         let named = |kind: &str, id: Ulid, sequence| DispatchRef {
             id,
             sequence,
@@ -104,7 +104,7 @@ impl Arrival {
         };
 
         match self {
-            Self::Dispatch(pending) => pending.reference(),
+            Self::Dispatch(pending) => pending.dispatch_ref(),
             Self::Order(placed) => named("order", placed.order.id, placed.sequence),
             Self::Decision(told) => named("decision", Ulid::nil(), told.sequence),
         }
@@ -121,7 +121,7 @@ impl Arrival {
     }
 }
 
-pub(super) fn target_of(pending: &Pending) -> &DeliveryContext {
+pub(super) fn target_of(pending: &PendingDispatch) -> &DeliveryContext {
     &pending.dispatch.delivery_context
 }
 
@@ -135,7 +135,7 @@ pub(super) fn same_target(one: &DeliveryContext, other: &DeliveryContext) -> boo
 }
 
 /// Returns the sort key of the dispatches of one look: event, then higher priority, then hook, then sequence.
-pub(super) fn order(pending: &Pending) -> (u64, std::cmp::Reverse<i32>, &str, u64) {
+pub(super) fn sort_key(pending: &PendingDispatch) -> (u64, std::cmp::Reverse<i32>, &str, u64) {
     let dispatch = &pending.dispatch;
     (
         dispatch.event_seq,

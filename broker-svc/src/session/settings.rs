@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use shared::model::dispatch::Dispatch;
 use shared::model::identity::PermissionPresets;
 use shared::model::permission::PermissionSet;
-use shared::model::permission::combine::narrows;
-use shared::model::session::{Overflow, QueueMode, QueueSettings};
+use shared::model::permission::combine::narrows_permissions;
+use shared::model::session::{OverflowPolicy, QueueMode, QueueSettings};
 
 /// Default delay of a `collect` turn after the last arrival, milliseconds.
 pub const DEBOUNCE_MS: u64 = 1_000;
@@ -18,7 +18,7 @@ pub const CAP: u32 = 20;
 
 /// Queue settings in force for one dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct DispatchSettings {
     /// Behavior of the dispatch if the session is busy.
     pub mode: QueueMode,
     /// Delay of a `collect` turn after the last arrival, milliseconds.
@@ -26,12 +26,12 @@ pub struct Rules {
     /// Maximum number of dispatches that wait behind a running turn; at least 1.
     pub cap: usize,
     /// Treatment of dispatches beyond the maximum.
-    pub overflow: Overflow,
+    pub overflow: OverflowPolicy,
 }
 
 /// Settings that apply to every session of a persona.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Policy {
+pub struct QueuePolicy {
     /// Settings for all channels, the persona's before the global ones.
     pub common: QueueSettings,
     /// Settings of single channels, by channel.
@@ -40,10 +40,10 @@ pub struct Policy {
     pub presets: PermissionPresets,
 }
 
-impl Policy {
+impl QueuePolicy {
     /// Returns the settings for `dispatch` in a session with its `own` settings.
     #[must_use]
-    pub fn rules(&self, own: QueueSettings, dispatch: &Dispatch) -> Rules {
+    pub fn rules_for(&self, own: QueueSettings, dispatch: &Dispatch) -> DispatchSettings {
         let said = QueueSettings {
             mode: dispatch.queue_mode,
             ..QueueSettings::default()
@@ -51,7 +51,7 @@ impl Policy {
         let channel = self.channels.get(&dispatch.delivery_context.channel);
         let settings = said.or(own).or(channel.copied().unwrap_or_default()).or(self.common);
 
-        Rules {
+        DispatchSettings {
             mode: settings.mode.unwrap_or_default(),
             debounce_ms: settings.debounce_ms.unwrap_or(DEBOUNCE_MS),
             cap: settings.cap.unwrap_or(CAP).max(1) as usize,
@@ -63,13 +63,13 @@ impl Policy {
     /// only if that narrows nothing, because the turn's permissions are in the ledger.
     #[must_use]
     pub fn may_join(&self, turn: &PermissionSet, message: &PermissionSet) -> bool {
-        turn == message || !narrows(turn, message, &self.presets)
+        turn == message || !narrows_permissions(turn, message, &self.presets)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use shared::model::permission::{Level, ToolRules};
+    use shared::model::permission::{PermissionLevel, ToolRules};
 
     use super::*;
     use crate::sample::dispatch;
@@ -85,56 +85,56 @@ mod tests {
 
     #[test]
     fn the_narrower_settings_win_key_by_key() {
-        let mut policy = Policy::default();
+        let mut policy = QueuePolicy::default();
         let mut one = dispatch(1, "a", 50);
         let (none, global) = (
             QueueSettings::default(),
-            Policy::default().rules(QueueSettings::default(), &one),
+            QueuePolicy::default().rules_for(QueueSettings::default(), &one),
         );
 
         assert_eq!(
             (global.mode, global.debounce_ms, global.cap, global.overflow),
-            (QueueMode::Followup, 1_000, 20, Overflow::Summarize)
+            (QueueMode::Followup, 1_000, 20, OverflowPolicy::Summarize)
         );
 
         policy.common = QueueSettings {
             cap: Some(3),
             ..mode(QueueMode::Collect)
         };
-        assert_eq!(policy.rules(none, &one).mode, QueueMode::Collect);
+        assert_eq!(policy.rules_for(none, &one).mode, QueueMode::Collect);
 
         policy.channels.insert("webchat".to_owned(), mode(QueueMode::Steer));
-        assert_eq!(policy.rules(none, &one).mode, QueueMode::Steer);
+        assert_eq!(policy.rules_for(none, &one).mode, QueueMode::Steer);
         assert_eq!(
-            policy.rules(mode(QueueMode::Interrupt), &one).mode,
+            policy.rules_for(mode(QueueMode::Interrupt), &one).mode,
             QueueMode::Interrupt
         );
 
         one.queue_mode = Some(QueueMode::Followup);
-        let rules = policy.rules(mode(QueueMode::Interrupt), &one);
+        let rules = policy.rules_for(mode(QueueMode::Interrupt), &one);
         assert_eq!((rules.mode, rules.cap), (QueueMode::Followup, 3));
     }
 
     #[test]
     fn a_stranger_does_not_join_the_owners_turn_and_the_owner_joins_a_strangers() {
-        let policy = Policy::default();
+        let policy = QueuePolicy::default();
         let at = |level| PermissionSet {
             level,
             ..PermissionSet::default()
         };
 
-        assert!(policy.may_join(&at(Level::Minimal), &at(Level::Full)));
-        assert!(!policy.may_join(&at(Level::Full), &at(Level::Minimal)));
+        assert!(policy.may_join(&at(PermissionLevel::Minimal), &at(PermissionLevel::Full)));
+        assert!(!policy.may_join(&at(PermissionLevel::Full), &at(PermissionLevel::Minimal)));
 
         let careful = PermissionSet {
             tools: Some(ToolRules {
                 allow: None,
                 deny: vec!["shell".to_owned()],
             }),
-            ..at(Level::Full)
+            ..at(PermissionLevel::Full)
         };
 
-        assert!(!policy.may_join(&at(Level::Full), &careful));
+        assert!(!policy.may_join(&at(PermissionLevel::Full), &careful));
         assert!(policy.may_join(&careful, &careful));
     }
 }

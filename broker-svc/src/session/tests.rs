@@ -1,6 +1,6 @@
 mod books;
 
-use shared::model::ledger::{LedgerEntry, ToolCall, Usage};
+use shared::model::ledger::{LedgerEntry, ToolCall, TurnUsage};
 use ulid::Ulid;
 
 use shared::model::order::SessionOrder;
@@ -8,27 +8,27 @@ use shared::model::order::SessionOrder;
 use super::*;
 use crate::sample::{pending, session};
 use crate::turn::Turn;
-use crate::turn::journal::Running;
-use crate::turn::steps::{Situation, Step, next};
-use crate::turn::used::Stamp;
+use crate::turn::journal::RunningTurn;
+use crate::turn::steps::{StepContext, TurnStep, next};
+use crate::turn::used::RecordTime;
 
 const NOW: UnixMillis = UnixMillis(5_000);
-const STAMP: Stamp = Stamp { at: NOW, held_ms: 0 };
+const STAMP: RecordTime = RecordTime { at: NOW, held_ms: 0 };
 
-fn arrived(pendings: Vec<Pending>) -> Input {
-    Input::Arrived(pendings.into_iter().map(Arrival::Dispatch).collect())
+fn arrived(pendings: Vec<PendingDispatch>) -> SessionInput {
+    SessionInput::Arrived(pendings.into_iter().map(InboxItem::Dispatch).collect())
 }
 
 /// Returns message `number` in `mode`, at sequence `number`, arrived at [`NOW`].
-fn message(number: u64, mode: QueueMode) -> Pending {
+fn message(number: u64, mode: QueueMode) -> PendingDispatch {
     let mut one = pending(number, number, "a", 50);
     one.arrived = NOW;
     Arc::make_mut(&mut one.dispatch).queue_mode = Some(mode);
     one
 }
 
-fn order_to(sequence: u64, wanted: Wanted) -> Input {
-    Input::Arrived(vec![Arrival::Order(Placed {
+fn order_to(sequence: u64, wanted: OrderKind) -> SessionInput {
+    SessionInput::Arrived(vec![InboxItem::Order(PlacedOrder {
         sequence,
         arrived: NOW,
         order: SessionOrder {
@@ -43,34 +43,34 @@ fn order_to(sequence: u64, wanted: Wanted) -> Input {
 }
 
 /// Returns `effects` in short form.
-fn told(effects: &[Effect]) -> Vec<String> {
-    let effect = |effect: &Effect| match effect {
-        Effect::Start { pendings, .. } => {
+fn told(effects: &[SessionEffect]) -> Vec<String> {
+    let effect = |effect: &SessionEffect| match effect {
+        SessionEffect::Start { pendings, .. } => {
             let sequences: Vec<String> = pendings.iter().map(|p| p.sequence.to_string()).collect();
             format!("start {}", sequences.join("+"))
         }
-        Effect::Drop { pending, reason } => format!("drop {} {}", pending.sequence, reason.name()),
-        Effect::Cancel { reason: _ } => "cancel".to_owned(),
-        Effect::Carry { placed } => format!("carry {}", placed.order.wanted.name()),
-        Effect::Repeated { placed } => format!("repeated {}", placed.order.wanted.name()),
-        Effect::Decide { told } => format!(
+        SessionEffect::Drop { pending, reason } => format!("drop {} {}", pending.sequence, reason.name()),
+        SessionEffect::Cancel { reason: _ } => "cancel".to_owned(),
+        SessionEffect::Carry { placed } => format!("carry {}", placed.order.wanted.name()),
+        SessionEffect::Repeated { placed } => format!("repeated {}", placed.order.wanted.name()),
+        SessionEffect::Decide { told } => format!(
             "decide {}",
             told.decision
                 .as_ref()
                 .map_or("nothing", |decision| decision.status.name())
         ),
-        Effect::Wake { at } => format!("wake {}", at.since(NOW)),
+        SessionEffect::Wake { at } => format!("wake {}", at.since(NOW)),
     };
 
     effects.iter().map(effect).collect()
 }
 
 /// Ends turns until none runs, at a time when every debounce is over; returns the turns that were started.
-fn drained(machine: &mut Session) -> Vec<String> {
+fn drained(machine: &mut SessionQueue) -> Vec<String> {
     let later = NOW.plus(60_000);
-    let mut all = told(&machine.handle(Input::Tick, later));
+    let mut all = told(&machine.handle(SessionInput::Tick, later));
     while machine.is_running() {
-        all.extend(told(&machine.handle(Input::TurnEnded, later)));
+        all.extend(told(&machine.handle(SessionInput::TurnEnded, later)));
     }
     all
 }
@@ -88,10 +88,10 @@ enum State {
 }
 
 /// Returns the journal of turn 1 in `state`.
-fn journal(state: State) -> Option<Running> {
-    let limits = crate::personas::Limits::default();
-    let mut fold = Fold::default();
-    let turn = Turn::of(
+fn journal(state: State) -> Option<RunningTurn> {
+    let limits = crate::personas::PersonaLimits::default();
+    let mut fold = SessionState::default();
+    let turn = Turn::for_pendings(
         &session(),
         &fold,
         &[message(1, QueueMode::Followup)],
@@ -100,7 +100,7 @@ fn journal(state: State) -> Option<Running> {
     );
 
     fold.at = NOW;
-    fold.apply_entry(&turn.started());
+    fold.apply_entry(&turn.started_entry());
 
     let call = |id: &str| ToolCall {
         call: id.to_owned(),
@@ -119,7 +119,7 @@ fn journal(state: State) -> Option<Running> {
                 step: 1,
                 content: String::new(),
                 tool_calls: vec![call("1-1"), call("1-2")],
-                usage: Usage::default(),
+                usage: TurnUsage::default(),
             });
 
             fold.apply_entry(&LedgerEntry::ToolStarted {
@@ -137,7 +137,7 @@ fn journal(state: State) -> Option<Running> {
 /// Puts a session into `state`, hands in `count` messages of `mode` (numbers from 2), and returns the effects: at
 /// once, in the running turn's next step, and after the turn.
 fn cell(mode: QueueMode, state: State, count: u64) -> String {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     if state != State::Idle {
         assert_eq!(
             told(&machine.handle(arrived(vec![message(1, QueueMode::Followup)]), NOW)),
@@ -157,7 +157,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
                 step: 1,
                 content: "done".to_owned(),
                 tool_calls: Vec::new(),
-                usage: Usage::default(),
+                usage: TurnUsage::default(),
             }),
             State::Tool => Some(LedgerEntry::ToolFinished {
                 call: "1-1".to_owned(),
@@ -172,14 +172,14 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
 
         loop {
             let steering = machine.is_steering();
-            match next(&running, Situation { held_ms: 0, steering }) {
-                Step::Ask { step } => {
+            match next(&running, StepContext { held_ms: 0, steering }) {
+                TurnStep::Ask { step } => {
                     let steered = machine.take_steering();
                     let steered: Vec<String> = steered.iter().map(|s| s.pending.sequence.to_string()).collect();
                     said.push(format!("ask {step} with [{}]", steered.join(" ")));
                     break;
                 }
-                Step::Skip { call, outcome } => {
+                TurnStep::Skip { call, outcome } => {
                     said.push(format!("skip {}", call.call));
                     let finished = LedgerEntry::ToolFinished {
                         call: call.call,
@@ -189,15 +189,17 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
 
                     running.apply(&finished, STAMP);
                 }
-                Step::Run { call } => {
+                TurnStep::Run { call } => {
                     said.push(format!("run {}", call.call));
                     break;
                 }
-                Step::Finish { .. } => {
+                TurnStep::Finish { .. } => {
                     said.push("finish".to_owned());
                     break;
                 }
-                other @ (Step::Recover { .. } | Step::Observe { .. } | Step::Fail { .. }) => panic!("{other:?}"),
+                other @ (TurnStep::Recover { .. } | TurnStep::Observe { .. } | TurnStep::Fail { .. }) => {
+                    panic!("{other:?}")
+                }
             }
         }
     }
@@ -207,7 +209,7 @@ fn cell(mode: QueueMode, state: State, count: u64) -> String {
     if state == State::Idle && !machine.is_running() {
         said.extend(drained(&mut machine));
     } else {
-        said.extend(told(&machine.handle(Input::TurnEnded, NOW)));
+        said.extend(told(&machine.handle(SessionInput::TurnEnded, NOW)));
         said.extend(drained(&mut machine));
     }
 
@@ -303,7 +305,7 @@ fn every_cell_of_the_table_of_queue_modes() {
 
 #[test]
 fn what_is_pending_at_one_look_is_ordered_by_event_then_priority_then_hook() {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let batch = vec![
         pending(7, 2, "a", 90),
         pending(8, 1, "b", 50),
@@ -318,7 +320,7 @@ fn what_is_pending_at_one_look_is_ordered_by_event_then_priority_then_hook() {
 
 #[test]
 fn a_dispatch_of_the_same_id_is_dropped_with_its_reason() {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let effects = machine.handle(arrived(vec![pending(3, 1, "a", 50), pending(9, 1, "a", 50)]), NOW);
     assert_eq!(told(&effects), ["drop 9 duplicate", "start 3"]);
     let again = machine.handle(arrived(vec![pending(3, 1, "a", 50)]), NOW);
@@ -327,18 +329,18 @@ fn a_dispatch_of_the_same_id_is_dropped_with_its_reason() {
 
 #[test]
 fn a_turn_that_a_former_owner_began_runs_and_what_it_has_seen_is_not_queued_again() {
-    let mut fold = Fold {
+    let mut fold = SessionState {
         running: journal(State::Running),
-        ..Fold::default()
+        ..SessionState::default()
     };
     let steered = |number: u64, backlog| LedgerEntry::Steered {
-        dispatch: message(number, QueueMode::Steer).reference(),
+        dispatch: message(number, QueueMode::Steer).dispatch_ref(),
         backlog,
     };
 
     fold.apply_entry(&steered(2, false));
     fold.apply_entry(&steered(3, true));
-    let mut machine = Session::new(&fold, Arc::default());
+    let mut machine = SessionQueue::new(&fold, Arc::default());
 
     assert!(machine.is_running());
 
@@ -352,13 +354,13 @@ fn a_turn_that_a_former_owner_began_runs_and_what_it_has_seen_is_not_queued_agai
     assert!(machine.handle(arrived(batch), NOW).is_empty());
     assert!(!machine.is_steering(), "it was put in already");
     assert_eq!(machine.lowest_open(&[1, 2]), Some(3));
-    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["start 3"]);
+    assert_eq!(told(&machine.handle(SessionInput::TurnEnded, NOW)), ["start 3"]);
     assert_eq!(drained(&mut machine), ["start 4"]);
 }
 
 #[test]
 fn collected_messages_to_different_places_become_different_turns() {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let to = |number: u64, peer: &str| {
         let mut one = message(number, QueueMode::Collect);
         let context = &mut Arc::make_mut(&mut one.dispatch).delivery_context;
@@ -382,7 +384,7 @@ fn collected_messages_to_different_places_become_different_turns() {
 
 #[test]
 fn a_debounce_counts_from_the_last_arrival_and_ends_at_last() {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let at = |number: u64, ms: i64| {
         let mut one = message(number, QueueMode::Collect);
         one.arrived = NOW.plus(ms);
@@ -394,24 +396,30 @@ fn a_debounce_counts_from_the_last_arrival_and_ends_at_last() {
         told(&machine.handle(arrived(vec![at(2, 900)]), NOW.plus(900))),
         ["wake 1900"]
     );
-    assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_899))), ["wake 1900"]);
-    assert_eq!(told(&machine.handle(Input::Tick, NOW.plus(1_900))), ["start 1+2"]);
+    assert_eq!(
+        told(&machine.handle(SessionInput::Tick, NOW.plus(1_899))),
+        ["wake 1900"]
+    );
+    assert_eq!(
+        told(&machine.handle(SessionInput::Tick, NOW.plus(1_900))),
+        ["start 1+2"]
+    );
 
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     for number in 1..=11 {
         let ms = i64::try_from(number - 1).expect("small") * 950;
         let said = told(&machine.handle(arrived(vec![at(number, ms)]), NOW.plus(ms)));
         assert_eq!(said, [format!("wake {}", (ms + 1_000).min(10_000))], "{number}");
     }
 
-    let all = machine.handle(Input::Tick, NOW.plus(10_000));
-    assert!(matches!(&all[..], [Effect::Start { pendings, .. }] if pendings.len() == 11));
+    let all = machine.handle(SessionInput::Tick, NOW.plus(10_000));
+    assert!(matches!(&all[..], [SessionEffect::Start { pendings, .. }] if pendings.len() == 11));
 }
 
 #[test]
 fn what_has_no_room_is_dropped_as_the_session_says() {
     let check = |overflow, expected: &[&str]| {
-        let mut machine = Session::default();
+        let mut machine = SessionQueue::default();
         let settings = QueueSettings {
             cap: Some(2),
             overflow: Some(overflow),
@@ -419,7 +427,7 @@ fn what_has_no_room_is_dropped_as_the_session_says() {
         };
 
         assert_eq!(
-            told(&machine.handle(order_to(1, Wanted::Queue { settings }), NOW)),
+            told(&machine.handle(order_to(1, OrderKind::Queue { settings }), NOW)),
             ["carry queue"]
         );
 
@@ -430,9 +438,9 @@ fn what_has_no_room_is_dropped_as_the_session_says() {
             "what waited for an idle session is not too much"
         );
 
-        drop(machine.handle(Input::TurnEnded, NOW));
-        drop(machine.handle(Input::TurnEnded, NOW));
-        assert_eq!(machine.queued(), 2);
+        drop(machine.handle(SessionInput::TurnEnded, NOW));
+        drop(machine.handle(SessionInput::TurnEnded, NOW));
+        assert_eq!(machine.queued_count(), 2);
 
         let more = arrived(vec![message(20, QueueMode::Followup)]);
         let mut said = told(&machine.handle(more, NOW));
@@ -442,47 +450,50 @@ fn what_has_no_room_is_dropped_as_the_session_says() {
     };
 
     check(
-        Overflow::Summarize,
+        OverflowPolicy::Summarize,
         &["drop 13 overflow_summarized", "start 14", "start 20"],
     );
-    check(Overflow::Old, &["drop 13 overflow_old", "start 14", "start 20"]);
-    check(Overflow::New, &["drop 20 overflow_new", "start 13", "start 14"]);
+    check(OverflowPolicy::Old, &["drop 13 overflow_old", "start 14", "start 20"]);
+    check(OverflowPolicy::New, &["drop 20 overflow_new", "start 13", "start 14"]);
 }
 
 #[test]
 fn orders_are_carried_out_once_and_in_their_place() {
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let batch = (1..4).map(|n| message(n, QueueMode::Followup)).collect();
     assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
-    assert!(machine.handle(order_to(10, Wanted::Reset), NOW).is_empty());
+    assert!(machine.handle(order_to(10, OrderKind::Reset), NOW).is_empty());
     assert_eq!(
-        told(&machine.handle(order_to(11, Wanted::Interrupt), NOW)),
+        told(&machine.handle(order_to(11, OrderKind::Interrupt), NOW)),
         ["cancel", "carry interrupt"]
     );
     assert_eq!(machine.lowest_open(&[1]), Some(2));
-    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["carry reset", "start 2"]);
+    assert_eq!(
+        told(&machine.handle(SessionInput::TurnEnded, NOW)),
+        ["carry reset", "start 2"]
+    );
 
-    let said = told(&machine.handle(order_to(12, Wanted::Abort), NOW));
+    let said = told(&machine.handle(order_to(12, OrderKind::Abort), NOW));
     assert_eq!(said, ["drop 3 aborted", "cancel", "carry abort"]);
-    assert!(machine.handle(Input::TurnEnded, NOW).is_empty());
+    assert!(machine.handle(SessionInput::TurnEnded, NOW).is_empty());
 
-    let mut again = Session {
+    let mut again = SessionQueue {
         ids: machine.ids.clone(),
-        ..Session::default()
+        ..SessionQueue::default()
     };
     assert_eq!(
-        told(&again.handle(order_to(12, Wanted::Abort), NOW)),
+        told(&again.handle(order_to(12, OrderKind::Abort), NOW)),
         ["repeated abort"]
     );
 }
 
 #[test]
 fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone() {
-    let take_back = |number, spares_turn| Wanted::Withdraw {
+    let take_back = |number, spares_turn| OrderKind::Withdraw {
         dispatch: message(number, QueueMode::Followup).dispatch.id,
         spares_turn,
     };
-    let mut machine = Session::default();
+    let mut machine = SessionQueue::default();
     let batch = (1..4).map(|n| message(n, QueueMode::Followup)).collect();
 
     assert_eq!(told(&machine.handle(arrived(batch), NOW)), ["start 1"]);
@@ -495,7 +506,7 @@ fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone
 
     let runs = machine.handle(order_to(12, take_back(1, false)), NOW);
     assert_eq!(told(&runs), ["cancel", "carry withdraw"]);
-    assert_eq!(told(&machine.handle(Input::TurnEnded, NOW)), ["start 3"]);
+    assert_eq!(told(&machine.handle(SessionInput::TurnEnded, NOW)), ["start 3"]);
 
     let steers = machine.handle(arrived(vec![message(5, QueueMode::Steer)]), NOW);
     assert!(steers.is_empty() && machine.take_steering().len() == 1);
@@ -504,22 +515,22 @@ fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone
     assert_eq!(told(&joined), ["carry withdraw"], "it is another's turn as well");
 
     let early = order_to(14, take_back(20, false));
-    let Input::Arrived(orders) = &early else {
+    let SessionInput::Arrived(orders) = &early else {
         panic!("an order");
     };
 
-    let Arrival::Order(placed) = &orders[0] else {
+    let InboxItem::Order(placed) = &orders[0] else {
         panic!("an order");
     };
 
-    let mut fold = Fold::default();
+    let mut fold = SessionState::default();
     fold.apply_entry(&LedgerEntry::Ordered {
         order: Box::new(placed.order.clone()),
         sequence: 14,
-        cursor: shared::model::ledger::Cursor::default(),
+        cursor: shared::model::ledger::LedgerCursor::default(),
     });
 
-    let later = Session::new(&fold, Arc::default());
+    let later = SessionQueue::new(&fold, Arc::default());
     for mut machine in [machine, later] {
         let _ = machine.handle(early.clone(), NOW);
         let late = machine.handle(arrived(vec![message(20, QueueMode::Followup)]), NOW);

@@ -10,21 +10,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shared::bus::{Bus, CoreSubscription, Outgoing, RequestError};
+use shared::bus::{Bus, CoreSubscription, OutgoingMessage, RequestError};
 use shared::clock::SharedClock;
 use shared::model::dispatch::derived_ulid;
-use shared::model::event::{Event, EventId, MAX_HOPS, Sender};
+use shared::model::event::{Event, EventId, EventSender, MAX_HOPS};
 use shared::model::ledger::ToolOutcome;
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::agent::ToolDescription;
-use shared::wire::envelope::Format;
+use shared::wire::envelope::PayloadFormat;
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, HOPS, Headers};
 use shared::wire::subject;
 
 use super::service::described;
-use super::{Tool, ToolCall, failed};
+use super::{Tool, ToolCall, failed_outcome};
 use crate::turn::WORKS_FOR;
 
 /// Subject of the service that shows sessions.
@@ -82,7 +82,7 @@ impl SendMessage {
     }
 
     /// Refuses a message whose chain is too long: nothing is sent, and operators can see the refusal in `AUDIT`.
-    async fn refuse(&self, call: &ToolCall, to: &str) -> ToolOutcome {
+    async fn refuse_hops(&self, call: &ToolCall, to: &str) -> ToolOutcome {
         let asked = &call.call;
         let hops = asked.origin.causation.hops;
         let id = format!("agent-hops:{}:{}", asked.turn, asked.call.call);
@@ -91,18 +91,21 @@ impl SendMessage {
             "turn": asked.turn, "call": asked.call.call, "event": asked.origin.causation.event,
         });
 
-        let headers: Headers = [(CONTENT_TYPE, Format::Json.content_type())].into_iter().collect();
-        let out = Outgoing::raw(subject::audit("agent"), headers, record.to_string().into_bytes().into()).msg_id(id);
+        let headers: Headers = [(CONTENT_TYPE, PayloadFormat::Json.content_type())]
+            .into_iter()
+            .collect();
+        let out =
+            OutgoingMessage::raw(subject::audit("agent"), headers, record.to_string().into_bytes().into()).msg_id(id);
         if let Err(error) = self.bus.publish(out).await {
             tracing::warn!(session = %asked.session, turn = %asked.turn, %error, "failed to audit a rejection");
         }
 
         tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent rejected");
-        failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
+        failed_outcome(format!("refused: more than {MAX_HOPS} messages have led to each other"))
     }
 
     /// Waits for the first part of the reply to `event`.
-    async fn reply(&self, mut parts: CoreSubscription, event: &EventId, within: Duration) -> Option<String> {
+    async fn await_reply(&self, mut parts: CoreSubscription, event: &EventId, within: Duration) -> Option<String> {
         let answer = async {
             loop {
                 let message = parts.next().await?;
@@ -118,19 +121,19 @@ impl SendMessage {
 }
 
 /// Returns the event that carries the message of `call` to persona `to`.
-fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
+fn message_event(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     let asked = &call.call;
     let from = &asked.session;
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
     let id = derived_ulid(at, &["agent-message", &asked.turn.to_string(), &asked.call.call]);
     let id = EventId::parse(format!("agent:{}:{to}:{id}", from.persona)).ok()?;
     let mut event = Event::new(id, CHANNEL, &format!("{}/{}", from.persona, from.session), at);
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.account_id = Some(to.to_owned());
-    event.from = Sender {
+    event.from = EventSender {
         id: format!("agent:{}", from.persona),
         display_name: Some(from.persona.clone()),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
     event.content = content;
@@ -161,22 +164,22 @@ impl Tool for SendMessage {
     async fn call(&self, call: ToolCall) -> ToolOutcome {
         let wanted: Wanted = match serde_json::from_value(call.call.call.arguments.clone()) {
             Ok(wanted) => wanted,
-            Err(error) => return failed(error.to_string()),
+            Err(error) => return failed_outcome(error.to_string()),
         };
         if call.call.origin.causation.hops >= MAX_HOPS {
-            return self.refuse(&call, &wanted.to).await;
+            return self.refuse_hops(&call, &wanted.to).await;
         }
 
-        let Some(event) = message(&call, &wanted.to, wanted.content) else {
-            return failed("there is no agent of this name");
+        let Some(event) = message_event(&call, &wanted.to, wanted.content) else {
+            return failed_outcome("there is no agent of this name");
         };
 
         // The subscription must exist before anyone can reply.
         let parts = match self.bus.core_subscribe(&subject::out(&wanted.to, &event.peer.id)).await {
             Ok(parts) => parts,
-            Err(error) => return failed(format!("not available: {error}")),
+            Err(error) => return failed_outcome(format!("not available: {error}")),
         };
-        let out = Outgoing::event(&event, self.bus.trust())
+        let out = OutgoingMessage::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .header(CAUSATION, call.call.origin.causation.event.to_string());
         if let Err(error) = self.bus.publish(out).await {
@@ -193,7 +196,7 @@ impl Tool for SendMessage {
 
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let reply = tokio::select! {
-            reply = self.reply(parts, &event.id, left.min(MAX_WAIT)) => reply,
+            reply = self.await_reply(parts, &event.id, left.min(MAX_WAIT)) => reply,
             () = call.call.cancel.cancelled() => None,
         };
 
@@ -257,7 +260,7 @@ impl Tool for AgentStatus {
         let (status, since) = match asked.await {
             Ok(shown) => shown.status(),
             Err(RequestError::Service { code: 404, .. }) => ("unknown", None),
-            Err(error) => return failed(format!("not available: {error}")),
+            Err(error) => return failed_outcome(format!("not available: {error}")),
         };
 
         ToolOutcome::Ok {

@@ -13,7 +13,7 @@ use shared::model::hook::MadeIn;
 use shared::model::time::UnixMillis;
 
 use super::agents::{AgentStatus, SendMessage};
-use super::service::{Question, ServiceTool, described};
+use super::service::{QuestionBuilder, ServiceTool, described};
 use super::{Tool, ToolCall};
 
 /// A tool that sends a request to a service.
@@ -21,14 +21,14 @@ struct Row {
     name: &'static str,
     subject: &'static str,
     idempotent: bool,
-    question: Question,
+    question: QuestionBuilder,
     description: &'static str,
     properties: fn() -> Value,
     required: &'static [&'static str],
 }
 
 /// Returns all built-in tools.
-pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
+pub(super) fn builtin_tools(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
     let services = ROWS.iter().map(|row| -> Arc<dyn Tool> {
         Arc::new(ServiceTool {
             description: described(row.name, row.description, &(row.properties)(), row.required),
@@ -49,7 +49,7 @@ pub(super) fn builtins(bus: &Bus, clock: &SharedClock) -> Vec<Arc<dyn Tool>> {
 }
 
 /// Returns the names of all built-in tools.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name).chain(super::agents::NAMES)
 }
 
@@ -58,7 +58,7 @@ const ROWS: [Row; 10] = [
         name: "create_hook",
         subject: "nexus.svc.hook.create",
         idempotent: false,
-        question: authored,
+        question: authored_question,
         description: "Creates a hook: a TypeScript function that sees every event and may start an agent.",
         properties: || {
             json!({
@@ -73,7 +73,7 @@ const ROWS: [Row; 10] = [
         name: "list_hooks",
         subject: "nexus.svc.hook.list",
         idempotent: true,
-        question: arguments,
+        question: call_arguments,
         description: "Lists hooks with how they fare.",
         properties: || json!({"status": {"type": "string"}, "created_by": {"type": "string"}}),
         required: &[],
@@ -82,7 +82,7 @@ const ROWS: [Row; 10] = [
         name: "get_hook",
         subject: "nexus.svc.hook.get",
         idempotent: true,
-        question: arguments,
+        question: call_arguments,
         description: "Shows one hook: its source and its newest runs.",
         properties: || json!({"name": {"type": "string"}, "invocations": {"type": "integer", "minimum": 1}}),
         required: &["name"],
@@ -91,7 +91,7 @@ const ROWS: [Row; 10] = [
         name: "disable_hook",
         subject: "nexus.svc.hook.disable",
         idempotent: true,
-        question: asked,
+        question: asked_question,
         description: "Switches a hook of your own off.",
         properties: || json!({"name": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["name"],
@@ -100,7 +100,7 @@ const ROWS: [Row; 10] = [
         name: "delete_hook",
         subject: "nexus.svc.hook.delete",
         idempotent: false,
-        question: asked,
+        question: asked_question,
         description: "Removes a hook of your own for good.",
         properties: || json!({"name": {"type": "string"}}),
         required: &["name"],
@@ -109,7 +109,7 @@ const ROWS: [Row; 10] = [
         name: "search_events",
         subject: "nexus.svc.events.search",
         idempotent: true,
-        question: arguments,
+        question: call_arguments,
         description: "Searches everything that was said and done on all channels.",
         properties: || {
             json!({
@@ -126,7 +126,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.intent.propose",
         // The intent's id follows from the call: the same request again is the same intent.
         idempotent: true,
-        question: proposed,
+        question: proposed_question,
         description: "Asks for an action of your own later. `schedule` is typed, never free text: \
             {type: at, local, zone} | {type: after, seconds} | {type: cron, expression, zone, until} | \
             {type: rrule, rule, start, zone} | {type: user_idle, for_seconds} | {type: chat_ended} | \
@@ -150,7 +150,7 @@ const ROWS: [Row; 10] = [
         name: "reschedule_intent",
         subject: "nexus.svc.intent.reschedule",
         idempotent: true,
-        question: own,
+        question: own_question,
         description: "Gives one of your intents another time.",
         properties: || {
             json!({
@@ -164,7 +164,7 @@ const ROWS: [Row; 10] = [
         name: "cancel_intent",
         subject: "nexus.svc.intent.cancel",
         idempotent: true,
-        question: withdrawn,
+        question: withdrawn_question,
         description: "Withdraws one of your intents; where it runs, its turn is interrupted, unless that is this one.",
         properties: || json!({"id": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["id"],
@@ -173,7 +173,7 @@ const ROWS: [Row; 10] = [
         name: "list_intents",
         subject: "nexus.svc.intent.list",
         idempotent: true,
-        question: own,
+        question: own_question,
         description: "Lists your intents.",
         properties: || {
             json!({
@@ -186,12 +186,12 @@ const ROWS: [Row; 10] = [
 ];
 
 /// Returns the arguments unchanged.
-fn arguments(call: &ToolCall) -> Value {
+fn call_arguments(call: &ToolCall) -> Value {
     call.call.call.arguments.clone()
 }
 
 fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
-    let mut question = match arguments(call) {
+    let mut question = match call_arguments(call) {
         Value::Object(map) => map,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
@@ -200,7 +200,7 @@ fn with(call: &ToolCall, added: impl IntoIterator<Item = (&'static str, Value)>)
     Value::Object(question)
 }
 
-fn authored(call: &ToolCall) -> Value {
+fn authored_question(call: &ToolCall) -> Value {
     let asked = &call.call;
     let made_in = MadeIn {
         session: asked.session.clone(),
@@ -208,22 +208,22 @@ fn authored(call: &ToolCall) -> Value {
         place: asked.origin.delivery.clone(),
         is_owners: asked.is_owners,
     };
-    with(call, [("created_by", author(call)), ("made_in", json!(made_in))])
+    with(call, [("created_by", author_name(call)), ("made_in", json!(made_in))])
 }
 
-fn asked(call: &ToolCall) -> Value {
-    with(call, [("asked_by", author(call))])
+fn asked_question(call: &ToolCall) -> Value {
+    with(call, [("asked_by", author_name(call))])
 }
 
-fn author(call: &ToolCall) -> Value {
+fn author_name(call: &ToolCall) -> Value {
     json!(format!("agent:{}", call.call.session.persona))
 }
 
-fn own(call: &ToolCall) -> Value {
+fn own_question(call: &ToolCall) -> Value {
     with(call, [("agent", json!(call.call.session.persona))])
 }
 
-fn withdrawn(call: &ToolCall) -> Value {
+fn withdrawn_question(call: &ToolCall) -> Value {
     let asked = &call.call;
     with(
         call,
@@ -231,7 +231,7 @@ fn withdrawn(call: &ToolCall) -> Value {
     )
 }
 
-fn proposed(call: &ToolCall) -> Value {
+fn proposed_question(call: &ToolCall) -> Value {
     let asked = &call.call;
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
     json!({

@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shared::model::permission::{Level, PermissionSet};
-use shared::process::Secret;
+use shared::model::permission::{PermissionLevel, PermissionSet};
+use shared::process::SecretValue;
 
 /// Names of secrets, each with its reference: `env:NAME` or `file:/path`.
-pub type References = BTreeMap<String, String>;
+pub type SecretReferences = BTreeMap<String, String>;
 
 /// The secrets of one turn.
 #[derive(Debug, Clone)]
-pub struct Credentials {
-    known: Arc<References>,
+pub struct TurnCredentials {
+    known: Arc<SecretReferences>,
     /// Names of the granted secrets; none = all.
     granted: Option<Vec<String>>,
 }
@@ -37,14 +37,14 @@ pub enum ResolveCredentialError {
     },
 }
 
-impl Credentials {
+impl TurnCredentials {
     /// Returns the secrets of `known` that `permissions` grant.
     #[must_use]
-    pub fn of(known: Arc<References>, permissions: &PermissionSet) -> Self {
+    pub fn granted_by(known: Arc<SecretReferences>, permissions: &PermissionSet) -> Self {
         let granted = match (&permissions.credentials, permissions.level) {
             (Some(names), _) => Some(names.clone()),
-            (None, Level::Full) => None,
-            (None, Level::Restricted | Level::Group | Level::Minimal) => Some(Vec::new()),
+            (None, PermissionLevel::Full) => None,
+            (None, PermissionLevel::Restricted | PermissionLevel::Group | PermissionLevel::Minimal) => Some(Vec::new()),
         };
         Self { known, granted }
     }
@@ -68,8 +68,8 @@ impl Credentials {
     ///
     /// # Errors
     /// Returns [`ResolveCredentialError`], which says whether the secret is not granted or missing.
-    pub fn resolve(&self, name: &str) -> Result<Secret, ResolveCredentialError> {
-        Secret::resolve(self.check(name)?).map_err(|error| {
+    pub fn resolve(&self, name: &str) -> Result<SecretValue, ResolveCredentialError> {
+        SecretValue::resolve(self.check(name)?).map_err(|error| {
             tracing::warn!(credential = name, %error, "failed to read a credential");
             ResolveCredentialError::Missing { name: name.to_owned() }
         })
@@ -80,18 +80,18 @@ impl Credentials {
 mod tests {
     use super::*;
 
-    fn check(level: Level, granted: Option<&[&str]>, name: &str) -> Result<String, ResolveCredentialError> {
+    fn check(level: PermissionLevel, granted: Option<&[&str]>, name: &str) -> Result<String, ResolveCredentialError> {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("secret");
         std::fs::write(&path, "s3cret\n").expect("a secret");
-        let known = References::from([("github".to_owned(), format!("file:{}", path.display()))]);
+        let known = SecretReferences::from([("github".to_owned(), format!("file:{}", path.display()))]);
         let permissions = PermissionSet {
             level,
             tools: None,
             credentials: granted.map(|names| names.iter().map(|&name| name.to_owned()).collect()),
         };
 
-        let credentials = Credentials::of(Arc::new(known), &permissions);
+        let credentials = TurnCredentials::granted_by(Arc::new(known), &permissions);
         credentials.resolve(name).map(|secret| secret.reveal().to_owned())
     }
 
@@ -99,16 +99,23 @@ mod tests {
     fn only_a_granted_credential_can_be_resolved() {
         let secret = || Ok("s3cret".to_owned());
         let not = |name: &str| Err(ResolveCredentialError::NotGranted { name: name.to_owned() });
-        assert_eq!(check(Level::Minimal, Some(&["github"]), "github"), secret());
-        assert_eq!(check(Level::Restricted, None, "github"), not("github"));
-        assert_eq!(check(Level::Group, Some(&["gitlab"]), "github"), not("github"));
-        assert_eq!(check(Level::Full, None, "github"), secret(), "the owner has all");
+        assert_eq!(check(PermissionLevel::Minimal, Some(&["github"]), "github"), secret());
+        assert_eq!(check(PermissionLevel::Restricted, None, "github"), not("github"));
         assert_eq!(
-            check(Level::Full, Some(&[]), "github"),
+            check(PermissionLevel::Group, Some(&["gitlab"]), "github"),
+            not("github")
+        );
+        assert_eq!(
+            check(PermissionLevel::Full, None, "github"),
+            secret(),
+            "the owner has all"
+        );
+        assert_eq!(
+            check(PermissionLevel::Full, Some(&[]), "github"),
             not("github"),
             "unless said otherwise"
         );
 
-        assert_eq!(check(Level::Full, None, "other"), not("other"));
+        assert_eq!(check(PermissionLevel::Full, None, "other"), not("other"));
     }
 }

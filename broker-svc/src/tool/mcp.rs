@@ -18,14 +18,14 @@ use rmcp::model::{CallToolRequestParams, CallToolResult, RequestMetaObject};
 use serde_json::{Map, Value, json};
 use shared::clock::SharedClock;
 use shared::model::ledger::ToolOutcome;
-use shared::model::permission::glob;
+use shared::model::permission::glob_matches;
 use shared::wire::agent::ToolDescription;
 use tokio::sync::Mutex;
 
-use self::connection::{Connection, connect};
-pub use self::declared::{McpServer, fault};
-use super::credentials::References;
-use super::{Tool, ToolCall, failed};
+use self::connection::{McpConnection, connect};
+pub use self::declared::{McpServer, declaration_fault};
+use super::credentials::SecretReferences;
+use super::{Tool, ToolCall, failed_outcome};
 use crate::agent::port::Away;
 
 /// Time in which a server must start and list its tools.
@@ -41,9 +41,9 @@ const MAX_NAME: usize = 64;
 
 /// The declared servers, and the connections to those that were needed.
 #[derive(Debug, Clone)]
-pub struct Servers {
+pub struct McpServers {
     declared: Arc<BTreeMap<String, McpServer>>,
-    references: Arc<References>,
+    references: Arc<SecretReferences>,
     places: Arc<BTreeMap<String, Mutex<Place>>>,
     clock: SharedClock,
 }
@@ -51,14 +51,14 @@ pub struct Servers {
 /// State of a server: its open connection, or why it is unreachable and until when it is not tried again.
 #[derive(Debug, Default)]
 struct Place {
-    open: Option<Arc<Connection>>,
+    open: Option<Arc<McpConnection>>,
     failed: Option<(Instant, String)>,
 }
 
-impl Servers {
+impl McpServers {
     /// Creates the `declared` servers; `references` are the secrets that they may name.
     #[must_use]
-    pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<References>, clock: SharedClock) -> Self {
+    pub fn new(declared: BTreeMap<String, McpServer>, references: Arc<SecretReferences>, clock: SharedClock) -> Self {
         let places = declared.keys().map(|name| (name.clone(), Mutex::default())).collect();
         Self {
             declared: Arc::new(declared),
@@ -69,11 +69,11 @@ impl Servers {
     }
 
     /// Returns the tools of `server`; none if it is unreachable at the moment.
-    pub async fn tools(&self, server: &str) -> Vec<Arc<dyn Tool>> {
+    pub async fn server_tools(&self, server: &str) -> Vec<Arc<dyn Tool>> {
         let Some(declared) = self.declared.get(server) else {
             return Vec::new();
         };
-        let connection = match self.connection(server, declared).await {
+        let connection = match self.open_connection(server, declared).await {
             Ok(connection) => connection,
             Err(error) => {
                 tracing::debug!(server, error, "MCP server unavailable");
@@ -82,10 +82,13 @@ impl Servers {
         };
 
         connection.keep_up(server).await;
-        let tools = connection.tools();
+        let tools = connection.listed_tools();
         let tools = tools.iter().take(MAX_TOOLS).filter_map(|tool| {
-            let name = named(server, &tool.name)?;
-            let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, &tool.name));
+            let name = qualified_name(server, &tool.name)?;
+            let idempotent = declared
+                .idempotent
+                .iter()
+                .any(|pattern| glob_matches(pattern, &tool.name));
 
             Some(Arc::new(McpTool {
                 description: ToolDescription {
@@ -94,7 +97,7 @@ impl Servers {
                     parameters: Value::Object(tool.input_schema.as_ref().clone()),
                 },
                 remote: tool.name.to_string(),
-                needs: declared.credentials(),
+                needs: declared.credential_names(),
                 idempotent,
                 connection: Arc::clone(&connection),
             }) as Arc<dyn Tool>)
@@ -105,21 +108,21 @@ impl Servers {
 
     /// Returns the known facts about the tool `name` of `server`, if the server is unreachable.
     #[must_use]
-    pub fn away(&self, server: &str, name: &str) -> Option<Away> {
+    pub fn unreachable_tool(&self, server: &str, name: &str) -> Option<Away> {
         let declared = self.declared.get(server)?;
-        let tool = name.strip_prefix(&named(server, "")?)?;
+        let tool = name.strip_prefix(&qualified_name(server, "")?)?;
         // While another task is connecting to the server, it counts as unreachable.
         let is_open = self.places.get(server)?.try_lock().is_ok_and(|place| {
             let open = place.open.as_ref();
             open.is_some_and(|open| open.is_open())
         });
-        let idempotent = declared.idempotent.iter().any(|pattern| glob(pattern, tool));
+        let idempotent = declared.idempotent.iter().any(|pattern| glob_matches(pattern, tool));
         (!is_open).then_some(Away { idempotent })
     }
 
     /// Returns the open connection to `server`, or opens one. A caller that comes meanwhile waits for the same
     /// connection, and a caller soon after a failure gets that failure.
-    async fn connection(&self, server: &str, declared: &McpServer) -> Result<Arc<Connection>, String> {
+    async fn open_connection(&self, server: &str, declared: &McpServer) -> Result<Arc<McpConnection>, String> {
         let place = self.places.get(server).ok_or("is not declared")?;
         let mut place = place.lock().await;
         if let Some(open) = place.open.as_ref().filter(|open| open.is_open()) {
@@ -143,7 +146,7 @@ impl Servers {
             Err(error) => {
                 tracing::warn!(server, error, "MCP server unavailable");
                 let now = self.clock.monotonic();
-                place.failed = Some((now + rest(now.saturating_duration_since(began)), error.clone()));
+                place.failed = Some((now + rest_duration(now.saturating_duration_since(began)), error.clone()));
                 Err(error)
             }
         }
@@ -151,7 +154,7 @@ impl Servers {
 }
 
 /// Returns the pause before a server is tried again, if the failure `took` so long.
-fn rest(took: Duration) -> Duration {
+fn rest_duration(took: Duration) -> Duration {
     let [least, most] = REST;
     took.saturating_mul(REST_FOR).clamp(least, most)
 }
@@ -165,11 +168,11 @@ pub fn may_be_of(server: &str, name: &str) -> bool {
 /// Returns the prefix of the names of `server`'s tools; `None` if they would be too long.
 #[must_use]
 pub fn prefix_of(server: &str) -> Option<String> {
-    named(server, "")
+    qualified_name(server, "")
 }
 
 /// Returns the name of a server's tool in characters that every model provider accepts; `None` if it is too long.
-fn named(server: &str, tool: &str) -> Option<String> {
+fn qualified_name(server: &str, tool: &str) -> Option<String> {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
             c
@@ -190,7 +193,7 @@ struct McpTool {
     /// Credentials that the server was given: a turn without all of them may not use the tool.
     needs: Vec<String>,
     idempotent: bool,
-    connection: Arc<Connection>,
+    connection: Arc<McpConnection>,
 }
 
 #[async_trait]
@@ -206,7 +209,7 @@ impl Tool for McpTool {
     async fn call(&self, call: ToolCall) -> ToolOutcome {
         for name in &self.needs {
             if let Err(error) = call.credentials.check(name) {
-                return failed(error.to_string());
+                return failed_outcome(error.to_string());
             }
         }
 
@@ -222,8 +225,8 @@ impl Tool for McpTool {
         // Dropping a request's future cancels the request at the server as well.
         tokio::select! {
             answer = self.connection.peer.call_tool(params) => match answer {
-                Ok(result) => outcome(&result),
-                Err(rmcp::ServiceError::McpError(error)) => failed(error.message.to_string()),
+                Ok(result) => result_outcome(&result),
+                Err(rmcp::ServiceError::McpError(error)) => failed_outcome(error.message.to_string()),
                 Err(error) => ToolOutcome::Unknown { reason: error.to_string() },
             },
             () = call.call.cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
@@ -242,7 +245,7 @@ fn named_call(call: &ToolCall) -> RequestMetaObject {
 }
 
 /// Returns the structured result if there is one, else the texts; other contents by their kind alone.
-fn outcome(result: &CallToolResult) -> ToolOutcome {
+fn result_outcome(result: &CallToolResult) -> ToolOutcome {
     let texts: Vec<String> = result
         .content
         .iter()
@@ -257,7 +260,7 @@ fn outcome(result: &CallToolResult) -> ToolOutcome {
 
     let text = texts.join("\n");
     if result.is_error == Some(true) {
-        return failed(text);
+        return failed_outcome(text);
     }
 
     let result = match &result.structured_content {
@@ -275,10 +278,10 @@ mod tests {
     #[test]
     fn names_are_what_every_provider_takes() {
         assert_eq!(
-            named("files", "read.text file").as_deref(),
+            qualified_name("files", "read.text file").as_deref(),
             Some("files__read_text_file")
         );
-        assert_eq!(named("s", &"x".repeat(62)), None);
+        assert_eq!(qualified_name("s", &"x".repeat(62)), None);
         assert!(may_be_of("my files", "my_files__read") && !may_be_of("files", "my_files__read"));
     }
 }

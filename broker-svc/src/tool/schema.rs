@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Returns the first reason why `arguments` do not fit `schema`; `None` if they fit.
 #[must_use]
-pub fn misfit(schema: &Value, arguments: &Value) -> Option<String> {
+pub fn find_misfit(schema: &Value, arguments: &Value) -> Option<String> {
     let root = Checker { root: schema };
     root.check(schema, arguments, "arguments", 0).err()
 }
@@ -40,11 +40,11 @@ impl Checker<'_> {
         }
 
         kind(rules, value, at)?;
-        bounds(rules, value, at)?;
-        self.combined(rules, value, at, depth)?;
+        check_bounds(rules, value, at)?;
+        self.check_combined(rules, value, at, depth)?;
 
         match value {
-            Value::Object(members) => self.object(rules, members, at, depth),
+            Value::Object(members) => self.check_object(rules, members, at, depth),
             Value::Array(items) => match rules.get("items") {
                 Some(schema) => (items.iter().enumerate())
                     .try_for_each(|(index, item)| self.check(schema, item, &format!("{at}[{index}]"), depth + 1)),
@@ -54,7 +54,13 @@ impl Checker<'_> {
         }
     }
 
-    fn object(&self, rules: &Map<String, Value>, members: &Map<String, Value>, at: &str, depth: usize) -> Checked {
+    fn check_object(
+        &self,
+        rules: &Map<String, Value>,
+        members: &Map<String, Value>,
+        at: &str,
+        depth: usize,
+    ) -> Checked {
         let required = rules.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
             if !members.contains_key(name) {
@@ -74,7 +80,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn combined(&self, rules: &Map<String, Value>, value: &Value, at: &str, depth: usize) -> Checked {
+    fn check_combined(&self, rules: &Map<String, Value>, value: &Value, at: &str, depth: usize) -> Checked {
         let list = |key: &str| rules.get(key).and_then(Value::as_array);
         let fits = |schema: &Value| self.check(schema, value, at, depth + 1).is_ok();
 
@@ -130,7 +136,7 @@ fn kind(rules: &Map<String, Value>, value: &Value, at: &str) -> Checked {
     }
 }
 
-fn bounds(rules: &Map<String, Value>, value: &Value, at: &str) -> Checked {
+fn check_bounds(rules: &Map<String, Value>, value: &Value, at: &str) -> Checked {
     #[expect(
         clippy::cast_precision_loss,
         reason = "a length that is no longer exact is beyond any bound"
@@ -175,7 +181,7 @@ mod tests {
         });
 
         let check = |arguments: Value, expected: Option<&str>| {
-            let told = misfit(&schema, &arguments);
+            let told = find_misfit(&schema, &arguments);
             match expected {
                 None => assert_eq!(told, None, "{arguments}"),
                 Some(part) => assert!(
@@ -212,17 +218,20 @@ mod tests {
     #[test]
     fn a_schema_elsewhere_or_without_end_lets_nothing_pass() {
         for reference in ["file:///etc/passwd", "http://127.0.0.1:1/x", "#/nowhere", "#"] {
-            assert!(misfit(&json!({"$ref": reference}), &json!({})).is_some(), "{reference}");
+            assert!(
+                find_misfit(&json!({"$ref": reference}), &json!({})).is_some(),
+                "{reference}"
+            );
         }
     }
 
     #[test]
     fn one_all_and_not_are_heeded() {
         let schema = json!({"oneOf": [{"type": "integer"}, {"type": "number"}], "not": {"const": 7}});
-        assert!(misfit(&schema, &json!(1)).is_some(), "both fit");
-        assert_eq!(misfit(&schema, &json!(1.5)), None);
+        assert!(find_misfit(&schema, &json!(1)).is_some(), "both fit");
+        assert_eq!(find_misfit(&schema, &json!(1.5)), None);
         let schema = json!({"allOf": [{"minimum": 1}, {"maximum": 3}], "not": {"const": 2}});
-        assert_eq!(misfit(&schema, &json!(1)), None);
-        assert!(misfit(&schema, &json!(2)).is_some() && misfit(&schema, &json!(4)).is_some());
+        assert_eq!(find_misfit(&schema, &json!(1)), None);
+        assert!(find_misfit(&schema, &json!(2)).is_some() && find_misfit(&schema, &json!(4)).is_some());
     }
 }

@@ -10,13 +10,13 @@ use shared::model::ledger::ToolOutcome;
 use shared::wire::agent::ToolDescription;
 use shared::wire::headers::{CALL, EPOCH, Headers, TURN};
 
-use super::{Tool, ToolCall, failed};
+use super::{Tool, ToolCall, failed_outcome};
 
 /// Maximum wait for a service.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Builds the service's request from the call: the arguments, and facts of the runtime about the caller.
-pub type Question = fn(&ToolCall) -> Value;
+pub type QuestionBuilder = fn(&ToolCall) -> Value;
 
 /// A tool that sends a request to a service.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct ServiceTool {
     /// Whether sending the same request again has no further effect.
     pub idempotent: bool,
     /// Function that builds the request.
-    pub question: Question,
+    pub question: QuestionBuilder,
     /// Bus that the request is sent on.
     pub bus: Bus,
     /// Clock for the call's deadline.
@@ -50,17 +50,17 @@ impl Tool for ServiceTool {
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let asked = self
             .bus
-            .request::<Value, Value>(self.subject, named(&call), &question, left.min(MAX_WAIT));
+            .request::<Value, Value>(self.subject, call_headers(&call), &question, left.min(MAX_WAIT));
         let cancel = call.call.cancel;
         tokio::select! {
-            answer = asked => outcome(answer),
+            answer = asked => answer_outcome(answer),
             () = cancel.cancelled() => ToolOutcome::Unknown { reason: "interrupted".to_owned() },
         }
     }
 }
 
 /// Returns headers with the call's id, so that a service can tell a repeated call from a new one.
-fn named(call: &ToolCall) -> Headers {
+fn call_headers(call: &ToolCall) -> Headers {
     let call = &call.call;
     let named = [
         (TURN, call.turn.to_string()),
@@ -70,11 +70,11 @@ fn named(call: &ToolCall) -> Headers {
     named.into_iter().collect()
 }
 
-fn outcome(answer: Result<Value, RequestError>) -> ToolOutcome {
+fn answer_outcome(answer: Result<Value, RequestError>) -> ToolOutcome {
     match answer {
         Ok(result) => ToolOutcome::Ok { result },
-        Err(RequestError::NoResponder { .. }) => failed("not available"),
-        Err(RequestError::Service { code, text, .. }) => failed(format!("{code}: {text}")),
+        Err(RequestError::NoResponder { .. }) => failed_outcome("not available"),
+        Err(RequestError::Service { code, text, .. }) => failed_outcome(format!("{code}: {text}")),
         // The request may or may not have been carried out.
         Err(error @ (RequestError::Timeout { .. } | RequestError::Answer { .. })) => ToolOutcome::Unknown {
             reason: error.to_string(),

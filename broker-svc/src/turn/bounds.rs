@@ -14,8 +14,8 @@ pub const MAX_BESIDE_BYTES: usize = 1_024 * 1_024;
 
 /// Returns the failure if an answer with these `attachments` is too large to be kept.
 #[must_use]
-pub fn excess(attachments: &[Attachment]) -> Option<TurnFailure> {
-    judged(bytes(&attachments))
+pub fn attachments_failure(attachments: &[Attachment]) -> Option<TurnFailure> {
+    size_failure(bytes(&attachments))
 }
 
 /// Returns the failure if the model's answer `said` is too large to be kept.
@@ -26,10 +26,10 @@ pub fn excess_of(said: &Said) -> Option<TurnFailure> {
         .iter()
         .map(|call| call.name.len() + bytes(&call.arguments) + call.fault.as_ref().map_or(0, String::len))
         .sum();
-    judged(bytes(&said.attachments) + calls + said.opaque.as_ref().map_or(0, bytes))
+    size_failure(bytes(&said.attachments) + calls + said.opaque.as_ref().map_or(0, bytes))
 }
 
-fn judged(size: usize) -> Option<TurnFailure> {
+fn size_failure(size: usize) -> Option<TurnFailure> {
     (size > MAX_BESIDE_BYTES).then(|| TurnFailure::Agent {
         error: format!("{size} bytes of attachments and tool calls in one answer, at most {MAX_BESIDE_BYTES} are kept"),
     })
@@ -72,6 +72,6 @@ mod tests {
     fn what_stands_beside_the_text_is_bounded_together() {
         assert!(check(true, false, false) && check(false, true, false) && check(false, false, true));
         assert!(!check(true, true, false) && !check(false, true, true) && !check(true, false, true));
-        assert_eq!((excess(&[]), excess_of(&Said::default())), (None, None));
+        assert_eq!((attachments_failure(&[]), excess_of(&Said::default())), (None, None));
     }
 }

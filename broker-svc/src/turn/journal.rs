@@ -10,18 +10,18 @@ mod lines;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shared::model::event::Attachment;
-use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, Usage};
+use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome, TurnLimits, TurnUsage};
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use super::used::{Stamp, UsedTime};
-pub use asked::{Asked, Awaited, Standing, stands};
+use super::used::{RecordTime, UsedTime};
+pub use asked::{AskedApproval, AwaitedApproval, CallApproval, call_standing};
 
 /// One event in a running turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Passage {
+pub enum JournalEntry {
     /// The model answered a model call.
     Answered {
         /// Number of the model call; the first is 1.
@@ -70,7 +70,7 @@ pub enum Passage {
 
 /// A turn that was begun and is not over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Running {
+pub struct RunningTurn {
     /// Id of the turn.
     pub turn: Ulid,
     /// Dispatches that the turn answers, steered ones included.
@@ -89,7 +89,7 @@ pub struct Running {
     pub refused: Vec<String>,
     /// Events of the turn, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub passages: Vec<Passage>,
+    pub passages: Vec<JournalEntry>,
     /// Globs of the tools that hooks hide from the next model call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hiding: Vec<String>,
@@ -97,57 +97,58 @@ pub struct Running {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden: Vec<String>,
     /// Tokens and cost of the turn's model calls.
-    pub usage: Usage,
+    pub usage: TurnUsage,
     /// The approval that the turn waits for.
-    pub awaits: Option<Awaited>,
+    pub awaits: Option<AwaitedApproval>,
     /// Time that the turn has used.
     pub used: UsedTime,
     /// Approvals that were asked for in the turn, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub asked: Vec<Asked>,
+    pub asked: Vec<AskedApproval>,
 }
 
-impl Running {
+impl RunningTurn {
     /// Returns the model's last answer: its number, its text, and the calls that it asks for.
     #[must_use]
-    pub fn answered(&self) -> Option<(u32, &str, &[ToolCall])> {
+    pub fn last_answer(&self) -> Option<(u32, &str, &[ToolCall])> {
         self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Answered {
+            JournalEntry::Answered {
                 step,
                 content,
                 tool_calls,
                 opaque: _,
                 attachments: _,
             } => Some((*step, content.as_str(), tool_calls.as_slice())),
-            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+            JournalEntry::Called { .. } | JournalEntry::Steered { .. } | JournalEntry::Injected { .. } => None,
         })
     }
 
     /// Returns the attachments of the model's last answer.
     #[must_use]
-    pub fn attached(&self) -> &[Attachment] {
+    pub fn last_attachments(&self) -> &[Attachment] {
         let mut newest = self.passages.iter().rev();
         let attached = newest.find_map(|passage| match passage {
-            Passage::Answered { attachments, .. } => Some(attachments.as_slice()),
-            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+            JournalEntry::Answered { attachments, .. } => Some(attachments.as_slice()),
+            JournalEntry::Called { .. } | JournalEntry::Steered { .. } | JournalEntry::Injected { .. } => None,
         });
         attached.unwrap_or_default()
     }
 
     /// Returns the texts that hooks added.
-    pub fn injected(&self) -> impl Iterator<Item = &str> {
+    pub fn injected_texts(&self) -> impl Iterator<Item = &str> {
         self.passages.iter().filter_map(|passage| match passage {
-            Passage::Injected { content, .. } => Some(content.as_str()),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } => None,
+            JournalEntry::Injected { content, .. } => Some(content.as_str()),
+            JournalEntry::Called { .. } | JournalEntry::Answered { .. } | JournalEntry::Steered { .. } => None,
         })
     }
 
     /// Returns the sequences of the dispatches that the turn was begun for, without those that were put in later.
     #[must_use]
-    pub fn answers(&self) -> Vec<u64> {
+    pub fn own_sequences(&self) -> Vec<u64> {
         let steered = |sequence: u64| {
             let mut passages = self.passages.iter();
-            passages.any(|passage| matches!(passage, Passage::Steered { dispatch } if dispatch.sequence == sequence))
+            passages
+                .any(|passage| matches!(passage, JournalEntry::Steered { dispatch } if dispatch.sequence == sequence))
         };
         let sequences = self.dispatches.iter().map(|dispatch| dispatch.sequence);
         sequences.filter(|&sequence| !steered(sequence)).collect()
@@ -156,7 +157,10 @@ impl Running {
     /// Returns the number of model calls that were answered.
     #[must_use]
     pub fn model_calls(&self) -> u32 {
-        let answered = self.passages.iter().filter(|p| matches!(p, Passage::Answered { .. }));
+        let answered = self
+            .passages
+            .iter()
+            .filter(|p| matches!(p, JournalEntry::Answered { .. }));
         u32::try_from(answered.count()).unwrap_or(u32::MAX)
     }
 
@@ -164,12 +168,12 @@ impl Running {
     #[must_use]
     pub fn ends_steered(&self) -> bool {
         let mut passages = self.passages.iter().rev();
-        let last = passages.find(|passage| !matches!(passage, Passage::Injected { .. }));
-        matches!(last, Some(Passage::Steered { .. }))
+        let last = passages.find(|passage| !matches!(passage, JournalEntry::Injected { .. }));
+        matches!(last, Some(JournalEntry::Steered { .. }))
     }
 
     /// Applies an entry of the running turn, written at `now`; entries of other kinds change nothing.
-    pub fn apply(&mut self, entry: &LedgerEntry, now: Stamp) {
+    pub fn apply(&mut self, entry: &LedgerEntry, now: RecordTime) {
         match entry {
             LedgerEntry::ModelAnswered {
                 step,
@@ -180,9 +184,9 @@ impl Running {
                 attachments,
                 model: _,
             } => {
-                self.usage = sum(&self.usage, usage);
+                self.usage = sum_usage(&self.usage, usage);
                 self.hidden = std::mem::take(&mut self.hiding);
-                self.passages.push(Passage::Answered {
+                self.passages.push(JournalEntry::Answered {
                     step: *step,
                     content: content.clone(),
                     tool_calls: tool_calls.clone(),
@@ -190,20 +194,22 @@ impl Running {
                     attachments: attachments.clone(),
                 });
             }
-            LedgerEntry::ToolStarted { call, arguments, .. } => self.passages.push(Passage::Called {
+            LedgerEntry::ToolStarted { call, arguments, .. } => self.passages.push(JournalEntry::Called {
                 call: call.clone(),
                 arguments: arguments.clone(),
                 outcome: None,
                 unseen: false,
                 begun: true,
             }),
-            LedgerEntry::ContextAdded { hook, point, text } => self.inject(text.clone(), format!("{point}/{hook}")),
+            LedgerEntry::ContextAdded { hook, point, text } => {
+                self.inject_text(text.clone(), format!("{point}/{hook}"))
+            }
             LedgerEntry::ToolsHidden { hook: _, tools } => self.hide(tools),
-            LedgerEntry::ToolFinished { call, outcome, unseen } => self.finished(call, outcome, *unseen),
-            LedgerEntry::ApprovalRequested { request } => self.ask(request, now),
-            LedgerEntry::ApprovalDecided { decision, .. } => self.decide(decision, now),
+            LedgerEntry::ToolFinished { call, outcome, unseen } => self.apply_finished(call, outcome, *unseen),
+            LedgerEntry::ApprovalRequested { request } => self.apply_asked(request, now),
+            LedgerEntry::ApprovalDecided { decision, .. } => self.apply_decided(decision, now),
             LedgerEntry::Steered { dispatch, backlog } => {
-                self.passages.push(Passage::Steered {
+                self.passages.push(JournalEntry::Steered {
                     dispatch: dispatch.clone(),
                 });
                 if !backlog {
@@ -246,29 +252,29 @@ impl Running {
 
     /// Adds a hook's text. An owner that takes a turn over runs the hooks of its step once more: a text that a hook
     /// adds again replaces the former one.
-    fn inject(&mut self, content: String, by: String) {
+    fn inject_text(&mut self, content: String, by: String) {
         let newest = self.passages.iter_mut().rev();
         let mut injected = newest.map_while(|passage| match passage {
-            Passage::Injected { content, by } => Some((content, by)),
-            Passage::Answered { .. } | Passage::Called { .. } | Passage::Steered { .. } => None,
+            JournalEntry::Injected { content, by } => Some((content, by)),
+            JournalEntry::Answered { .. } | JournalEntry::Called { .. } | JournalEntry::Steered { .. } => None,
         });
         match injected.find(|(_, known)| **known == by) {
             Some((said, _)) => *said = content,
-            None => self.passages.push(Passage::Injected { content, by }),
+            None => self.passages.push(JournalEntry::Injected { content, by }),
         }
     }
 }
 
 /// Returns the sum of two usages; a cost that is not finite counts as nothing.
 #[must_use]
-pub fn sum(one: &Usage, other: &Usage) -> Usage {
+pub fn sum_usage(one: &TurnUsage, other: &TurnUsage) -> TurnUsage {
     let cost = if other.cost_usd.is_finite() {
         other.cost_usd
     } else {
         0.0
     };
 
-    Usage {
+    TurnUsage {
         tokens_in: one.tokens_in.saturating_add(other.tokens_in),
         tokens_out: one.tokens_out.saturating_add(other.tokens_out),
         cost_usd: one.cost_usd + cost,

@@ -7,7 +7,7 @@
 use shared::model::event::Attachment;
 use shared::model::ledger::{ToolCall, ToolOutcome};
 
-use super::journal::Running;
+use super::journal::RunningTurn;
 
 /// Outcome of a call that was not begun when a newer message came.
 pub const SKIPPED_FOR_NEWER: &str = "superseded by a newer message";
@@ -16,7 +16,7 @@ pub const INTERRUPTED: &str = "interrupted";
 
 /// Facts besides the journal that decide the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Situation {
+pub struct StepContext {
     /// Time that the owner has held the session, milliseconds.
     pub held_ms: u64,
     /// Whether a message waits to be put in before the next model call.
@@ -25,7 +25,7 @@ pub struct Situation {
 
 /// Next step of a turn.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum TurnStep {
     /// Ask the model; the first call is 1.
     Ask {
         /// Number of the model call.
@@ -71,23 +71,23 @@ pub enum Step {
 
 /// Returns the next step of the turn whose journal is `running`.
 #[must_use]
-pub fn next(running: &Running, situation: Situation) -> Step {
-    if let Some((call, outcome)) = running.unseen() {
+pub fn next(running: &RunningTurn, situation: StepContext) -> TurnStep {
+    if let Some((call, outcome)) = running.unseen_call() {
         let outcome = outcome.clone();
         return match left_ms(running, situation.held_ms) {
-            0 => Step::Fail { limit: "wall_ms" },
-            _ => Step::Observe { call, outcome },
+            0 => TurnStep::Fail { limit: "wall_ms" },
+            _ => TurnStep::Observe { call, outcome },
         };
     }
 
-    let (asked, open) = match running.answered() {
+    let (asked, open) = match running.last_answer() {
         None => (0, None),
         Some((step, content, [])) if !running.ends_steered() => {
             // An answer that was paid for is delivered, even beyond the limits.
             let _ = step;
-            return Step::Finish {
+            return TurnStep::Finish {
                 content: content.to_owned(),
-                attachments: running.attached().to_vec(),
+                attachments: running.last_attachments().to_vec(),
             };
         }
         Some((step, _, calls)) => (step, first_open(running, calls)),
@@ -97,44 +97,44 @@ pub fn next(running: &Running, situation: Situation) -> Step {
         return tool_step(running, situation, call, begun);
     }
 
-    match exceeded(running, situation.held_ms) {
-        Some(limit) => Step::Fail { limit },
-        None if running.model_calls() >= running.limits.model_calls => Step::Fail { limit: "model_calls" },
-        None => Step::Ask { step: asked + 1 },
+    match exceeded_limit(running, situation.held_ms) {
+        Some(limit) => TurnStep::Fail { limit },
+        None if running.model_calls() >= running.limits.model_calls => TurnStep::Fail { limit: "model_calls" },
+        None => TurnStep::Ask { step: asked + 1 },
     }
 }
 
 /// Returns the first call without an end, and whether it was begun.
-fn first_open<'a>(running: &Running, calls: &'a [ToolCall]) -> Option<(&'a ToolCall, bool)> {
-    calls.iter().find_map(|call| match running.called(&call.call) {
+fn first_open<'a>(running: &RunningTurn, calls: &'a [ToolCall]) -> Option<(&'a ToolCall, bool)> {
+    calls.iter().find_map(|call| match running.call_outcome(&call.call) {
         None => Some((call, false)),
         Some(None) => Some((call, true)),
         Some(Some(_)) => None,
     })
 }
 
-fn tool_step(running: &Running, situation: Situation, call: &ToolCall, begun: bool) -> Step {
+fn tool_step(running: &RunningTurn, situation: StepContext, call: &ToolCall, begun: bool) -> TurnStep {
     let call = call.clone();
     if begun {
-        return Step::Recover { call };
+        return TurnStep::Recover { call };
     }
 
     if situation.steering {
         let reason = SKIPPED_FOR_NEWER.to_owned();
-        return Step::Skip {
+        return TurnStep::Skip {
             call,
             outcome: ToolOutcome::Skipped { reason },
         };
     }
 
-    match exceeded(running, situation.held_ms) {
-        Some(limit) => Step::Fail { limit },
-        None => Step::Run { call },
+    match exceeded_limit(running, situation.held_ms) {
+        Some(limit) => TurnStep::Fail { limit },
+        None => TurnStep::Run { call },
     }
 }
 
 /// Returns the limit that a further step would exceed.
-fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
+fn exceeded_limit(running: &RunningTurn, held_ms: u64) -> Option<&'static str> {
     let limits = &running.limits;
 
     if left_ms(running, held_ms) == 0 {
@@ -156,7 +156,7 @@ fn exceeded(running: &Running, held_ms: u64) -> Option<&'static str> {
 /// time-out of the turn, of its model calls, its tools and its agent is at most this; [`super::used`] defines what
 /// counts.
 #[must_use]
-pub fn left_ms(running: &Running, held_ms: u64) -> u64 {
+pub fn left_ms(running: &RunningTurn, held_ms: u64) -> u64 {
     running.limits.wall_ms.saturating_sub(running.used.at(held_ms))
 }
 

@@ -1,14 +1,14 @@
-use shared::model::ledger::Usage;
+use shared::model::ledger::TurnUsage;
 
 use super::*;
 use crate::sample::{pending, session};
 
 fn turn() -> Turn {
-    Turn::of(
+    Turn::for_pendings(
         &session(),
-        &Fold::default(),
+        &SessionState::default(),
         &[pending(4, 1, "a", 50)],
-        &Limits::default(),
+        &PersonaLimits::default(),
         &PermissionPresets::default(),
     )
 }
@@ -28,18 +28,18 @@ fn a_turn_run_again_is_the_same_turn_with_the_same_reply() {
     };
     assert_eq!(turn(), turn());
     assert_eq!(
-        turn().completed(answer.clone(), Cursor::default()),
-        turn().completed(answer, Cursor::default())
+        turn().completed_entries(answer.clone(), LedgerCursor::default()),
+        turn().completed_entries(answer, LedgerCursor::default())
     );
 }
 
 #[test]
 fn an_answer_in_the_ledger_is_not_asked_for_again() {
-    let mut fold = Fold::default();
-    assert_eq!(turn().recovered(&fold), None);
+    let mut fold = SessionState::default();
+    assert_eq!(turn().recorded_answer(&fold), None);
 
-    fold.apply_entry(&turn().started());
-    assert_eq!(turn().recovered(&fold), Some(None));
+    fold.apply_entry(&turn().started_entry());
+    assert_eq!(turn().recorded_answer(&fold), Some(None));
 
     let answered = LedgerEntry::ModelAnswered {
         opaque: None,
@@ -48,25 +48,25 @@ fn an_answer_in_the_ledger_is_not_asked_for_again() {
         step: 1,
         content: "hi".to_owned(),
         tool_calls: Vec::new(),
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
     };
 
     fold.apply_entry(&answered);
     assert_eq!(
-        turn().recovered(&fold).flatten().map(|answer| answer.content),
+        turn().recorded_answer(&fold).flatten().map(|answer| answer.content),
         Some("hi".to_owned())
     );
 }
 
 #[test]
 fn nothing_said_is_nothing_delivered() {
-    let [_, completed] = turn().completed(Answer::default(), Cursor::default());
+    let [_, completed] = turn().completed_entries(Answer::default(), LedgerCursor::default());
     assert!(matches!(completed, LedgerEntry::TurnCompleted { reply: None, .. }));
 }
 
 #[test]
 fn a_failure_tells_the_user() {
-    let failed = turn().failed(TurnFailure::NoAgent, Cursor::default());
+    let failed = turn().failed_entry(TurnFailure::NoAgent, LedgerCursor::default());
     let LedgerEntry::TurnFailed { reply: Some(reply), .. } = failed else {
         panic!("{failed:?}")
     };
@@ -79,7 +79,8 @@ fn an_answer_too_long_is_cut_and_marked() {
         content: "ü".repeat(MAX_ANSWER_BYTES),
         ..Answer::default()
     };
-    let [LedgerEntry::ModelAnswered { content, .. }, _] = turn().completed(answer, Cursor::default()) else {
+    let [LedgerEntry::ModelAnswered { content, .. }, _] = turn().completed_entries(answer, LedgerCursor::default())
+    else {
         panic!()
     };
     assert!(content.len() <= MAX_ANSWER_BYTES && content.ends_with(CUT_MARK));
@@ -87,42 +88,51 @@ fn an_answer_too_long_is_cut_and_marked() {
 
 #[test]
 fn what_follows_a_question() {
-    let limits = Limits {
+    let limits = PersonaLimits {
         wall_ms: 1_000,
         no_agent_ms: 300,
-        ..Limits::default()
+        ..PersonaLimits::default()
     };
-    let check = |outcome, left, absent, expected: Next| assert_eq!(after(outcome, left, absent, 0, &limits), expected);
+    let check =
+        |outcome, left, absent, expected: NextStep| assert_eq!(next_after(outcome, left, absent, 0, &limits), expected);
     let late = TurnFailure::Limit {
         limit: "wall_ms".to_owned(),
     };
 
-    check(Ok(Answer::default()), 0, 0, Next::Complete(Answer::default()));
+    check(Ok(Answer::default()), 0, 0, NextStep::Complete(Answer::default()));
     check(
         refused(false),
         1_000,
         0,
-        Next::Fail(TurnFailure::Agent { error: "no".to_owned() }),
+        NextStep::Fail(TurnFailure::Agent { error: "no".to_owned() }),
     );
-    check(refused(true), 1_000, 0, Next::AskAgain);
-    check(refused(true), 0, 0, Next::Fail(late.clone()));
-    check(Err(AskAgentError::NoAgent), 701, 299, Next::AskAgain);
+    check(refused(true), 1_000, 0, NextStep::AskAgain);
+    check(refused(true), 0, 0, NextStep::Fail(late.clone()));
+    check(Err(AskAgentError::NoAgent), 701, 299, NextStep::AskAgain);
 
-    check(Err(AskAgentError::NoAgent), 700, 300, Next::Fail(TurnFailure::NoAgent));
-    check(Err(AskAgentError::Silent(60)), 1, 0, Next::AskAgain);
-    check(Err(AskAgentError::Silent(60)), 0, 0, Next::Fail(late));
+    check(
+        Err(AskAgentError::NoAgent),
+        700,
+        300,
+        NextStep::Fail(TurnFailure::NoAgent),
+    );
+    check(Err(AskAgentError::Silent(60)), 1, 0, NextStep::AskAgain);
+    check(Err(AskAgentError::Silent(60)), 0, 0, NextStep::Fail(late));
 }
 
 #[test]
 fn an_agent_that_cannot_be_understood_is_asked_three_times() {
     let check = |malformed| {
         let outcome = Err(AskAgentError::Malformed("no JSON".to_owned()));
-        after(outcome, 1_000, 0, malformed, &Limits::default())
+        next_after(outcome, 1_000, 0, malformed, &PersonaLimits::default())
     };
-    assert_eq!((check(1), check(MAX_MALFORMED - 1)), (Next::AskAgain, Next::AskAgain));
+    assert_eq!(
+        (check(1), check(MAX_MALFORMED - 1)),
+        (NextStep::AskAgain, NextStep::AskAgain)
+    );
 
     let failed = check(MAX_MALFORMED);
-    let Next::Fail(TurnFailure::Agent { error }) = failed else {
+    let NextStep::Fail(TurnFailure::Agent { error }) = failed else {
         panic!("{failed:?}")
     };
 

@@ -5,16 +5,16 @@ use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::session::SessionRef;
 
 use super::Worker;
-use super::approve::ended;
-use crate::approval::desk::Desk;
-use crate::turn::journal::{Asked, Running};
+use super::approve::ended_decision;
+use crate::approval::desk::ApprovalStore;
+use crate::turn::journal::{AskedApproval, RunningTurn};
 
 /// Maximum number of remembered approvals that no ledger entry asks for.
 const MAX_STRAYS: usize = 64;
 
 /// Returns the status to write to KV for `asked`, a question of `running`, now that the ledger has recorded it.
 /// Returns `None` if a human or a timer still decides.
-pub(super) fn over(running: &Running, asked: &Asked) -> Option<ApprovalStatus> {
+pub(super) fn over(running: &RunningTurn, asked: &AskedApproval) -> Option<ApprovalStatus> {
     match asked.status {
         // An approval is consumed only once its call was begun.
         ApprovalStatus::Approved => running.was_begun(&asked.call).then_some(ApprovalStatus::Consumed),
@@ -50,7 +50,7 @@ impl ApprovalSync {
     }
 
     /// Schedules the statuses of all questions of `running` to be written to KV again.
-    pub(super) fn mark_all(&mut self, running: &Running) {
+    pub(super) fn mark_all(&mut self, running: &RunningTurn) {
         let marks = running
             .asked
             .iter()
@@ -68,7 +68,7 @@ impl ApprovalSync {
 
     /// Ends the questions of the turn `running` and those outside its ledger. Returns the approvals that were given
     /// and not used; the ledger must cancel them.
-    pub(super) fn end_turn(&mut self, running: Option<&Running>) -> Vec<String> {
+    pub(super) fn end_turn(&mut self, running: Option<&RunningTurn>) -> Vec<String> {
         let orphans = std::mem::take(&mut self.orphans);
         let Some(running) = running else {
             return Vec::new();
@@ -92,9 +92,9 @@ impl ApprovalSync {
 
     /// Writes the scheduled statuses to KV. A status that cannot be written is corrected by the session's next owner,
     /// or when the session is notified of the approval again.
-    pub(super) async fn write(&mut self, desk: &Desk, session: &SessionRef) {
+    pub(super) async fn write(&mut self, desk: &ApprovalStore, session: &SessionRef) {
         for (approval, status) in std::mem::take(&mut self.marks) {
-            if let Err(error) = desk.bring(&approval, status).await {
+            if let Err(error) = desk.write_ledger_status(&approval, status).await {
                 tracing::warn!(%session, approval, status = status.name(), %error, "failed to update an approval's status");
             }
         }
@@ -134,7 +134,7 @@ impl Worker<'_> {
     }
 
     fn cancel(&mut self, approval: String, why: &str) {
-        self.stage_decision(ended(&approval, ApprovalStatus::Cancelled, Some(why)));
+        self.stage_decision(ended_decision(&approval, ApprovalStatus::Cancelled, Some(why)));
         self.approvals.mark(approval, ApprovalStatus::Cancelled);
     }
 }

@@ -6,26 +6,28 @@
 //! `docs/design/sessions.md` §8.
 
 use serde_json::Value;
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask, Confirmation, Proof};
+use shared::model::approval::{
+    ApprovalAsk, ApprovalDecision, ApprovalRequest, ApprovalStatus, ConfirmationTerms, DecisionProof,
+};
 use shared::model::dispatch::derived_ulid;
 use shared::model::ledger::{DropReason, LedgerEntry, ToolCall, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 
 use super::Worker;
-use super::hooks::Hooked;
+use super::hooks::PointVerdict;
 use super::step::{Confirmed, Stepped, Thinking};
-use super::turn::Ended;
-use crate::approval::desk::{Said, decision_of};
-use crate::approval::machine::Word;
-use crate::approval::question::{Asking, MAX_ASKS, author};
-use crate::approval::reply::{Heard, read};
+use super::turn::TurnOutcome;
+use crate::approval::desk::{DecisionOutcome, decision_of};
+use crate::approval::machine::DecisionInput;
+use crate::approval::question::{AskingTurn, MAX_ASKS, message_author};
+use crate::approval::reply::{ChannelReply, read};
 use crate::error::RunSessionError;
-use crate::hook_point::Gated;
-use crate::hook_point::gate::together;
-use crate::session::{Arrival, Pending};
+use crate::hook_point::GateDecision;
+use crate::hook_point::gate::combine_asks;
+use crate::session::{InboxItem, PendingDispatch};
 use crate::turn::arguments::args_hash;
-use crate::turn::journal::{Standing, stands};
+use crate::turn::journal::{CallApproval, call_standing};
 
 /// Maximum size of a schema that is kept with a question, bytes of JSON. Arguments for a larger schema are checked
 /// only when the call would run.
@@ -33,11 +35,11 @@ const MAX_SCHEMA_BYTES: usize = 16 * 1_024;
 
 /// Messages that a look found, sorted by what they have to do with approvals.
 #[derive(Debug, Default)]
-pub(super) struct Listened {
+pub(super) struct ApprovalPoll {
     /// Messages that go to the machine.
-    pub(super) others: Vec<Arrival>,
+    pub(super) others: Vec<InboxItem>,
     /// Messages that decided an approval and are done.
-    pub(super) words: Vec<Pending>,
+    pub(super) words: Vec<PendingDispatch>,
     /// Questions that agents ask by themselves, with their sequences in `DISPATCHES`.
     pub(super) questions: Vec<(u64, ApprovalRequest)>,
     /// Messages about approvals that KV has no news of: their sequences, and the approval ids that they name.
@@ -47,14 +49,14 @@ pub(super) struct Listened {
 impl Worker<'_> {
     /// Returns whether the turn waits for an approval.
     pub(super) fn is_suspended(&self) -> bool {
-        self.owner.fold().awaited().is_some()
+        self.owner.fold().awaited_approval().is_some()
     }
 
     /// Returns whether a turn was begun that waits for no approval, or whose wait something has ended.
     pub(super) fn goes_on(&self) -> bool {
         let fold = self.owner.fold();
         fold.running.is_some()
-            && fold.awaited().is_none_or(|awaited| {
+            && fold.awaited_approval().is_none_or(|awaited| {
                 self.cancelled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
             })
     }
@@ -64,13 +66,13 @@ impl Worker<'_> {
     /// # Errors
     /// Returns [`RunSessionError`] if the approval cannot be read.
     pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
-        let awaited = self.owner.fold().awaited().cloned();
+        let awaited = self.owner.fold().awaited_approval().cloned();
         let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
             return Ok(false);
         };
 
         if self.machine.is_steering() {
-            self.withdraw("superseded by a newer message");
+            self.stop_awaiting("superseded by a newer message");
             return Ok(false);
         }
 
@@ -78,10 +80,10 @@ impl Worker<'_> {
             return Box::pin(self.still_waits(&awaited.approval)).await;
         }
 
-        let standing = self.broker.desk().lapse(&awaited.approval).await?;
+        let standing = self.broker.desk().expire_if_due(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
             Some(standing) => decision_of(&standing),
-            None => ended(&awaited.approval, ApprovalStatus::Expired, None),
+            None => ended_decision(&awaited.approval, ApprovalStatus::Expired, None),
         };
 
         self.stage_decision(decision);
@@ -89,17 +91,17 @@ impl Worker<'_> {
     }
 
     /// Cancels the approval that the turn waits for, for the reason `why`; the turn goes on without it.
-    pub(super) fn withdraw(&mut self, why: &str) {
-        let awaited = self.owner.fold().awaited().cloned();
+    pub(super) fn stop_awaiting(&mut self, why: &str) {
+        let awaited = self.owner.fold().awaited_approval().cloned();
         if let Some(awaited) = awaited {
             self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Cancelled);
-            self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
+            self.stage_decision(ended_decision(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
         }
     }
 
     pub(super) fn stage_decision(&mut self, decision: ApprovalDecision) {
         self.approvals.mark_taken(&decision);
-        self.owner.stage(LedgerEntry::ApprovalDecided {
+        self.owner.stage_entry(LedgerEntry::ApprovalDecided {
             decision,
             sequence: None,
             cursor: None,
@@ -111,22 +113,22 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if a decision cannot be stored or the session has another owner.
-    pub(super) async fn hear(&mut self, arrivals: Vec<Arrival>) -> Result<Listened, RunSessionError> {
-        let mut listened = Listened::default();
+    pub(super) async fn take_decisions(&mut self, arrivals: Vec<InboxItem>) -> Result<ApprovalPoll, RunSessionError> {
+        let mut listened = ApprovalPoll::default();
         for arrival in arrivals {
             let (pending, heard) = match arrival {
-                Arrival::Decision(told) => {
+                InboxItem::Decision(told) => {
                     Box::pin(self.look_up_told(told, &mut listened)).await?;
                     continue;
                 }
-                Arrival::Dispatch(pending) => match read(&pending.dispatch.message.content) {
+                InboxItem::Dispatch(pending) => match read(&pending.dispatch.message.content) {
                     Some(heard) => (pending, heard),
                     None => {
-                        listened.others.push(Arrival::Dispatch(pending));
+                        listened.others.push(InboxItem::Dispatch(pending));
                         continue;
                     }
                 },
-                order @ Arrival::Order(_) => {
+                order @ InboxItem::Order(_) => {
                     listened.others.push(order);
                     continue;
                 }
@@ -134,11 +136,11 @@ impl Worker<'_> {
 
             match Box::pin(self.broker.desk().id_of(&heard.code)).await {
                 Some(id) => {
-                    Box::pin(self.obey(&pending, heard, id)).await?;
+                    Box::pin(self.decide_heard(&pending, heard, id)).await?;
                     listened.words.push(pending);
                 }
                 // The code belongs to no approval: the text is a message like any other.
-                None => listened.others.push(Arrival::Dispatch(pending)),
+                None => listened.others.push(InboxItem::Dispatch(pending)),
             }
         }
 
@@ -146,10 +148,10 @@ impl Worker<'_> {
     }
 
     /// Stages that the message `pending`, a decision on an approval, is done.
-    pub(super) fn drop_word(&mut self, pending: &Pending) {
+    pub(super) fn drop_word(&mut self, pending: &PendingDispatch) {
         let cursor = self.cursor_after(&[pending.sequence]);
-        self.owner.stage(LedgerEntry::DispatchDropped {
-            dispatch: pending.reference(),
+        self.owner.stage_entry(LedgerEntry::DispatchDropped {
+            dispatch: pending.dispatch_ref(),
             reason: DropReason::ApprovalAnswered,
             detail: None,
             cursor,
@@ -157,13 +159,18 @@ impl Worker<'_> {
     }
 
     /// Applies a decision that was sent in a channel, and answers it there.
-    async fn obey(&mut self, pending: &Pending, heard: Heard, id: String) -> Result<(), RunSessionError> {
-        self.owner.own().await?;
+    async fn decide_heard(
+        &mut self,
+        pending: &PendingDispatch,
+        heard: ChannelReply,
+        id: String,
+    ) -> Result<(), RunSessionError> {
+        self.owner.ensure_owned().await?;
         // An approval that the ledger has withdrawn must not be decided.
         self.mark_approvals().await;
         let dispatch = &pending.dispatch;
 
-        let word = Word {
+        let word = DecisionInput {
             approve: heard.approve,
             arguments: None,
             shown_hash: heard.shown,
@@ -171,22 +178,22 @@ impl Worker<'_> {
             via: "chat".to_owned(),
         };
 
-        let mut by = author(pending);
+        let mut by = message_author(pending);
         // A code counts only from an account that a platform proves: a token may speak for persons, and decides
         // nothing.
         if !dispatch.message.origin.is_verified() {
-            by.proof = Proof::Nobody;
+            by.proof = DecisionProof::Nobody;
         }
 
         // Everybody in the conversation reads the answer, and anyone who knows the code may try it: the answer omits
         // the code.
-        let told = match self.broker.desk().say(&id, &by, &word).await? {
-            Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
+        let told = match self.broker.desk().decide_approval(&id, &by, &word).await? {
+            DecisionOutcome::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
                 format!("noted, {} so far", confirmation.trail.votes.len())
             }
-            Said::Stands { confirmation, .. } => format!("it is {}", confirmation.status.name()),
-            Said::Refused(refused) => refused.to_string(),
-            Said::Unknown => "there is no such approval".to_owned(),
+            DecisionOutcome::Stands { confirmation, .. } => format!("it is {}", confirmation.status.name()),
+            DecisionOutcome::Refused(refused) => refused.to_string(),
+            DecisionOutcome::Unknown => "there is no such approval".to_owned(),
         };
 
         // A repeated dispatch has the same id at any time of evaluation, so its answer is the same delivery.
@@ -202,7 +209,7 @@ impl Worker<'_> {
             causation: dispatch.causation.clone(),
         };
 
-        self.broker.desk().answer(&answer).await?;
+        self.broker.desk().send_reply(&answer).await?;
         Ok(())
     }
 
@@ -211,7 +218,7 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if no human could be asked or the session has another owner.
-    pub(super) async fn confirm(
+    pub(super) async fn confirm_call(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
@@ -224,33 +231,33 @@ impl Worker<'_> {
         // The model's own arguments were checked with its answer; only an approver's are new.
         if let Some(unfit) = unfit.filter(|_| arguments != call.arguments) {
             let error = format!("the approver's arguments do not fit the tool's schema: {unfit}");
-            return Ok(self.denied(call, error));
+            return Ok(self.finish_denied(call, error));
         }
 
         let begins_with = ToolCall {
             arguments: arguments.clone(),
             ..call.clone()
         };
-        let (gated, asks) = match self.gate(&thinking.moment, &begins_with).await? {
-            None => return Ok(Confirmed::Stepped(self.stopped(Hooked::Over))),
-            Some(Gated::Denied { error }) => return Ok(self.denied(call, error)),
-            Some(Gated::Run { arguments }) => (arguments, None),
-            Some(Gated::Ask { ask, arguments }) => (arguments, Some(*ask)),
+        let (gated, asks) = match self.gate_call(&thinking.moment, &begins_with).await? {
+            None => return Ok(Confirmed::Stepped(self.stopped_by(PointVerdict::Over))),
+            Some(GateDecision::Denied { error }) => return Ok(self.finish_denied(call, error)),
+            Some(GateDecision::Run { arguments }) => (arguments, None),
+            Some(GateDecision::Ask { ask, arguments }) => (arguments, Some(*ask)),
         };
 
         if gated != arguments
             && let Some(unfit) = thinking.misfit(&call.name, &gated)
         {
             let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
-            return Ok(self.denied(call, error));
+            return Ok(self.finish_denied(call, error));
         }
 
         let (personas, session) = (&self.broker.personas, &self.claimed.session);
         // The persona's rules and the gates ask together, because layers only tighten.
         let flagged = personas.confirmations(session, thinking.turn.works_for(), &call.name, &gated);
-        let ask = together(flagged.cloned().chain(asks));
+        let ask = combine_asks(flagged.cloned().chain(asks));
 
-        self.settle(thinking, call, gated, ask).await
+        self.settle_call(thinking, call, gated, ask).await
     }
 
     /// Decides whether `call` runs with `arguments`, which its gates let through; `ask` is how they want a human
@@ -258,48 +265,54 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns the errors of [`Worker::confirm`].
-    pub(super) async fn settle(
+    pub(super) async fn settle_call(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
         arguments: Value,
-        ask: Option<Ask>,
+        ask: Option<ApprovalAsk>,
     ) -> Result<Confirmed, RunSessionError> {
         let Some(running) = self.owner.fold().running.as_ref() else {
             return Ok(Confirmed::Run(ToolCall { arguments, ..call }));
         };
         let asked = running.last_asked(&call.call).cloned();
-        let standing = stands(running, &call.call, &args_hash(&arguments), ask.as_ref());
+        let standing = call_standing(running, &call.call, &args_hash(&arguments), ask.as_ref());
 
         let times = running.times_asked(&call.call);
         match (standing, asked, ask) {
-            (Standing::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
-            (Standing::None, _, Some(ask)) => {
+            (CallApproval::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
+            (CallApproval::None, _, Some(ask)) => {
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
                 Ok(Confirmed::Stepped(stepped))
             }
-            (Standing::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(Ended::Suspended))),
-            (Standing::Approved, Some(asked), _) if Box::pin(self.broker.desk().was_used(&asked.approval)).await? => {
-                Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await
+            (CallApproval::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(TurnOutcome::Suspended))),
+            (CallApproval::Approved, Some(asked), _)
+                if Box::pin(self.broker.desk().was_used(&asked.approval)).await? =>
+            {
+                Box::pin(self.refuse_used(thinking, ToolCall { arguments, ..call })).await
             }
-            (Standing::Used, ..) => Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await,
-            (Standing::Approved, asked, _) => {
+            (CallApproval::Used, ..) => Box::pin(self.refuse_used(thinking, ToolCall { arguments, ..call })).await,
+            (CallApproval::Approved, asked, _) => {
                 if let Some(asked) = asked {
                     self.approvals.mark(asked.approval, ApprovalStatus::Consumed);
                 }
                 Ok(Confirmed::Run(ToolCall { arguments, ..call }))
             }
-            (Standing::Rejected { by, response }, ..) => {
+            (CallApproval::Rejected { by, response }, ..) => {
                 let said = response.map(|said| format!(": {said}")).unwrap_or_default();
-                Ok(self.denied(call, format!("declined by {by}{said}")))
+                Ok(self.finish_denied(call, format!("declined by {by}{said}")))
             }
-            (Standing::Expired, ..) => Ok(self.denied(call, "not approved: nobody decided in time".to_owned())),
-            (Standing::Cancelled, ..) => Ok(self.denied(call, "not approved: the question was withdrawn".to_owned())),
-            (Standing::Superseded, ..) if times >= MAX_ASKS => {
+            (CallApproval::Expired, ..) => {
+                Ok(self.finish_denied(call, "not approved: nobody decided in time".to_owned()))
+            }
+            (CallApproval::Cancelled, ..) => {
+                Ok(self.finish_denied(call, "not approved: the question was withdrawn".to_owned()))
+            }
+            (CallApproval::Superseded, ..) if times >= MAX_ASKS => {
                 let error = format!("not approved: its arguments changed after each of {times} approvals");
-                Ok(self.denied(call, error))
+                Ok(self.finish_denied(call, error))
             }
-            (Standing::Superseded, asked, ask) => {
+            (CallApproval::Superseded, asked, ask) => {
                 let ask = ask
                     .or(asked.as_ref().map(|asked| asked.ask.clone()))
                     .unwrap_or_default();
@@ -307,7 +320,7 @@ impl Worker<'_> {
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
                     self.approvals.mark(asked.approval.clone(), ApprovalStatus::Superseded);
                     let why = Some("the arguments changed after the approval, or others must approve them");
-                    self.stage_decision(ended(&asked.approval, ApprovalStatus::Superseded, why));
+                    self.stage_decision(ended_decision(&asked.approval, ApprovalStatus::Superseded, why));
                 }
 
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
@@ -318,19 +331,19 @@ impl Worker<'_> {
 
     /// Ends `call` as unknown: its approval was used, but the ledger, which is older than KV, does not have the
     /// beginning of the call. The call may have run, so it is not run again.
-    async fn used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
+    async fn refuse_used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
         tracing::warn!(
             session = %self.claimed.session, turn = %thinking.turn.id, call = call.call, tool = call.name,
             "approved call not executed: its approval was already used and the ledger has no result"
         );
         let reason = "its approval was used before; whether the call ran is unknown".to_owned();
-        let stepped = self.called(thinking, call, ToolOutcome::Unknown { reason }).await?;
+        let stepped = self.end_call(thinking, call, ToolOutcome::Unknown { reason }).await?;
         Ok(Confirmed::Stepped(stepped))
     }
 
-    fn denied(&mut self, call: ToolCall, error: String) -> Confirmed {
+    fn finish_denied(&mut self, call: ToolCall, error: String) -> Confirmed {
         self.not_used(&call.call, "the call was not allowed in the end");
-        self.finished(call.call, ToolOutcome::Error { error });
+        self.stage_finished(call.call, ToolOutcome::Error { error });
         Confirmed::Stepped(Stepped::On)
     }
 
@@ -344,31 +357,37 @@ impl Worker<'_> {
         thinking: &Thinking<'_>,
         call: &ToolCall,
         arguments: Value,
-        ask: &Ask,
+        ask: &ApprovalAsk,
     ) -> Result<Stepped, RunSessionError> {
-        let Some(wanted) = self.question(thinking, call, arguments, ask) else {
+        let Some(wanted) = self.approval_question(thinking, call, arguments, ask) else {
             return Ok(Stepped::On);
         };
 
         // Only the broker that owns the session may ask.
-        self.owner.own().await?;
-        let standing = self.broker.desk().ask(&wanted).await?;
+        self.owner.ensure_owned().await?;
+        let standing = self.broker.desk().request_approval(&wanted).await?;
         let request = standing.request.clone();
         tracing::info!(session = %self.claimed.session, approval = request.id, tool = request.tool, "approval requested");
-        self.owner.stage(LedgerEntry::ApprovalRequested { request });
+        self.owner.stage_entry(LedgerEntry::ApprovalRequested { request });
 
         if standing.status != ApprovalStatus::Pending {
             self.stage_decision(decision_of(&standing));
             return Ok(Stepped::On);
         }
 
-        self.owner.commit().await?;
+        self.owner.commit_staged().await?;
         self.mark_approvals().await;
 
-        Ok(Stepped::Ended(Ended::Suspended))
+        Ok(Stepped::Ended(TurnOutcome::Suspended))
     }
 
-    fn question(&self, thinking: &Thinking<'_>, call: &ToolCall, arguments: Value, ask: &Ask) -> Option<Confirmation> {
+    fn approval_question(
+        &self,
+        thinking: &Thinking<'_>,
+        call: &ToolCall,
+        arguments: Value,
+        ask: &ApprovalAsk,
+    ) -> Option<ConfirmationTerms> {
         let running = self.owner.fold().running.as_ref()?;
         let hash = args_hash(&arguments);
         let (turn, times) = (running.turn.to_string(), running.times_asked(&call.call).to_string());
@@ -376,7 +395,7 @@ impl Worker<'_> {
         let parts = ["approval", &turn, &call.call, &hash, &times];
         let id = derived_ulid(running.began_at, &parts).to_string();
 
-        let asking = Asking {
+        let asking = AskingTurn {
             session: &self.claimed.session,
             turn: running.turn,
             initiator: thinking.initiator.clone(),
@@ -391,14 +410,14 @@ impl Worker<'_> {
             ..call.clone()
         };
 
-        let mut question = asking.question(id, call, ask, None);
+        let mut question = asking.into_question(id, call, ask, None);
         question.trail.schema = schema.cloned().map(Box::new);
 
         Some(question)
     }
 
     /// Returns a call that was begun, with the arguments that it was begun with, and marks its approval as used.
-    pub(super) fn begun(&mut self, call: ToolCall) -> ToolCall {
+    pub(super) fn begun_call(&mut self, call: ToolCall) -> ToolCall {
         let Some(running) = self.owner.fold().running.as_ref() else {
             return call;
         };
@@ -412,7 +431,7 @@ impl Worker<'_> {
 }
 
 /// Returns a decision on the question `approval` that ended without a human's answer.
-pub(super) fn ended(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
+pub(super) fn ended_decision(approval: &str, status: ApprovalStatus, why: Option<&str>) -> ApprovalDecision {
     ApprovalDecision {
         id: approval.to_owned(),
         status,

@@ -4,47 +4,47 @@
 use std::time::{Duration, Instant};
 
 use shared::clock::pause;
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::ledger::{LedgerEntry, TurnFailure};
 use shared::model::session::SessionRef;
 use ulid::Ulid;
 
 use super::Worker;
-use super::approve::ended;
-use super::hooks::{Hooked, Paces};
-use super::turn::Ended;
+use super::approve::ended_decision;
+use super::hooks::{HookedSteps, PointVerdict};
+use super::turn::TurnOutcome;
 use crate::agent::port::Agent;
 use crate::agent::port::{Answer, AskAgentError};
 use crate::approval::desk::decision_of;
 use crate::approval::outside::is_outside;
-use crate::context::{Setting, assemble};
+use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
-use crate::personas::{Limits, Persona};
-use crate::session::Pending;
-use crate::turn::{Next, Turn, after};
+use crate::personas::{Persona, PersonaLimits};
+use crate::session::PendingDispatch;
+use crate::turn::{NextStep, Turn, next_after};
 
 /// Wait before a question is repeated if the configuration has no schedule.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// State of the unanswered questions of one turn.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct UnansweredQuestions {
     /// Number of questions asked so far.
     attempt: u32,
     malformed: u32,
     absent_since: Option<Instant>,
 }
 
-impl Patience {
+impl UnansweredQuestions {
     /// Returns what follows after a question that was asked at `asked` and ended at `ended` with `outcome`; `left_ms`
     /// is the time that the turn has left, milliseconds.
-    pub(super) fn after(
+    pub(super) fn next_after(
         &mut self,
         outcome: Result<Answer, AskAgentError>,
         (asked, ended): (Instant, Instant),
         left_ms: u64,
-        limits: &Limits,
-    ) -> Next {
+        limits: &PersonaLimits,
+    ) -> NextStep {
         self.attempt += 1;
 
         match &outcome {
@@ -66,12 +66,12 @@ impl Patience {
 
         let absent = self
             .absent_since
-            .map_or(0, |since| millis(ended.saturating_duration_since(since)));
-        after(outcome, left_ms, absent, self.malformed, limits)
+            .map_or(0, |since| duration_millis(ended.saturating_duration_since(since)));
+        next_after(outcome, left_ms, absent, self.malformed, limits)
     }
 
     /// Returns the wait before the next question.
-    pub(super) fn wait(&self, schedule: &shared::retry::Schedule) -> Duration {
+    pub(super) fn wait(&self, schedule: &shared::retry::RetrySchedule) -> Duration {
         schedule.delay(self.attempt.max(1), 0.5).unwrap_or(ASK_AGAIN)
     }
 }
@@ -87,7 +87,7 @@ enum Waiting {
 }
 
 /// Returns whether the agent of `turn` of `session` has asked `standing` by itself.
-fn is_asked_in(standing: &Confirmation, turn: &Turn, session: &SessionRef) -> bool {
+fn is_asked_in(standing: &ConfirmationTerms, turn: &Turn, session: &SessionRef) -> bool {
     let asked = standing.request.asked_in.as_deref();
     is_outside(asked) && asked.is_some_and(|asked| asked.turn == turn.id && asked.session == *session)
 }
@@ -97,54 +97,60 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
-    pub(super) async fn ask(
+    pub(super) async fn ask_agent(
         &mut self,
         turn: &Turn,
-        pendings: &[Pending],
+        pendings: &[PendingDispatch],
         persona: &Persona,
         agent: &dyn Agent,
-    ) -> Result<Ended, RunSessionError> {
-        let mut patience = Patience::default();
-        let moment = self.moment(turn, pendings);
-        match self.before_model(&moment, 1, &mut Paces::default()).await? {
-            Hooked::On => {}
-            hooked @ (Hooked::Denied(_) | Hooked::Over) => return Ok(self.ended_by(hooked)),
+    ) -> Result<TurnOutcome, RunSessionError> {
+        let mut patience = UnansweredQuestions::default();
+        let moment = self.hooked_turn(turn, pendings);
+        match self.before_model(&moment, 1, &mut HookedSteps::default()).await? {
+            PointVerdict::On => {}
+            hooked @ (PointVerdict::Denied(_) | PointVerdict::Over) => return Ok(self.ended_by(hooked)),
         }
 
         loop {
             let asked = self.broker.clock.monotonic();
-            let left = millis(self.left());
+            let left = duration_millis(self.time_left());
             if left == 0 {
-                return Ok(Self::over("wall_ms"));
+                return Ok(Self::limit_reached("wall_ms"));
             }
 
             let timeout = Duration::from_millis(left.min(persona.limits.reply_timeout_ms));
-            let setting = Setting {
+            let setting = ContextSettings {
                 persona,
                 tools: &[],
                 presets: &self.broker.personas.permission_levels,
             };
 
             let now = self.broker.clock.now();
-            let mut request = assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
+            let mut request = assemble_request(setting, &self.claimed.session, self.owner.fold(), turn, pendings, now);
             request.deadline = now.plus(i64::try_from(left).unwrap_or(i64::MAX));
 
             // The agent sees no steps of the turn, so texts of hooks go to the end of its prompt.
-            for text in self.owner.fold().running.iter().flat_map(|running| running.injected()) {
+            for text in self
+                .owner
+                .fold()
+                .running
+                .iter()
+                .flat_map(|running| running.injected_texts())
+            {
                 request.system_prompt.push_str("\n\n## Note\n");
                 request.system_prompt.push_str(text);
             }
 
             let origin = turn.origin();
-            self.owner.live()?;
+            self.owner.check_live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
-            let Some(mut outcome) = self.beside(question).await? else {
+            let Some(mut outcome) = self.wait_beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };
 
             if let Err(AskAgentError::Waits(approval)) = &outcome {
                 match self.waits_for_word(turn, approval).await? {
-                    Waiting::Suspended => return Ok(Ended::Suspended),
+                    Waiting::Suspended => return Ok(TurnOutcome::Suspended),
                     Waiting::Decided => {}
                     Waiting::Unknown => {
                         let error = format!("it waits for `{approval}`, which nobody has asked in its turn");
@@ -154,22 +160,22 @@ impl Worker<'_> {
             }
 
             let ended = self.broker.clock.monotonic();
-            let left_ms = millis(self.left());
+            let left_ms = duration_millis(self.time_left());
 
             match &outcome {
                 Ok(_) => self.turns.note_answer(),
                 Err(error) => self.not_answered(turn, error),
             }
 
-            match patience.after(outcome, (asked, ended), left_ms, &persona.limits) {
-                Next::Complete(mut answer) => {
+            match patience.next_after(outcome, (asked, ended), left_ms, &persona.limits) {
+                NextStep::Complete(mut answer) => {
                     return Ok(match self.after_model(&moment, &mut answer.content, &[]).await? {
-                        Hooked::On => Ended::Answered(answer),
-                        hooked @ (Hooked::Denied(_) | Hooked::Over) => self.ended_by(hooked),
+                        PointVerdict::On => TurnOutcome::Answered(answer),
+                        hooked @ (PointVerdict::Denied(_) | PointVerdict::Over) => self.ended_by(hooked),
                     });
                 }
-                Next::Fail(failure) => return Ok(Ended::Failed(failure)),
-                Next::AskAgain => {
+                NextStep::Fail(failure) => return Ok(TurnOutcome::Failed(failure)),
+                NextStep::AskAgain => {
                     if !self.wait_to_ask_again(&patience).await? {
                         return Ok(self.cancelled_turn(String::new()));
                     }
@@ -199,11 +205,11 @@ impl Worker<'_> {
         let known = self.owner.fold().running.as_ref();
         if known.is_none_or(|running| !running.has_asked(&request.id)) {
             let request = request.clone();
-            self.owner.stage(LedgerEntry::ApprovalRequested { request });
+            self.owner.stage_entry(LedgerEntry::ApprovalRequested { request });
         }
 
-        self.owner.stage(LedgerEntry::ApprovalRequested { request });
-        self.owner.commit().await?;
+        self.owner.stage_entry(LedgerEntry::ApprovalRequested { request });
+        self.owner.commit_staged().await?;
 
         // The approval may have been decided before the ledger recorded the question.
         Ok(match self.is_suspended() {
@@ -226,12 +232,15 @@ impl Worker<'_> {
         }
 
         // If another broker owns the turn, the turn and its questions go on.
-        self.owner.own().await?;
+        self.owner.ensure_owned().await?;
 
         for approval in open {
-            self.broker.desk().bring(&approval, ApprovalStatus::Cancelled).await?;
+            self.broker
+                .desk()
+                .write_ledger_status(&approval, ApprovalStatus::Cancelled)
+                .await?;
             let standing = self.broker.desk().get(&approval).await?;
-            let gone = || ended(&approval, ApprovalStatus::Cancelled, None);
+            let gone = || ended_decision(&approval, ApprovalStatus::Cancelled, None);
             let decision = standing.as_ref().map_or_else(gone, decision_of);
             self.stage_decision(decision);
         }
@@ -245,25 +254,25 @@ impl Worker<'_> {
     }
 
     /// Waits before the next question. Returns whether the turn goes on.
-    pub(super) async fn wait_to_ask_again(&mut self, patience: &Patience) -> Result<bool, RunSessionError> {
+    pub(super) async fn wait_to_ask_again(&mut self, patience: &UnansweredQuestions) -> Result<bool, RunSessionError> {
         let wait = std::pin::pin!(pause(patience.wait(&self.broker.config.agent_retry)));
-        Ok(self.beside(wait).await?.is_some())
+        Ok(self.wait_beside(wait).await?.is_some())
     }
 
     /// Returns the end of a turn that the machine wants canceled; `partial` is the text that it had produced.
-    pub(super) fn cancelled_turn(&mut self, partial: String) -> Ended {
+    pub(super) fn cancelled_turn(&mut self, partial: String) -> TurnOutcome {
         let reason = self.cancelled.take().unwrap_or_else(|| "cancelled".to_owned());
-        Ended::Cancelled { reason, partial }
+        TurnOutcome::Cancelled { reason, partial }
     }
 
     /// Returns the failure of a turn that reached `limit`.
-    pub(super) fn over(limit: &str) -> Ended {
-        Ended::Failed(TurnFailure::Limit {
+    pub(super) fn limit_reached(limit: &str) -> TurnOutcome {
+        TurnOutcome::Failed(TurnFailure::Limit {
             limit: limit.to_owned(),
         })
     }
 }
 
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(super) fn duration_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

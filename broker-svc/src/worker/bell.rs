@@ -22,7 +22,7 @@ const MAX_QUEUED: usize = 1_024;
 impl Worker<'_> {
     /// Waits for `work` and looks up meanwhile. Returns `None` if the machine wants something else first: the running
     /// turn to be canceled, a turn that waits for an approval to go on, or a turn to be started.
-    pub(super) async fn beside<F: Future>(
+    pub(super) async fn wait_beside<F: Future>(
         &mut self,
         mut work: Pin<&mut F>,
     ) -> Result<Option<F::Output>, RunSessionError> {
@@ -54,8 +54,8 @@ impl Worker<'_> {
 
     /// Fails if the claim's deadline has passed or the process must stop now.
     pub(super) fn still_ours(&self) -> Result<(), RunSessionError> {
-        self.owner.live()?;
-        if self.broker.overdue() {
+        self.owner.check_live()?;
+        if self.broker.is_stop_overdue() {
             return Err(RunSessionError::HandBack);
         }
         Ok(())
@@ -65,8 +65,8 @@ impl Worker<'_> {
     /// left to its next owner.
     pub(super) async fn look_up(&mut self) -> Result<(), RunSessionError> {
         self.still_ours()?;
-        if !self.yields && self.machine.queued() < MAX_QUEUED {
-            let look = self.look().await?;
+        if !self.yields && self.machine.queued_count() < MAX_QUEUED {
+            let look = self.read_inbox().await?;
             self.take_in(look).await?;
         }
         Ok(())
@@ -82,9 +82,9 @@ impl Worker<'_> {
     }
 }
 
-impl crate::broker::Broker {
+impl crate::broker::BrokerContext {
     /// Returns whether the request to stop is so old that running turns must be handed back.
-    fn overdue(&self) -> bool {
+    fn is_stop_overdue(&self) -> bool {
         let patience = self.drain.saturating_sub(HAND_BACK_BEFORE);
         self.stopping_since()
             .is_some_and(|since| self.clock.monotonic().saturating_duration_since(since) >= patience)

@@ -7,25 +7,25 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use shared::bus::{Bus, CoreSubscription, ReadStreamError};
-use shared::model::ledger::Cursor;
-use shared::model::position::Position;
+use shared::model::ledger::LedgerCursor;
+use shared::model::position::StreamPosition;
 use shared::model::session::SessionRef;
 use shared::wire::subject;
 
-use crate::broker::{Broker, Era};
-use crate::doubt::{Doubt, Doubts};
+use crate::broker::{BrokerContext, StreamEra};
+use crate::doubt::{DoubtResolution, SessionDoubts};
 use crate::error::RunSessionError;
-use crate::fold::advanced;
-use crate::inbox::{self, Look};
-use crate::session::Arrival;
+use crate::fold::advance_cursor;
+use crate::inbox::{self, InboxPoll};
+use crate::session::InboxItem;
 
 /// A worker's place in its session's subject of `DISPATCHES`.
 #[derive(Debug)]
 pub(super) struct InboxReader {
     /// Facts about the streams that hold at present.
-    era: Arc<Era>,
+    era: Arc<StreamEra>,
     /// Results of the checks of dispatches in doubt.
-    doubts: Doubts,
+    doubts: SessionDoubts,
     /// Subscription that rings when a message comes for the session; it is open while the worker waits.
     bell: Option<CoreSubscription>,
     /// Sequence up to which every message on the session's subject was handed to the machine.
@@ -41,10 +41,10 @@ pub(super) struct InboxReader {
 
 impl InboxReader {
     /// Creates a reader that begins behind `cursor`; `is_void` says that the cursor counted a stream that is gone.
-    pub(super) fn new(era: Arc<Era>, cursor: &Cursor, is_void: bool) -> Self {
+    pub(super) fn new(era: Arc<StreamEra>, cursor: &LedgerCursor, is_void: bool) -> Self {
         let mut reader = Self {
             era,
-            doubts: Doubts::default(),
+            doubts: SessionDoubts::default(),
             bell: None,
             looked_through: cursor.floor,
             unreadable: BTreeSet::new(),
@@ -65,8 +65,12 @@ impl InboxReader {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be read.
-    pub(super) async fn look(&mut self, broker: &Broker, session: &SessionRef) -> Result<Look, ReadStreamError> {
-        let look = inbox::look(broker, session, self.looked_through + 1).await?;
+    pub(super) async fn look(
+        &mut self,
+        broker: &BrokerContext,
+        session: &SessionRef,
+    ) -> Result<InboxPoll, ReadStreamError> {
+        let look = inbox::read_arrivals(broker, session, self.looked_through + 1).await?;
         self.looked_through = look.through.unwrap_or(self.looked_through);
         self.stamps.extend(look.stamps.iter().copied());
         Ok(look)
@@ -78,12 +82,14 @@ impl InboxReader {
     /// Returns [`RunSessionError`] if the record cannot be read.
     pub(super) async fn doubt(
         &mut self,
-        broker: &Broker,
+        broker: &BrokerContext,
         session: &SessionRef,
-        cursor: &Cursor,
-        arrival: &Arrival,
-    ) -> Result<Option<Doubt>, RunSessionError> {
-        self.doubts.of(broker, &self.era, session, cursor, arrival).await
+        cursor: &LedgerCursor,
+        arrival: &InboxItem,
+    ) -> Result<Option<DoubtResolution>, RunSessionError> {
+        self.doubts
+            .judge_arrival(broker, &self.era, session, cursor, arrival)
+            .await
     }
 
     /// Keeps the cursor's floor below the unreadable messages at `sequences`.
@@ -98,20 +104,20 @@ impl InboxReader {
 
     /// Returns `cursor` once the messages at `consumed` are done; `open` is the lowest sequence that the machine
     /// still has.
-    pub(super) fn cursor_after(&mut self, cursor: &Cursor, consumed: &[u64], open: Option<u64>) -> Cursor {
+    pub(super) fn cursor_after(&mut self, cursor: &LedgerCursor, consumed: &[u64], open: Option<u64>) -> LedgerCursor {
         self.consumed.extend(consumed);
         let unreadable = self.unreadable.first().copied();
         let open = open.into_iter().chain(unreadable).min();
 
         let mut cursor = cursor.clone();
         for &sequence in consumed {
-            cursor = advanced(&cursor, sequence, self.looked_through, open);
+            cursor = advance_cursor(&cursor, sequence, self.looked_through, open);
             let (stored_at_ns, event_seq) = self.stamps.remove(&sequence).unwrap_or_default();
             cursor.event_seq = cursor.event_seq.max(event_seq);
 
             // The newest consumed message lets a later owner detect that the stream was restored.
             if stored_at_ns > 0 && cursor.newest.as_ref().is_none_or(|newest| newest.sequence < sequence) {
-                cursor.newest = Some(Position {
+                cursor.newest = Some(StreamPosition {
                     incarnation: self.era.incarnation.clone(),
                     sequence,
                     stored_at_ns,

@@ -16,18 +16,18 @@ use shared::model::dispatch::derived_ulid;
 use shared::model::event::Attachment;
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{IntentWish, extract};
-use shared::model::ledger::{LedgerEntry, Usage};
+use shared::model::ledger::{LedgerEntry, TurnUsage};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 
 use super::Worker;
-use super::turn::Ended;
+use super::turn::TurnOutcome;
 use crate::agent::port::Answer;
 use crate::error::RunSessionError;
 use crate::fold::MAX_OWED_INTENTS;
 use crate::message_text::shortened;
-use crate::turn::{Turn, bounded};
+use crate::turn::{Turn, bound_content};
 
 /// Subject on which intents are proposed.
 const PROPOSE: &str = "nexus.svc.intent.propose";
@@ -102,19 +102,25 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the session has another owner.
-    pub(super) async fn extract_intents(&mut self, turn: &Turn, ended: Ended) -> Result<Ended, RunSessionError> {
+    pub(super) async fn extract_intents(
+        &mut self,
+        turn: &Turn,
+        ended: TurnOutcome,
+    ) -> Result<TurnOutcome, RunSessionError> {
         let (content, attachments, usage) = match ended {
-            Ended::Answered(answer) => (bounded(answer.content), answer.attachments, Some(answer.usage)),
-            Ended::Settled { content, attachments } => (content, attachments, None),
-            other @ (Ended::Failed(_) | Ended::Suspended | Ended::Cancelled { .. }) => return Ok(other),
+            TurnOutcome::Answered(answer) => (bound_content(answer.content), answer.attachments, Some(answer.usage)),
+            TurnOutcome::Settled { content, attachments } => (content, attachments, None),
+            other @ (TurnOutcome::Failed(_) | TurnOutcome::Suspended | TurnOutcome::Cancelled { .. }) => {
+                return Ok(other);
+            }
         };
-        let found = extract(&content);
+        let found = extract_wishes(&content);
         if found.proposals.is_empty() && found.refusals.is_empty() {
             return Ok(as_it_was(content, attachments, usage));
         }
 
         if let Some(usage) = usage {
-            self.owner.stage(LedgerEntry::ModelAnswered {
+            self.owner.stage_entry(LedgerEntry::ModelAnswered {
                 step: 1,
                 content,
                 tool_calls: Vec::new(),
@@ -125,7 +131,7 @@ impl Worker<'_> {
             });
         }
 
-        self.owner.own().await?;
+        self.owner.ensure_owned().await?;
         let refused = found.refusals.iter();
         let mut notes: Vec<String> = refused
             .map(|refusal| format!("A <hook-intent> of yours was refused: {refusal}"))
@@ -147,15 +153,15 @@ impl Worker<'_> {
 
         for note in notes.iter().take(MAX_NOTES) {
             let note = shortened(note, MAX_NOTE_BYTES);
-            self.owner.stage(LedgerEntry::IntentRefused { note });
+            self.owner.stage_entry(LedgerEntry::IntentRefused { note });
         }
 
         for question in owed {
             let proposal = Box::new(question);
-            self.owner.stage(LedgerEntry::IntentOwed { proposal });
+            self.owner.stage_entry(LedgerEntry::IntentOwed { proposal });
         }
 
-        Ok(Ended::Settled {
+        Ok(TurnOutcome::Settled {
             content: found.text,
             attachments,
         })
@@ -198,8 +204,8 @@ impl Worker<'_> {
             };
 
             let note = note.map(|note| shortened(&note, MAX_NOTE_BYTES));
-            self.owner.stage(LedgerEntry::IntentSettled { id, note });
-            self.owner.commit().await?;
+            self.owner.stage_entry(LedgerEntry::IntentSettled { id, note });
+            self.owner.commit_staged().await?;
         }
 
         Ok(())
@@ -212,13 +218,13 @@ fn unanswered(question: &ProposeIntent) -> String {
 }
 
 /// Returns the end of a turn whose answer contains no intents.
-fn as_it_was(content: String, attachments: Vec<Attachment>, usage: Option<Usage>) -> Ended {
+fn as_it_was(content: String, attachments: Vec<Attachment>, usage: Option<TurnUsage>) -> TurnOutcome {
     match usage {
-        Some(usage) => Ended::Answered(Answer {
+        Some(usage) => TurnOutcome::Answered(Answer {
             content,
             attachments,
             usage,
         }),
-        None => Ended::Settled { content, attachments },
+        None => TurnOutcome::Settled { content, attachments },
     }
 }

@@ -19,10 +19,10 @@ use super::Worker;
 use super::bell::LOOK_EVERY;
 use crate::error::RunSessionError;
 use crate::fold::PendingPostHooks;
-use crate::hook_point::declared::Hook;
-use crate::hook_point::runs::Ran;
-use crate::hook_point::{Hooks, Moment, Point};
-use crate::session::Pending;
+use crate::hook_point::declared::DeclaredHook;
+use crate::hook_point::runs::TurnHookRun;
+use crate::hook_point::{HookPoint, HookedTurn, TurnHooks};
+use crate::session::PendingDispatch;
 use crate::turn::Turn;
 
 /// Waits before a failed hook is tried again; once they are used up, the hook is skipped.
@@ -42,7 +42,7 @@ struct FinishedHook {
     turn: Ulid,
     /// Key of the hook; none if these are the hooks after tool calls, which saw the turn's last call.
     hook: Option<String>,
-    ran: Vec<Ran>,
+    ran: Vec<TurnHookRun>,
     /// Whether the hook failed and must run again.
     failed: bool,
 }
@@ -53,10 +53,10 @@ impl PostHookRunner {
     }
 
     /// Shows `unseen`, the last call of `turn`, to the hooks after tool calls.
-    fn show_call(&mut self, hooks: Arc<Hooks>, moment: Moment, turn: Ulid, unseen: UnseenCall) {
+    fn show_call(&mut self, hooks: Arc<TurnHooks>, moment: HookedTurn, turn: Ulid, unseen: UnseenCall) {
         let UnseenCall { call, outcome } = unseen;
         self.tasks.spawn(async move {
-            let (_, ran) = Box::pin(hooks.after(&moment, &call, outcome)).await;
+            let (_, ran) = Box::pin(hooks.run_after_call(&moment, &call, outcome)).await;
             FinishedHook {
                 turn,
                 hook: None,
@@ -67,13 +67,13 @@ impl PostHookRunner {
     }
 
     /// Runs `hook` after the turn of `pending`.
-    fn run(&mut self, hooks: Arc<Hooks>, moment: Moment, pending: &PendingPostHooks, hook: Arc<Hook>) {
+    fn run(&mut self, hooks: Arc<TurnHooks>, moment: HookedTurn, pending: &PendingPostHooks, hook: Arc<DeclaredHook>) {
         let turn = pending.finished.turn;
         let told = json!({ "outcome": pending.finished.ended });
         let attempt = usize::try_from(pending.tries).unwrap_or(usize::MAX);
 
         self.tasks.spawn(async move {
-            let (ran, failed) = Box::pin(hooks.last(&hook, &moment, told, attempt)).await;
+            let (ran, failed) = Box::pin(hooks.run_post_hook(&hook, &moment, told, attempt)).await;
             FinishedHook {
                 turn,
                 hook: Some(hook.key()),
@@ -90,25 +90,25 @@ enum Due {
     At(UnixMillis),
     /// The hooks after the turn's last tool call.
     Observe(FinishedTurn, UnseenCall),
-    Run(PendingPostHooks, Arc<Hook>),
+    Run(PendingPostHooks, Arc<DeclaredHook>),
 }
 
 impl Worker<'_> {
     /// Stages, with the end of `turn`, which post-turn hooks are due after it; `ended` is how it ended.
-    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[Pending], ended: TurnEnding) {
-        let moment = self.moment(turn, pendings);
+    pub(super) fn owe_hooks(&mut self, turn: &Turn, pendings: &[PendingDispatch], ended: TurnEnding) {
+        let moment = self.hooked_turn(turn, pendings);
         let running = self.owner.fold().running.as_ref();
-        let unseen = running.and_then(|running| running.unseen());
+        let unseen = running.and_then(|running| running.unseen_call());
         let unseen = unseen.map(|(call, outcome)| UnseenCall {
             call,
             outcome: outcome.clone(),
         });
 
-        if unseen.is_none() && !moment.set.has(Point::PostSession) {
+        if unseen.is_none() && !moment.set.has_hooks(HookPoint::PostSession) {
             return;
         }
 
-        self.owner.stage(LedgerEntry::PostHooksDue {
+        self.owner.stage_entry(LedgerEntry::PostHooksDue {
             finished: Box::new(FinishedTurn {
                 turn: turn.id,
                 ended,
@@ -129,11 +129,16 @@ impl Worker<'_> {
                 return Due::Observe(owed.finished, unseen);
             }
 
-            let set = self.broker.hooks().of(&self.claimed.session, &owed.finished.works_for);
-            let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
+            let set = self
+                .broker
+                .hooks()
+                .hooks_of(&self.claimed.session, &owed.finished.works_for);
+            let next = set
+                .at(HookPoint::PostSession)
+                .find(|hook| !owed.done.contains(&hook.key()));
             let Some(hook) = next.cloned() else {
                 let turn = owed.finished.turn;
-                self.owner.stage(LedgerEntry::PostHooksSettled { turn });
+                self.owner.stage_entry(LedgerEntry::PostHooksSettled { turn });
                 continue;
             };
 
@@ -169,14 +174,14 @@ impl Worker<'_> {
             due @ (Due::Observe(..) | Due::Run(..)) => due,
         };
         // A hook may have effects outside: the ledger must name this owner first, and the claim must hold.
-        self.owner.own().await?;
-        self.owner.live()?;
+        self.owner.ensure_owned().await?;
+        self.owner.check_live()?;
 
         let hooks = self.broker.hooks().clone();
         let epoch = self.owner.fold().epoch;
         let over = |finished: &FinishedTurn| {
-            let set = hooks.of(&self.claimed.session, &finished.works_for);
-            Moment::over(&self.claimed.session, epoch, set, finished)
+            let set = hooks.hooks_of(&self.claimed.session, &finished.works_for);
+            HookedTurn::for_finished_turn(&self.claimed.session, epoch, set, finished)
         };
         match due {
             Due::Nothing | Due::At(_) => {}
@@ -204,12 +209,12 @@ impl Worker<'_> {
                     session = %self.claimed.session, turn = turn.map(tracing::field::display), %error, "post-turn hook panicked"
                 );
                 let settled = turn.map(|turn| LedgerEntry::PostHooksSettled { turn });
-                settled.into_iter().for_each(|entry| self.owner.stage(entry));
+                settled.into_iter().for_each(|entry| self.owner.stage_entry(entry));
                 return;
             }
         };
 
-        self.ran(done.ran);
+        self.stage_runs(done.ran);
         let tries = self.owner.fold().post_hooks.first().map_or(0, |owed| owed.tries);
         let wait = usize::try_from(tries).ok().and_then(|tries| AGAIN_AFTER.get(tries));
         let turn = done.turn;
@@ -222,7 +227,7 @@ impl Worker<'_> {
             (None, Some(hook)) => LedgerEntry::PostHookRan { turn, hook },
             (None, None) => LedgerEntry::UnseenCallShown { turn },
         };
-        self.owner.stage(entry);
+        self.owner.stage_entry(entry);
     }
 
     /// Starts the hook that is due after a turn; waits for hooks only if too many turns have hooks due.
@@ -254,7 +259,7 @@ impl Worker<'_> {
     pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
         loop {
             if self.goes_on() && (self.cancelled.is_some() || !self.yields) {
-                self.resume().await?;
+                self.resume_turn().await?;
                 continue;
             }
 
@@ -289,7 +294,7 @@ impl Worker<'_> {
             } else if self.goes_on() {
                 continue;
             } else if !self.effects.is_empty() {
-                self.drive().await?;
+                self.drive_machine().await?;
                 continue;
             }
 
@@ -317,7 +322,7 @@ impl Worker<'_> {
             }
         };
 
-        let done = self.beside(std::pin::pin!(next)).await?;
+        let done = self.wait_beside(std::pin::pin!(next)).await?;
         self.post_hooks = post_hooks;
         done.flatten().into_iter().for_each(|done| self.has_run(done));
 

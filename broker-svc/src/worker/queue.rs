@@ -1,53 +1,55 @@
 //! Reads the session's subject, and records the messages that do not become a turn.
 
 use shared::model::event::EventId;
-use shared::model::ledger::{Cursor, DispatchRef, DropReason, LedgerEntry};
-use shared::model::order::Wanted;
+use shared::model::ledger::{DispatchRef, DropReason, LedgerCursor, LedgerEntry};
+use shared::model::order::OrderKind;
 use ulid::Ulid;
 
 use super::Worker;
-use super::approve::Listened;
+use super::approve::ApprovalPoll;
 use crate::context::dropped_line;
-use crate::doubt::{Doubt, give_up_order, hold};
+use crate::doubt::{DoubtResolution, give_up_order, hold_dispatch};
 use crate::error::RunSessionError;
-use crate::inbox::{Bad, Look};
-use crate::session::{Arrival, Effect, Input, Pending, Placed};
+use crate::inbox::{InboxPoll, InvalidDispatch};
+use crate::session::{InboxItem, PendingDispatch, PlacedOrder, SessionEffect, SessionInput};
 
 /// Messages that a look found and that are not run.
 #[derive(Debug, Default)]
 struct LeftOut {
     /// Messages that the ledger has consumed.
-    consumed: Vec<Arrival>,
+    consumed: Vec<InboxItem>,
     /// Messages with the id of an earlier one.
-    repeated: Vec<Arrival>,
+    repeated: Vec<InboxItem>,
     /// Dispatches that may have been handled before; they are held.
-    held: Vec<Arrival>,
+    held: Vec<InboxItem>,
     /// Orders that may have been handled before; they have dead letters.
-    unsure: Vec<Arrival>,
+    unsure: Vec<InboxItem>,
 }
 
 impl Worker<'_> {
-    pub(super) async fn look(&mut self) -> Result<Look, RunSessionError> {
+    pub(super) async fn read_inbox(&mut self) -> Result<InboxPoll, RunSessionError> {
         Ok(self.inbox.look(self.broker, &self.claimed.session).await?)
     }
 
     /// Hands the messages of `look` to the machine; unreadable ones become dead letters.
-    pub(super) async fn take_in(&mut self, mut look: Look) -> Result<(), RunSessionError> {
+    pub(super) async fn take_in(&mut self, mut look: InboxPoll) -> Result<(), RunSessionError> {
         let cursor = &self.owner.fold().cursor;
         look.good.retain(|arrival| !cursor.contains(arrival.sequence()));
         look.bad.retain(|bad| !cursor.contains(bad.stored.sequence));
         // The floor must not pass an unreadable message before its dead letter is stored.
         self.inbox.hold_floor(look.bad.iter().map(|bad| bad.stored.sequence));
-        let (good, left) = self.sift(look.good).await?;
+        let (good, left) = self.sift_arrivals(look.good).await?;
 
-        let Listened {
+        let ApprovalPoll {
             others,
             words,
             questions,
             empty,
-        } = Box::pin(self.hear(good)).await?;
+        } = Box::pin(self.take_decisions(good)).await?;
 
-        let effects = self.machine.handle(Input::Arrived(others), self.broker.clock.now());
+        let effects = self
+            .machine
+            .handle(SessionInput::Arrived(others), self.broker.clock.now());
 
         for bad in look.bad {
             self.give_up(&bad).await?;
@@ -60,7 +62,7 @@ impl Worker<'_> {
             self.take_question(sequence, request);
         }
 
-        self.note(effects);
+        self.note_effects(effects);
         self.write_left_out(&left);
 
         for word in &words {
@@ -74,7 +76,7 @@ impl Worker<'_> {
         // The agent's gate finds in the ledger that the question is known; a cancellation is appended with the turn's
         // end.
         if asked && self.cancelled.is_none() {
-            self.owner.commit().await?;
+            self.owner.commit_staged().await?;
         }
 
         Ok(())
@@ -82,7 +84,7 @@ impl Worker<'_> {
 
     /// Separates the messages that were handled before, as the record says, and holds those that may have been.
     /// Nothing is staged yet, because the machine does not know the other open messages.
-    async fn sift(&mut self, arrivals: Vec<Arrival>) -> Result<(Vec<Arrival>, LeftOut), RunSessionError> {
+    async fn sift_arrivals(&mut self, arrivals: Vec<InboxItem>) -> Result<(Vec<InboxItem>, LeftOut), RunSessionError> {
         let (mut good, mut left) = (Vec::with_capacity(arrivals.len()), LeftOut::default());
         for arrival in arrivals {
             let fold = self.owner.fold();
@@ -100,24 +102,24 @@ impl Worker<'_> {
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
-            let is_unsure_order = doubt == Some(Doubt::Unknown) && matches!(arrival, Arrival::Order(_));
+            let is_unsure_order = doubt == Some(DoubtResolution::Unknown) && matches!(arrival, InboxItem::Order(_));
             if doubt.is_some() {
                 let id = arrival.id().filter(|_| !is_unsure_order);
-                self.machine.know(id, &[arrival.sequence()]);
+                self.machine.note_known(id, &[arrival.sequence()]);
             }
 
             match (doubt, arrival) {
                 (None, arrival) => good.push(arrival),
-                (Some(Doubt::Repeated), arrival) => left.repeated.push(arrival),
-                (Some(Doubt::Unknown), Arrival::Dispatch(pending)) => {
-                    hold(self.broker, session, &pending).await?;
-                    left.held.push(Arrival::Dispatch(pending));
+                (Some(DoubtResolution::Repeated), arrival) => left.repeated.push(arrival),
+                (Some(DoubtResolution::Unknown), InboxItem::Dispatch(pending)) => {
+                    hold_dispatch(self.broker, session, &pending).await?;
+                    left.held.push(InboxItem::Dispatch(pending));
                 }
-                (Some(Doubt::Unknown), Arrival::Order(placed)) => {
+                (Some(DoubtResolution::Unknown), InboxItem::Order(placed)) => {
                     give_up_order(self.broker, session, &placed).await?;
-                    left.unsure.push(Arrival::Order(placed));
+                    left.unsure.push(InboxItem::Order(placed));
                 }
-                (Some(Doubt::Consumed | Doubt::Unknown), arrival) => left.consumed.push(arrival),
+                (Some(DoubtResolution::Consumed | DoubtResolution::Unknown), arrival) => left.consumed.push(arrival),
             }
         }
 
@@ -143,10 +145,10 @@ impl Worker<'_> {
         for arrival in &left.unsure {
             let dispatch = DispatchRef {
                 id: Ulid::nil(),
-                ..arrival.reference()
+                ..arrival.dispatch_ref()
             };
             let cursor = self.cursor_after(&[arrival.sequence()]);
-            self.owner.stage(LedgerEntry::DispatchDropped {
+            self.owner.stage_entry(LedgerEntry::DispatchDropped {
                 dispatch,
                 reason: DropReason::OrderInDoubt,
                 detail: None,
@@ -154,7 +156,7 @@ impl Worker<'_> {
             });
         }
 
-        let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
+        let consumed: Vec<u64> = left.consumed.iter().map(InboxItem::sequence).collect();
         if let Some(last) = left.consumed.last() {
             self.drop_arrival(last, &consumed, DropReason::HandledBefore);
         }
@@ -165,52 +167,52 @@ impl Worker<'_> {
         }
     }
 
-    fn drop_arrival(&mut self, arrival: &Arrival, consumed: &[u64], reason: DropReason) {
+    fn drop_arrival(&mut self, arrival: &InboxItem, consumed: &[u64], reason: DropReason) {
         let cursor = self.cursor_after(consumed);
-        self.owner.stage(LedgerEntry::DispatchDropped {
-            dispatch: arrival.reference(),
+        self.owner.stage_entry(LedgerEntry::DispatchDropped {
+            dispatch: arrival.dispatch_ref(),
             reason,
             detail: None,
             cursor,
         });
     }
 
-    async fn give_up(&mut self, bad: &Bad) -> Result<(), RunSessionError> {
-        self.owner.own().await?;
+    async fn give_up(&mut self, bad: &InvalidDispatch) -> Result<(), RunSessionError> {
+        self.owner.ensure_owned().await?;
         self.broker
             .bus
-            .dead_letter_record(bad.letter(self.broker.clock.now()))
+            .dead_letter_record(bad.to_dead_letter(self.broker.clock.now()))
             .await?;
 
-        let dispatch = bad.reference();
+        let dispatch = bad.dispatch_ref();
         self.inbox.free_floor(dispatch.sequence);
         let cursor = self.cursor_after(&[dispatch.sequence]);
-        self.owner.stage(LedgerEntry::DispatchDropped {
+        self.owner.stage_entry(LedgerEntry::DispatchDropped {
             dispatch,
             reason: DropReason::Unreadable,
             detail: Some(format!("{}: {}", bad.reason, bad.detail)),
             cursor,
         });
 
-        self.owner.commit().await
+        self.owner.commit_staged().await
     }
 
     /// Stages the effects that can be recorded at once and queues the rest. A cancellation is appended with the
     /// turn's end, so that an owner that takes over in between cancels the turn too.
-    pub(super) fn note(&mut self, effects: Vec<Effect>) {
+    pub(super) fn note_effects(&mut self, effects: Vec<SessionEffect>) {
         for effect in effects {
             match effect {
-                Effect::Drop { pending, reason } => self.drop_one(&pending, reason),
-                Effect::Cancel { reason } => self.cancelled = Some(reason),
-                Effect::Carry { placed } => self.carry(placed),
-                Effect::Repeated { placed } => self.repeated(&placed),
-                Effect::Decide { told } => self.take_decision(told),
-                Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
+                SessionEffect::Drop { pending, reason } => self.drop_one(&pending, reason),
+                SessionEffect::Cancel { reason } => self.cancelled = Some(reason),
+                SessionEffect::Carry { placed } => self.carry_out_order(placed),
+                SessionEffect::Repeated { placed } => self.drop_repeated_order(&placed),
+                SessionEffect::Decide { told } => self.take_decision(told),
+                SessionEffect::Start { .. } | SessionEffect::Wake { .. } => self.effects.push_back(effect),
             }
         }
     }
 
-    fn drop_one(&mut self, pending: &Pending, reason: DropReason) {
+    fn drop_one(&mut self, pending: &PendingDispatch, reason: DropReason) {
         let cursor = self.cursor_after(&[pending.sequence]);
         tracing::info!(
             session = %self.claimed.session, dispatch_id = %pending.dispatch.id, event_id = %pending.dispatch.event_id,
@@ -224,10 +226,10 @@ impl Worker<'_> {
             String::new()
         };
 
-        self.owner.stage(LedgerEntry::DispatchDropped {
+        self.owner.stage_entry(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {
                 content,
-                ..pending.reference()
+                ..pending.dispatch_ref()
             },
             reason,
             detail: None,
@@ -235,26 +237,26 @@ impl Worker<'_> {
         });
     }
 
-    fn carry(&mut self, placed: Placed) {
-        let Placed { sequence, order, .. } = placed;
+    fn carry_out_order(&mut self, placed: PlacedOrder) {
+        let PlacedOrder { sequence, order, .. } = placed;
         let (wanted, by) = (order.wanted.name(), order.by.as_str());
         tracing::info!(session = %self.claimed.session, wanted, by, reason = order.reason, "order applied");
 
-        if order.wanted == Wanted::Reset {
+        if order.wanted == OrderKind::Reset {
             let reason = format!("by {}", order.by);
-            self.owner.stage(LedgerEntry::SessionReset { reason });
+            self.owner.stage_entry(LedgerEntry::SessionReset { reason });
         }
 
         let cursor = self.cursor_after(&[sequence]);
         let order = Box::new(order);
-        self.owner.stage(LedgerEntry::Ordered {
+        self.owner.stage_entry(LedgerEntry::Ordered {
             order,
             sequence,
             cursor,
         });
     }
 
-    fn repeated(&mut self, placed: &Placed) {
+    fn drop_repeated_order(&mut self, placed: &PlacedOrder) {
         self.drop_named("order", placed.order.id, placed.sequence, DropReason::Duplicate);
     }
 
@@ -262,7 +264,7 @@ impl Worker<'_> {
     pub(super) fn drop_named(&mut self, kind: &str, id: Ulid, sequence: u64, reason: DropReason) {
         let event_id = EventId::parse(format!("{kind}:{id}")).expect("a word, a colon and a ULID");
         let cursor = self.cursor_after(&[sequence]);
-        self.owner.stage(LedgerEntry::DispatchDropped {
+        self.owner.stage_entry(LedgerEntry::DispatchDropped {
             dispatch: DispatchRef {
                 id,
                 sequence,
@@ -277,7 +279,7 @@ impl Worker<'_> {
     }
 
     /// Returns the cursor once the messages at `consumed` are done.
-    pub(super) fn cursor_after(&mut self, consumed: &[u64]) -> Cursor {
+    pub(super) fn cursor_after(&mut self, consumed: &[u64]) -> LedgerCursor {
         let open = self.machine.lowest_open(consumed);
         self.inbox.cursor_after(&self.owner.fold().cursor, consumed, open)
     }

@@ -1,15 +1,15 @@
 //! Types that the steps of a turn share: their inputs, and their outcome.
 
 use serde_json::Value;
-use shared::model::approval::Party;
+use shared::model::approval::ApprovalParty;
 use shared::model::ledger::ToolCall;
 use shared::wire::agent::AgentRequest;
 
-use super::turn::Ended;
+use super::turn::TurnOutcome;
 use crate::agent::port::{Offer, Stepper};
-use crate::hook_point::Moment;
+use crate::hook_point::HookedTurn;
 use crate::personas::Persona;
-use crate::tool::schema::misfit;
+use crate::tool::schema::find_misfit;
 use crate::turn::Turn;
 
 /// Inputs that stay the same over the steps of a turn.
@@ -20,14 +20,14 @@ pub(super) struct Thinking<'a> {
     pub(super) offers: Vec<Offer>,
     pub(super) request: AgentRequest,
     /// Author of the messages that the turn answers.
-    pub(super) initiator: Option<Party>,
-    pub(super) moment: Moment,
+    pub(super) initiator: Option<ApprovalParty>,
+    pub(super) moment: HookedTurn,
 }
 
 impl Thinking<'_> {
     /// Returns why `arguments` do not fit the schema of the tool `name`, if they do not.
     pub(super) fn misfit(&self, name: &str, arguments: &Value) -> Option<String> {
-        misfit(&self.offer(name)?.description.parameters, arguments)
+        find_misfit(&self.offer(name)?.description.parameters, arguments)
     }
 
     pub(super) fn offer(&self, name: &str) -> Option<&Offer> {
@@ -38,7 +38,7 @@ impl Thinking<'_> {
 /// Outcome of a step.
 pub(super) enum Stepped {
     On,
-    Ended(Ended),
+    Ended(TurnOutcome),
 }
 
 /// Whether a call may run now.

@@ -8,54 +8,55 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shared::model::ledger::{DispatchRef, LedgerEntry, ToolCall, ToolOutcome};
-use shared::model::permission::{Level, glob, permitted};
+use shared::model::permission::{PermissionLevel, glob_matches, is_tool_permitted};
 use tokio_util::sync::CancellationToken;
 
 use super::Worker;
-use super::ask::{Patience, millis};
-use super::hooks::Hooked;
+use super::ask::{UnansweredQuestions, duration_millis};
+use super::hooks::PointVerdict;
 use super::step::{Confirmed, Stepped, Thinking};
-use super::turn::Ended;
+use super::turn::TurnOutcome;
 use crate::agent::port::{Answer, AskAgentError};
 use crate::agent::port::{Call, Question, Said};
-use crate::approval::scope::who;
-use crate::context::steered;
+use crate::approval::scope::identify_party;
+use crate::context::steered_content;
 use crate::error::RunSessionError;
-use crate::hook_point::Point;
-use crate::session::Steering;
+use crate::hook_point::HookPoint;
+use crate::session::SteeringMessage;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;
 use crate::turn::steps::{INTERRUPTED, left_ms};
-use crate::turn::{Next, bounded};
+use crate::turn::{NextStep, bound_content};
 
 /// Time that a tool has to stop by itself once its turn is canceled.
 const STOP_GRACE: Duration = Duration::from_millis(50);
 
 impl Worker<'_> {
-    pub(super) fn finished(&mut self, call: String, outcome: ToolOutcome) {
+    pub(super) fn stage_finished(&mut self, call: String, outcome: ToolOutcome) {
         let outcome = bounded_outcome(outcome);
         let unseen = false;
-        self.owner.stage(LedgerEntry::ToolFinished { call, outcome, unseen });
+        self.owner
+            .stage_entry(LedgerEntry::ToolFinished { call, outcome, unseen });
     }
 
     /// Stages how `call` ended. If hooks after the call have effects, they run in a step of their own, with the
     /// tool's outcome already in the ledger.
-    pub(super) async fn called(
+    pub(super) async fn end_call(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
         outcome: ToolOutcome,
     ) -> Result<Stepped, RunSessionError> {
-        if !thinking.moment.set.acts(Point::PostToolUse) {
-            return self.observe(thinking, call, outcome).await;
+        if !thinking.moment.set.has_side_effects(HookPoint::PostToolUse) {
+            return self.observe_call(thinking, call, outcome).await;
         }
-        self.unseen(call, outcome);
-        self.owner.commit().await?;
+        self.stage_unseen(call, outcome);
+        self.owner.commit_staged().await?;
         Ok(Stepped::On)
     }
 
-    fn unseen(&mut self, call: ToolCall, outcome: ToolOutcome) {
-        self.owner.stage(LedgerEntry::ToolFinished {
+    fn stage_unseen(&mut self, call: ToolCall, outcome: ToolOutcome) {
+        self.owner.stage_entry(LedgerEntry::ToolFinished {
             call: call.call,
             outcome: bounded_outcome(outcome),
             unseen: true,
@@ -63,7 +64,7 @@ impl Worker<'_> {
     }
 
     /// Shows the outcome of `call` to the hooks after it; the model reads the outcome that they return.
-    pub(super) async fn observe(
+    pub(super) async fn observe_call(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
@@ -71,15 +72,15 @@ impl Worker<'_> {
     ) -> Result<Stepped, RunSessionError> {
         match self.after_call(&thinking.moment, &call, outcome).await? {
             Some(outcome) => {
-                self.finished(call.call, outcome);
+                self.stage_finished(call.call, outcome);
                 Ok(Stepped::On)
             }
-            None => Ok(self.stopped(Hooked::Over)),
+            None => Ok(self.stopped_by(PointVerdict::Over)),
         }
     }
 
     /// Returns the time that the running turn has left; zero without one.
-    pub(super) fn left(&self) -> Duration {
+    pub(super) fn time_left(&self) -> Duration {
         let held_ms = self.claimed.hold.held_ms();
         let running = self.owner.fold().running.as_ref();
         Duration::from_millis(running.map_or(0, |running| left_ms(running, held_ms)))
@@ -90,25 +91,25 @@ impl Worker<'_> {
         &mut self,
         thinking: &Thinking<'_>,
         step: u32,
-        patience: &mut Patience,
+        patience: &mut UnansweredQuestions,
     ) -> Result<Stepped, RunSessionError> {
-        if self.drain(thinking).await? == Hooked::Over {
-            return Ok(self.stopped(Hooked::Over));
+        if self.drain_steering(thinking).await? == PointVerdict::Over {
+            return Ok(self.stopped_by(PointVerdict::Over));
         }
 
         // A model call costs money: the ledger must name this owner first, and the claim must hold.
-        self.owner.own().await?;
-        self.owner.live()?;
-        let left = self.left();
-        let question = self.asking(thinking, step, left);
+        self.owner.ensure_owned().await?;
+        self.owner.check_live()?;
+        let left = self.time_left();
+        let question = self.model_question(thinking, step, left);
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
         let mut said = |text: &str| partial.push_str(text);
         let answer = tokio::time::timeout(left, thinking.stepper.answer(&question, &mut said));
-        let outcome = self.beside(std::pin::pin!(answer)).await?;
+        let outcome = self.wait_beside(std::pin::pin!(answer)).await?;
         let outcome = match outcome {
             None => return Ok(Stepped::Ended(self.cancelled_turn(partial))),
-            Some(Err(_)) => return Ok(Stepped::Ended(Self::over("wall_ms"))),
+            Some(Err(_)) => return Ok(Stepped::Ended(Self::limit_reached("wall_ms"))),
             Some(Ok(outcome)) => outcome,
         };
 
@@ -117,20 +118,20 @@ impl Worker<'_> {
                 self.turns.note_answer();
 
                 if let Some(failure) = excess_of(&said) {
-                    return Ok(Stepped::Ended(Ended::Failed(failure)));
+                    return Ok(Stepped::Ended(TurnOutcome::Failed(failure)));
                 }
 
-                *patience = Patience::default();
+                *patience = UnansweredQuestions::default();
                 let hooked = self
                     .after_model(&thinking.moment, &mut said.content, &said.calls)
                     .await?;
-                if hooked != Hooked::On {
+                if hooked != PointVerdict::On {
                     // The answer was paid for, so its usage counts, but its text must not be read.
-                    self.answered(step, withheld(said));
-                    return Ok(self.stopped(hooked));
+                    self.stage_answer(step, withhold_answer(said));
+                    return Ok(self.stopped_by(hooked));
                 }
 
-                self.answered(step, said);
+                self.stage_answer(step, said);
                 return Ok(Stepped::On);
             }
             Err(error) => error,
@@ -141,29 +142,33 @@ impl Worker<'_> {
     }
 
     /// Stages the steering messages that wait for the next model call.
-    async fn drain(&mut self, thinking: &Thinking<'_>) -> Result<Hooked, RunSessionError> {
+    async fn drain_steering(&mut self, thinking: &Thinking<'_>) -> Result<PointVerdict, RunSessionError> {
         if !self.machine.is_steering() {
-            return Ok(Hooked::On);
+            return Ok(PointVerdict::On);
         }
 
-        let mut hooked = self.point(&thinking.moment, Point::PreQueueDrain, Value::Null).await?;
+        let mut hooked = self
+            .run_point(&thinking.moment, HookPoint::PreQueueDrain, Value::Null)
+            .await?;
 
-        for Steering { pending, backlog } in self.machine.take_steering() {
+        for SteeringMessage { pending, backlog } in self.machine.take_steering() {
             let dispatch = DispatchRef {
-                content: steered(&pending),
-                ..pending.reference()
+                content: steered_content(&pending),
+                ..pending.dispatch_ref()
             };
-            self.owner.stage(LedgerEntry::Steered { dispatch, backlog });
+            self.owner.stage_entry(LedgerEntry::Steered { dispatch, backlog });
         }
 
-        if hooked == Hooked::On {
-            hooked = self.point(&thinking.moment, Point::PostQueueDrain, Value::Null).await?;
+        if hooked == PointVerdict::On {
+            hooked = self
+                .run_point(&thinking.moment, HookPoint::PostQueueDrain, Value::Null)
+                .await?;
         }
 
         Ok(hooked)
     }
 
-    fn asking(&self, thinking: &Thinking<'_>, step: u32, left: Duration) -> Question {
+    fn model_question(&self, thinking: &Thinking<'_>, step: u32, left: Duration) -> Question {
         let running = self.owner.fold().running.as_ref();
         let mut request = thinking.request.clone();
         let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
@@ -171,20 +176,20 @@ impl Worker<'_> {
         let hiding = running.map(|running| running.hiding.as_slice()).unwrap_or_default();
         request
             .tools
-            .retain(|tool| !hiding.iter().any(|pattern| glob(pattern, &tool.name)));
+            .retain(|tool| !hiding.iter().any(|pattern| glob_matches(pattern, &tool.name)));
 
         Question {
             request,
-            so_far: running.map(|running| running.lines()).unwrap_or_default(),
+            so_far: running.map(|running| running.conversation_lines()).unwrap_or_default(),
             step,
             left,
             origin: thinking.turn.origin(),
-            quiet: thinking.moment.set.withholds(),
+            quiet: thinking.moment.set.withholds_output(),
             absence: self.turns.absence().cloned(),
         }
     }
 
-    pub(super) fn stopped(&mut self, hooked: Hooked) -> Stepped {
+    pub(super) fn stopped_by(&mut self, hooked: PointVerdict) -> Stepped {
         Stepped::Ended(self.ended_by(hooked))
     }
 
@@ -193,16 +198,16 @@ impl Worker<'_> {
         thinking: &Thinking<'_>,
         error: AskAgentError,
         asked: std::time::Instant,
-        patience: &mut Patience,
+        patience: &mut UnansweredQuestions,
     ) -> Result<Stepped, RunSessionError> {
         let ended = self.broker.clock.monotonic();
-        let left_ms = millis(self.left());
+        let left_ms = duration_millis(self.time_left());
 
         let outcome: Result<Answer, AskAgentError> = Err(error);
-        match patience.after(outcome, (asked, ended), left_ms, &thinking.persona.limits) {
-            Next::Fail(failure) => Ok(Stepped::Ended(Ended::Failed(failure))),
-            Next::Complete(_) => Ok(Stepped::On),
-            Next::AskAgain => match self.wait_to_ask_again(patience).await? {
+        match patience.next_after(outcome, (asked, ended), left_ms, &thinking.persona.limits) {
+            NextStep::Fail(failure) => Ok(Stepped::Ended(TurnOutcome::Failed(failure))),
+            NextStep::Complete(_) => Ok(Stepped::On),
+            NextStep::AskAgain => match self.wait_to_ask_again(patience).await? {
                 true => Ok(Stepped::On),
                 false => Ok(Stepped::Ended(self.cancelled_turn(String::new()))),
             },
@@ -210,7 +215,7 @@ impl Worker<'_> {
     }
 
     /// Stages the model's answer; calls that must not run get their error as outcome.
-    fn answered(&mut self, step: u32, said: Said) {
+    fn stage_answer(&mut self, step: u32, said: Said) {
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls
@@ -224,9 +229,9 @@ impl Worker<'_> {
             name: call.name,
             arguments: call.arguments,
         });
-        self.owner.stage(LedgerEntry::ModelAnswered {
+        self.owner.stage_entry(LedgerEntry::ModelAnswered {
             step,
-            content: bounded(said.content),
+            content: bound_content(said.content),
             tool_calls: calls.collect(),
             usage: said.usage,
             opaque: said.opaque,
@@ -236,26 +241,30 @@ impl Worker<'_> {
 
         for (call, fault) in faults {
             if let Some(error) = fault {
-                self.finished(call, ToolOutcome::Error { error });
+                self.stage_finished(call, ToolOutcome::Error { error });
             }
         }
     }
 
     /// Runs a call if the turn may make it; any other call gets the reason as its outcome.
-    pub(super) async fn admit(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
-        if let Some(error) = self.refused(thinking, &call) {
+    pub(super) async fn admit_call(
+        &mut self,
+        thinking: &Thinking<'_>,
+        call: ToolCall,
+    ) -> Result<Stepped, RunSessionError> {
+        if let Some(error) = self.refusal_of(thinking, &call) {
             self.not_used(&call.call, "the call was not allowed in the end");
-            self.finished(call.call, ToolOutcome::Error { error });
+            self.stage_finished(call.call, ToolOutcome::Error { error });
             return Ok(Stepped::On);
         }
 
         let asked_for = call.arguments.clone();
-        let call = match self.confirm(thinking, call).await? {
+        let call = match self.confirm_call(thinking, call).await? {
             Confirmed::Run(call) => call,
             Confirmed::Stepped(stepped) => return Ok(stepped),
         };
 
-        self.owner.stage(LedgerEntry::ToolStarted {
+        self.owner.stage_entry(LedgerEntry::ToolStarted {
             call: call.call.clone(),
             name: call.name.clone(),
             args_hash: args_hash(&call.arguments),
@@ -269,11 +278,11 @@ impl Worker<'_> {
     fn is_owners(&self, thinking: &Thinking<'_>) -> bool {
         let identities = self.broker.desk().identities();
         let initiator = thinking.initiator.as_ref();
-        let is_owner = initiator.is_some_and(|party| who(party, &identities).is_owner());
-        is_owner && thinking.turn.permissions.level == Level::Full
+        let is_owner = initiator.is_some_and(|party| identify_party(party, &identities).is_owner());
+        is_owner && thinking.turn.permissions.level == PermissionLevel::Full
     }
 
-    fn refused(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
+    fn refusal_of(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
         let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
 
@@ -288,25 +297,25 @@ impl Worker<'_> {
         let hidden = hidden
             .unwrap_or_default()
             .iter()
-            .any(|pattern| glob(pattern, &call.name));
-        let may = known && !hidden && permitted(&call.name, &thinking.turn.permissions, presets);
+            .any(|pattern| glob_matches(pattern, &call.name));
+        let may = known && !hidden && is_tool_permitted(&call.name, &thinking.turn.permissions, presets);
 
         (!may).then(|| format!("there is no tool `{}` in this turn", call.name))
     }
 
     /// Handles a call that a former owner began: repeats it only if the tool is idempotent.
-    pub(super) async fn recover(
+    pub(super) async fn recover_call(
         &mut self,
         thinking: &Thinking<'_>,
         call: ToolCall,
     ) -> Result<Stepped, RunSessionError> {
-        let again =
-            thinking.offer(&call.name).is_some_and(|offer| offer.idempotent) && self.refused(thinking, &call).is_none();
+        let again = thinking.offer(&call.name).is_some_and(|offer| offer.idempotent)
+            && self.refusal_of(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
         // A repeated call must have exactly the arguments that its beginning recorded.
         let begun_with = running.and_then(|running| running.begun_with(&call.call)).cloned();
 
-        let call = self.begun(call);
+        let call = self.begun_call(call);
         if again {
             let arguments = begun_with.unwrap_or(call.arguments);
             return self.run(thinking, ToolCall { arguments, ..call }).await;
@@ -316,21 +325,21 @@ impl Worker<'_> {
         let arguments = begun_with.unwrap_or(call.arguments);
         let outcome = ToolOutcome::Unknown { reason };
 
-        self.called(thinking, ToolCall { arguments, ..call }, outcome).await
+        self.end_call(thinking, ToolCall { arguments, ..call }, outcome).await
     }
 
     async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
-        self.owner.own().await?;
+        self.owner.ensure_owned().await?;
         self.mark_approvals().await;
 
         // Appending and marking may have taken long: another broker may own the session by now and run the tool.
-        self.owner.live()?;
+        self.owner.check_live()?;
         let cancel = CancellationToken::new();
 
         // The guard cancels the tool if this wait is dropped.
         let told = cancel.clone().drop_guard();
         let ran = call.clone();
-        let left = self.left();
+        let left = self.time_left();
 
         let asked = Call {
             session: self.claimed.session.clone(),
@@ -345,13 +354,13 @@ impl Worker<'_> {
         };
 
         let mut work = std::pin::pin!(tokio::time::timeout(left, thinking.stepper.call(asked)));
-        let outcome = self.beside(work.as_mut()).await?;
+        let outcome = self.wait_beside(work.as_mut()).await?;
         let ended = match outcome {
             Some(Ok(outcome)) => {
                 told.disarm();
-                return self.called(thinking, ran, outcome).await;
+                return self.end_call(thinking, ran, outcome).await;
             }
-            Some(Err(_)) => Self::over("wall_ms"),
+            Some(Err(_)) => Self::limit_reached("wall_ms"),
             None => self.cancelled_turn(String::new()),
         };
 
@@ -364,9 +373,9 @@ impl Worker<'_> {
         };
 
         // The turn is over: its end must not wait for hooks.
-        match thinking.moment.set.has(Point::PostToolUse) {
-            true => self.unseen(ran, outcome),
-            false => self.finished(ran.call, outcome),
+        match thinking.moment.set.has_hooks(HookPoint::PostToolUse) {
+            true => self.stage_unseen(ran, outcome),
+            false => self.stage_finished(ran.call, outcome),
         }
 
         Ok(Stepped::Ended(ended))
@@ -374,7 +383,7 @@ impl Worker<'_> {
 }
 
 /// Returns the part of an answer that is kept if hooks do not let the answer pass.
-fn withheld(said: Said) -> Said {
+fn withhold_answer(said: Said) -> Said {
     Said {
         content: "[withheld]".to_owned(),
         usage: said.usage,

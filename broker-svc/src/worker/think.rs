@@ -12,18 +12,18 @@ use shared::model::ledger::ToolCall;
 use shared::wire::agent::{AgentRequest, ToolDescription};
 
 use super::Worker;
-use super::ask::Patience;
-use super::hooks::{Hooked, Paces};
+use super::ask::UnansweredQuestions;
+use super::hooks::{HookedSteps, PointVerdict};
 use super::step::{Stepped, Thinking};
-use super::turn::Ended;
+use super::turn::TurnOutcome;
 use crate::agent::port::{Offer, Stepper};
-use crate::approval::question::initiator;
-use crate::context::{Setting, assemble};
+use crate::approval::question::find_initiator;
+use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
-use crate::session::Pending;
+use crate::session::PendingDispatch;
 use crate::turn::Turn;
-use crate::turn::steps::{Situation, Step, next};
+use crate::turn::steps::{StepContext, TurnStep, next};
 
 /// Wait before a turn checks again whether a missing tool is back.
 const TOOLS_AGAIN: Duration = Duration::from_secs(1);
@@ -31,8 +31,8 @@ const TOOLS_AGAIN: Duration = Duration::from_secs(1);
 /// Progress of a turn under one owner.
 #[derive(Default)]
 struct Pace {
-    patience: Patience,
-    paces: Paces,
+    patience: UnansweredQuestions,
+    paces: HookedSteps,
 }
 
 impl Worker<'_> {
@@ -40,45 +40,51 @@ impl Worker<'_> {
     ///
     /// # Errors
     /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
-    pub(super) async fn think(
+    pub(super) async fn run_stepped_turn(
         &mut self,
         turn: &Turn,
-        pendings: &[Pending],
+        pendings: &[PendingDispatch],
         persona: &Persona,
         stepper: &dyn Stepper,
-    ) -> Result<Ended, RunSessionError> {
+    ) -> Result<TurnOutcome, RunSessionError> {
         let mut pace = Pace::default();
         loop {
             let asked = self.claimed.session.persona.clone();
-            let tools = tokio::time::timeout(self.left(), stepper.tools(&asked));
-            let Some(Ok(offers)) = self.beside(std::pin::pin!(tools)).await? else {
-                return Ok(self.ended_by(Hooked::Over));
+            let tools = tokio::time::timeout(self.time_left(), stepper.tools(&asked));
+            let Some(Ok(offers)) = self.wait_beside(std::pin::pin!(tools)).await? else {
+                return Ok(self.ended_by(PointVerdict::Over));
             };
 
-            let request = self.request(turn, pendings, persona, &offers);
+            let request = self.model_request(turn, pendings, persona, &offers);
             let thinking = Thinking {
                 turn,
                 persona,
                 stepper,
                 offers,
                 request,
-                initiator: initiator(pendings),
-                moment: self.moment(turn, pendings),
+                initiator: find_initiator(pendings),
+                moment: self.hooked_turn(turn, pendings),
             };
 
-            if let Some(ended) = Box::pin(self.steps(&thinking, &mut pace)).await? {
+            if let Some(ended) = Box::pin(self.take_steps(&thinking, &mut pace)).await? {
                 return Ok(ended);
             }
 
             // The check above sees whether the turn was canceled meanwhile.
-            self.beside(std::pin::pin!(pause(TOOLS_AGAIN))).await?;
+            self.wait_beside(std::pin::pin!(pause(TOOLS_AGAIN))).await?;
         }
     }
 
     /// Returns the request for the model.
-    fn request(&self, turn: &Turn, pendings: &[Pending], persona: &Persona, offers: &[Offer]) -> AgentRequest {
+    fn model_request(
+        &self,
+        turn: &Turn,
+        pendings: &[PendingDispatch],
+        persona: &Persona,
+        offers: &[Offer],
+    ) -> AgentRequest {
         let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
-        let setting = Setting {
+        let setting = ContextSettings {
             persona,
             tools: &tools,
             presets: &self.broker.personas.permission_levels,
@@ -88,11 +94,15 @@ impl Worker<'_> {
         let began = self.owner.fold().running.as_ref().map(|running| running.began_at);
         let began = began.unwrap_or_else(|| self.broker.clock.now());
 
-        assemble(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began)
+        assemble_request(setting, &self.claimed.session, self.owner.fold(), turn, pendings, began)
     }
 
     /// Executes steps until the turn is over; returns `None` if the turn waits for a tool whose server is away.
-    async fn steps(&mut self, thinking: &Thinking<'_>, pace: &mut Pace) -> Result<Option<Ended>, RunSessionError> {
+    async fn take_steps(
+        &mut self,
+        thinking: &Thinking<'_>,
+        pace: &mut Pace,
+    ) -> Result<Option<TurnOutcome>, RunSessionError> {
         let Pace { patience, paces } = pace;
         loop {
             self.look_up().await?;
@@ -101,35 +111,37 @@ impl Worker<'_> {
                 return Ok(Some(self.cancelled_turn(String::new())));
             }
 
-            let situation = Situation {
+            let situation = StepContext {
                 held_ms: self.claimed.hold.held_ms(),
                 steering: self.machine.is_steering(),
             };
             let running = self.owner.fold().running.as_ref();
             let Some(step) = running.map(|running| next(running, situation)) else {
-                return Ok(Some(Self::over("journal")));
+                return Ok(Some(Self::limit_reached("journal")));
             };
 
             let stepped = match step {
-                Step::Ask { step } => match self.before_model(&thinking.moment, step, paces).await? {
-                    Hooked::On => self.ask_model(thinking, step, patience).await?,
-                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
+                TurnStep::Ask { step } => match self.before_model(&thinking.moment, step, paces).await? {
+                    PointVerdict::On => self.ask_model(thinking, step, patience).await?,
+                    hooked @ (PointVerdict::Denied(_) | PointVerdict::Over) => self.stopped_by(hooked),
                 },
-                Step::Run { call } if self.waits_for(thinking, &call, false) => return Ok(None),
-                Step::Run { call } => match self.before_batch(&thinking.moment, paces).await? {
-                    Hooked::On => self.admit(thinking, call).await?,
-                    hooked @ (Hooked::Denied(_) | Hooked::Over) => self.stopped(hooked),
+                TurnStep::Run { call } if self.waits_for(thinking, &call, false) => return Ok(None),
+                TurnStep::Run { call } => match self.before_batch(&thinking.moment, paces).await? {
+                    PointVerdict::On => self.admit_call(thinking, call).await?,
+                    hooked @ (PointVerdict::Denied(_) | PointVerdict::Over) => self.stopped_by(hooked),
                 },
-                Step::Recover { call } if self.waits_for(thinking, &call, true) => return Ok(None),
-                Step::Recover { call } => self.recover(thinking, call).await?,
-                Step::Observe { call, outcome } => self.observe(thinking, call, outcome).await?,
-                Step::Skip { call, outcome } => {
+                TurnStep::Recover { call } if self.waits_for(thinking, &call, true) => return Ok(None),
+                TurnStep::Recover { call } => self.recover_call(thinking, call).await?,
+                TurnStep::Observe { call, outcome } => self.observe_call(thinking, call, outcome).await?,
+                TurnStep::Skip { call, outcome } => {
                     self.not_used(&call.call, "a newer message came first");
-                    self.finished(call.call, outcome);
+                    self.stage_finished(call.call, outcome);
                     Stepped::On
                 }
-                Step::Finish { content, attachments } => Stepped::Ended(Ended::Settled { content, attachments }),
-                Step::Fail { limit } => Stepped::Ended(Self::over(limit)),
+                TurnStep::Finish { content, attachments } => {
+                    Stepped::Ended(TurnOutcome::Settled { content, attachments })
+                }
+                TurnStep::Fail { limit } => Stepped::Ended(Self::limit_reached(limit)),
             };
 
             if let Stepped::Ended(ended) = stepped {
@@ -141,7 +153,7 @@ impl Worker<'_> {
     /// Returns whether the turn must wait for the tool of `call`, whose server is away: the call was approved by a
     /// human, or it was `begun` and may be begun again. Any other call is answered at once.
     fn waits_for(&self, thinking: &Thinking<'_>, call: &ToolCall, begun: bool) -> bool {
-        if thinking.offer(&call.name).is_some() || self.left().is_zero() {
+        if thinking.offer(&call.name).is_some() || self.time_left().is_zero() {
             return false;
         }
 

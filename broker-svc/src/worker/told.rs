@@ -10,12 +10,12 @@ use ulid::Ulid;
 
 use super::Worker;
 use super::approval_sync::over;
-use super::approve::{Listened, ended};
+use super::approve::{ApprovalPoll, ended_decision};
 use crate::approval::desk::decision_of;
-use crate::approval::desk::lost::{asked_for, restored};
+use crate::approval::desk::lost::{asked_for, restored_question};
 use crate::approval::outside::is_outside;
 use crate::error::RunSessionError;
-use crate::session::{Arrival, Told};
+use crate::session::{ApprovalNotification, InboxItem};
 
 impl Worker<'_> {
     /// Returns whether `approval`, which the ledger waits for, is still undecided according to KV, read from the
@@ -27,7 +27,7 @@ impl Worker<'_> {
         match standing {
             Some(standing) if standing.status == ApprovalStatus::Pending => {
                 if self.broker.desk().is_behind_audit(&standing).await? {
-                    self.owner.own().await?;
+                    self.owner.ensure_owned().await?;
                     self.broker.desk().ask_anew(&standing).await?;
                 } else {
                     // The broker that asked may have been killed between the value and the card.
@@ -45,15 +45,15 @@ impl Worker<'_> {
                 let Some(request) = request else {
                     // The question is lost everywhere, so the call must not run.
                     let why = Some("the question is lost");
-                    self.stage_decision(ended(approval, ApprovalStatus::Cancelled, why));
+                    self.stage_decision(ended_decision(approval, ApprovalStatus::Cancelled, why));
                     return Ok(false);
                 };
 
-                self.owner.own().await?;
+                self.owner.ensure_owned().await?;
                 let standing = self
                     .broker
                     .desk()
-                    .ask(&restored(request, self.broker.clock.now()))
+                    .request_approval(&restored_question(request, self.broker.clock.now()))
                     .await?;
 
                 let waits = standing.status == ApprovalStatus::Pending;
@@ -68,8 +68,8 @@ impl Worker<'_> {
 
     /// Stages the decision that KV has for an approval. An approval that no turn waits for leads to nothing and is
     /// ended, so that it cannot lead to anything later.
-    pub(super) fn take_decision(&mut self, told: Told) {
-        let Told {
+    pub(super) fn take_decision(&mut self, told: ApprovalNotification) {
+        let ApprovalNotification {
             sequence,
             approval,
             decision,
@@ -86,7 +86,7 @@ impl Worker<'_> {
                 session = %self.claimed.session, approval = decision.id, status = decision.status.name(), "approval decided"
             );
             self.approvals.mark_taken(&decision);
-            self.owner.stage(LedgerEntry::ApprovalDecided {
+            self.owner.stage_entry(LedgerEntry::ApprovalDecided {
                 decision,
                 sequence: Some(sequence),
                 cursor,
@@ -119,7 +119,7 @@ impl Worker<'_> {
         let id = request.id.parse().unwrap_or(Ulid::nil());
         match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
             Some(running) if running.has_asked(&request.id) => {}
-            Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
+            Some(_) => self.owner.stage_entry(LedgerEntry::ApprovalRequested { request }),
             None => self.approvals.mark(request.id, ApprovalStatus::Cancelled),
         }
         self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
@@ -132,7 +132,11 @@ impl Worker<'_> {
     }
 
     /// Looks up in KV the state of the approval that a notice names; the notice itself decides nothing.
-    pub(super) async fn look_up_told(&mut self, told: Told, listened: &mut Listened) -> Result<(), RunSessionError> {
+    pub(super) async fn look_up_told(
+        &mut self,
+        told: ApprovalNotification,
+        listened: &mut ApprovalPoll,
+    ) -> Result<(), RunSessionError> {
         let standing = self.broker.desk().get(&told.approval).await?;
         let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {
             listened.empty.push((told.sequence, told.approval));
@@ -150,7 +154,9 @@ impl Worker<'_> {
 
         if decision.status != ApprovalStatus::Pending {
             let decision = Some(decision);
-            listened.others.push(Arrival::Decision(Told { decision, ..told }));
+            listened
+                .others
+                .push(InboxItem::Decision(ApprovalNotification { decision, ..told }));
         } else if !is_new {
             listened.empty.push((told.sequence, told.approval));
         }

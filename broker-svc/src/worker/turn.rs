@@ -9,20 +9,20 @@ use shared::process::trace;
 use tracing::Instrument as _;
 
 use super::Worker;
-use crate::absence::Absence;
+use crate::absence::AgentAbsence;
 use crate::agent::port::Agent;
 use crate::agent::port::{Answer, AskAgentError};
-use crate::compact::compaction;
-use crate::context::{Setting, assemble};
+use crate::compact::compaction_entry;
+use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
 use crate::personas::Persona;
-use crate::session::Pending;
+use crate::session::PendingDispatch;
 use crate::turn::{Turn, works_for};
-use shared::model::permission::combine::merged;
+use shared::model::permission::combine::merge_permissions;
 
 /// How a turn ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum TurnOutcome {
     /// The agent answered in one piece.
     Answered(Answer),
     /// The model's last answer is in the ledger, or is staged.
@@ -42,7 +42,7 @@ pub(super) enum Ended {
     },
 }
 
-impl Ended {
+impl TurnOutcome {
     /// Returns how the turn ended, for its post-turn hooks; `None` if it has not ended.
     const fn ending(&self) -> Option<TurnEnding> {
         match self {
@@ -59,7 +59,7 @@ impl Ended {
 
 impl Worker<'_> {
     /// Runs one turn for `pendings`; does nothing if there are none.
-    pub(super) async fn turn(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
+    pub(super) async fn run_turn(&mut self, pendings: &[PendingDispatch]) -> Result<(), RunSessionError> {
         let Some(pending) = pendings.last() else { return Ok(()) };
         let span = trace::consumer_span("broker.turn", &pending.carrier);
         span.record("event_id", tracing::field::display(&pending.dispatch.event_id));
@@ -69,22 +69,25 @@ impl Worker<'_> {
         self.turn_within(pendings).instrument(span).await
     }
 
-    async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
-        let persona = self.broker.personas.of(&self.claimed.session.persona);
+    async fn turn_within(&mut self, pendings: &[PendingDispatch]) -> Result<(), RunSessionError> {
+        let persona = self.broker.personas.persona_of(&self.claimed.session.persona);
         if let Some(failure) = self.turns.take_failure() {
-            let (turn, _) = self.begin(pendings, persona, false);
+            let (turn, _) = self.begin_turn(pendings, persona, false);
             self.settle_outside().await?;
-            self.end(&turn, pendings, Ended::Failed(failure));
+            self.end_turn(&turn, pendings, TurnOutcome::Failed(failure));
             return self.flush().await;
         }
 
-        let agent = self.broker.agent(persona.runner);
-        let hooks = self.broker.hooks().of(&self.claimed.session, &works_for(pendings));
+        let agent = self.broker.agent_for(persona.runner);
+        let hooks = self
+            .broker
+            .hooks()
+            .hooks_of(&self.claimed.session, &works_for(pendings));
         let hooked = !hooks.is_empty();
         // Without effects outside, several turns can share one append.
         if agent.is_pure() && !hooked {
             let (turn, ended) = self.answer_at_once(pendings, persona, agent.as_ref()).await;
-            self.end(&turn, pendings, ended);
+            self.end_turn(&turn, pendings, ended);
             if self.turns.must_flush() {
                 self.flush().await?;
             }
@@ -92,16 +95,16 @@ impl Worker<'_> {
         }
 
         self.flush().await?;
-        let (turn, answered) = self.begin(pendings, persona, true);
-        self.owner.own().await?;
+        let (turn, answered) = self.begin_turn(pendings, persona, true);
+        self.owner.ensure_owned().await?;
         self.listen().await?;
         let (bus, clock) = (self.broker.bus.clone(), self.broker.clock.clone());
         let session = self.claimed.session.clone();
-        let absence = Absence::of(bus, clock, session, turn.id, &turn.origin().delivery);
+        let absence = AgentAbsence::for_turn(bus, clock, session, turn.id, &turn.origin().delivery);
         self.turns.begin_asking(absence);
 
         let ended = match (answered, agent.steps()) {
-            (_, Some(stepper)) => Box::pin(self.think(&turn, pendings, persona, stepper)).await?,
+            (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,
             (
                 Some(Answer {
                     content,
@@ -109,19 +112,19 @@ impl Worker<'_> {
                     usage: _,
                 }),
                 None,
-            ) => Ended::Settled { content, attachments },
-            (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
+            ) => TurnOutcome::Settled { content, attachments },
+            (None, None) => Box::pin(self.ask_agent(&turn, pendings, persona, agent.as_ref())).await?,
         };
 
         self.turns.end_asking();
 
-        if matches!(ended, Ended::Suspended) {
+        if matches!(ended, TurnOutcome::Suspended) {
             return self.flush().await;
         }
 
         let ended = self.extract_intents(&turn, ended).await?;
         self.settle_outside().await?;
-        self.end(&turn, pendings, ended);
+        self.end_turn(&turn, pendings, ended);
         self.flush().await?;
 
         self.keep_up().await
@@ -129,7 +132,12 @@ impl Worker<'_> {
 
     /// Stages the turn's beginning, unless the ledger has it already; then the second value is the answer that the
     /// agent had given, if it had.
-    fn begin(&mut self, pendings: &[Pending], persona: &Persona, compacts: bool) -> (Turn, Option<Answer>) {
+    fn begin_turn(
+        &mut self,
+        pendings: &[PendingDispatch],
+        persona: &Persona,
+        compacts: bool,
+    ) -> (Turn, Option<Answer>) {
         let named = pendings
             .last()
             .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
@@ -137,60 +145,65 @@ impl Worker<'_> {
 
         let session = &self.claimed.session;
         if let Some(running) = &self.owner.fold().running {
-            let turn = Turn::resumed(session, self.owner.fold(), running, pendings);
-            let answered = turn.recovered(self.owner.fold()).flatten();
+            let turn = Turn::from_running(session, self.owner.fold(), running, pendings);
+            let answered = turn.recorded_answer(self.owner.fold()).flatten();
             return (turn, answered);
         }
 
         let now = self.broker.clock.now();
-        if let Some(reason) = persona.reset.due(self.owner.fold().active_at, now) {
-            self.owner.stage(LedgerEntry::SessionReset { reason });
+        if let Some(reason) = persona.reset.due_reason(self.owner.fold().active_at, now) {
+            self.owner.stage_entry(LedgerEntry::SessionReset { reason });
         }
 
-        if compacts && let Some(compacted) = compaction(self.owner.fold(), &persona.limits) {
-            self.owner.stage(compacted);
+        if compacts && let Some(compacted) = compaction_entry(self.owner.fold(), &persona.limits) {
+            self.owner.stage_entry(compacted);
         }
 
         let presets = &self.broker.personas.permission_levels;
-        let mut turn = Turn::of(session, self.owner.fold(), pendings, &persona.limits, presets);
+        let mut turn = Turn::for_pendings(session, self.owner.fold(), pendings, &persona.limits, presets);
         // The persona's ceiling narrows every turn, independent of its dispatches.
         if let Some(ceiling) = &persona.permissions {
-            turn.permissions = merged(&[&turn.permissions, ceiling], presets);
+            turn.permissions = merge_permissions(&[&turn.permissions, ceiling], presets);
         }
 
-        self.owner.stage(turn.started());
+        self.owner.stage_entry(turn.started_entry());
         (turn, None)
     }
 
     /// Runs the whole turn of an agent without effects outside: nothing of the turn is appended yet.
-    async fn answer_at_once(&mut self, pendings: &[Pending], persona: &Persona, agent: &dyn Agent) -> (Turn, Ended) {
-        let (turn, answered) = self.begin(pendings, persona, false);
+    async fn answer_at_once(
+        &mut self,
+        pendings: &[PendingDispatch],
+        persona: &Persona,
+        agent: &dyn Agent,
+    ) -> (Turn, TurnOutcome) {
+        let (turn, answered) = self.begin_turn(pendings, persona, false);
         if let Some(answer) = answered {
-            return (turn, Ended::Answered(answer));
+            return (turn, TurnOutcome::Answered(answer));
         }
 
         let presets = &self.broker.personas.permission_levels;
-        let setting = Setting {
+        let setting = ContextSettings {
             persona,
             tools: &[],
             presets,
         };
 
         let now = self.broker.clock.now();
-        let request = assemble(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
+        let request = assemble_request(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
         let timeout = Duration::from_millis(persona.limits.wall_ms);
         let ended = match agent.ask(&request, &turn.origin(), timeout).await {
-            Ok(answer) => Ended::Answered(answer),
-            Err(error) => Ended::Failed(failure_of(&error)),
+            Ok(answer) => TurnOutcome::Answered(answer),
+            Err(error) => TurnOutcome::Failed(failure_of(&error)),
         };
 
         (turn, ended)
     }
 
     /// Stages the turn's end, with its approvals, post-turn hooks and cursor.
-    pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
+    pub(super) fn end_turn(&mut self, turn: &Turn, pendings: &[PendingDispatch], ended: TurnOutcome) {
         self.cancelled = None;
-        self.withdraw("its turn is over");
+        self.stop_awaiting("its turn is over");
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
         let sequences: Vec<u64> =
@@ -204,26 +217,26 @@ impl Worker<'_> {
 
         let text: usize = pendings.iter().map(|p| p.dispatch.message.content.len()).sum();
         let label = match ended {
-            Ended::Answered(answer) => {
+            TurnOutcome::Answered(answer) => {
                 self.turns.note_staged(2 * answer.content.len() + text);
-                for entry in turn.completed(answer, cursor) {
-                    self.owner.stage(entry);
+                for entry in turn.completed_entries(answer, cursor) {
+                    self.owner.stage_entry(entry);
                 }
                 "completed"
             }
-            Ended::Settled { content, attachments } => {
-                self.owner.stage(turn.settled(content, attachments, cursor));
+            TurnOutcome::Settled { content, attachments } => {
+                self.owner.stage_entry(turn.settled_entry(content, attachments, cursor));
                 "completed"
             }
-            Ended::Failed(failure) => {
+            TurnOutcome::Failed(failure) => {
                 tracing::warn!(session = %self.claimed.session, turn = %turn.id, ?failure, "turn failed");
-                self.owner.stage(turn.failed(failure, cursor));
+                self.owner.stage_entry(turn.failed_entry(failure, cursor));
                 "failed"
             }
-            Ended::Suspended => return,
-            Ended::Cancelled { reason, partial } => {
+            TurnOutcome::Suspended => return,
+            TurnOutcome::Cancelled { reason, partial } => {
                 tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn interrupted");
-                self.owner.stage(turn.interrupted(reason, partial, cursor));
+                self.owner.stage_entry(turn.interrupted_entry(reason, partial, cursor));
                 "interrupted"
             }
         };
@@ -234,7 +247,7 @@ impl Worker<'_> {
 
     /// Appends the staged entries, then publishes the replies that the ledger holds now.
     pub(super) async fn flush(&mut self) -> Result<(), RunSessionError> {
-        self.owner.commit().await?;
+        self.owner.commit_staged().await?;
         self.turns.note_append();
 
         // Only messages that the ledger records are settled, because the sweeper relies on this. The sweeper must
@@ -242,7 +255,7 @@ impl Worker<'_> {
         let consumed = self.inbox.take_consumed();
         if self.owner.fold().intents.owed.is_empty() {
             self.broker
-                .settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
+                .with_settled(|settled| consumed.into_iter().for_each(|sequence| settled.add(sequence)));
         }
 
         self.mark_approvals().await;

@@ -3,8 +3,8 @@
 use shared::model::ledger::TurnFailure;
 use shared::model::time::UnixMillis;
 
-use super::seconds;
-use crate::absence::Absence;
+use super::millis_to_seconds;
+use crate::absence::AgentAbsence;
 use crate::agent::port::AskAgentError;
 
 /// Maximum size of staged text before it is appended, bytes: records stay far below the server's largest payload.
@@ -18,7 +18,7 @@ pub(super) struct TurnRunner {
     /// Failure with which the current turn ends before the agent is asked.
     hopeless: Option<TurnFailure>,
     /// Indicator that the agent of the current turn is unreachable.
-    absence: Option<Absence>,
+    absence: Option<AgentAbsence>,
     /// Number of turns that are over.
     ended: u32,
     /// Number of times that hooks of turns were asked.
@@ -56,7 +56,7 @@ impl TurnRunner {
     }
 
     /// Uses `absence` from now on to show that the turn's agent is unreachable.
-    pub(super) fn begin_asking(&mut self, absence: Absence) {
+    pub(super) fn begin_asking(&mut self, absence: AgentAbsence) {
         self.absence = Some(absence);
     }
 
@@ -66,13 +66,13 @@ impl TurnRunner {
     }
 
     /// Returns the indicator that the turn's agent is unreachable.
-    pub(super) const fn absence(&self) -> Option<&Absence> {
+    pub(super) const fn absence(&self) -> Option<&AgentAbsence> {
         self.absence.as_ref()
     }
 
     /// Notes that the agent has answered and is therefore reachable.
     pub(super) fn note_answer(&self) {
-        self.absence.iter().for_each(Absence::over);
+        self.absence.iter().for_each(AgentAbsence::note_reachable);
     }
 
     /// Notes that the agent did not answer, and shows its absence if the error means that it is away.
@@ -84,7 +84,10 @@ impl TurnRunner {
             | AskAgentError::Refused {
                 error: _,
                 retryable: true,
-            } => self.absence.iter().for_each(|absence| absence.tell(&error.to_string())),
+            } => self
+                .absence
+                .iter()
+                .for_each(|absence| absence.note_unreachable(&error.to_string())),
             AskAgentError::Malformed(_)
             | AskAgentError::Waits(_)
             | AskAgentError::Refused {
@@ -119,7 +122,7 @@ impl TurnRunner {
     pub(super) fn measure(&mut self, now: UnixMillis) {
         for dispatched in self.unmeasured.drain(..) {
             let took = u64::try_from(now.since(dispatched)).unwrap_or(0);
-            metrics::histogram!("nexus_broker_turn_latency_seconds").record(seconds(took));
+            metrics::histogram!("nexus_broker_turn_latency_seconds").record(millis_to_seconds(took));
         }
     }
 }

@@ -11,11 +11,11 @@ use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::llm::{self, LlmConfig, Provider};
+use shared::llm::{self, LlmConfig, ModelProvider};
 use shared::model::ledger::{LedgerEntry, TurnFailure};
 use shared::model::session::SessionRef;
-use shared::process::Shutdown;
-use shared::testing::model_server::{Call, Scripted};
+use shared::process::ShutdownSignal;
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::testing::{ModelServer, ProcessClock};
 use tokio::process::Child;
 
@@ -49,13 +49,13 @@ async fn a_broker_of_its_own() {
     let _running = match told(MODEL) {
         Some(base_url) => {
             let config = LlmConfig {
-                provider: Provider::OpenAi,
+                provider: ModelProvider::OpenAi,
                 model: "any".to_owned(),
                 base_url,
                 ..LlmConfig::default()
             };
 
-            let model = llm::open(config, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+            let model = llm::open(config, Arc::new(SystemClock), ShutdownSignal::default()).expect("a usable model");
             let mut broker = broker_at(&url, &name, &personas, BrokerConfig::default()).await;
             if let Some(hooks) = told(HOOKS) {
                 let rules = HookRules::parse(&hooks, &broker.personas).expect("hooks");
@@ -141,8 +141,12 @@ async fn a_model_s_turn(dies: bool) {
     let bench = Bench::start().await;
     let (count, service) = connector(&bench, Value::Null).await;
     let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", "create_hook", &json!({"name": "a", "script": "b"}))]),
-        Some(_) => Scripted::text("done"),
+        None => ScriptedAnswer::calls([ScriptedCall::new(
+            "c1",
+            "create_hook",
+            &json!({"name": "a", "script": "b"}),
+        )]),
+        Some(_) => ScriptedAnswer::text("done"),
     })
     .await;
 
@@ -301,9 +305,9 @@ impl Silent {
     /// A model that calls `list_hooks`, and then `second` with `arguments`.
     async fn start(second: &'static str, arguments: Value) -> Self {
         let model = ModelServer::ruled(move |request, _| match request.tool_results().len() {
-            0 => Scripted::calls([Call::new("c0", "list_hooks", &json!({ "status": "active" }))]),
-            1 => Scripted::calls([Call::new("c1", second, &arguments)]),
-            _ => Scripted::text("done"),
+            0 => ScriptedAnswer::calls([ScriptedCall::new("c0", "list_hooks", &json!({ "status": "active" }))]),
+            1 => ScriptedAnswer::calls([ScriptedCall::new("c1", second, &arguments)]),
+            _ => ScriptedAnswer::text("done"),
         })
         .await;
 

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::approval;
-use broker_svc::approval::desk::{Desk, Said};
-use broker_svc::approval::machine::Word;
+use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
+use broker_svc::approval::machine::DecisionInput;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
-use shared::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalStatus, Confirmation, Party, Proof};
+use shared::model::approval::{
+    ApprovalParty, ApprovalRecord, ApprovalRequest, ApprovalStatus, ConfirmationTerms, DecisionProof,
+};
 use shared::model::approval_api::{ApprovalAnswer, DecideApproval, GetApproval};
 use shared::model::dispatch::Dispatch;
-use shared::model::identity::{Identities, Person};
+use shared::model::identity::{Identities, KnownPerson};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -32,24 +34,24 @@ pub(crate) fn personas(ask: &str) -> String {
 }
 
 /// The operator says yes to the question `id`.
-pub(crate) async fn approve(desk: &Desk, id: &str) -> Said {
+pub(crate) async fn approve(desk: &ApprovalStore, id: &str) -> DecisionOutcome {
     say_at(desk, &word(id, "operator", true, None)).await
 }
 
 /// As [`say`], where no broker serves.
-pub(crate) async fn say_at(desk: &Desk, said: &DecideApproval) -> Said {
-    let word = Word {
+pub(crate) async fn say_at(desk: &ApprovalStore, said: &DecideApproval) -> DecisionOutcome {
+    let word = DecisionInput {
         approve: said.approve,
         arguments: said.arguments.clone(),
         shown_hash: said.arguments_hash.clone(),
         response: said.response.clone(),
         via: said.via.clone(),
     };
-    desk.say(&said.id, &said.by, &word).await.expect("taken")
+    desk.decide_approval(&said.id, &said.by, &word).await.expect("taken")
 }
 
 /// Waits until question `id` stands so, where no broker serves.
-pub(crate) async fn becomes(desk: &Desk, id: &str, status: ApprovalStatus) -> Confirmation {
+pub(crate) async fn becomes(desk: &ApprovalStore, id: &str, status: ApprovalStatus) -> ConfirmationTerms {
     let stands = async || desk.get(id).await.expect("KV").expect("an approval");
     eventually(status.name(), async || stands().await.status == status).await;
     stands().await
@@ -58,8 +60,8 @@ pub(crate) async fn becomes(desk: &Desk, id: &str, status: ApprovalStatus) -> Co
 /// The changes of question `id` that `AUDIT` has.
 pub(crate) async fn audit(bench: &Bench, id: &str) -> Vec<String> {
     let of_it = subject::approval_audit(id);
-    let stored = bench.bus.history(streams::AUDIT, &of_it, 1, 100).await;
-    let record = |stored: &shared::bus::Stored| stored.decode::<ApprovalRecord>().expect("a record").what;
+    let stored = bench.bus.read_history(streams::AUDIT, &of_it, 1, 100).await;
+    let record = |stored: &shared::bus::StoredMessage| stored.decode::<ApprovalRecord>().expect("a record").what;
     stored.expect("audit").iter().map(record).collect()
 }
 
@@ -68,7 +70,7 @@ pub(crate) fn trusted(to: &SessionRef, event: u64, mode: Option<QueueMode>) -> D
     Dispatch {
         queue_mode: mode,
         permissions: PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         },
         ..dispatch(to, event)
@@ -77,11 +79,11 @@ pub(crate) fn trusted(to: &SessionRef, event: u64, mode: Option<QueueMode>) -> D
 
 /// Ann owns it; v1 writes to it.
 pub(crate) fn identities() -> Identities {
-    let person = |id: &str| Person {
+    let person = |id: &str| KnownPerson {
         id: id.to_owned(),
-        ..Person::default()
+        ..KnownPerson::default()
     };
-    let ann = Person {
+    let ann = KnownPerson {
         addresses: [("*".to_owned(), vec!["ann@mail".to_owned()])].into(),
         ..person("ann")
     };
@@ -121,8 +123,8 @@ pub(crate) async fn serving_with(url: &str, name: &str, personas: &str, hooks: &
     let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
 
     let broker = broker
-        .answering(Arc::new(agent))
-        .knowing(identities())
+        .with_agent(Arc::new(agent))
+        .with_identities(identities())
         .with_hooks(rules);
     let broker = Arc::new(broker);
     let service = approval::service::serve(&broker).await.expect("a service");
@@ -159,7 +161,7 @@ impl Story {
         }
     }
 
-    pub(crate) fn desk(&self) -> &Desk {
+    pub(crate) fn desk(&self) -> &ApprovalStore {
         self.brokers[0].running.broker.desk()
     }
 
@@ -204,7 +206,7 @@ impl Story {
         say(&self.bench.bus, &word(id, by, approve, arguments)).await
     }
 
-    pub(crate) async fn stands(&self, id: &str) -> Confirmation {
+    pub(crate) async fn stands(&self, id: &str) -> ConfirmationTerms {
         let question = GetApproval { id: id.to_owned() };
         let asked = self.bench.bus.request(
             "nexus.svc.approval.get",
@@ -218,7 +220,7 @@ impl Story {
     /// The code on the card of the question `id`.
     pub(crate) async fn code(&self, id: &str) -> String {
         let value = self.desk().get(id).await.expect("KV").expect("asked");
-        approval::card::spelt(&value.trail.code.expect("a code"))
+        approval::card::format_code(&value.trail.code.expect("a code"))
     }
 
     pub(crate) async fn becomes(&self, id: &str, status: ApprovalStatus) {
@@ -274,10 +276,10 @@ pub(crate) fn word(id: &str, by: &str, approve: bool, arguments: Option<Value>) 
     DecideApproval {
         id: id.to_owned(),
         approve,
-        by: Party {
+        by: ApprovalParty {
             channel: "cli".to_owned(),
             id: by.to_owned(),
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         },
         via: "cli".to_owned(),
@@ -477,7 +479,7 @@ async fn a_decision_that_was_not_told_is_told_by_the_sweeper() {
 
     // As by a service that died right after its write.
     let key = format!("ask.{id}");
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     let entry = values.get(&key).await.expect("KV").expect("asked");
     let mut decided = entry.value;
     decided.status = ApprovalStatus::Approved;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use broker_svc::approval;
 use serde_json::json;
 use shared::model::approval::{
-    ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, Confirmation, Trail,
+    ApprovalRecord, ApprovalStatus, ApprovalTimer, ApprovalTimerPurpose, ApprovalTrail, ConfirmationTerms,
 };
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
@@ -19,8 +19,8 @@ fn key(id: &str) -> String {
 }
 
 /// Writes what KV says of `id`, as somebody who died right after it.
-async fn write(story: &Story, id: &str, change: impl FnOnce(&mut Confirmation)) {
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+async fn write(story: &Story, id: &str, change: impl FnOnce(&mut ConfirmationTerms)) {
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     let entry = values.get(&key(id)).await.expect("KV").expect("asked");
     let mut value = entry.value;
     change(&mut value);
@@ -159,11 +159,11 @@ async fn a_question_that_the_ledger_never_asked_ends_with_its_turn() {
     assert_eq!(paying.name, "pay");
 
     // As by an owner that died right after it had asked, and whose successor asked another question.
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     let mut stray = story.stands(&asked.id).await;
     stray.request.id = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
     stray.status = ApprovalStatus::Pending;
-    stray.trail = Trail::default();
+    stray.trail = ApprovalTrail::default();
     let id = stray.request.id.clone();
     values.create(&key(&id), &stray).await.expect("written");
     story.says(&id, "ann", true, None).await.expect("taken");
@@ -286,7 +286,7 @@ async fn whoever_rings_again_sends_the_card_that_a_dead_one_did_not() {
     .await;
 
     for _ in 0..2 {
-        story.desk().escalate(&id).await.expect("it is told");
+        story.desk().escalate_approval(&id).await.expect("it is told");
     }
 
     assert_eq!(
@@ -304,7 +304,7 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
     story.plays("model", "I pay", &["pay"]).await;
     let mut late = story.stands(&story.suspended().await.id).await;
     late.request.id = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
-    late.trail = Trail::default();
+    late.trail = ApprovalTrail::default();
     let id = late.request.id.clone();
 
     let timer = ApprovalTimer {
@@ -318,8 +318,8 @@ async fn a_timer_that_rings_before_its_question_is_stored_waits_for_it() {
         lag.expect("it can be asked")
     };
 
-    eventually("it has rung", async || consumer().await.all() > 0).await;
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    eventually("it has rung", async || consumer().await.total_lag() > 0).await;
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     values.create(&key(&id), &late).await.expect("written");
     eventually("it is escalated", async || {
         story.stands(&id).await.trail.escalated_at.is_some()

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::{Desk, Said};
+use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
 use shared::bus::CoreSubscription;
 use shared::clock::SystemClock;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::SessionRef;
 use tokio::process::Child;
 
@@ -37,7 +37,7 @@ struct Killing {
     asked: CoreSubscription,
     main: SessionRef,
     owner: Child,
-    desk: Desk,
+    desk: ApprovalStore,
 }
 
 impl Killing {
@@ -49,13 +49,13 @@ impl Killing {
         let main = session("main");
         let mut one = dispatch(&main, 1);
         one.permissions = PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         };
 
         bench.publish(&one).await;
         bench.claim(&main).await;
-        let desk = Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default());
+        let desk = ApprovalStore::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default());
 
         let mut story = Self {
             owner: child_of(&bench.server.url()),
@@ -97,7 +97,7 @@ impl Killing {
 
     async fn approves(&self, id: &str) {
         let said = approve(&self.desk, id).await;
-        assert!(matches!(said, Said::Stands { .. }), "{said:?}");
+        assert!(matches!(said, DecisionOutcome::Stands { .. }), "{said:?}");
     }
 
     async fn becomes(&self, id: &str, status: ApprovalStatus) {

@@ -2,8 +2,8 @@
 //! gone, older or used before.
 
 use serde_json::json;
-use shared::bus::Outgoing;
-use shared::model::approval::{ApprovalStatus, Confirmation, SessionDecision};
+use shared::bus::OutgoingMessage;
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms, SessionDecision};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
@@ -53,7 +53,7 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     let (target, approval) = (story.main.clone(), id.clone());
     let told = SessionDecision { target, approval, at };
     let dispatches = subject::dispatch(&story.main);
-    let forged = Outgoing::new(dispatches.clone(), &told).msg_id(format!("{id}:approved"));
+    let forged = OutgoingMessage::new(dispatches.clone(), &told).msg_id(format!("{id}:approved"));
     story.bench.bus.publish(forged).await.expect("published");
 
     // One that says what was decided, and one about a session that asks nothing.
@@ -68,7 +68,7 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     .into_iter()
     .collect();
 
-    let said = Outgoing::raw(dispatches.clone(), headers, said.to_string().into());
+    let said = OutgoingMessage::raw(dispatches.clone(), headers, said.to_string().into());
     story.bench.bus.publish(said).await.expect("published");
     let approval = "01JDGZX4Q8AAAAAAAAK7Q2M9PX".to_owned();
     let unknown = SessionDecision { approval, ..told };
@@ -76,7 +76,7 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     story
         .bench
         .bus
-        .publish(Outgoing::new(dispatches, &unknown))
+        .publish(OutgoingMessage::new(dispatches, &unknown))
         .await
         .expect("published");
 
@@ -106,7 +106,7 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
 async fn a_question_whose_value_is_gone_is_asked_again_under_its_id_with_a_new_card() {
     let (mut story, id) = waiting("{}").await;
     story.says(&id, "cid", true, None).await.expect_err("not one of them");
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     values.delete(&key(&id), None).await.expect("gone");
     wake(&story).await;
     eventually("it is asked again", async || {
@@ -137,7 +137,7 @@ async fn a_question_whose_value_is_gone_is_asked_again_under_its_id_with_a_new_c
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_value_is_asked_anew_and_its_votes_are_void() {
     let (mut story, id) = waiting("{scope: {kind: quorum, n: 2, of: [ann, bob]}}").await;
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     let older = values.get(&key(&id)).await.expect("KV").expect("asked").value;
     story.says(&id, "ann", true, None).await.expect("one of two");
     values.put(&key(&id), &older).await.expect("put back");
@@ -166,9 +166,9 @@ async fn an_older_value_is_asked_anew_and_its_votes_are_void() {
 async fn a_value_that_is_used_where_the_ledger_has_no_beginning_never_runs() {
     let (mut story, id) = waiting("{}").await;
     // As after a ledger that was put back to before the call.
-    let values = story.bench.bus.kv::<Confirmation>("approvals");
+    let values = story.bench.bus.kv::<ConfirmationTerms>("approvals");
     let entry = values.get(&key(&id)).await.expect("KV").expect("asked");
-    let used = Confirmation {
+    let used = ConfirmationTerms {
         status: ApprovalStatus::Consumed,
         ..entry.value
     };
@@ -191,7 +191,7 @@ async fn a_call_that_was_given_out_is_not_given_again_where_kv_is_put_back() {
     let agent = Remote::begin(bench).await;
     let id = agent.asks("t1", 60_000).await;
     says(&agent.desk, &id, true, None).await;
-    let values = agent.bench.bus.kv::<Confirmation>("approvals");
+    let values = agent.bench.bus.kv::<ConfirmationTerms>("approvals");
     let approved = values.get(&key(&id)).await.expect("KV").expect("asked").value;
 
     assert_eq!(agent.gate("t1", "pay", 60_000, Some("a")).await, allowed(60_000));

@@ -1,11 +1,11 @@
 //! Whose word counts, and that nobody gives himself another's name.
 
 use serde_json::{Value, json};
-use shared::model::approval::{ApprovalStatus, Scope};
+use shared::model::approval::{ApprovalStatus, DeciderScope};
 use shared::model::event::EventId;
 use shared::model::identity::Identities;
-use shared::model::origin::Origin;
-use shared::model::permission::Level;
+use shared::model::origin::EventOrigin;
+use shared::model::permission::PermissionLevel;
 use shared::model::session::QueueMode;
 
 use crate::approvals::{Story, asked, identities};
@@ -28,7 +28,7 @@ async fn say(story: &Story, number: u64, said: &Said, text: String) {
     one.message.from = said.from.to_owned();
     one.message.content = text;
     let (origin, person) = said.brought;
-    one.message.origin = Origin::parse(origin).expect("an origin");
+    one.message.origin = EventOrigin::parse(origin).expect("an origin");
     one.message.proven = !one.message.origin.is_open();
     one.message.person = person.map(str::to_owned);
 
@@ -95,7 +95,7 @@ async fn who_is_taken_out_of_the_identities_decides_no_more_and_who_is_put_in_do
     story.send(1, None).await;
     story.plays("model", "I pay", &["pay"]).await;
     let id = story.suspended().await.id;
-    story.desk().know(Identities {
+    story.desk().set_identities(Identities {
         owner: Some("bob".to_owned()),
         ..identities()
     });
@@ -160,13 +160,13 @@ async fn arguments_that_an_approver_wrote_are_approved_by_those_whom_they_concer
     .await;
     let second = story.suspended().await;
     let scope = second.asked_in.expect("a turn").scope;
-    let bob = Scope::Named {
+    let bob = DeciderScope::Named {
         names: vec!["bob".to_owned()],
     };
 
     // Both rules fit now, and the one does not take the other's place.
-    let of = vec![Scope::Owner, bob];
-    assert_eq!((&second.arguments, scope), (&much, Scope::All { of }));
+    let of = vec![DeciderScope::Owner, bob];
+    assert_eq!((&second.arguments, scope), (&much, DeciderScope::All { of }));
 
     story.becomes(&first.id, ApprovalStatus::Superseded).await;
     let said = story.says(&second.id, "bob", true, None).await.expect("taken");
@@ -187,7 +187,7 @@ async fn who_works_for_an_agent_asks_as_that_agent_would() {
     let personas = format!("personas: {{default: {{}}, boss: {{{flagged}}}}}");
     let mut story = Story::begin_with(&personas, "").await;
     let mut one = dispatch(&story.main, 1);
-    one.permissions.level = Level::Full;
+    one.permissions.level = PermissionLevel::Full;
     let works_for = json!([{"persona": "boss", "session": "main"}]);
     one.message.metadata.insert("works_for".to_owned(), works_for);
     story.bench.publish(&one).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::{Desk, Said};
+use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::callback;
 use broker_svc::hook_point::rules::HookRules;
@@ -59,21 +59,24 @@ fn child_of(bench: &Bench, personas: &str) -> Child {
     child("asking::a_broker_of_its_own", &[(URL, &url), (PERSONAS, personas)])
 }
 
-pub(crate) fn desk(bench: &Bench) -> Desk {
-    Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default())
+pub(crate) fn desk(bench: &Bench) -> ApprovalStore {
+    ApprovalStore::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default())
 }
 
 /// The operator says so to the question `id`, as the first.
-pub(crate) async fn says(desk: &Desk, id: &str, approve: bool, arguments: Option<Value>) {
+pub(crate) async fn says(desk: &ApprovalStore, id: &str, approve: bool, arguments: Option<Value>) {
     let said = say_at(desk, &word(id, "operator", approve, arguments)).await;
-    assert!(matches!(said, Said::Stands { changed: true, .. }), "{said:?}");
+    assert!(
+        matches!(said, DecisionOutcome::Stands { changed: true, .. }),
+        "{said:?}"
+    );
 }
 
 /// A turn of an agent that is the test, at work.
 pub(crate) struct Remote {
     pub(crate) bench: Bench,
     pub(crate) main: SessionRef,
-    pub(crate) desk: Desk,
+    pub(crate) desk: ApprovalStore,
     pub(crate) questions: CoreSubscription,
     pub(crate) question: CoreMessage,
     turn: Value,

@@ -7,13 +7,13 @@ use std::time::Duration;
 use broker_svc::agent::port::Agent;
 use broker_svc::approval::auditor;
 use broker_svc::approval::timer_handler::TimerHandler;
-use broker_svc::broker::Broker;
+use broker_svc::broker::BrokerContext;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::breakers;
 use broker_svc::hook_point::rules::HookRules;
 use broker_svc::personas::Personas;
 use broker_svc::{claims, feed, quarantine, sweeper};
-use shared::bus::{Bus, NatsConfig, Outgoing, Stored, claim, ledger};
+use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage, claim, ledger};
 use shared::clock::{Clock, SystemClock, pause};
 use shared::llm::{self, LlmConfig};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
@@ -21,11 +21,11 @@ use shared::model::event::EventId;
 use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
 use shared::testing::sample;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::{streams, topology};
 use tokio::process::{Child, Command};
@@ -40,7 +40,7 @@ pub(crate) struct Bench {
 
 /// A broker in this process; ended when dropped.
 pub(crate) struct Running {
-    pub(crate) broker: Arc<Broker>,
+    pub(crate) broker: Arc<BrokerContext>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -88,16 +88,18 @@ impl Bench {
     pub(crate) async fn start() -> Self {
         let server = NatsServer::start().await;
         let bus = connect(&server).await;
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        bus.ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology is made");
         Self { server, bus }
     }
 
     /// A broker that nobody runs yet, on a connection of its own.
-    pub(crate) async fn broker(&self, name: &str, personas: &str) -> Arc<Broker> {
+    pub(crate) async fn broker(&self, name: &str, personas: &str) -> Arc<BrokerContext> {
         self.broker_with(name, personas, BrokerConfig::default()).await
     }
 
-    async fn broker_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Arc<Broker> {
+    async fn broker_with(&self, name: &str, personas: &str, config: BrokerConfig) -> Arc<BrokerContext> {
         Arc::new(broker_at(&self.server.url(), name, personas, config).await)
     }
 
@@ -111,14 +113,14 @@ impl Bench {
 
     /// A broker whose personas may ask the model of `llm`.
     pub(crate) async fn run_asking(&self, name: &str, personas: &str, llm: LlmConfig) -> Running {
-        let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+        let model = llm::open(llm, Arc::new(SystemClock), ShutdownSignal::default()).expect("a usable model");
         let broker = broker_at(&self.server.url(), name, personas, BrokerConfig::default()).await;
         run_broker(Arc::new(broker.with_model(model)))
     }
 
     /// A broker whose personas may ask the model of `llm`, with the hooks of `hooks.yaml`.
     pub(crate) async fn run_hooked(&self, name: &str, personas: &str, hooks: &str, llm: LlmConfig) -> Running {
-        let model = llm::open(llm, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+        let model = llm::open(llm, Arc::new(SystemClock), ShutdownSignal::default()).expect("a usable model");
         let broker = broker_at(&self.server.url(), name, personas, BrokerConfig::default()).await;
         let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
         run_broker(Arc::new(broker.with_model(model).with_hooks(rules)))
@@ -137,7 +139,7 @@ impl Bench {
             entries,
         };
 
-        let appended = ledger::append(&self.bus, session, &record, last, &Carrier::default()).await;
+        let appended = ledger::append(&self.bus, session, &record, last, &TraceCarrier::default()).await;
         appended.expect("it is appended");
     }
 
@@ -145,27 +147,27 @@ impl Bench {
     pub(crate) async fn hook_records(&self) -> Vec<serde_json::Value> {
         let stored = self
             .bus
-            .history(streams::AUDIT, "nexus.audit.turn", 1, 10_000)
+            .read_history(streams::AUDIT, "nexus.audit.turn", 1, 10_000)
             .await
             .expect("audit");
-        let read = |message: &Stored| serde_json::from_slice(&message.payload).expect("a record");
+        let read = |message: &StoredMessage| serde_json::from_slice(&message.payload).expect("a record");
         stored.iter().map(read).collect()
     }
 
     /// Runs a broker for which `agent` answers.
     pub(crate) async fn run_answering(&self, name: &str, agent: Arc<dyn Agent>) -> Running {
         let broker = broker_at(&self.server.url(), name, "", BrokerConfig::default()).await;
-        run_broker(Arc::new(broker.answering(agent)))
+        run_broker(Arc::new(broker.with_agent(agent)))
     }
 
     /// Publishes `dispatch` without claiming its session.
     pub(crate) async fn publish(&self, dispatch: &Dispatch) -> u64 {
-        let out = Outgoing::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
+        let out = OutgoingMessage::new(subject::dispatch(&dispatch.target), dispatch).msg_id(dispatch.id.to_string());
         self.bus.publish(out).await.expect("a dispatch is stored").sequence
     }
 
     pub(crate) async fn claim(&self, session: &SessionRef) {
-        claim::publish(&self.bus, session, &Carrier::default())
+        claim::publish(&self.bus, session, &TraceCarrier::default())
             .await
             .expect("a claim is stored or held");
     }
@@ -212,12 +214,12 @@ impl Bench {
     pub(crate) async fn replies(&self) -> Vec<Reply> {
         let stored = self
             .bus
-            .history(streams::DELIVERIES, "nexus.dl.>", 1, 1_000)
+            .read_history(streams::DELIVERIES, "nexus.dl.>", 1, 1_000)
             .await
             .expect("deliveries");
         stored
             .iter()
-            .map(|message: &Stored| message.decode().expect("a reply"))
+            .map(|message: &StoredMessage| message.decode().expect("a reply"))
             .collect()
     }
 
@@ -230,12 +232,12 @@ impl Bench {
     pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter> {
         let stored = self
             .bus
-            .history(streams::DLQ, "nexus.dlq.>", 1, 1_000)
+            .read_history(streams::DLQ, "nexus.dlq.>", 1, 1_000)
             .await
             .expect("dead letters");
         stored
             .iter()
-            .map(|message: &Stored| message.decode().expect("a dead letter"))
+            .map(|message: &StoredMessage| message.decode().expect("a dead letter"))
             .collect()
     }
 
@@ -276,19 +278,19 @@ pub(crate) async fn connect_to(url: &str) -> Bus {
 }
 
 /// A broker that nobody runs yet, on a connection of its own to the server at `url`.
-pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: BrokerConfig) -> Broker {
-    Broker::new(
+pub(crate) async fn broker_at(url: &str, name: &str, personas: &str, config: BrokerConfig) -> BrokerContext {
+    BrokerContext::new(
         connect_to(url).await,
         Arc::new(SystemClock),
         name.to_owned(),
         config,
         Personas::parse(personas).expect("personas"),
-        Shutdown::default(),
+        ShutdownSignal::default(),
         Duration::from_secs(4),
     )
 }
 
-pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
+pub(crate) fn run_broker(broker: Arc<BrokerContext>) -> Running {
     let pulling = Arc::clone(&broker);
     let timers = TimerHandler {
         bus: broker.bus.clone(),
@@ -303,7 +305,7 @@ pub(crate) fn run_broker(broker: Arc<Broker>) -> Running {
             broker.shutdown.clone(),
         )),
         tokio::spawn(sweeper::serve(Arc::clone(&broker))),
-        tokio::spawn(quarantine::watch(Arc::clone(&broker))),
+        tokio::spawn(quarantine::watch_marks(Arc::clone(&broker))),
         tokio::spawn(timers.serve(broker.shutdown.clone())),
         tokio::spawn(auditor::serve(Arc::clone(&broker))),
         tokio::spawn(breakers::serve(Arc::clone(&broker))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use shared::bus::CoreSubscription;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::ledger::{DropReason, LedgerEntry};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
@@ -192,13 +192,13 @@ async fn an_order_to_abort_ends_the_turn_and_drops_what_waits() {
     let order = SessionOrder {
         id: Ulid::from(1_u128),
         target: busy.main.clone(),
-        wanted: Wanted::Abort,
+        wanted: OrderKind::Abort,
         by: "ada".to_owned(),
         reason: "enough".to_owned(),
         at: UnixMillis(1),
     };
 
-    let out = shared::bus::Outgoing::new(subject::dispatch(&busy.main), &order);
+    let out = shared::bus::OutgoingMessage::new(subject::dispatch(&busy.main), &order);
     busy.bench.bus.publish(out).await.expect("an order is stored");
     busy.bench.claim(&busy.main).await;
     eventually("the order is carried out", async || {

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use broker_svc::hook_point::Point;
-use broker_svc::hook_point::breakers::Breakers;
-use broker_svc::hook_point::declared::Hook;
+use broker_svc::hook_point::HookPoint;
+use broker_svc::hook_point::breakers::TurnBreakers;
+use broker_svc::hook_point::declared::DeclaredHook;
 use broker_svc::hook_point::rules::HookRules;
 use broker_svc::personas::Personas;
 use serde_json::{Value, json};
 use shared::breaker::Breaker;
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::ledger::LedgerEntry;
 use shared::model::time::UnixMillis;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use shared::testing::{ManualClock, ModelServer};
 use shared::wire::subject;
 use shared::wire::topology::buckets;
@@ -48,7 +48,7 @@ async fn a_hook_script_of_claude_code_refuses_and_allows_unchanged() {
         ("good", json!({"name": "a", "script": "return {fire: false}"}), false),
     ] {
         let server = insisting("create_hook", arguments, 1).await;
-        let llm = config(&server, Provider::OpenAi, "openai");
+        let llm = config(&server, ModelProvider::OpenAi, "openai");
         let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
         let here = session(name);
         let mut live = bench
@@ -113,7 +113,7 @@ async fn what_is_off_the_list_or_too_slow_or_broken_refuses_and_is_told() {
             "enabled: true\nallow: {{all: ['{slow}', 'false']}}\nhooks: [{{name: gate, hook: PreToolUse, command: '{command}', blocking: true, timeout: 5}}]"
         );
         let server = insisting("list_hooks", json!({}), 1).await;
-        let llm = config(&server, Provider::OpenAi, "openai");
+        let llm = config(&server, ModelProvider::OpenAi, "openai");
         let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
         let here = session(name);
         send(&bench, &here, 1, &["*"], 0).await;
@@ -171,7 +171,7 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
         "enabled: true\nallow: {{default: ['{command}']}}\nhooks: [{{name: narrow, hook: PreToolUse, command: '{command}', blocking: true}}]"
     );
     let server = insisting("list_hooks", json!({"status": "active"}), 1).await;
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
 
     let main = session("main");
@@ -202,10 +202,10 @@ async fn a_command_rewrites_arguments_and_the_tool_gets_exactly_those() {
 }
 
 /// The one hook of `hooks`.
-fn only(hooks: &str) -> Arc<Hook> {
+fn only(hooks: &str) -> Arc<DeclaredHook> {
     let rules = HookRules::parse(hooks, &Personas::default()).expect("hooks");
-    let set = rules.of(&session("main"), &[]);
-    set.at(Point::PreToolUse).next().cloned().expect("one")
+    let set = rules.hooks_of(&session("main"), &[]);
+    set.at(HookPoint::PreToolUse).next().cloned().expect("one")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,11 +213,11 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
     let bench = Bench::start().await;
     let clock = Arc::new(ManualClock::at(UnixMillis(1_769_000_000_000)));
     let hook = only("hooks: [{name: gate, hook: PreToolUse, script: turn/policy}]");
-    let breakers = |name: &str| Arc::new(Breakers::new(&bench.bus, clock.clone(), name));
+    let breakers = |name: &str| Arc::new(TurnBreakers::new(&bench.bus, clock.clone(), name));
     let (one, other) = (breakers("b1"), breakers("b2"));
     let following = [&one, &other].map(|breakers| {
         let breakers = Arc::clone(breakers);
-        tokio::spawn(async move { breakers.follow().await })
+        tokio::spawn(async move { breakers.follow_bucket().await })
     });
 
     for _ in 0..3 {
@@ -229,8 +229,8 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
         other.record(&hook, true).await;
     }
 
-    eventually("both know", async || one.admit(&hook).await.is_err()).await;
-    assert!(other.admit(&hook).await.is_err());
+    eventually("both know", async || one.admit_hook(&hook).await.is_err()).await;
+    assert!(other.admit_hook(&hook).await.is_err());
 
     let shown = bench.bus.kv::<Breaker>(buckets::BREAKERS).entries().await.expect("KV");
     assert_eq!((shown.len(), shown[0].1.value.hook_id.as_str()), (1, "turn:gate"));
@@ -239,22 +239,22 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
     let late = breakers("b3");
     let other_hook = only("hooks: [{name: gate, hook: PreToolUse, script: turn/other}]");
     let heard = Arc::clone(&late);
-    let follows = tokio::spawn(async move { heard.follow().await });
-    eventually("the third knows", async || late.admit(&hook).await.is_err()).await;
-    late.admit(&other_hook).await.expect("it never failed");
+    let follows = tokio::spawn(async move { heard.follow_bucket().await });
+    eventually("the third knows", async || late.admit_hook(&hook).await.is_err()).await;
+    late.admit_hook(&other_hook).await.expect("it never failed");
     clock.advance(301_000);
 
-    let (first, second) = tokio::join!(one.admit(&hook), other.admit(&hook));
+    let (first, second) = tokio::join!(one.admit_hook(&hook), other.admit_hook(&hook));
     assert!(first.is_ok() != second.is_ok(), "one probes: {first:?} {second:?}");
 
     let prober = if first.is_ok() { &one } else { &other };
     // Its turn is cancelled, and nobody hears of the probe again.
     clock.advance(301_000);
-    prober.admit(&hook).await.expect("its claim has run out");
+    prober.admit_hook(&hook).await.expect("its claim has run out");
     prober.record(&hook, false).await;
 
     for breakers in [&one, &other, &late] {
-        eventually("it runs again", async || breakers.admit(&hook).await.is_ok()).await;
+        eventually("it runs again", async || breakers.admit_hook(&hook).await.is_ok()).await;
     }
 
     following.iter().for_each(tokio::task::JoinHandle::abort);
@@ -272,7 +272,7 @@ hooks: [{name: gate, hook: PreToolUse, command: 'false', blocking: true}]
 ";
 
     let server = insisting("list_hooks", json!({}), 7).await;
-    let llm = || config(&server, Provider::OpenAi, "openai");
+    let llm = || config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm()).await;
     let here = session("failing");
     send(&bench, &here, 1, &["*"], 0).await;
@@ -308,8 +308,8 @@ async fn of_what_a_command_says_the_beginning_is_told_in_whole_characters() {
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: long, hook: Stop, command: '{command}', blocking: true}}]"
     );
 
-    let server = ModelServer::scripted([Scripted::text("hello")]).await;
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let server = ModelServer::scripted([ScriptedAnswer::text("hello")]).await;
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
     send(&bench, &session("main"), 1, &["*"], 0).await;
     let told = async || {

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use broker_svc::agent::port::Answer;
 use broker_svc::config::BrokerConfig;
-use broker_svc::fold::{Fold, advanced};
-use broker_svc::personas::Limits;
+use broker_svc::fold::{SessionState, advance_cursor};
+use broker_svc::personas::PersonaLimits;
 use broker_svc::quarantine::{MAX_DELIVERIES, MAX_TRIES};
-use broker_svc::session::Pending;
+use broker_svc::session::PendingDispatch;
 use broker_svc::turn::Turn;
 use bytes::Bytes;
-use shared::bus::{Outgoing, claim, ledger};
+use shared::bus::{OutgoingMessage, claim, ledger};
 use shared::model::ledger::{AppendId, DropReason, LedgerEntry, LedgerRecord};
-use shared::model::position::Place;
+use shared::model::position::StreamPlace;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::wire::headers::{Carrier, Headers, SCHEMA};
+use shared::wire::headers::{Headers, SCHEMA, TraceCarrier};
 use shared::wire::session_mark::{ClaimTries, SessionMark};
 use shared::wire::subject::{self, session_key};
 use shared::wire::topology::buckets;
@@ -29,12 +29,12 @@ async fn a_bad_dispatch_is_dropped_with_a_dead_letter_and_the_session_goes_on() 
     let running = bench.run("b1", "").await;
     let main = session("main");
     let garbage = Bytes::from_static(&[0xff, 0x00, 0x13]);
-    let raw = |headers: Headers| Outgoing::raw(subject::dispatch(&main), headers, garbage.clone());
+    let raw = |headers: Headers| OutgoingMessage::raw(subject::dispatch(&main), headers, garbage.clone());
     bench.bus.publish(raw(Headers::new())).await.expect("garbage is stored");
     let newer: Headers = [(SCHEMA, "dispatch/999")].into_iter().collect();
     bench.bus.publish(raw(newer)).await.expect("a newer one is stored");
 
-    let stray = Outgoing::new(subject::dispatch(&main), &dispatch(&session("other"), 1));
+    let stray = OutgoingMessage::new(subject::dispatch(&main), &dispatch(&session("other"), 1));
     bench.bus.publish(stray).await.expect("a stray one is stored");
     bench.send(&main, 2).await;
     eventually("the good one", async || bench.completed(&main).await == ["test:main/2"]).await;
@@ -63,7 +63,7 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
 
     let mut sequences = Vec::new();
     for _ in 0..3 {
-        let garbage = Outgoing::raw(subject::dispatch(&main), Headers::new(), Bytes::from_static(&[0xff]));
+        let garbage = OutgoingMessage::raw(subject::dispatch(&main), Headers::new(), Bytes::from_static(&[0xff]));
         sequences.push(bench.bus.publish(garbage).await.expect("garbage is stored").sequence);
     }
 
@@ -86,7 +86,7 @@ async fn the_cursor_passes_no_bad_dispatch_whose_letter_is_not_written() {
 }
 
 /// Claims `to` and lets the claim be delivered so often that its next tries are counted; answers its place.
-async fn delivered_often(bench: &Bench, to: &SessionRef) -> Place {
+async fn delivered_often(bench: &Bench, to: &SessionRef) -> StreamPlace {
     bench.send(to, 1).await;
     let mut pull = claim::pull(&bench.bus, 1);
     for _ in 0..MAX_DELIVERIES {
@@ -122,7 +122,7 @@ async fn a_session_whose_claim_came_often_and_that_nobody_tried_is_run() {
 async fn a_session_that_goes_nowhere_is_quarantined_and_can_be_released() {
     let bench = Bench::start().await;
     let (main, key) = (session("main"), session_key(&session("main")));
-    let garbage = Outgoing::raw(subject::ledger(&main), Headers::new(), Bytes::from_static(&[0xff]));
+    let garbage = OutgoingMessage::raw(subject::ledger(&main), Headers::new(), Bytes::from_static(&[0xff]));
     let garbage = bench.bus.publish(garbage).await.expect("garbage is stored").sequence;
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
 
@@ -241,7 +241,7 @@ async fn in_hand(bench: &Bench) -> u64 {
     let headers = Headers::new();
     let asked = bench
         .bus
-        .ask("$JS.API.CONSUMER.INFO.CLAIMS.broker", &headers, Bytes::new(), DEADLINE);
+        .request_bytes("$JS.API.CONSUMER.INFO.CLAIMS.broker", &headers, Bytes::new(), DEADLINE);
     let info = asked.await.expect("the consumer is known").payload;
     let info: serde_json::Value = serde_json::from_slice(&info).expect("JSON");
     info["num_ack_pending"].as_u64().expect("a count")
@@ -254,33 +254,33 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     let one = dispatch(&main, 1);
     let sequence = bench.publish(&one).await;
 
-    let pending = Pending {
+    let pending = PendingDispatch {
         arrived: UnixMillis(0),
         sequence,
         dispatch: one.into(),
-        carrier: Carrier::default(),
+        carrier: TraceCarrier::default(),
         is_repeated: false,
     };
 
-    let turn = Turn::of(
+    let turn = Turn::for_pendings(
         &main,
-        &Fold::default(),
+        &SessionState::default(),
         &[pending],
-        &Limits::default(),
+        &PersonaLimits::default(),
         &shared::model::identity::PermissionPresets::default(),
     );
 
-    let cursor = advanced(&Fold::default().cursor, sequence, sequence, None);
+    let cursor = advance_cursor(&SessionState::default().cursor, sequence, sequence, None);
     let mut entries = vec![
         LedgerEntry::SessionOpened { session: main.clone() },
         LedgerEntry::Owned {
             epoch: 1,
             broker: "dead".to_owned(),
         },
-        turn.started(),
+        turn.started_entry(),
     ];
 
-    entries.extend(turn.completed(
+    entries.extend(turn.completed_entries(
         Answer {
             content: "last words".to_owned(),
             ..Answer::default()
@@ -300,7 +300,7 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
         entries,
     };
 
-    ledger::append(&bench.bus, &main, &record, 0, &Carrier::default())
+    ledger::append(&bench.bus, &main, &record, 0, &TraceCarrier::default())
         .await
         .expect("appended");
     bench.claim(&main).await;
@@ -334,7 +334,7 @@ async fn a_dispatch_published_again_outside_of_the_servers_window_is_not_run_aga
     .await;
 
     // Without its message id the server cannot know it.
-    let again = Outgoing::new(subject::dispatch(&main), &one);
+    let again = OutgoingMessage::new(subject::dispatch(&main), &one);
     bench.bus.publish(again).await.expect("stored");
     bench.send(&main, 2).await;
     eventually("the second turn", async || bench.completed(&main).await.len() == 2).await;

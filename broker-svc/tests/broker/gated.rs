@@ -10,10 +10,10 @@ use broker_svc::hook_point::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::ServiceHandle;
 use shared::clock::SystemClock;
-use shared::llm::{self, Provider};
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation};
+use shared::llm::{self, ModelProvider};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ConfirmationTerms};
 use shared::model::approval_api::GetApproval;
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use shared::testing::ModelServer;
 use shared::wire::headers::Headers;
 
@@ -47,9 +47,10 @@ async fn question(bench: &Bench, number: usize) -> ApprovalRequest {
 
 async fn status(bench: &Bench, id: &str) -> ApprovalStatus {
     let question = GetApproval { id: id.to_owned() };
-    let asked = bench
-        .bus
-        .request::<_, Confirmation>("nexus.svc.approval.get", Headers::new(), &question, DEADLINE);
+    let asked =
+        bench
+            .bus
+            .request::<_, ConfirmationTerms>("nexus.svc.approval.get", Headers::new(), &question, DEADLINE);
     asked.await.expect("an approval").status
 }
 
@@ -67,11 +68,11 @@ fn hooks(folder: &Path) -> String {
 
 /// A broker with `hooks`, and its service of approvals.
 async fn gated(bench: &Bench, name: &str, server: &ModelServer, hooks: &str) -> (Running, ServiceHandle) {
-    let model = config(server, Provider::OpenAi, "openai");
-    let model = llm::open(model, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+    let model = config(server, ModelProvider::OpenAi, "openai");
+    let model = llm::open(model, Arc::new(SystemClock), ShutdownSignal::default()).expect("a usable model");
     let broker = broker_at(&bench.server.url(), name, PERSONA, BrokerConfig::default()).await;
     let rules = HookRules::parse(hooks, &broker.personas).expect("hooks");
-    let broker = Arc::new(broker.with_model(model).with_hooks(rules).knowing(identities()));
+    let broker = Arc::new(broker.with_model(model).with_hooks(rules).with_identities(identities()));
     let decisions = approval::service::serve(&broker).await.expect("a service");
     (run_broker(broker), decisions)
 }

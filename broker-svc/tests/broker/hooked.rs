@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broker_svc::hook_point::rules::HookRules;
-use broker_svc::hook_point::{Gated, Hooks, Moment};
+use broker_svc::hook_point::{GateDecision, HookedTurn, TurnHooks};
 use broker_svc::personas::Personas;
 use serde_json::{Value, json};
 use shared::bus::{ServiceHandle, ServiceSpec};
 use shared::clock::{Clock as _, SystemClock};
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolCall, ToolOutcome};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 
 use crate::bench::{Bench, eventually, session};
 use crate::models::{PERSONA, config, send};
@@ -23,9 +23,9 @@ pub(crate) async fn insisting(name: &'static str, arguments: Value, times: usize
     ModelServer::ruled(move |request, _| {
         let results = request.tool_results();
         if results.len() >= times {
-            return Scripted::text(&format!("I was told: {}", results.join(" / ")));
+            return ScriptedAnswer::text(&format!("I was told: {}", results.join(" / ")));
         }
-        Scripted::calls([Call::new(&format!("c{}", results.len()), name, &arguments)])
+        ScriptedAnswer::calls([ScriptedCall::new(&format!("c{}", results.len()), name, &arguments)])
     })
     .await
 }
@@ -79,7 +79,7 @@ read_only: true
 hooks: [{hook: PreToolUse, builtin: read_only_guard}]
 ";
 
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
@@ -126,7 +126,7 @@ async fn every_call_of_a_connector_is_logged_before_it_runs_and_after() {
         let (bus, logged) = (bus.clone(), Arc::clone(&logged));
         async move {
             let stored = bus
-                .history(shared::wire::topology::streams::AUDIT, "nexus.audit.turn", 1, 100)
+                .read_history(shared::wire::topology::streams::AUDIT, "nexus.audit.turn", 1, 100)
                 .await;
             let stored = stored.map_err(|error| (500, error.to_string()))?;
             let read = |payload: &[u8]| serde_json::from_slice::<Value>(payload).unwrap_or_default();
@@ -152,7 +152,7 @@ hooks:
   - {name: after, hook: PostToolUse, builtin: audit_log, tools: [list_*]}
 ";
 
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
@@ -179,7 +179,7 @@ async fn a_long_result_is_cut_before_the_model_reads_it() {
     let (count, service) = connector(&bench, json!("ü".repeat(9_000))).await;
     let server = insisting("list_hooks", json!({}), 1).await;
     let hooks = "hooks: [{hook: PostToolUse, builtin: result_truncate}]";
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
@@ -209,7 +209,7 @@ async fn ten_calls_a_minute_hold_over_three_brokers() {
 
     let mut brokers = Vec::new();
     for (number, server) in servers.iter().enumerate() {
-        let llm = config(server, Provider::OpenAi, "openai");
+        let llm = config(server, ModelProvider::OpenAi, "openai");
         brokers.push(bench.run_hooked(&format!("b{number}"), PERSONA, hooks, llm).await);
     }
 
@@ -262,7 +262,7 @@ hooks:
         redact.display()
     );
 
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", PERSONA, &hooks, llm).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
@@ -303,7 +303,7 @@ async fn the_tools_of_one_server_are_counted_together_over_brokers() {
     let rules = HookRules::parse(text, &Personas::default()).expect("hooks");
     let brokers = ["b1", "b2"].map(|name| {
         let bus = bench.bus.clone();
-        Hooks::new(rules.clone(), bus, Arc::new(SystemClock), name)
+        TurnHooks::new(rules.clone(), bus, Arc::new(SystemClock), name)
     });
 
     let main = session("main");
@@ -324,9 +324,9 @@ async fn the_tools_of_one_server_are_counted_together_over_brokers() {
             name: name.to_owned(),
             arguments: json!({}),
         };
-        let moment = Moment::new(&main, ulid::Ulid::nil(), 1, hooks.of(&main, &[]), &[]);
-        let (gated, _) = hooks.gate(&moment, &call).await;
-        if !matches!(gated, Gated::Run { .. }) {
+        let moment = HookedTurn::new(&main, ulid::Ulid::nil(), 1, hooks.hooks_of(&main, &[]), &[]);
+        let (gated, _) = hooks.run_gate(&moment, &call).await;
+        if !matches!(gated, GateDecision::Run { .. }) {
             refused.push(number);
         }
     }
@@ -355,7 +355,7 @@ async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {
         .collect();
     let rules = HookRules::parse(&hooks, &Personas::default()).expect("hooks");
     let main = session("main");
-    let hooks = Hooks::new(rules, bench.bus.clone(), Arc::new(SystemClock), "b1");
+    let hooks = TurnHooks::new(rules, bench.bus.clone(), Arc::new(SystemClock), "b1");
     let call = ToolCall {
         call: "1-1".to_owned(),
         name: "list_hooks".to_owned(),
@@ -367,12 +367,12 @@ async fn twenty_hooks_that_let_everything_be_cost_next_to_nothing() {
 
     for _ in 0..rounds {
         // As a turn does: its hooks are found once, its one call goes through both points.
-        let moment = Moment::new(&main, ulid::Ulid::nil(), 1, hooks.of(&main, &[]), &[]);
-        let (gated, ran) = hooks.gate(&moment, &call).await;
-        assert!(matches!(gated, Gated::Run { .. }) && ran.is_empty());
+        let moment = HookedTurn::new(&main, ulid::Ulid::nil(), 1, hooks.hooks_of(&main, &[]), &[]);
+        let (gated, ran) = hooks.run_gate(&moment, &call).await;
+        assert!(matches!(gated, GateDecision::Run { .. }) && ran.is_empty());
 
         let outcome = ToolOutcome::Ok { result: result.clone() };
-        let (outcome, ran) = hooks.after(&moment, &call, outcome).await;
+        let (outcome, ran) = hooks.run_after_call(&moment, &call, outcome).await;
         assert!(matches!(outcome, ToolOutcome::Ok { .. }) && ran.is_empty());
     }
 

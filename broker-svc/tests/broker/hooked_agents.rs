@@ -6,11 +6,11 @@ use std::path::Path;
 use broker_svc::hook_point::callback;
 use serde_json::{Value, json};
 use shared::bus::{RequestError, ServiceSpec};
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::event::Event;
 use shared::model::ledger::{FinishedTurn, LedgerEntry, TurnDescription, TurnEnding};
 use shared::testing::ModelServer;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use shared::wire::headers::Headers;
 use shared::wire::topology::streams;
 
@@ -46,7 +46,7 @@ async fn a_script_decides_by_the_contract_of_all_hooks() {
         ("disabled", r#"error: "list_hooks" is not for "v1""#),
     ] {
         let server = insisting("list_hooks", json!({ "status": status }), 1).await;
-        let llm = config(&server, Provider::OpenAi, "openai");
+        let llm = config(&server, ModelProvider::OpenAi, "openai");
         let running = bench.run_hooked("b1", PERSONA, hooks, llm).await;
         let here = session(status);
         send(&bench, &here, 1, &["*"], 0).await;
@@ -61,7 +61,7 @@ async fn a_script_decides_by_the_contract_of_all_hooks() {
     // Nobody runs scripts: the gate denies.
     let server = insisting("list_hooks", json!({"status": "active"}), 1).await;
     let running = bench
-        .run_hooked("b1", PERSONA, hooks, config(&server, Provider::OpenAi, "openai"))
+        .run_hooked("b1", PERSONA, hooks, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
     let here = session("nobody");
     send(&bench, &here, 1, &["*"], 0).await;
@@ -83,7 +83,7 @@ hooks:
 ";
 
     let server = ModelServer::scripted([]).await;
-    let llm = config(&server, Provider::OpenAi, "openai");
+    let llm = config(&server, ModelProvider::OpenAi, "openai");
     let running = bench.run_hooked("b1", personas, hooks, llm).await;
     let gate = callback::serve(&running.broker).await.expect("the gate is served");
     let mut questions = bench
@@ -147,11 +147,11 @@ personas: {strict: [{hook: PreToolUse, builtin: read_only_guard, with: {always: 
     let personas = "personas: {default: {runner: llm}, strict: {runner: llm, tools: []}}";
     let server = insisting("list_hooks", json!({}), 1).await;
     let running = bench
-        .run_hooked("b1", personas, hooks, config(&server, Provider::OpenAi, "openai"))
+        .run_hooked("b1", personas, hooks, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
     let main = session("main");
     let mut dispatch = dispatch(&main, 1);
-    dispatch.permissions.level = shared::model::permission::Level::Full;
+    dispatch.permissions.level = shared::model::permission::PermissionLevel::Full;
 
     let works_for = json!([{"persona": "strict", "session": "main"}]);
     dispatch.message.metadata.insert("works_for".to_owned(), works_for);
@@ -176,14 +176,14 @@ async fn an_agents_message_says_for_whom_it_is_sent() {
     .await;
 
     let running = bench
-        .run_hooked("b1", PERSONA, "", config(&server, Provider::OpenAi, "openai"))
+        .run_hooked("b1", PERSONA, "", config(&server, ModelProvider::OpenAi, "openai"))
         .await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
     eventually("the turn", async || bench.completed(&main).await.len() == 1).await;
     let events = bench
         .bus
-        .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
+        .read_history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
         .await
         .expect("events");
 
@@ -214,9 +214,9 @@ async fn what_runs_at_a_turns_end_runs_however_it_ended_and_again_where_it_faile
     let hooks = format!(
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: note, hook: Stop, command: '{command}'}}]"
     );
-    let server = ModelServer::scripted([Scripted::text("hello"), Scripted::status(400, "no")]).await;
+    let server = ModelServer::scripted([ScriptedAnswer::text("hello"), ScriptedAnswer::status(400, "no")]).await;
     let running = bench
-        .run_hooked("b1", PERSONA, &hooks, config(&server, Provider::OpenAi, "openai"))
+        .run_hooked("b1", PERSONA, &hooks, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
 
     let main = session("main");
@@ -259,8 +259,8 @@ async fn what_is_owed_at_a_turns_end_is_run_by_whoever_takes_the_session_next() 
         "enabled: true\nallow: {{all: ['{command}']}}\nhooks: [{{name: note, hook: post_session, command: '{command}'}}]"
     );
 
-    let server = ModelServer::ruled(|_, _| Scripted::text("hello")).await;
-    let llm = || config(&server, Provider::OpenAi, "openai");
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("hello")).await;
+    let llm = || config(&server, ModelProvider::OpenAi, "openai");
     let first = bench.run_hooked("b1", PERSONA, &hooks, llm()).await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use shared::model::dispatch::dispatch_id;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use tokio::process::Child;
@@ -40,7 +40,7 @@ async fn a_broker_of_its_own() {
 
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, "", BrokerConfig::default()).await;
-    let _running = run_broker(Arc::new(broker.answering(Arc::new(agent))));
+    let _running = run_broker(Arc::new(broker.with_agent(Arc::new(agent))));
     std::future::pending::<()>().await;
 }
 
@@ -77,7 +77,7 @@ async fn turn(kill: Kill, idempotent: &str) -> Went {
     one.timestamp = UnixMillis(1_769_000_000_000);
     one.id = dispatch_id(&one.event_id, one.timestamp, &one.hook_id);
     one.permissions = PermissionSet {
-        level: Level::Full,
+        level: PermissionLevel::Full,
         ..PermissionSet::default()
     };
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::Desk;
+use broker_svc::approval::desk::ApprovalStore;
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
 use futures_util::{StreamExt as _, stream};
@@ -92,7 +92,7 @@ async fn a_broker_of_its_own() {
     let name = format!("child-{}", std::process::id());
     let broker = broker_at(&url, &name, &story.personas(), BrokerConfig::default()).await;
     let rules = HookRules::parse(story.hooks(), &broker.personas).expect("hooks");
-    let _running = run_broker(Arc::new(broker.answering(Arc::new(agent)).with_hooks(rules)));
+    let _running = run_broker(Arc::new(broker.with_agent(Arc::new(agent)).with_hooks(rules)));
     std::future::pending::<()>().await;
 }
 
@@ -101,7 +101,7 @@ struct Turn {
     story: Story,
     bench: Bench,
     main: SessionRef,
-    desk: Desk,
+    desk: ApprovalStore,
     records: CoreSubscription,
     effects: CoreSubscription,
     owner: Child,
@@ -138,7 +138,7 @@ impl Turn {
         let main = session("main");
         let turn = Self {
             story,
-            desk: Desk::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default()),
+            desk: ApprovalStore::new(&bench.bus, Arc::new(SystemClock), Arc::default(), Default::default()),
             owner: Self::broker(&bench, story, 0),
             bench,
             main,

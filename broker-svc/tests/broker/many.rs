@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker_svc::config::BrokerConfig;
-use broker_svc::fold::{Fold, MAX_NOTES};
+use broker_svc::fold::{MAX_NOTES, SessionState};
 use futures_util::{StreamExt as _, stream};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::ledger::LedgerEntry;
@@ -163,7 +163,7 @@ async fn of_many_messages_behind_a_turn_each_has_one_end_and_as_many_wait_as_may
     }
 
     eventually("all is over", async || bench.claims().await == 0).await;
-    let mut fold = Fold::default();
+    let mut fold = SessionState::default();
     let mut ends: BTreeMap<u64, u32> = BTreeMap::new();
 
     let mut notes = 0;

@@ -7,9 +7,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::json;
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::testing::{ModelServer, says};
 use tokio::process::{Child, Command};
 
@@ -111,16 +111,16 @@ async fn an_agent_uses_the_tools_of_a_server_that_its_permissions_name() {
 
     let (note, stolen) = (files.join("note.txt"), files.join("stolen.txt"));
     let server = ModelServer::ruled(move |request, _| match request.tool_results().last() {
-        None => Scripted::calls([
-            Call::new("c1", "files__read_text_file", &json!({"path": note})),
-            Call::new("c2", "files__write_file", &json!({"path": stolen, "content": "x"})),
+        None => ScriptedAnswer::calls([
+            ScriptedCall::new("c1", "files__read_text_file", &json!({"path": note})),
+            ScriptedCall::new("c2", "files__write_file", &json!({"path": stolen, "content": "x"})),
         ]),
-        Some(_) => Scripted::text(&request.tool_results().join(" | ")),
+        Some(_) => ScriptedAnswer::text(&request.tool_results().join(" | ")),
     })
     .await;
 
     let running = bench
-        .run_asking("b1", &personas, config(&server, Provider::OpenAi, "openai"))
+        .run_asking("b1", &personas, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
     let main = session("main");
     send(&bench, &main, 1, &["files__read_*"], 0).await;
@@ -192,12 +192,16 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
     );
 
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", "every__echo", &json!({"message": "hello there"}))]),
-        Some(result) => Scripted::text(result),
+        None => ScriptedAnswer::calls([ScriptedCall::new(
+            "c1",
+            "every__echo",
+            &json!({"message": "hello there"}),
+        )]),
+        Some(result) => ScriptedAnswer::text(result),
     })
     .await;
     let running = bench
-        .run_asking("b1", &personas, config(&server, Provider::Anthropic, "anthropic"))
+        .run_asking("b1", &personas, config(&server, ModelProvider::Anthropic, "anthropic"))
         .await;
 
     let without = session("without");
@@ -216,7 +220,7 @@ async fn a_server_at_an_address_gets_the_credential_only_for_turns_that_have_it(
 
     let granted = session("granted");
     let mut dispatch = crate::bench::dispatch(&granted, 1);
-    dispatch.permissions.level = shared::model::permission::Level::Full;
+    dispatch.permissions.level = shared::model::permission::PermissionLevel::Full;
     bench.publish(&dispatch).await;
     bench.claim(&granted).await;
     eventually("the turn", async || bench.completed(&granted).await.len() == 1).await;

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use serde_json::json;
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 
 use crate::approvals::{approve, asked};
 use crate::bench::{Bench, dispatch, eventually, session};
@@ -63,13 +63,13 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
     );
 
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        Some(result) => Scripted::text(result),
-        None if request.body.to_string().contains("message 2") => Scripted::text("as you like"),
-        None => Scripted::calls([Call::new("c1", "shop__pay", &json!({"amount": 5}))]),
+        Some(result) => ScriptedAnswer::text(result),
+        None if request.body.to_string().contains("message 2") => ScriptedAnswer::text("as you like"),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", "shop__pay", &json!({"amount": 5}))]),
     })
     .await;
 
-    let llm = || config(&server, Provider::OpenAi, "openai");
+    let llm = || config(&server, ModelProvider::OpenAi, "openai");
     let first = bench.run_asking("b1", &personas, llm()).await;
     let (main, other) = (session("main"), session("other"));
     let question = async |here| {
@@ -145,12 +145,12 @@ async fn tools_that_a_server_has_more_of_are_offered_to_the_next_turn() {
     );
 
     let server = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        Some(result) => Scripted::text(result),
-        None => Scripted::calls([Call::new("c1", "shop__pay", &json!({"amount": 5}))]),
+        Some(result) => ScriptedAnswer::text(result),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", "shop__pay", &json!({"amount": 5}))]),
     })
     .await;
     let running = bench
-        .run_asking("b1", &personas, config(&server, Provider::OpenAi, "openai"))
+        .run_asking("b1", &personas, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
 
     let main = session("main");

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
-use shared::llm::{LlmConfig, Provider};
+use shared::llm::{LlmConfig, ModelProvider};
 use shared::model::event::{Event, MAX_HOPS};
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::model::permission::{Level, PermissionSet, ToolRules};
-use shared::retry::Schedule;
+use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
+use shared::retry::RetrySchedule;
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 
@@ -19,15 +19,15 @@ use crate::bench::{Bench, dispatch, eventually, session};
 
 pub(crate) const PERSONA: &str = "personas: {default: {runner: llm, prompt: be brief}}";
 
-pub(crate) fn config(server: &ModelServer, provider: Provider, name: &str) -> LlmConfig {
+pub(crate) fn config(server: &ModelServer, provider: ModelProvider, name: &str) -> LlmConfig {
     LlmConfig {
         provider,
         model: "gemini-3-flash-preview".to_owned(),
         base_url: server.base_url(name),
-        retry: Schedule {
+        retry: RetrySchedule {
             initial_ms: 1,
             max_ms: 2,
-            ..Schedule::default()
+            ..RetrySchedule::default()
         },
         ..LlmConfig::default()
     }
@@ -37,7 +37,7 @@ pub(crate) fn config(server: &ModelServer, provider: Provider, name: &str) -> Ll
 pub(crate) async fn send(bench: &Bench, to: &shared::model::session::SessionRef, event: u64, allow: &[&str], hops: u8) {
     let mut dispatch = dispatch(to, event);
     dispatch.permissions = PermissionSet {
-        level: Level::Restricted,
+        level: PermissionLevel::Restricted,
         tools: Some(ToolRules {
             allow: Some(allow.iter().map(|&pattern| pattern.to_owned()).collect()),
             deny: Vec::new(),
@@ -71,10 +71,10 @@ fn started(entries: &[LedgerEntry]) -> usize {
 fn one_call(
     name: &'static str,
     arguments: Value,
-) -> impl Fn(&shared::testing::model_server::Recorded, usize) -> Scripted {
+) -> impl Fn(&shared::testing::model_server::RecordedRequest, usize) -> ScriptedAnswer {
     move |request, _| match request.tool_results().last() {
-        None => Scripted::calls([Call::new("c1", name, &arguments)]),
-        Some(result) => Scripted::text(&format!("it says {result}")),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", name, &arguments)]),
+        Some(result) => ScriptedAnswer::text(&format!("it says {result}")),
     }
 }
 
@@ -95,9 +95,9 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
     let service = bench.bus.serve(spec).await.expect("a service");
 
     for (number, (provider, name)) in [
-        (Provider::OpenAi, "openai"),
-        (Provider::Gemini, "gemini"),
-        (Provider::Anthropic, "anthropic"),
+        (ModelProvider::OpenAi, "openai"),
+        (ModelProvider::Gemini, "gemini"),
+        (ModelProvider::Anthropic, "anthropic"),
     ]
     .into_iter()
     .enumerate()
@@ -155,9 +155,9 @@ async fn a_model_uses_a_tool_over_each_wire_and_answers() {
 async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
     let bench = Bench::start().await;
     let server = ModelServer::ruled(|request, _| {
-        let call = |name: &str, arguments: &str| Call {
+        let call = |name: &str, arguments: &str| ScriptedCall {
             arguments: arguments.to_owned(),
-            ..Call::new("c", name, &json!({}))
+            ..ScriptedCall::new("c", name, &json!({}))
         };
         if request.tool_results().is_empty() {
             let calls = [
@@ -167,18 +167,18 @@ async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
                 call("search_events", "{\"query\": \"x\"}"),
             ];
 
-            Scripted::calls(calls.into_iter().enumerate().map(|(index, call)| Call {
+            ScriptedAnswer::calls(calls.into_iter().enumerate().map(|(index, call)| ScriptedCall {
                 id: Some(format!("c{index}")),
                 ..call
             }))
         } else {
-            Scripted::text("so be it")
+            ScriptedAnswer::text("so be it")
         }
     })
     .await;
 
     let running = bench
-        .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
+        .run_asking("b1", PERSONA, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
     let main = session("main");
     send(&bench, &main, 1, &["search_*"], 0).await;
@@ -199,11 +199,11 @@ async fn what_must_not_be_run_is_not_started_and_the_model_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_personas_ceiling_holds_whatever_the_dispatch_allows() {
     let bench = Bench::start().await;
-    let server = ModelServer::scripted([Scripted::text("hello")]).await;
+    let server = ModelServer::scripted([ScriptedAnswer::text("hello")]).await;
     let personas = "personas: {default: {runner: llm, tools: ['*_hook*', search_events], \
                     permissions: {level: full, tools: {allow: ['*'], deny: ['create_*', 'delete_*']}}}}";
     let running = bench
-        .run_asking("b1", personas, config(&server, Provider::OpenAi, "openai"))
+        .run_asking("b1", personas, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
 
     let main = session("main");
@@ -222,7 +222,7 @@ async fn agents_write_to_each_other_as_events_and_not_for_ever() {
     let wanted = json!({"to": "bob", "content": "are you there?"});
     let server = ModelServer::ruled(one_call("send_message_to_agent", wanted)).await;
     let running = bench
-        .run_asking("b1", PERSONA, config(&server, Provider::OpenAi, "openai"))
+        .run_asking("b1", PERSONA, config(&server, ModelProvider::OpenAi, "openai"))
         .await;
 
     for (name, hops) in [("near", 2), ("far", MAX_HOPS)] {
@@ -233,7 +233,7 @@ async fn agents_write_to_each_other_as_events_and_not_for_ever() {
 
     let events = bench
         .bus
-        .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
+        .read_history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
         .await
         .expect("events");
     let events: Vec<Event> = events.iter().map(|stored| stored.decode().expect("an event")).collect();
@@ -248,7 +248,7 @@ async fn agents_write_to_each_other_as_events_and_not_for_ever() {
 
     let audited = bench
         .bus
-        .history(streams::AUDIT, "nexus.audit.agent", 1, 10)
+        .read_history(streams::AUDIT, "nexus.audit.agent", 1, 10)
         .await
         .expect("audit");
     assert_eq!(audited.len(), 1);
@@ -266,7 +266,7 @@ async fn an_agent_that_waits_hears_the_reply() {
     let wanted = json!({"to": "bob", "content": "are you there?", "wait_for_reply": true});
     let server = ModelServer::ruled(one_call("send_message_to_agent", wanted)).await;
     let running = bench
-        .run_asking("b1", PERSONA, config(&server, Provider::Gemini, "gemini"))
+        .run_asking("b1", PERSONA, config(&server, ModelProvider::Gemini, "gemini"))
         .await;
     let main = session("main");
     send(&bench, &main, 1, &["*"], 0).await;
@@ -275,7 +275,7 @@ async fn an_agent_that_waits_hears_the_reply() {
     eventually("the event", async || {
         let events = bench
             .bus
-            .history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
+            .read_history(streams::EVENTS, "nexus.ev.*.agent.>", 1, 10)
             .await
             .expect("events");
         sent = events.first().map(|stored| stored.decode::<Event>().expect("an event"));

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
-use shared::llm::Provider;
+use shared::llm::ModelProvider;
 use shared::model::ledger::{LedgerEntry, ToolOutcome};
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 use shared::model::session::{QueueMode, SessionRef};
 use shared::testing::ModelServer;
-use shared::testing::model_server::Scripted;
+use shared::testing::model_server::ScriptedAnswer;
 use tokio::sync::Notify;
 
 use crate::bench::{Bench, Running, dispatch, eventually, session};
@@ -70,7 +70,7 @@ impl Slow {
 
 async fn send(bench: &Bench, to: &SessionRef, event: u64, mode: Option<QueueMode>) {
     let mut dispatch = dispatch(to, event);
-    dispatch.permissions.level = Level::Full;
+    dispatch.permissions.level = PermissionLevel::Full;
     dispatch.queue_mode = mode;
     bench.publish(&dispatch).await;
     bench.claim(to).await;
@@ -78,7 +78,7 @@ async fn send(bench: &Bench, to: &SessionRef, event: u64, mode: Option<QueueMode
 
 async fn run(bench: &Bench, name: &str, hooks: &str, server: &ModelServer) -> Running {
     bench
-        .run_hooked(name, PERSONA, hooks, config(server, Provider::OpenAi, "openai"))
+        .run_hooked(name, PERSONA, hooks, config(server, ModelProvider::OpenAi, "openai"))
         .await
 }
 
@@ -213,7 +213,7 @@ async fn an_interrupt_does_not_wait_for_the_hooks_behind_a_call_and_they_run_all
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_turn_does_not_wait_for_the_last_hooks_of_the_one_before() {
     let bench = Bench::start().await;
-    let server = ModelServer::ruled(|_, _| Scripted::text("hello")).await;
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("hello")).await;
     let slow = Slow::new();
     let main = session("main");
     let running = run(&bench, "b1", &slow.hooks("Stop", ""), &server).await;
@@ -267,7 +267,7 @@ async fn a_last_hook_that_fails_is_tried_again_and_the_others_are_not() {
          - {{name: bad, hook: Stop, command: '{second}', priority: 2}}\n"
     );
 
-    let server = ModelServer::ruled(|_, _| Scripted::text("hello")).await;
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("hello")).await;
     let main = session("main");
     let running = run(&bench, "b1", &hooks, &server).await;
     send(&bench, &main, 1, None).await;

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker_svc::broker::Broker;
+use broker_svc::broker::BrokerContext;
 use broker_svc::error::RunSessionError;
-use broker_svc::hold::Hold;
-use broker_svc::slot::Slot;
-use broker_svc::worker::{self, Claimed};
+use broker_svc::hold::ClaimDeadline;
+use broker_svc::slot::SessionSlot;
+use broker_svc::worker::{self, ClaimedSession};
 use shared::bus::claim;
 use shared::clock::Clock;
 use shared::model::ledger::LedgerEntry;
@@ -15,8 +15,8 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use shared::testing::ManualClock;
 use shared::wire::agent::AgentReply;
-use shared::wire::envelope::{Format, payload};
-use shared::wire::headers::{Carrier, Headers, TURN};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
+use shared::wire::headers::{Headers, TURN, TraceCarrier};
 use shared::wire::subject;
 use tokio::sync::Semaphore;
 
@@ -25,17 +25,17 @@ use crate::bench::{Bench, eventually, session};
 const REMOTE: &str = "personas: {default: {runner: nats}}";
 
 /// `broker`'s belief that claim `sequence` of `session` is its own, by a clock that only the test moves.
-fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, Claimed) {
+fn belief(session: &SessionRef, sequence: u64) -> (ManualClock, ClaimedSession) {
     let clock = ManualClock::at(UnixMillis(0));
-    let hold = Hold::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
+    let hold = ClaimDeadline::new(Arc::new(clock.clone()), clock.monotonic(), Duration::from_secs(3));
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a slot");
 
-    let claimed = Claimed {
+    let claimed = ClaimedSession {
         session: session.clone(),
         sequence,
-        carrier: Carrier::default(),
+        carrier: TraceCarrier::default(),
         hold: Arc::new(hold),
-        slot: Slot::new(permit, Arc::new(Semaphore::new(1))),
+        slot: SessionSlot::new(permit, Arc::new(Semaphore::new(1))),
         begun: Mutex::default(),
     };
 
@@ -48,7 +48,7 @@ async fn held_claim(bench: &Bench) -> u64 {
     pull.next().await.sequence
 }
 
-fn spawn(broker: &Arc<Broker>, claimed: Claimed) -> tokio::task::JoinHandle<Result<(), RunSessionError>> {
+fn spawn(broker: &Arc<BrokerContext>, claimed: ClaimedSession) -> tokio::task::JoinHandle<Result<(), RunSessionError>> {
     let broker = Arc::clone(broker);
     tokio::spawn(async move { worker::run(&broker, &claimed).await })
 }
@@ -114,7 +114,7 @@ async fn overtaken(fate: impl Fn(&ManualClock)) -> RunSessionError {
             .core_publish(
                 &to.expect("a place to answer"),
                 &Headers::new(),
-                payload(&answer, Format::Json),
+                encode_payload(&answer, PayloadFormat::Json),
             )
             .await;
     };

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
 use shared::model::dispatch::Dispatch;
 use shared::model::ledger::{DropReason, LedgerEntry};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueMode, QueueSettings, SessionRef};
 use shared::model::time::UnixMillis;
 use shared::wire::headers::{Headers, MSG_ID, REDRIVE};
@@ -89,11 +89,16 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
     let running = bench.run("b3", "").await;
     bench.claim(&main).await;
     eventually("five are held", async || {
-        bench.bus.held().entries().await.is_ok_and(|held| held.len() == 5)
+        bench
+            .bus
+            .held_bucket()
+            .entries()
+            .await
+            .is_ok_and(|held| held.len() == 5)
     })
     .await;
 
-    let held = bench.bus.held().entries().await.expect("readable");
+    let held = bench.bus.held_bucket().entries().await.expect("readable");
     assert!(held.iter().all(|(_, entry)| entry.value.kind == HeldKind::Dispatch));
 
     // They arrived as soon as they were made: that they are no copies does not say that they were not run.
@@ -107,7 +112,12 @@ async fn an_older_ledger_holds_what_it_cannot_know() {
     assert_eq!(bench.replies().await.len(), replies, "nothing is said twice");
 
     let b3 = bench.broker("b4", "").await;
-    let until = b3.era().await.expect("told").doubt_until.expect("the ledger is older");
+    let until = b3
+        .current_era()
+        .await
+        .expect("told")
+        .doubt_until
+        .expect("the ledger is older");
     eventually("what comes from now on is new", async || SystemClock.now() > until).await;
     bench.send(&main, 9).await;
     eventually("the new one is run", async || {
@@ -128,10 +138,10 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
     bench.server.restart().await;
 
     let running = bench.run("b2", "").await;
-    let reset = order(&main, Wanted::Reset);
+    let reset = order(&main, OrderKind::Reset);
     let queue = order(
         &main,
-        Wanted::Queue {
+        OrderKind::Queue {
             settings: QueueSettings {
                 mode: Some(QueueMode::Collect),
                 ..QueueSettings::default()
@@ -172,7 +182,7 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
     // Redriven, as `nexus dlq redrive` does: the operator means it.
     let until = running
         .broker
-        .era()
+        .current_era()
         .await
         .expect("told")
         .doubt_until
@@ -185,7 +195,7 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
     headers.insert(MSG_ID, format!("{REDRIVE}1"));
-    let out = Outgoing::raw(letter.redrive_subject, headers, payload.into());
+    let out = OutgoingMessage::raw(letter.redrive_subject, headers, payload.into());
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
     eventually("it is carried out", async || {
@@ -196,7 +206,7 @@ async fn an_order_that_an_older_ledger_does_not_know_is_not_carried_out_again() 
     running.stop().await;
 }
 
-fn order(to: &SessionRef, wanted: Wanted) -> SessionOrder {
+fn order(to: &SessionRef, wanted: OrderKind) -> SessionOrder {
     SessionOrder {
         id: SystemIds.ulid(),
         target: to.clone(),
@@ -208,7 +218,7 @@ fn order(to: &SessionRef, wanted: Wanted) -> SessionOrder {
 }
 
 async fn give(bench: &Bench, order: &SessionOrder) {
-    let out = Outgoing::new(subject::dispatch(&order.target), order).msg_id(order.id.to_string());
+    let out = OutgoingMessage::new(subject::dispatch(&order.target), order).msg_id(order.id.to_string());
     bench.bus.publish(out).await.expect("an order is stored");
     bench.claim(&order.target).await;
 }
@@ -263,7 +273,7 @@ async fn a_dispatch_of_an_old_event_that_comes_again_is_recognised_by_its_subjec
     run_both(&bench, &main, [&first, &old(2)]).await;
 
     // As the server takes it two minutes later: its window has forgotten the id.
-    let out = Outgoing::new(subject::dispatch(&main), &first).msg_id("later");
+    let out = OutgoingMessage::new(subject::dispatch(&main), &first).msg_id("later");
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
     is_dropped(&bench, &main, DropReason::Repeated).await;
@@ -284,7 +294,7 @@ async fn a_dispatch_that_may_be_a_copy_is_recognised_however_new_its_event_looks
 
     let mut again = first.clone();
     again.event_seq += 1_000;
-    let out = Outgoing::new(subject::dispatch(&main), &again)
+    let out = OutgoingMessage::new(subject::dispatch(&main), &again)
         .msg_id("later")
         .repeated();
     bench.bus.publish(out).await.expect("stored");
@@ -323,7 +333,7 @@ async fn a_dispatch_that_is_evaluated_again_long_afterwards_is_known_by_the_ledg
 
     let mut again = first.clone();
     again.timestamp = SystemClock.now();
-    let out = Outgoing::new(subject, &again).msg_id("later");
+    let out = OutgoingMessage::new(subject, &again).msg_id("later");
     bench.bus.publish(out).await.expect("stored");
     bench.claim(&main).await;
     is_dropped(&bench, &main, DropReason::HandledBefore).await;

@@ -3,7 +3,7 @@
 use broker_svc::admin;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
-use shared::model::position::Place;
+use shared::model::position::StreamPlace;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::Headers;
 use shared::wire::session_mark::{ClaimTries, SessionMark};
@@ -71,7 +71,7 @@ async fn a_released_session_has_no_mark_and_a_claim() {
     let marks = bench.bus.kv::<SessionMark>(buckets::SESSION_OVERRIDES);
     assert_eq!(ask(&bench, "release", named.clone()).await, Err(404));
 
-    let claim = Place {
+    let claim = StreamPlace {
         sequence: 1,
         stored_at_ns: 1,
     };

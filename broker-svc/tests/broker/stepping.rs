@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shared::bus::{Bus, CoreSubscription};
-use shared::model::ledger::{ToolOutcome, Usage};
+use shared::model::ledger::{ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, ToolDescription};
 use shared::wire::headers::Headers;
 
@@ -130,7 +130,7 @@ impl Stepper for Scripted {
             content: outcome.text,
             calls: outcome.tools.into_iter().map(call).collect(),
             attachments: Vec::new(),
-            usage: Usage {
+            usage: TurnUsage {
                 tokens_in: 10,
                 tokens_out: 1,
                 cost_usd: 0.25,

@@ -99,7 +99,7 @@ async fn a_checkpoint_is_written_and_a_cold_broker_goes_on_from_it() {
     let hints = bench.bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
     let hint = hints.find(&subject::session_key(&main)).await.expect("readable").0;
     let position = hint.and_then(|hint| hint.position).expect("it names a message");
-    let standing = bench.bus.standing(streams::LEDGER, &position).await;
+    let standing = bench.bus.check_position(streams::LEDGER, &position).await;
     assert!(standing.expect("asked").holds(), "{position:?}");
 
     second.stop().await;

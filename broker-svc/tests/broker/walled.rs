@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
-use broker_svc::walls::Walls;
+use broker_svc::walls::ProcessWalls;
 use serde_json::{Value, json};
 use shared::model::session::SessionRef;
 use shared::testing::says;
@@ -90,7 +90,7 @@ async fn a_broker_of_its_own() {
     };
     let folder = Path::new(&folder);
     let hidden = [folder.join("secrets").display().to_string()];
-    let said = Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise();
+    let said = ProcessWalls::new(None, &hidden, &[], std::slice::from_ref(&url)).raise();
     println!("{said:?}");
 
     let broker = broker_at(&url, "walled", &personas(folder, &url), BrokerConfig::default()).await;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
 use broker_svc::hook_point::rules::HookRules;
-use broker_svc::walls::Walls;
+use broker_svc::walls::ProcessWalls;
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
-use shared::llm::{self, LlmConfig, Provider};
-use shared::process::Shutdown;
-use shared::testing::model_server::{Call, Scripted};
+use shared::llm::{self, LlmConfig, ModelProvider};
+use shared::process::ShutdownSignal;
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::testing::{ModelServer, says};
 
 use crate::bench::{Bench, broker_at, child, eventually, run_broker, session, told};
@@ -98,7 +98,7 @@ async fn a_broker_of_its_own() {
     let hidden = HIDDEN.map(|name| folder.join(name).display().to_string());
     println!(
         "{:?}",
-        Walls::of(None, &hidden, &[], std::slice::from_ref(&url)).raise()
+        ProcessWalls::new(None, &hidden, &[], std::slice::from_ref(&url)).raise()
     );
 
     let server = command(folder, &url, "mcp");
@@ -115,13 +115,13 @@ async fn a_broker_of_its_own() {
     );
 
     let config = LlmConfig {
-        provider: Provider::OpenAi,
+        provider: ModelProvider::OpenAi,
         model: "any".to_owned(),
         base_url,
         ..LlmConfig::default()
     };
 
-    let model = llm::open(config, Arc::new(SystemClock), Shutdown::default()).expect("a usable model");
+    let model = llm::open(config, Arc::new(SystemClock), ShutdownSignal::default()).expect("a usable model");
     let broker = broker_at(&url, "walled", &personas, BrokerConfig::default()).await;
     let rules = HookRules::parse(&hooks, &broker.personas).expect("hooks");
     let _running = run_broker(Arc::new(broker.with_model(model).with_hooks(rules)));
@@ -149,8 +149,8 @@ async fn a_command_hook_and_an_mcp_server_reach_no_secret_and_no_server() {
     }
 
     let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-        Some(result) => Scripted::text(result),
-        None => Scripted::calls([Call::new("c1", "wants__look", &json!({}))]),
+        Some(result) => ScriptedAnswer::text(result),
+        None => ScriptedAnswer::calls([ScriptedCall::new("c1", "wants__look", &json!({}))]),
     })
     .await;
     let (url, at, base) = (

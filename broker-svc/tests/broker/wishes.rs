@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
 use serde::Serialize;
-use shared::bus::{CoreMessage, CoreSubscription, Outgoing};
+use shared::bus::{CoreMessage, CoreSubscription, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::intent::service::{IntentAnswer, IntentList, ProposeIntent, TellReset};
-use shared::model::intent::{IntentStatus, IntentWish, Rejection};
+use shared::model::intent::{IntentRejection, IntentStatus, IntentWish};
 use shared::model::ledger::LedgerEntry;
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::wire::agent::{AgentReply, AgentRequest};
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use tokio::process::Child;
@@ -59,14 +59,14 @@ enum Kill {
 
 async fn tell(bench: &Bench, question: &CoreMessage, answer: &impl Serialize) {
     let to = question.reply.as_deref().expect("a place to answer");
-    let answer = payload(answer, Format::Json);
+    let answer = encode_payload(answer, PayloadFormat::Json);
     bench.bus.core_publish(to, &Headers::new(), answer).await;
     bench.bus.flush().await.expect("it is sent");
 }
 
 fn judged(question: &ProposeIntent) -> IntentAnswer {
     let dances = question.wish.kind == "dance";
-    let rejection = dances.then(|| Rejection::UnknownKind {
+    let rejection = dances.then(|| IntentRejection::UnknownKind {
         kind: question.wish.kind.clone(),
     });
 
@@ -216,13 +216,13 @@ async fn the_scheduler_is_told_of_a_session_that_begins_anew() {
     let order = SessionOrder {
         id: Ulid::from_parts(1, 1),
         target: main.clone(),
-        wanted: Wanted::Reset,
+        wanted: OrderKind::Reset,
         by: "operator".to_owned(),
         reason: String::new(),
         at: SystemClock.now(),
     };
 
-    let out = Outgoing::new(subject::dispatch(&main), &order);
+    let out = OutgoingMessage::new(subject::dispatch(&main), &order);
     bench.bus.publish(out).await.expect("an order is stored");
     bench.claim(&main).await;
     let question = tokio::time::timeout(DEADLINE, told.next())

@@ -1,16 +1,16 @@
 //! An owner at a call that a human must confirm: asked, suspended, taken up again.
 
 use broker_svc::approval::question::MAX_ASKS;
-use broker_svc::session::{Placed, Told};
+use broker_svc::session::{ApprovalNotification, PlacedOrder};
 use broker_svc::turn::Turn;
 use broker_svc::turn::arguments::args_hash;
-use broker_svc::turn::journal::{Standing, stands};
+use broker_svc::turn::journal::{CallApproval, call_standing};
 use serde_json::Value;
 use shared::model::approval::{ApprovalRequest, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::EventId;
 use shared::model::ledger::{DispatchRef, DropReason, LedgerEntry, ToolCall, ToolOutcome};
-use shared::model::order::Wanted;
+use shared::model::order::OrderKind;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -43,7 +43,7 @@ impl Owner {
 
     /// Whether the turn that waits goes on waiting.
     pub(crate) fn stays_suspended(&mut self, world: &mut World) -> bool {
-        let Some(awaited) = self.fold.awaited().cloned() else {
+        let Some(awaited) = self.fold.awaited_approval().cloned() else {
             return false;
         };
 
@@ -72,28 +72,28 @@ impl Owner {
 
         let hash = args_hash(&call.arguments);
         let needed = call.name == "pay" && asks(turn.id);
-        let standing = stands(running, &call.call, &hash, None);
+        let standing = call_standing(running, &call.call, &hash, None);
         let superseded = running
             .last_asked(&call.call)
             .filter(|asked| asked.status == ApprovalStatus::Approved);
         let superseded = superseded.map(|asked| asked.approval.clone());
 
         let refused = match standing {
-            Standing::None if needed => return self.ask(world, turn, &call, hash, faults),
-            Standing::None | Standing::Approved => return Confirmed::Run(call.arguments),
-            Standing::Superseded if running.times_asked(&call.call) < MAX_ASKS => {
+            CallApproval::None if needed => return self.ask(world, turn, &call, hash, faults),
+            CallApproval::None | CallApproval::Approved => return Confirmed::Run(call.arguments),
+            CallApproval::Superseded if running.times_asked(&call.call) < MAX_ASKS => {
                 if let Some(id) = superseded {
                     self.decided(world, &id, ApprovalStatus::Superseded);
                     self.superseded.push(id);
                 }
                 return self.ask(world, turn, &call, hash, faults);
             }
-            Standing::Pending => return Confirmed::Suspended,
-            Standing::Rejected { .. } => "rejected",
-            Standing::Expired => "expired",
-            Standing::Cancelled => "cancelled",
-            Standing::Superseded => "superseded",
-            Standing::Used => "used",
+            CallApproval::Pending => return Confirmed::Suspended,
+            CallApproval::Rejected { .. } => "rejected",
+            CallApproval::Expired => "expired",
+            CallApproval::Cancelled => "cancelled",
+            CallApproval::Superseded => "superseded",
+            CallApproval::Used => "used",
         };
 
         let outcome = ToolOutcome::Error {
@@ -159,13 +159,13 @@ impl Owner {
     }
 
     /// The word that a turn waits for, or one that nobody does.
-    pub(crate) fn take_decision(&mut self, world: &mut World, told: Told) {
-        let Told {
+    pub(crate) fn take_decision(&mut self, world: &mut World, told: ApprovalNotification) {
+        let ApprovalNotification {
             sequence,
             approval,
             decision,
         } = told;
-        let awaited = self.fold.awaited();
+        let awaited = self.fold.awaited_approval();
         let decision = decision.filter(|_| awaited.is_some_and(|awaited| awaited.approval == approval));
         if let Some(decision) = decision {
             let cursor = Some(self.cursor_after(&[sequence]));
@@ -202,9 +202,9 @@ impl Owner {
     }
 
     /// An order is carried out.
-    pub(crate) fn carry(&mut self, world: &mut World, placed: Placed) {
-        let Placed { sequence, order, .. } = placed;
-        if order.wanted == Wanted::Reset {
+    pub(crate) fn carry(&mut self, world: &mut World, placed: PlacedOrder) {
+        let PlacedOrder { sequence, order, .. } = placed;
+        if order.wanted == OrderKind::Reset {
             let reason = "by ada".to_owned();
             self.stage(world, LedgerEntry::SessionReset { reason });
         }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use broker_svc::session::{Arrival, Pending};
+use broker_svc::session::{InboxItem, PendingDispatch};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::EventId;
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::QueueMode;
 use shared::model::time::UnixMillis;
 use shared::testing::sample;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 
 use crate::world::{World, session};
 
@@ -33,9 +33,9 @@ impl World {
 
         let permissions = PermissionSet {
             level: if self.chance.once_in(4) {
-                Level::Minimal
+                PermissionLevel::Minimal
             } else {
-                Level::Full
+                PermissionLevel::Full
             },
             ..PermissionSet::default()
         };
@@ -57,20 +57,20 @@ impl World {
     }
 
     fn push(&mut self, dispatch: Arc<Dispatch>) {
-        self.arrivals.push(Arrival::Dispatch(Pending {
+        self.arrivals.push(InboxItem::Dispatch(PendingDispatch {
             sequence: self.arrivals.len() as u64 + 1,
             arrived: UnixMillis(self.now),
             dispatch,
-            carrier: Carrier::default(),
+            carrier: TraceCarrier::default(),
             is_repeated: false,
         }));
         self.claim_perhaps();
     }
 
-    pub(crate) fn dispatches(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn dispatches(&self) -> impl Iterator<Item = &PendingDispatch> {
         self.arrivals.iter().filter_map(|arrival| match arrival {
-            Arrival::Dispatch(pending) => Some(pending),
-            Arrival::Order(_) | Arrival::Decision(_) => None,
+            InboxItem::Dispatch(pending) => Some(pending),
+            InboxItem::Order(_) | InboxItem::Decision(_) => None,
         })
     }
 }

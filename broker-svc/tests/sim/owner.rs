@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use broker_svc::fold::{CHECKPOINT_EVERY, Fold, Standing, advanced, runnable};
-use broker_svc::personas::Limits;
-use broker_svc::session::{Arrival, Effect, Input, Pending, Session, Steering};
+use broker_svc::fold::{CHECKPOINT_EVERY, RunState, SessionState, advance_cursor, is_runnable};
+use broker_svc::personas::PersonaLimits;
+use broker_svc::session::{InboxItem, PendingDispatch, SessionEffect, SessionInput, SessionQueue, SteeringMessage};
 use broker_svc::turn::Turn;
-use broker_svc::turn::steps::{INTERRUPTED, Situation, Step, next};
+use broker_svc::turn::steps::{INTERRUPTED, StepContext, TurnStep, next};
 use shared::model::approval::ApprovalStatus;
 use shared::model::identity::PermissionPresets;
-use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, Usage};
+use shared::model::ledger::{AppendId, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnUsage};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -52,9 +52,9 @@ pub(crate) struct Owner {
     pub(crate) claim: u64,
     pub(crate) held_until: i64,
     phase: Phase,
-    pub(crate) fold: Fold,
-    pub(crate) machine: Session,
-    effects: VecDeque<Effect>,
+    pub(crate) fold: SessionState,
+    pub(crate) machine: SessionQueue,
+    effects: VecDeque<SessionEffect>,
     pub(crate) cancelled: bool,
 
     looked: u64,
@@ -72,8 +72,8 @@ impl Owner {
             claim,
             held_until,
             phase: Phase::Take,
-            fold: Fold::default(),
-            machine: Session::default(),
+            fold: SessionState::default(),
+            machine: SessionQueue::default(),
             effects: VecDeque::new(),
             cancelled: false,
             looked: 0,
@@ -128,12 +128,12 @@ impl Owner {
                 Fate::On
             }
             Phase::Released => {
-                let standing = Standing::of(&self.fold, &self.published);
+                let standing = RunState::from_fold(&self.fold, &self.published);
                 let last = world.arrivals.len() as u64;
                 let unseen = (last > self.looked).then_some(last);
                 let may_go_on = standing.awaits.is_some() && unseen.is_some();
 
-                if may_go_on || runnable(&standing, unseen, UnixMillis(world.now)) {
+                if may_go_on || is_runnable(&standing, unseen, UnixMillis(world.now)) {
                     world.publish_claim();
                 }
 
@@ -149,7 +149,7 @@ impl Owner {
     /// Folds the ledger, looks, and takes up a turn that somebody began.
     fn take(&mut self, world: &mut World, faults: bool) -> Fate {
         self.load(world);
-        self.machine = Session::new(&self.fold, Arc::default());
+        self.machine = SessionQueue::new(&self.fold, Arc::default());
         self.looked = self.fold.cursor.floor;
         self.look(world);
 
@@ -158,14 +158,14 @@ impl Owner {
         }
 
         if let Some(running) = self.fold.running.clone() {
-            let answers = running.answers();
-            let found: Vec<Pending> = world
+            let answers = running.own_sequences();
+            let found: Vec<PendingDispatch> = world
                 .dispatches()
                 .filter(|p| answers.contains(&p.sequence))
                 .cloned()
                 .collect();
 
-            self.phase = Phase::Turn(Turn::resumed(&session(), &self.fold, &running, &found));
+            self.phase = Phase::Turn(Turn::from_running(&session(), &self.fold, &running, &found));
         } else if !self.fold.replies.unpublished.is_empty() {
             // What a former owner left is published by an owner only.
             return self.commit_and_publish(world, faults);
@@ -185,7 +185,7 @@ impl Owner {
         let is_checkpoint =
             |(_, record): &(u64, LedgerRecord)| matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. }));
         let from = world.ledger.iter().rposition(is_checkpoint).unwrap_or(0);
-        self.fold = broker_svc::fold::fold(&world.ledger[from..]).expect("a whole ledger");
+        self.fold = broker_svc::fold::fold_records(&world.ledger[from..]).expect("a whole ledger");
 
         assert_eq!(self.fold, world.truth, "a checkpoint and the tail are the whole");
     }
@@ -207,19 +207,19 @@ impl Owner {
         let cursor = self.fold.cursor.clone();
         let is_new = |sequence: u64| sequence > self.looked && !cursor.contains(sequence);
         let found = world.arrivals.iter().filter(|arrival| is_new(arrival.sequence()));
-        let found: Vec<Arrival> = found.cloned().collect();
+        let found: Vec<InboxItem> = found.cloned().collect();
         self.looked = world.arrivals.len() as u64;
-        let effects = self.machine.handle(Input::Arrived(found), UnixMillis(world.now));
+        let effects = self.machine.handle(SessionInput::Arrived(found), UnixMillis(world.now));
         self.note(world, effects);
     }
 
-    fn note(&mut self, world: &mut World, effects: Vec<Effect>) {
+    fn note(&mut self, world: &mut World, effects: Vec<SessionEffect>) {
         for effect in effects {
             match effect {
-                Effect::Drop { pending, reason } => {
+                SessionEffect::Drop { pending, reason } => {
                     let cursor = self.cursor_after(&[pending.sequence]);
                     let dropped = LedgerEntry::DispatchDropped {
-                        dispatch: pending.reference(),
+                        dispatch: pending.dispatch_ref(),
                         reason,
                         detail: None,
                         cursor,
@@ -227,20 +227,20 @@ impl Owner {
 
                     self.stage(world, dropped);
                 }
-                Effect::Cancel { .. } => self.cancelled = true,
-                Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
-                Effect::Carry { placed } => self.carry(world, placed),
-                Effect::Repeated { placed } => self.drop_named(world, "order", placed.order.id, placed.sequence),
-                Effect::Decide { told } => self.take_decision(world, told),
+                SessionEffect::Cancel { .. } => self.cancelled = true,
+                SessionEffect::Start { .. } | SessionEffect::Wake { .. } => self.effects.push_back(effect),
+                SessionEffect::Carry { placed } => self.carry(world, placed),
+                SessionEffect::Repeated { placed } => self.drop_named(world, "order", placed.order.id, placed.sequence),
+                SessionEffect::Decide { told } => self.take_decision(world, told),
             }
         }
     }
 
-    pub(crate) fn cursor_after(&self, consumed: &[u64]) -> shared::model::ledger::Cursor {
+    pub(crate) fn cursor_after(&self, consumed: &[u64]) -> shared::model::ledger::LedgerCursor {
         let open = self.machine.lowest_open(consumed);
         let start = self.fold.cursor.clone();
         consumed.iter().fold(start, |cursor, &sequence| {
-            advanced(&cursor, sequence, self.looked, open)
+            advance_cursor(&cursor, sequence, self.looked, open)
         })
     }
 
@@ -256,11 +256,11 @@ impl Owner {
         self.fold.held_ms = held_ms(world);
 
         if self.fold.last_sequence > 0 && world.chance.once_in(12) {
-            let due = Fold {
+            let due = SessionState {
                 since_checkpoint: CHECKPOINT_EVERY,
                 ..self.fold.clone()
             };
-            self.push(due.checkpoint().expect("it is small"));
+            self.push(due.due_checkpoint().expect("it is small"));
         }
 
         if self.fold.session.is_none() {
@@ -312,7 +312,7 @@ impl Owner {
 
         match world.append(self.fold.last_sequence, record, faults) {
             Some(sequence) => {
-                self.fold.appended(sequence, append);
+                self.fold.note_appended(sequence, append);
                 true
             }
             None => {
@@ -344,9 +344,9 @@ impl Owner {
 
     fn drive(&mut self, world: &mut World, faults: bool) -> Fate {
         match self.effects.pop_front() {
-            Some(Effect::Start { pendings, .. }) => {
-                let limits = Limits::default();
-                let turn = Turn::of(
+            Some(SessionEffect::Start { pendings, .. }) => {
+                let limits = PersonaLimits::default();
+                let turn = Turn::for_pendings(
                     &session(),
                     &self.fold,
                     &pendings,
@@ -354,7 +354,7 @@ impl Owner {
                     &PermissionPresets::default(),
                 );
 
-                self.stage(world, turn.started());
+                self.stage(world, turn.started_entry());
 
                 if !self.commit(world, faults) {
                     return Fate::Gone;
@@ -363,19 +363,19 @@ impl Owner {
                 self.phase = Phase::Turn(turn);
                 Fate::On
             }
-            Some(Effect::Wake { at }) if at.0 > world.now => {
+            Some(SessionEffect::Wake { at }) if at.0 > world.now => {
                 let later = self.effects.is_empty();
                 self.look(world);
                 if later && self.effects.is_empty() {
-                    self.effects.push_back(Effect::Wake { at });
+                    self.effects.push_back(SessionEffect::Wake { at });
                 }
                 Fate::On
             }
-            Some(Effect::Wake { .. }) => {
+            Some(SessionEffect::Wake { .. }) => {
                 let effects = if self.machine.is_running() {
                     Vec::new()
                 } else {
-                    self.machine.handle(Input::Tick, UnixMillis(world.now))
+                    self.machine.handle(SessionInput::Tick, UnixMillis(world.now))
                 };
                 self.note(world, effects);
 
@@ -404,20 +404,20 @@ impl Owner {
             let cursor = self.turn_cursor();
             return self.end(
                 world,
-                turn.interrupted("cancelled".to_owned(), String::new(), cursor),
+                turn.interrupted_entry("cancelled".to_owned(), String::new(), cursor),
                 faults,
             );
         }
 
-        let situation = Situation {
+        let situation = StepContext {
             held_ms: held_ms(world),
             steering: self.machine.is_steering(),
         };
         let running = self.fold.running.as_ref().expect("a turn runs");
         match next(running, situation) {
-            Step::Ask { step } => {
-                for Steering { pending, backlog } in self.machine.take_steering() {
-                    let dispatch = pending.reference();
+            TurnStep::Ask { step } => {
+                for SteeringMessage { pending, backlog } in self.machine.take_steering() {
+                    let dispatch = pending.dispatch_ref();
                     self.stage(world, LedgerEntry::Steered { dispatch, backlog });
                 }
 
@@ -427,9 +427,9 @@ impl Owner {
                 world.effect(turn.id, &format!("model {step}"), self.name);
                 self.phase = Phase::Asked(turn, step);
             }
-            Step::Run { call } => return self.admit(world, turn, call, faults),
-            Step::Recover { call } if call.name == "look" => return self.call(world, turn, call, faults),
-            Step::Recover { call } => {
+            TurnStep::Run { call } => return self.admit(world, turn, call, faults),
+            TurnStep::Recover { call } if call.name == "look" => return self.call(world, turn, call, faults),
+            TurnStep::Recover { call } => {
                 let reason = INTERRUPTED.to_owned();
                 let outcome = ToolOutcome::Unknown { reason };
                 self.stage(
@@ -443,7 +443,7 @@ impl Owner {
 
                 self.phase = Phase::Turn(turn);
             }
-            Step::Observe { call, outcome } | Step::Skip { call, outcome } => {
+            TurnStep::Observe { call, outcome } | TurnStep::Skip { call, outcome } => {
                 self.stage(
                     world,
                     LedgerEntry::ToolFinished {
@@ -455,15 +455,15 @@ impl Owner {
 
                 self.phase = Phase::Turn(turn);
             }
-            Step::Finish { content, .. } => {
+            TurnStep::Finish { content, .. } => {
                 let cursor = self.turn_cursor();
-                return self.end(world, turn.settled(content, Vec::new(), cursor), faults);
+                return self.end(world, turn.settled_entry(content, Vec::new(), cursor), faults);
             }
-            Step::Fail { limit } => {
+            TurnStep::Fail { limit } => {
                 let limit = limit.to_owned();
                 let failure = shared::model::ledger::TurnFailure::Limit { limit };
                 let cursor = self.turn_cursor();
-                return self.end(world, turn.failed(failure, cursor), faults);
+                return self.end(world, turn.failed_entry(failure, cursor), faults);
             }
         }
 
@@ -498,7 +498,7 @@ impl Owner {
             step,
             content: format!("said {step}"),
             tool_calls: tools.iter().enumerate().map(call).collect(),
-            usage: Usage::default(),
+            usage: TurnUsage::default(),
             opaque: None,
             attachments: Vec::new(),
             model: None,
@@ -507,14 +507,14 @@ impl Owner {
         self.stage(world, answered);
     }
 
-    fn turn_cursor(&self) -> shared::model::ledger::Cursor {
+    fn turn_cursor(&self) -> shared::model::ledger::LedgerCursor {
         let running = self.fold.running.as_ref();
         let sequences: Vec<u64> = running.map_or_else(Vec::new, |r| r.dispatches.iter().map(|d| d.sequence).collect());
         self.cursor_after(&sequences)
     }
 
     fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {
-        if let Some(awaited) = self.fold.awaited().cloned() {
+        if let Some(awaited) = self.fold.awaited_approval().cloned() {
             self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
         }
 
@@ -527,7 +527,7 @@ impl Owner {
             marks.into_iter().for_each(|(id, status)| world.bring(&id, status));
         }
 
-        let effects = self.machine.handle(Input::TurnEnded, UnixMillis(world.now));
+        let effects = self.machine.handle(SessionInput::TurnEnded, UnixMillis(world.now));
         self.note(world, effects);
 
         fate

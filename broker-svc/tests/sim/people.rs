@@ -1,10 +1,10 @@
 //! Humans and operators: what KV holds of their approvals, their words, the timers, and orders to the session.
 
-use broker_svc::session::{Arrival, Placed, Told};
+use broker_svc::session::{ApprovalNotification, InboxItem, PlacedOrder};
 use serde_json::{Value, json};
 use shared::model::approval::{ApprovalDecision, ApprovalStatus};
 use shared::model::dispatch::derived_ulid;
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::session::{QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -123,7 +123,7 @@ impl World {
             return;
         }
 
-        let told = |arrival: &Arrival| matches!(arrival, Arrival::Decision(told) if told.approval == id);
+        let told = |arrival: &InboxItem| matches!(arrival, InboxItem::Decision(told) if told.approval == id);
         // The server knows the id for a while, and sometimes no more.
         if self.arrivals.iter().any(told) && !(faults && self.chance.once_in(6)) {
             return self.claim_perhaps();
@@ -132,7 +132,7 @@ impl World {
         let sequence = self.arrivals.len() as u64 + 1;
         let decision = Some(decision(id, status, edited));
         let approval = id.to_owned();
-        self.arrivals.push(Arrival::Decision(Told {
+        self.arrivals.push(InboxItem::Decision(ApprovalNotification {
             sequence,
             approval,
             decision,
@@ -187,8 +187,8 @@ impl World {
     /// Somebody orders something; sometimes the same twice.
     pub(crate) fn order(&mut self) {
         let orders = self.arrivals.iter().filter_map(|arrival| match arrival {
-            Arrival::Order(placed) => Some(placed.order.clone()),
-            Arrival::Dispatch(_) | Arrival::Decision(_) => None,
+            InboxItem::Order(placed) => Some(placed.order.clone()),
+            InboxItem::Dispatch(_) | InboxItem::Decision(_) => None,
         });
         let orders: Vec<SessionOrder> = orders.collect();
         if orders.len() >= MOST_ORDERS {
@@ -208,11 +208,11 @@ impl World {
         let spares_turn = self.chance.once_in(3);
 
         let wanted = [
-            Wanted::Abort,
-            Wanted::Interrupt,
-            Wanted::Reset,
-            Wanted::Queue { settings },
-            Wanted::Withdraw { dispatch, spares_turn },
+            OrderKind::Abort,
+            OrderKind::Interrupt,
+            OrderKind::Reset,
+            OrderKind::Queue { settings },
+            OrderKind::Withdraw { dispatch, spares_turn },
         ];
 
         let wanted = wanted[usize::try_from(self.chance.below(5)).unwrap_or(0)].clone();
@@ -229,7 +229,7 @@ impl World {
         let again = orders.first().filter(|_| self.chance.once_in(4)).cloned();
         let order = again.unwrap_or(order);
         self.say(&format!("order {}", order.wanted.name()));
-        self.arrivals.push(Arrival::Order(Placed {
+        self.arrivals.push(InboxItem::Order(PlacedOrder {
             sequence,
             arrived: at,
             order,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use broker_svc::fold::{Fold, Standing, runnable};
-use broker_svc::session::Arrival;
+use broker_svc::fold::{RunState, SessionState, is_runnable};
+use broker_svc::session::InboxItem;
 use broker_svc::turn::arguments::args_hash;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
@@ -37,11 +37,11 @@ struct Claim {
 pub(crate) struct World {
     pub(crate) chance: Chance,
     pub(crate) now: i64,
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) arrivals: Vec<InboxItem>,
     /// Approvals, by id.
     pub(crate) kept: BTreeMap<String, Kept>,
     /// What brokers remember of the session, and which turns' replies they know to be published.
-    pub(crate) caches: Vec<Option<(Fold, Vec<Ulid>)>>,
+    pub(crate) caches: Vec<Option<(SessionState, Vec<Ulid>)>>,
     /// The newest arrival for which the sweeper has woken a turn that waits.
     woken_for: u64,
     /// Records with their sequence.
@@ -56,7 +56,7 @@ pub(crate) struct World {
     effects: BTreeMap<(Ulid, String), u32>,
     /// Owners that were lost, or left: each may have had one effect that is not in the ledger.
     lost: u32,
-    pub(crate) truth: Fold,
+    pub(crate) truth: SessionState,
     pub(crate) trace: String,
 }
 
@@ -77,7 +77,7 @@ impl World {
             published: BTreeMap::new(),
             effects: BTreeMap::new(),
             lost: 0,
-            truth: Fold::default(),
+            truth: SessionState::default(),
             trace: String::new(),
         }
     }
@@ -186,18 +186,18 @@ impl World {
 
     /// What the ledger adds up to says whether anything is left to do.
     pub(crate) fn is_runnable(&self) -> bool {
-        let standing = Standing {
+        let standing = RunState {
             owes: self.owed().next().is_some(),
-            ..Standing::of(&self.truth, &[])
+            ..RunState::from_fold(&self.truth, &[])
         };
         let cursor = &self.truth.cursor;
         let open = self
             .arrivals
             .iter()
-            .map(Arrival::sequence)
+            .map(InboxItem::sequence)
             .find(|&s| !cursor.contains(s));
 
-        runnable(&standing, open, UnixMillis(self.now))
+        is_runnable(&standing, open, UnixMillis(self.now))
     }
 
     fn owed(&self) -> impl Iterator<Item = Ulid> {
@@ -206,7 +206,11 @@ impl World {
     }
 
     fn sweep(&mut self) {
-        if let Some(awaited) = self.truth.awaited().filter(|awaited| self.now < awaited.expires_at.0) {
+        if let Some(awaited) = self
+            .truth
+            .awaited_approval()
+            .filter(|awaited| self.now < awaited.expires_at.0)
+        {
             let id = awaited.approval.clone();
             if self
                 .kept
@@ -271,14 +275,14 @@ impl World {
 
         if let Some(step) = name.strip_prefix("model ") {
             assert_ne!(
-                running.answered().map(|(step, _, _)| step.to_string()).as_deref(),
+                running.last_answer().map(|(step, _, _)| step.to_string()).as_deref(),
                 Some(step),
                 "paid twice"
             );
         } else {
             let call = name.split(' ').nth(1).expect("a call");
             assert_eq!(
-                running.called(call),
+                running.call_outcome(call),
                 Some(None),
                 "a tool that was not begun, or is over"
             );
@@ -350,7 +354,7 @@ impl World {
             .collect();
 
         let ended = self.ended();
-        for sequence in self.arrivals.iter().map(Arrival::sequence) {
+        for sequence in self.arrivals.iter().map(InboxItem::sequence) {
             let over = ended.contains_key(&sequence);
             let consumed = cursor.contains(sequence);
             assert_eq!(consumed, over, "{sequence}: consumed and not over, or the other way");
@@ -401,7 +405,7 @@ impl World {
     pub(crate) fn come_to_rest(&mut self) {
         for _ in 0..20_000 {
             let busy = self.owners.iter().any(Option::is_some);
-            if !busy && self.claim.is_none() && !self.is_runnable() && self.truth.awaited().is_none() {
+            if !busy && self.claim.is_none() && !self.is_runnable() && self.truth.awaited_approval().is_none() {
                 return;
             }
 
@@ -426,7 +430,7 @@ impl World {
             "an effect is repeated without anybody being lost"
         );
 
-        let whole = broker_svc::fold::fold(&self.ledger).expect("a whole ledger");
+        let whole = broker_svc::fold::fold_records(&self.ledger).expect("a whole ledger");
         assert_eq!(whole, self.truth);
     }
 }

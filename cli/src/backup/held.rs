@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use shared::bus::server_clock::TOLERATED_MS;
-use shared::bus::{Bus, Entry, Kv};
+use shared::bus::{Bus, Kv, KvEntry};
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::position::Place;
+use shared::model::position::StreamPlace;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
@@ -53,7 +53,7 @@ pub(super) async fn begin(bus: &Bus, manifest: &Manifest) -> Result<()> {
 pub(crate) async fn waiting(bus: &Bus) -> Result<Option<usize>> {
     let holds: Kv<RestoreHold> = bus.kv(buckets::RESTORE);
     match holds.get(HOLD_KEY).await? {
-        Some(Entry { value, .. }) if value.decision == HoldDecision::Waiting => {
+        Some(KvEntry { value, .. }) if value.decision == HoldDecision::Waiting => {
             Ok(Some(held(bus, &value).await?.len()))
         }
         Some(_) | None => Ok(None),
@@ -109,7 +109,7 @@ async fn made(bus: &Bus, replies: &[Reply]) -> Result<HashSet<Ulid>> {
             let delivered = receipts.filter(|receipt| matches!(receipt.step, ReceiptStep::Delivered { .. }));
             made.extend(delivered.map(|receipt| receipt.delivery));
             page = bus
-                .history(streams::RECEIPTS, &subject, last.sequence + 1, PAGE)
+                .read_history(streams::RECEIPTS, &subject, last.sequence + 1, PAGE)
                 .await?;
         }
     }
@@ -166,13 +166,13 @@ pub(super) async fn execute(common: &Common, options: &RestoreOptions) -> Result
 
 /// Returns the current end of `DELIVERIES`. The time is the server's and, if anything, too late: nothing is stored in a
 /// queue that is put back before its server has started again.
-async fn everything_in_deliveries(bus: &Bus) -> Result<Place> {
+async fn everything_in_deliveries(bus: &Bus) -> Result<StreamPlace> {
     let state = bus.stream_state(streams::DELIVERIES).await?;
     let server = bus.server_clock(&SystemClock).await?;
     let latest = SystemClock
         .now()
         .plus(server.ahead_ms + server.uncertain_ms + TOLERATED_MS);
-    Ok(Place {
+    Ok(StreamPlace {
         sequence: state.last,
         stored_at_ns: latest.0.saturating_mul(1_000_000),
     })

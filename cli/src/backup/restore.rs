@@ -76,7 +76,10 @@ fn tell_key(common: &Common, options: &RestoreOptions, manifest: &Manifest) {
     let here = made_here.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let here = here.and_then(|text| SealKey::parse(&text).ok());
     let configured = trust(common);
-    let key = here.as_ref().or_else(|| configured.cluster()).map(SealKey::fingerprint);
+    let key = here
+        .as_ref()
+        .or_else(|| configured.cluster_key())
+        .map(SealKey::fingerprint);
 
     if key.as_ref() == Some(sealed) {
         return;
@@ -247,7 +250,7 @@ async fn restore_all(bus: &Bus, source: &Source<'_>, replicas: usize) -> Result<
         restored.push(state);
     }
 
-    let made = bus.ensure(&topology(replicas), true).await;
+    let made = bus.ensure_topology(&topology(replicas), true).await;
     made.context("make the streams that are not in the backup")?;
     held::begin(bus, source.manifest).await?;
 

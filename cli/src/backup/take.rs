@@ -57,7 +57,7 @@ pub async fn execute(common: &Common, options: &BackupOptions) -> Result<()> {
         begun_at,
         ended_at: SystemClock.now(),
         quiesced: standstill.is_some(),
-        cluster_key: bus.trust().cluster().map(SealKey::fingerprint),
+        cluster_key: bus.trust().cluster_key().map(SealKey::fingerprint),
         streams: copied,
         left_out: left_out(),
     };
@@ -86,7 +86,7 @@ async fn copy(bus: &Bus, name: &str, directory: &Path) -> Result<CopiedStream> {
     let path = snapshot_file(directory, name);
     let file = tokio::fs::File::create(&path).await;
     let mut file = file.with_context(|| format!("make {}", path.display()))?;
-    let head = bus.snapshot(name, &mut file).await?;
+    let head = bus.write_snapshot(name, &mut file).await?;
     file.sync_all()
         .await
         .with_context(|| format!("sync {}", path.display()))?;

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use hook_svc::bindings::Table;
+use hook_svc::bindings::BindingTable;
 use serde::Serialize;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::event::{Event, EventId, Peer};
+use shared::model::event::{Event, EventId, EventPeer};
 use shared::model::time::UnixMillis;
 
 use crate::say;
@@ -26,14 +26,14 @@ pub(super) struct Figure {
 
 /// Looks up events in one table for `span`.
 pub(super) fn run(span: Duration) -> Result<Figure> {
-    let table = Table::parse(&file()?).map_err(|faults| anyhow!("{faults:?}"))?;
+    let table = BindingTable::parse(&file()?).map_err(|faults| anyhow!("{faults:?}"))?;
     let events = (0..EVENTS).map(event).collect::<Result<Vec<_>>>()?;
     let began = SystemClock.monotonic();
 
     let mut asked = 0_u64;
     loop {
         for event in &events {
-            table.decide(event).context("no binding fits an event")?;
+            table.decide_route(event).context("no binding fits an event")?;
         }
 
         asked += EVENTS as u64;
@@ -64,7 +64,7 @@ fn event(number: usize) -> Result<Event> {
     let room = number * 7;
     let id = EventId::parse(format!("discord:{number}")).context("an event id")?;
     let mut event = Event::new(id, "discord", &format!("room{room}"), UnixMillis(1_769_000_000_000));
-    event.peer = Peer {
+    event.peer = EventPeer {
         guild_id: Some(format!("g{}", room % 100)),
         ..event.peer
     };

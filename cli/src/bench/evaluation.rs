@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::Event;
 use shared::model::invocation::EventInvocations;
@@ -73,7 +73,7 @@ async fn asking(directory: &Path, options: &BenchOptions, durability: &str) -> R
 }
 
 async fn publish(bus: &Bus, event: &Event) -> Result<()> {
-    let out = Outgoing::event(event, bus.trust());
+    let out = OutgoingMessage::event(event, bus.trust());
     bus.publish(out).await.context("publish an event")?;
     Ok(())
 }

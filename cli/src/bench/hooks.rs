@@ -11,8 +11,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
 use hook_svc::header;
-use hook_svc::lab::{Trial, pool_config};
-use hook_svc::runner::{HookSet, HookSource, Job, NoHost, PoolConfig, Pools, Sandbox, Seats, Step};
+use hook_svc::lab::{DryRun, pool_config};
+use hook_svc::runner::{
+    EvaluationJob, EvaluationStep, HeldSlots, HookSet, HookSource, NoHost, PoolConfig, SandboxMode, WorkerPools,
+};
 use serde::Serialize;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::event::{Event, EventId};
@@ -108,10 +110,10 @@ async fn row(count: usize, workers: usize, span: Duration) -> Result<Row> {
     let mut figures = [Figure::default(); 4];
 
     let arranged = [
-        (false, Sandbox::Absent),
-        (false, Sandbox::Enforce),
-        (true, Sandbox::Absent),
-        (true, Sandbox::Enforce),
+        (false, SandboxMode::Absent),
+        (false, SandboxMode::Enforce),
+        (true, SandboxMode::Absent),
+        (true, SandboxMode::Enforce),
     ];
 
     for (figure, (matching, sandbox)) in figures.iter_mut().zip(arranged) {
@@ -168,13 +170,13 @@ fn hook(number: usize, matching: bool) -> Result<HookSource> {
     let text = source(number, matching);
     let id = format!("bench-{number}");
     let metadata = header::parse(&id, &text)?;
-    Ok(Trial::unregistered(&id, &text, &metadata, UnixMillis(0)).hook)
+    Ok(DryRun::from_file(&id, &text, &metadata, UnixMillis(0)).hook)
 }
 
 async fn arrangement(
     count: usize,
     matching: bool,
-    sandbox: Sandbox,
+    sandbox: SandboxMode,
     workers: usize,
     events: &[Event],
     span: Duration,
@@ -194,7 +196,7 @@ async fn arrangement(
         )
     };
 
-    let pool = Pools::start(config, Arc::new(SystemClock)).await?;
+    let pool = WorkerPools::start(config, Arc::new(SystemClock)).await?;
     pool.load(Arc::new(HookSet::new(hooks))).await?;
     let measured = measure(&pool, workers, events, span).await;
     pool.stop().await;
@@ -202,9 +204,9 @@ async fn arrangement(
     measured
 }
 
-async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration) -> Result<Figure> {
+async fn measure(pool: &WorkerPools, workers: usize, events: &[Event], span: Duration) -> Result<Figure> {
     let deadline = SystemClock.monotonic() + COME_UP;
-    while pool.ready() < workers {
+    while pool.ready_workers() < workers {
         if SystemClock.monotonic() > deadline {
             bail!("the workers do not come up");
         }
@@ -238,7 +240,7 @@ async fn measure(pool: &Pools, workers: usize, events: &[Event], span: Duration)
 }
 
 /// Returns the number of events that are evaluated in `span`, with many in flight.
-async fn flood(pool: &Pools, events: &[Event], span: Duration) -> Result<u64> {
+async fn flood(pool: &WorkerPools, events: &[Event], span: Duration) -> Result<u64> {
     let end = SystemClock.monotonic() + span;
     let mut done = 0;
     let again = stream::iter(events.iter().cycle()).take_while(|_| std::future::ready(SystemClock.monotonic() < end));
@@ -251,22 +253,24 @@ async fn flood(pool: &Pools, events: &[Event], span: Duration) -> Result<u64> {
 }
 
 /// Evaluates one event as hook-svc sends it.
-async fn evaluate(pool: &Pools, event: &Event) -> Result<()> {
-    let in_force = pool.current();
-    let job = Job {
+async fn evaluate(pool: &WorkerPools, event: &Event) -> Result<()> {
+    let in_force = pool.current_hooks();
+    let job = EvaluationJob {
         event_id: event.id.clone(),
         event_json: Bytes::from(serde_json::to_vec(event)?),
         sequence: 0,
         now: event.timestamp,
-        only: in_force.set().seeing(event),
+        only: in_force.set().hooks_seeing(event),
     };
 
-    let mut evaluation = pool.evaluate(&in_force, &job, &Seats::default());
+    let mut evaluation = pool.evaluate_event(&in_force, &job, &HeldSlots::default());
     while let Some(step) = evaluation.next().await {
         match step {
-            Step::Verdict(verdict) => bail!("{} did what it should not: {:?}", verdict.hook.id, verdict.outcome),
-            Step::Waiting(_) => {}
-            Step::Done(_) => return Ok(()),
+            EvaluationStep::Verdict(verdict) => {
+                bail!("{} did what it should not: {:?}", verdict.hook.id, verdict.outcome)
+            }
+            EvaluationStep::Waiting(_) => {}
+            EvaluationStep::Done(_) => return Ok(()),
         }
     }
 

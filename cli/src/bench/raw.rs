@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
 use shared::wire::headers::Headers;
 use shared::wire::topology::{Topology, topology};
@@ -27,7 +27,7 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
     spec.name = "BENCH_RAW".to_owned();
     spec.subjects = vec!["bench.raw.*".to_owned()];
 
-    bus.ensure(
+    bus.ensure_topology(
         &Topology {
             streams: vec![spec],
             consumers: Vec::new(),
@@ -53,7 +53,8 @@ pub(super) async fn run(stack: &Stack, options: &BenchOptions) -> Result<f64> {
                 if number >= messages {
                     return Ok::<(), shared::bus::PublishError>(());
                 }
-                let out = Outgoing::raw(format!("bench.raw.{}", number % 1_000), Headers::new(), payload.clone());
+                let out =
+                    OutgoingMessage::raw(format!("bench.raw.{}", number % 1_000), Headers::new(), payload.clone());
                 bus.publish(out.msg_id(number.to_string())).await?;
             }
         })

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::embed::{self, Embedder};
+use shared::embed::{self, TextEmbedder};
 use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 use shared::projection::api::SearchRequest;
 use shared::projection::search::keep;
-use shared::projection::{Applied, Projection};
+use shared::projection::{AppliedRecord, Projection};
 
 use super::{percentile, step};
 use crate::args::{BenchReadModelOptions, Common};
@@ -88,7 +88,7 @@ pub(super) async fn execute(common: &Common, options: &BenchReadModelOptions) ->
     Ok(())
 }
 
-async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
+async fn row(events: u64, model: Option<Arc<dyn TextEmbedder>>) -> Result<Row> {
     let bar = step(&format!("{events} events are taken in"));
     let folder = tempfile::tempdir().context("make a directory")?;
     let projection = Projection::open(&folder.path().join("read-model.sqlite"))?;
@@ -103,7 +103,7 @@ async fn row(events: u64, model: Option<Arc<dyn Embedder>>) -> Result<Row> {
             let began = SystemClock.monotonic();
             let keeping = tokio::spawn(keep::run(projection.clone(), model, Arc::new(SystemClock)));
 
-            while (projection.vectors() as u64) < events {
+            while (projection.vector_count() as u64) < events {
                 pause(Duration::from_millis(20)).await;
             }
             embedded_per_s = Some(events as f64 / seconds(began));
@@ -160,7 +160,7 @@ async fn take_in(projection: &Projection, events: u64) -> Result<f64> {
 }
 
 /// Returns the texts per second of `model`, in calls of the size that it prefers.
-async fn alone(model: &dyn Embedder, events: u64) -> Result<f64> {
+async fn alone(model: &dyn TextEmbedder, events: u64) -> Result<f64> {
     let texts: Vec<String> = (1..=events).map(content).collect();
     let began = SystemClock.monotonic();
     for texts in texts.chunks(model.batch()) {
@@ -222,12 +222,12 @@ fn content(number: u64) -> String {
     format!("{} n{number}", text(number, WORDS))
 }
 
-fn stored(number: u64) -> Result<Applied> {
+fn stored(number: u64) -> Result<AppliedRecord> {
     let id = EventId::parse(id(number)).context("an event id")?;
     let mut event = Event::new(id, channel(number), &format!("peer-{}", number % PEERS), at(number));
     event.from.id = format!("+1555{:04}", number % PEERS);
     event.content = content(number);
-    Ok(Applied::Event {
+    Ok(AppliedRecord::Event {
         sequence: number,
         published_at: at(number),
         event: Box::new(event),

@@ -7,8 +7,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
 use reqwest::StatusCode;
 use serde_json::Value;
-use shared::llm::{LlmConfig, Provider};
-use shared::process::Secret;
+use shared::llm::{LlmConfig, ModelProvider};
+use shared::process::SecretValue;
 
 use super::{Finding, Surroundings};
 
@@ -30,13 +30,13 @@ pub(super) fn provider(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
             return vec![Finding::ok("model", "none is configured (section [llm])")];
         }
 
-        let loaded = surroundings.document.section("llm", LlmConfig::faults);
+        let loaded = surroundings.document.section("llm", LlmConfig::find_faults);
         if let Some(fault) = loaded.faults.first() {
             return vec![Finding::unknown("model", fault)];
         }
 
         let config = loaded.value;
-        let model = match config.usable() {
+        let model = match config.usable_model() {
             Ok(model) => model.to_owned(),
             Err(fault) => return vec![Finding::unknown("model", fault)],
         };
@@ -66,19 +66,19 @@ async fn ask(config: &LlmConfig, model: &str) -> Finding {
 /// Requests the list of models. Returns the status and the listed models, or `None` for them if the body is not a list.
 async fn listing(config: &LlmConfig, base: &str) -> Result<(StatusCode, Option<Vec<String>>), String> {
     let client = crate::http::client().map_err(|error| error.to_string())?;
-    let key = config.api_key.as_ref().map(Secret::reveal);
+    let key = config.api_key.as_ref().map(SecretValue::reveal);
     let most = match config.provider {
-        Provider::Gemini => "?pageSize=1000",
-        Provider::Anthropic => "?limit=1000",
-        Provider::OpenAi => "",
+        ModelProvider::Gemini => "?pageSize=1000",
+        ModelProvider::Anthropic => "?limit=1000",
+        ModelProvider::OpenAi => "",
     };
 
     let request = client.get(format!("{base}models{most}"));
     let request = match (config.provider, key) {
-        (Provider::Gemini, Some(key)) => request.header("x-goog-api-key", key),
-        (Provider::OpenAi, Some(key)) => request.bearer_auth(key),
-        (Provider::Gemini | Provider::OpenAi, None) => request,
-        (Provider::Anthropic, key) => request
+        (ModelProvider::Gemini, Some(key)) => request.header("x-goog-api-key", key),
+        (ModelProvider::OpenAi, Some(key)) => request.bearer_auth(key),
+        (ModelProvider::Gemini | ModelProvider::OpenAi, None) => request,
+        (ModelProvider::Anthropic, key) => request
             .header("x-api-key", key.unwrap_or_default())
             .header("anthropic-version", ANTHROPIC_VERSION),
     };

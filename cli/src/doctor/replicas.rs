@@ -180,7 +180,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use shared::model::time::UnixMillis;
-    use shared::process::health::Part;
+    use shared::process::health::HealthPart;
 
     use super::super::Level;
     use super::*;
@@ -243,7 +243,7 @@ mod tests {
         );
         check(&changed(&|one| one.now = UnixMillis(0)), Level::Warning, "by 10000 ms");
 
-        let part = |ok, degraded, detail: &str| Part {
+        let part = |ok, degraded, detail: &str| HealthPart {
             ok,
             degraded,
             detail: detail.to_owned(),

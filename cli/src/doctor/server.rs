@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use shared::bus::Promise;
+use shared::bus::DurabilityPromise;
 use shared::clock::SystemClock;
 use shared::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 
@@ -32,13 +32,13 @@ pub(super) fn promise(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fin
         let (Ok(_), Ok(config)) = (&surroundings.bus, &surroundings.nats) else {
             return Vec::new();
         };
-        let promise = Promise::of(config).await;
+        let promise = DurabilityPromise::check_servers(config).await;
         let detail = format!(
             "durability {:?}, {} copies of each stream: {promise}",
             config.durability, config.replicas
         );
 
-        vec![Finding::judged("promise", promise != Promise::Broken, detail)]
+        vec![Finding::judged("promise", promise != DurabilityPromise::Broken, detail)]
     }
     .boxed_local()
 }
@@ -60,7 +60,7 @@ pub(super) fn topology(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
             return Vec::new();
         };
         let wanted = shared::wire::topology::topology(config.replicas);
-        let mut findings = vec![match bus.drift(&wanted).await {
+        let mut findings = vec![match bus.find_drift(&wanted).await {
             Ok(drift) if drift.is_empty() => Finding::ok("topology", "as it should be"),
             Ok(drift) => {
                 let detail = format!(
@@ -112,7 +112,7 @@ pub(super) fn clock(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
 pub(super) fn storage(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let finding = match bus.storage().await {
+        let finding = match bus.storage_use().await {
             Ok((used, limit)) => {
                 let used_mib = used / (1 << 20);
                 match limit {

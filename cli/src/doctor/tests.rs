@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use shared::bus::{Bus, NatsConfig, Outgoing};
-use shared::process::config::{Document, Environment};
-use shared::process::status::Heard;
+use shared::bus::{Bus, NatsConfig, OutgoingMessage};
+use shared::process::config::{ConfigDocument, ConfigEnvironment};
+use shared::process::status::HeardStatus;
 use shared::testing::nats::NatsServer;
 use shared::wire::headers::Headers;
 use shared::wire::held::HELD_LETTER;
@@ -28,13 +28,13 @@ const READ: [(&str, &str, Check); 9] = [
 
 async fn surroundings() -> (NatsServer, Surroundings) {
     let (server, bus) = shared::testing::world().await;
-    let document = Document::parse(Path::new("nexus.toml"), "", &Environment::default());
+    let document = ConfigDocument::parse(Path::new("nexus.toml"), "", &ConfigEnvironment::default());
     let surroundings = Surroundings {
         options: DoctorOptions::default(),
         document,
         nats: Ok(NatsConfig::default()),
         bus: Ok(bus),
-        heard: Ok(Heard::default()),
+        heard: Ok(HeardStatus::default()),
     };
 
     (server, surroundings)
@@ -85,7 +85,7 @@ async fn what_cannot_be_read_is_not_known() {
         );
 
         let headers = Headers::new();
-        let garbage = Outgoing::raw(format!("$KV.{bucket}.one"), headers, Bytes::from_static(b"{"));
+        let garbage = OutgoingMessage::raw(format!("$KV.{bucket}.one"), headers, Bytes::from_static(b"{"));
         bus(&surroundings).publish(garbage).await.expect("stored");
         let after = told(&surroundings, what, check).await;
         let unknown = after.iter().find(|(level, _)| *level == Level::Fault);
@@ -102,7 +102,7 @@ async fn what_is_held_is_no_dead_letter() {
     let (_server, surroundings) = surroundings().await;
     let letter = |service: &str| {
         let body = Bytes::from_static(b"a letter");
-        Outgoing::raw(subject::dlq(service), Headers::new(), body)
+        OutgoingMessage::raw(subject::dlq(service), Headers::new(), body)
     };
     for (service, level, says) in [(HELD_LETTER, Level::Ok, "0 ("), ("hook-svc", Level::Fault, "1 (")] {
         bus(&surroundings).publish(letter(service)).await.expect("stored");

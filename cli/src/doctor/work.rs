@@ -3,21 +3,25 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use shared::breaker::{Breaker, Circuit};
-use shared::bus::{Bus, Entry, Kv, partition};
+use shared::breaker::{Breaker, BreakerState};
+use shared::bus::{Bus, Kv, KvEntry, partition};
 use shared::model::schedule::ScheduleRecord;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::held::{HELD_LETTER, HeldUntil};
 use shared::wire::session_mark::SessionMark;
 use shared::wire::subject;
 use shared::wire::topology::{PARTITIONS, buckets, streams};
-use shared::wire::witness::Witnessed;
+use shared::wire::witness::WitnessedPosition;
 
 use super::{Finding, Surroundings};
 use crate::output::clock;
 
 /// Returns the findings of `judge` about the values in `kv`, and a finding about the values that cannot be read.
-async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>>) -> Vec<Finding>) -> Vec<Finding> {
+async fn judged<T: WireMessage>(
+    what: &str,
+    kv: &Kv<T>,
+    judge: impl FnOnce(Vec<KvEntry<T>>) -> Vec<Finding>,
+) -> Vec<Finding> {
     let survey = match kv.survey().await {
         Ok(survey) => survey,
         Err(error) => return vec![Finding::unknown(what, error)],
@@ -38,7 +42,7 @@ async fn judged<T: Wire>(what: &str, kv: &Kv<T>, judge: impl FnOnce(Vec<Entry<T>
 pub(super) fn waiting(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let hooks = partition::unsettled(bus, streams::EVENTS, "hook").await;
+        let hooks = partition::count_unsettled(bus, streams::EVENTS, "hook").await;
         let deliveries = deliveries(bus).await;
         let counted = [
             ("hooks", hooks.map_err(|error| error.to_string())),
@@ -74,7 +78,7 @@ async fn deliveries(bus: &Bus) -> Result<u64, String> {
     for partition in 0..PARTITIONS {
         let consumer = format!("delivery-{partition}");
         let lag = bus.consumer_lag(streams::DELIVERIES, &consumer).await;
-        waiting += lag.map_err(|error| error.to_string())?.all();
+        waiting += lag.map_err(|error| error.to_string())?.total_lag();
     }
     Ok(waiting)
 }
@@ -96,7 +100,7 @@ async fn parked(bus: &Bus) -> Finding {
 pub(super) fn dead_letters(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        match bus.subjects(streams::DLQ, ">").await {
+        match bus.list_subjects(streams::DLQ, ">").await {
             Ok(letters) => {
                 // `held` reports held messages, whose dead letter remains after the decision.
                 let held = subject::dlq(HELD_LETTER);
@@ -127,7 +131,7 @@ pub(super) fn sessions(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Fi
     .boxed_local()
 }
 
-fn quarantined(marks: Vec<Entry<SessionMark>>) -> Vec<Finding> {
+fn quarantined(marks: Vec<KvEntry<SessionMark>>) -> Vec<Finding> {
     let told = marks.into_iter().filter_map(|entry| {
         let (session, why) = (entry.value.session, entry.value.quarantined?);
         let detail = format!("{session} is quarantined: {why}; `nexus session release` lets it run");
@@ -140,7 +144,7 @@ fn quarantined(marks: Vec<Entry<SessionMark>>) -> Vec<Finding> {
 pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Finding>> {
     async {
         let Ok(bus) = &surroundings.bus else { return Vec::new() };
-        let mut findings = judged("held", &bus.held(), |held| {
+        let mut findings = judged("held", &bus.held_bucket(), |held| {
             let is_open = |wanted: HeldUntil| wanted == HeldUntil::Decided;
             let open = held.iter().filter(|entry| is_open(entry.value.wanted)).count();
             let detail = format!("{open} messages (`nexus recover list`)");
@@ -148,7 +152,7 @@ pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
         })
         .await;
 
-        let witnessed: Kv<Witnessed> = bus.kv(buckets::POSITIONS);
+        let witnessed: Kv<WitnessedPosition> = bus.kv(buckets::POSITIONS);
         findings.extend(positions(&witnessed).await);
 
         findings
@@ -156,7 +160,7 @@ pub(super) fn held(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findin
     .boxed_local()
 }
 
-async fn positions(witnessed: &Kv<Witnessed>) -> Vec<Finding> {
+async fn positions(witnessed: &Kv<WitnessedPosition>) -> Vec<Finding> {
     let survey = match witnessed.survey().await {
         Ok(survey) => survey,
         Err(error) => return vec![Finding::unknown("positions", error)],
@@ -199,10 +203,10 @@ pub(super) fn hooks(surroundings: &Surroundings) -> LocalBoxFuture<'_, Vec<Findi
     .boxed_local()
 }
 
-fn paused(breakers: Vec<Entry<Breaker>>) -> Finding {
+fn paused(breakers: Vec<KvEntry<Breaker>>) -> Finding {
     let open = breakers
         .into_iter()
-        .filter(|entry| !matches!(entry.value.circuit, Circuit::Closed));
+        .filter(|entry| !matches!(entry.value.circuit, BreakerState::Closed));
     let paused: Vec<String> = open.map(|entry| entry.value.hook_id).collect();
 
     let detail = format!("{} are paused after failures", paused.len());

@@ -14,19 +14,19 @@ use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
 use hook_svc::header;
 use hook_svc::identities;
-use hook_svc::lab::{Replay, Trial, pool_config};
-use hook_svc::runner::{Counters, Host};
+use hook_svc::lab::{DryRun, HistoryReplay, pool_config};
+use hook_svc::runner::{HookCounters, ScriptHost};
 use indicatif::{ProgressBar, ProgressStyle};
-use shared::bus::{Bus, Incoming, Ordered};
+use shared::bus::{Bus, IncomingMessage, OrderedReader};
 use shared::clock::{Clock as _, SystemClock};
 use shared::llm::LlmConfig;
-use shared::model::event::{Direction, Event};
+use shared::model::event::{Event, EventDirection};
 use shared::model::hook::{HookMetadata, HookMode};
 use shared::model::hook_api::HookRun;
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
-use shared::process::config::Common as Shared;
-use shared::wire::seal::Trust;
+use shared::process::config::CommonConfig as Shared;
+use shared::wire::seal::TrustKeys;
 use shared::wire::subject::token;
 use shared::wire::topology::streams::EVENTS;
 
@@ -47,11 +47,11 @@ pub(super) async fn run(common: &Common, options: BacktestOptions) -> Result<()>
     let source = std::fs::read_to_string(&options.file).with_context(|| format!("read {}", options.file.display()))?;
     let since = since(&options.since)?;
     let document = document(common);
-    let config = document.section("hooks", HooksConfig::faults).value;
-    let llm = document.section("llm", LlmConfig::faults).value;
+    let config = document.section("hooks", HooksConfig::find_faults).value;
+    let llm = document.section("llm", LlmConfig::find_faults).value;
 
     let bus = bus(common).await?;
-    if bus.trust().cluster().is_none() {
+    if bus.trust().cluster_key().is_none() {
         bail!("stored events cannot be checked without the key that sealed them; set trust.cluster_key");
     }
 
@@ -103,16 +103,16 @@ pub(super) struct Question {
 pub(super) async fn replay(
     bus: &Bus,
     config: &HooksConfig,
-    host: Arc<dyn Host>,
+    host: Arc<dyn ScriptHost>,
     question: &Question,
     bar: &ProgressBar,
 ) -> Result<Report> {
     let metadata = header::parse("backtest", &question.source)?;
     let now = SystemClock.now();
-    let trial = Trial::unregistered(&metadata.name, &question.source, &metadata, now);
+    let trial = DryRun::from_file(&metadata.name, &question.source, &metadata, now);
     let history = History::of(bus, &trial, &question.identities).await?;
     let setting = pool_config(config, &history.path(), host);
-    let replay = Replay::start(setting, Arc::new(SystemClock), trial).await?;
+    let replay = HistoryReplay::start(setting, Arc::new(SystemClock), trial).await?;
     let begun = SystemClock.monotonic();
 
     let mut report = Report::default();
@@ -127,7 +127,7 @@ pub(super) async fn replay(
 
 async fn play(
     bus: &Bus,
-    replay: &Replay,
+    replay: &HistoryReplay,
     history: &History,
     metadata: &HookMetadata,
     question: &Question,
@@ -151,7 +151,7 @@ async fn play(
 
     bar.set_length(last.saturating_sub(start) + 1);
     let feed = Feed {
-        reader: bus.ordered(EVENTS, &[filter], start).await?,
+        reader: bus.read_ordered(EVENTS, &[filter], start).await?,
         trust: Arc::clone(bus.trust()),
         last,
         left: question.limit,
@@ -172,7 +172,7 @@ async fn play(
         .buffered(if in_step { 1 } else { WINDOW });
 
     let mut runs = std::pin::pin!(runs);
-    let mut counters = Counters::default();
+    let mut counters = HookCounters::default();
     while let Some((sequence, event, run)) = runs.next().await {
         let run = run?;
         if run.fired {
@@ -198,8 +198,8 @@ async fn play(
 }
 
 /// Runs the hook on `told`, as it would have run then.
-async fn run_one(replay: &Replay, history: &History, told: &Told) -> Result<HookRun> {
-    if replay.sees(&told.event) {
+async fn run_one(replay: &HistoryReplay, history: &History, told: &Told) -> Result<HookRun> {
+    if replay.sees_event(&told.event) {
         history.bring_to(told.sequence, told.published_at).await?;
     }
     Ok(replay.run(&told.event, told.event.timestamp).await?)
@@ -216,8 +216,8 @@ fn retires(metadata: &HookMetadata, run: &HookRun) -> bool {
 
 /// Stored events, as hooks would see them: first occurrences only, without changes of items that are known.
 struct Feed {
-    reader: Ordered,
-    trust: Arc<Trust>,
+    reader: OrderedReader,
+    trust: Arc<TrustKeys>,
     last: u64,
     left: u64,
     /// Fingerprints of the ids that were seen.
@@ -234,7 +234,7 @@ struct Told {
 impl Feed {
     async fn next(mut self) -> Option<(Told, Self)> {
         while self.left > 0 {
-            let incoming: Incoming = self.reader.next().await;
+            let incoming: IncomingMessage = self.reader.next().await;
             if incoming.sequence > self.last {
                 return None;
             }
@@ -244,13 +244,16 @@ impl Feed {
             }
 
             self.left -= 1;
-            let Ok(event) = incoming.event(&self.trust) else {
+            let Ok(event) = incoming.read_event(&self.trust) else {
                 continue;
             };
 
             let is_shown = match event.direction {
-                Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => true,
-                Direction::Updated | Direction::Deleted => false,
+                EventDirection::Received
+                | EventDirection::Sent
+                | EventDirection::Observed
+                | EventDirection::Created => true,
+                EventDirection::Updated | EventDirection::Deleted => false,
             };
             let mut hasher = DefaultHasher::new();
             event.id.hash(&mut hasher);

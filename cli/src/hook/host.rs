@@ -5,28 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::config::HooksConfig;
-use hook_svc::llm::{Budget, Limits, LlmHost, model, price};
-use hook_svc::runner::{Answered, Call, CallError, Host, Spent, not_available};
+use hook_svc::llm::{LlmHost, SpendBudget, SpendLimits, model_price, open_model};
+use hook_svc::runner::{CallError, CallResult, CallUsage, HostCall, ScriptHost, not_available};
 use serde_json::{Value, json};
 use shared::bus::Bus;
 use shared::clock::{SharedClock, SystemClock};
 use shared::llm::LlmConfig;
 use shared::model::time::UnixMillis;
-use shared::process::Shutdown;
+use shared::process::ShutdownSignal;
 use shared::wire::headers::Headers;
 
 /// Longest time that a search may take.
 const SEARCH: Duration = Duration::from_secs(30);
 
 /// Returns the host of a replay.
-pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn Host> {
+pub(super) fn of(bus: &Bus, config: &HooksConfig, llm: &LlmConfig) -> Arc<dyn ScriptHost> {
     let clock: SharedClock = Arc::new(SystemClock);
-    let limits = Limits {
+    let limits = SpendLimits {
         hook_usd: config.llm_daily_usd_per_hook,
         all_usd: config.llm_daily_usd,
     };
-    let budget = Budget::new(bus, limits, price(llm), Arc::clone(&clock));
-    let model = model(llm, clock, Shutdown::default());
+    let budget = SpendBudget::new(bus, limits, model_price(llm), Arc::clone(&clock));
+    let model = open_model(llm, clock, ShutdownSignal::default());
     Arc::new(LlmHost::new(model, budget, Arc::new(Search { bus: bus.clone() })))
 }
 
@@ -48,8 +48,8 @@ struct Search {
 }
 
 #[async_trait::async_trait]
-impl Host for Search {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for Search {
+    async fn call(&self, call: HostCall) -> CallResult {
         if call.name != "search" {
             return not_available(&call.name);
         }
@@ -65,13 +65,13 @@ impl Host for Search {
                 .collect()
         };
 
-        Answered {
+        CallResult {
             outcome: asked
                 .map(found)
                 .map_err(|error| CallError::new("unavailable", format!("search(): {error}"))),
-            spent: Spent {
+            spent: CallUsage {
                 search_calls: 1,
-                ..Spent::default()
+                ..CallUsage::default()
             },
         }
     }

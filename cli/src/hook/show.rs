@@ -168,7 +168,7 @@ pub(super) async fn logs(common: &Common, id: &str, last: u32, follow: bool) -> 
         return Ok(());
     }
 
-    let mut reader = bus.ordered(INVOCATIONS, &[], next).await?;
+    let mut reader = bus.read_ordered(INVOCATIONS, &[], next).await?;
     let mut told = HashSet::new();
     loop {
         let incoming = reader.next().await;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use shared::bus::NatsConfig;
-use shared::process::secret::Secret;
+use shared::process::secret::SecretValue;
 
 use super::keys::{ensure_secret, random_text, write_secret};
 
@@ -46,7 +46,7 @@ pub(super) fn make(path: &Path) -> std::io::Result<()> {
 /// Fails if the user's password cannot be read.
 pub fn login(data: &Path, user: &str, servers: Vec<String>) -> Result<NatsConfig> {
     let reference = format!("file:{}", password_file(data, user).display());
-    let password = Secret::resolve(&reference).with_context(|| format!("the password of {user}"))?;
+    let password = SecretValue::resolve(&reference).with_context(|| format!("the password of {user}"))?;
     Ok(NatsConfig {
         servers,
         user: user.to_owned(),

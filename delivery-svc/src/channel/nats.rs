@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use shared::bus::Bus;
 use shared::model::session::SessionRef;
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
@@ -86,11 +86,11 @@ impl Channel for NatsChannel {
         };
 
         let mut headers = Headers::new();
-        headers.insert(CONTENT_TYPE, Format::Json.content_type());
+        headers.insert(CONTENT_TYPE, PayloadFormat::Json.content_type());
         headers.insert(CAUSATION, shipment.reply.causation.event.as_str());
         shipment.carrier.write(&mut headers);
         let to = subject::out(self.account.unwrap_or(shipment.account()), shipment.peer());
-        let body = payload(&part, Format::Json);
+        let body = encode_payload(&part, PayloadFormat::Json);
         // The lease is checked again after the wait for the connection.
         let sent = self
             .bus

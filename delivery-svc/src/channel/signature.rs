@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use shared::process::key::{WeakKeyError, standard};
+use shared::process::key::{WeakKeyError, standard_key};
 
 /// A signing key; its bytes are never shown.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ impl SigningKey {
     /// # Errors
     /// Returns [`WeakKeyError`] if `secret` is not such a key.
     pub fn parse(secret: &str) -> Result<Self, WeakKeyError> {
-        let bytes = standard(secret)?;
+        let bytes = standard_key(secret)?;
         // HMAC accepts keys of any length (RFC 2104 §2).
         Hmac::new_from_slice(&bytes).map(Self).map_err(|_| WeakKeyError::Empty)
     }

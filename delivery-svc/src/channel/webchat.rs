@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 use shared::bus::{Bus, RequestError};
-use shared::model::approval::Card;
+use shared::model::approval::ApprovalCard;
 use shared::model::time::UnixMillis;
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CAUSATION, CONTENT_TYPE, Headers};
 use shared::wire::subject;
 
@@ -38,7 +38,7 @@ struct Published<'a> {
     at: UnixMillis,
     /// Card from which the page makes buttons.
     #[serde(skip_serializing_if = "Option::is_none")]
-    approval: Option<Card>,
+    approval: Option<ApprovalCard>,
 }
 
 /// Channel `webchat`; see the module.
@@ -80,17 +80,22 @@ impl Channel for WebchatChannel {
                 .unwrap_or(reply.causation.event.as_str()),
             thread: reply.delivery_context.thread_id.as_deref(),
             at: shipment.now,
-            approval: Card::of(reply.interactive.as_ref()),
+            approval: ApprovalCard::from_interactive(reply.interactive.as_ref()),
         };
 
         let mut headers = Headers::new();
-        headers.insert(CONTENT_TYPE, Format::Json.content_type());
+        headers.insert(CONTENT_TYPE, PayloadFormat::Json.content_type());
         headers.insert(CAUSATION, reply.causation.event.as_str());
         shipment.carrier.write(&mut headers);
         let to = subject::webchat(shipment.account(), shipment.peer());
         let answer = self
             .bus
-            .ask(&to, &headers, payload(&part, Format::Json), self.answer_within)
+            .request_bytes(
+                &to,
+                &headers,
+                encode_payload(&part, PayloadFormat::Json),
+                self.answer_within,
+            )
             .await;
 
         let live = match answer {

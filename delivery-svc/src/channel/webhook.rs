@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use shared::clock::run_for;
 use shared::model::event::Attachment;
-use shared::wire::envelope::{Format, payload};
+use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{TRACEPARENT, TRACESTATE};
 
 use super::signature::SigningKey;
@@ -182,12 +182,12 @@ impl Channel for WebhookChannel {
             };
         };
 
-        let body = payload(&Body::from_shipment(shipment), Format::Json);
+        let body = encode_payload(&Body::from_shipment(shipment), PayloadFormat::Json);
         let (id, timestamp) = (webhook_id(shipment), shipment.now.seconds());
         let mut request = self
             .client
             .post(endpoint.url.clone())
-            .header(CONTENT_TYPE, Format::Json.content_type())
+            .header(CONTENT_TYPE, PayloadFormat::Json.content_type())
             .header("webhook-signature", endpoint.key.sign(&id, timestamp, &body))
             .header("webhook-id", id)
             .header("webhook-timestamp", timestamp);

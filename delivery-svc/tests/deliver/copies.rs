@@ -1,6 +1,6 @@
 //! A queue that was made anew gives sequences out again: what was given up at one comes again at the same one.
 
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::wire::topology::streams::{DELIVERIES, RECEIPTS};
 
 use crate::receiver::Receiver;
@@ -28,7 +28,7 @@ async fn what_was_given_up_and_comes_again_at_its_old_sequence_is_delivered() {
     world.server.stop().await;
     world.server.put_back(DELIVERIES, &empty);
     world.server.restart().await;
-    let again = Outgoing::reply(&reply).msg_id("redrive:1");
+    let again = OutgoingMessage::reply(&reply).msg_id("redrive:1");
     let again = world.bus.publish(again).await.expect("stored").sequence;
 
     assert_eq!(again, given_up_at, "the sequence is given out once more");

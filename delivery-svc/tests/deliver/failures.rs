@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use delivery_svc::policy::{PolicyAction, PolicyRule, SendPolicy};
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::model::receipt::ReceiptStep;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -24,7 +24,7 @@ async fn rubbish_is_a_dead_letter_and_blocks_nothing() {
         (newer, b""),
         (Headers::new(), &[0x81; 50_000]),
     ] {
-        let out = Outgoing::raw(to.clone(), headers, payload.to_vec().into());
+        let out = OutgoingMessage::raw(to.clone(), headers, payload.to_vec().into());
         world.bus.publish(out).await.expect("it is stored");
     }
 
@@ -84,7 +84,7 @@ async fn what_is_no_receipt_hides_none() {
     let reply = reply(1, "webhook", "ann");
     let receipts = subject::receipt(&reply.delivery_context);
     let rubbish = async |headers: Headers| {
-        let out = Outgoing::raw(receipts.clone(), headers, b"\xff\x00".to_vec().into());
+        let out = OutgoingMessage::raw(receipts.clone(), headers, b"\xff\x00".to_vec().into());
         world.bus.publish(out).await.expect("it is stored").sequence
     };
 
@@ -94,7 +94,7 @@ async fn what_is_no_receipt_hides_none() {
     };
     rubbish(Headers::new()).await;
     let copy = async || {
-        let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply);
+        let out = OutgoingMessage::new(subject::delivery(&reply.delivery_context), &reply);
         world.bus.publish(out).await.expect("it is stored")
     };
 
@@ -147,7 +147,7 @@ async fn a_delivery_that_is_published_three_times_is_made_once() {
     let reply = reply(1, "webhook", "ann");
     for _ in 0..3 {
         // Without a message id: the server lets all of them in, as it does beyond its duplicate window.
-        let out = Outgoing::new(subject::delivery(&reply.delivery_context), &reply);
+        let out = OutgoingMessage::new(subject::delivery(&reply.delivery_context), &reply);
         world.bus.publish(out).await.expect("it is stored");
     }
 
@@ -172,7 +172,7 @@ async fn an_old_reply_published_again_behind_others_is_not_delivered_again() {
 
     let (old, other) = (old_reply(1, "webhook", "ann"), old_reply(2, "webhook", "ann"));
     for reply in [&old, &other, &old, &other] {
-        let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply);
+        let out = OutgoingMessage::new(subject::delivery(&reply.delivery_context), reply);
         world.bus.publish(out).await.expect("it is stored");
     }
 

@@ -32,7 +32,7 @@ async fn calling(world: &World, receiver: &Receiver) -> Vec<u16> {
         receiver.calls().len() as u64 == REPLIES
     })
     .await;
-    let stored = world.bus.history(streams::DELIVERIES, "nexus.dl.>", 1, 100).await;
+    let stored = world.bus.read_history(streams::DELIVERIES, "nexus.dl.>", 1, 100).await;
     let partition = |subject: &str| parse_delivery(subject).expect("a delivery").partition;
     let mut partitions: Vec<u16> = stored
         .expect("the stream answers")

@@ -114,7 +114,7 @@ async fn a_slow_destination_does_not_hold_up_its_partition() {
 
     // All that the partition may hold is given out: far more than a lane holds is behind the first, whatever of it is still
     // on its way.
-    let stored = world.bus.history(streams::DELIVERIES, "nexus.dl.>", 1, 1).await;
+    let stored = world.bus.read_history(streams::DELIVERIES, "nexus.dl.>", 1, 1).await;
     let stored = stored.expect("the stream is read").pop().expect("a reply");
     let partition = stored.subject.split('.').nth(2).expect("a partition");
     let consumer = format!("delivery-{partition}");

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use delivery_svc::receipts::receipts_witness;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
+use shared::model::ledger::{AppendId, LedgerCursor, LedgerEntry, LedgerRecord};
 use shared::model::receipt::ReceiptStep;
 use shared::model::reply::Reply;
 use shared::model::restore::{HOLD_KEY, HoldDecision, RestoreHold};
@@ -13,7 +13,7 @@ use shared::wire::held::HeldUntil;
 use shared::wire::subject;
 use shared::wire::topology::buckets;
 use shared::wire::topology::streams::{DELIVERIES, EVENTS, PARKED, RECEIPTS};
-use shared::wire::witness::Waiting;
+use shared::wire::witness::WaitingMark;
 use ulid::Ulid;
 
 use crate::world::{Setup, World, eventually, old_reply, reply};
@@ -104,14 +104,18 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
     world.server.restart().await;
 
     // A broker that recovers publishes both again; of the second nobody knows anything.
-    let again = Outgoing::reply(&sent).msg_id("again").repeated();
+    let again = OutgoingMessage::reply(&sent).msg_id("again").repeated();
     world.bus.publish(again).await.expect("stored");
     let unknown = old_reply(2, "nats", "p");
-    world.bus.publish(Outgoing::reply(&unknown)).await.expect("stored");
+    world
+        .bus
+        .publish(OutgoingMessage::reply(&unknown))
+        .await
+        .expect("stored");
     let second = world.replica("b", Setup::default());
     world.settled().await;
 
-    let held = world.bus.held().entries().await.expect("readable");
+    let held = world.bus.held_bucket().entries().await.expect("readable");
     let ids: Vec<Ulid> = held.iter().map(|(_, entry)| entry.value.id).collect();
     assert_eq!(ids, [unknown.id], "what was sent is known by its event");
     assert!(held.iter().all(|(_, entry)| entry.value.wanted == HeldUntil::Decided));
@@ -128,7 +132,7 @@ async fn without_receipts_the_sent_events_are_asked_and_the_rest_is_held() {
         .await;
 
     decided.expect("decided");
-    let redo = Outgoing::reply(&unknown).msg_id("redo").repeated();
+    let redo = OutgoingMessage::reply(&unknown).msg_id("redo").repeated();
     world.bus.publish(redo).await.expect("stored");
     eventually("it is sent once an operator wants it", async || {
         made(&world, "p").await.get(&unknown.id) == Some(&1)
@@ -152,11 +156,11 @@ async fn record(world: &World, reply: &Reply) {
             turn: reply.turn,
             reply: Some(Box::new(reply.clone())),
             head: reply.turn,
-            cursor: Cursor::default(),
+            cursor: LedgerCursor::default(),
         }],
     };
 
-    let out = Outgoing::new(subject::ledger(&reply.session), &record);
+    let out = OutgoingMessage::new(subject::ledger(&reply.session), &record);
     world.bus.publish(out).await.expect("stored");
     world.publish(reply).await;
 }
@@ -172,7 +176,7 @@ async fn replies_that_the_queue_lost_are_found_in_the_ledger_and_sent_once() {
 
     world.settled().await;
     eventually("it is noted since when replies wait", async || {
-        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        let noted = world.bus.kv::<WaitingMark>(buckets::POSITIONS).get(DELIVERIES).await;
         noted.expect("readable").is_some()
     })
     .await;
@@ -205,7 +209,7 @@ async fn replies_of_a_queue_that_is_emptied_are_sent() {
     let world = World::start().await;
     let first = world.replica("a", Setup::default());
     eventually("it is noted since when replies wait", async || {
-        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        let noted = world.bus.kv::<WaitingMark>(buckets::POSITIONS).get(DELIVERIES).await;
         noted.expect("readable").is_some()
     })
     .await;
@@ -231,7 +235,7 @@ async fn replies_of_a_queue_that_is_emptied_are_sent() {
 /// Makes `stream` anew out of its own copy, as a restore does.
 async fn restore(world: &World, stream: &str) {
     let mut copy = Vec::new();
-    let mut head = world.bus.snapshot(stream, &mut copy).await.expect("copied");
+    let mut head = world.bus.write_snapshot(stream, &mut copy).await.expect("copied");
     head.renew_incarnation("restored");
     assert!(world.bus.delete_stream(stream).await.expect("deleted"));
     let restored = world.bus.restore_stream(stream, &head, &mut copy.as_slice()).await;
@@ -243,7 +247,7 @@ async fn replies_are_found_where_the_record_of_the_restore_is_lost_with_the_queu
     let world = World::start().await;
     let first = world.replica("a", Setup::default());
     eventually("it is noted since when replies wait", async || {
-        let noted = world.bus.kv::<Waiting>(buckets::POSITIONS).get(DELIVERIES).await;
+        let noted = world.bus.kv::<WaitingMark>(buckets::POSITIONS).get(DELIVERIES).await;
         noted.expect("readable").is_some()
     })
     .await;

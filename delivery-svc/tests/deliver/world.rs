@@ -18,20 +18,20 @@ use delivery_svc::former;
 use delivery_svc::lost::LostReplies;
 use delivery_svc::policy::SendPolicy;
 use delivery_svc::restored::RestoreGate;
-use shared::bus::partition::{self, Group};
-use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::bus::partition::{self, PartitionGroup};
+use shared::bus::{Bus, NatsConfig, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::{Event, EventId};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::session::SessionRef;
-use shared::process::lifecycle::Shutdown;
-use shared::retry::Schedule;
+use shared::process::lifecycle::ShutdownSignal;
+use shared::retry::RetrySchedule;
 use shared::testing::SeededIds;
 use shared::testing::nats::NatsServer;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::subject;
 use shared::wire::topology::{streams, topology};
 use tokio::sync::{Semaphore, watch};
@@ -44,7 +44,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// Three attempts, 50 ms apart.
-const SCHEDULE: Schedule = Schedule {
+const SCHEDULE: RetrySchedule = RetrySchedule {
     initial_ms: 50,
     max_ms: 50,
     factor: 1.0,
@@ -86,7 +86,7 @@ impl Channel for Broken {
 /// A replica in a runtime of its own, so that it can be killed.
 pub(crate) struct Replica {
     runtime: Option<tokio::runtime::Runtime>,
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
     ended: watch::Receiver<bool>,
 }
 
@@ -120,7 +120,9 @@ impl World {
     pub(crate) async fn start() -> Self {
         let server = NatsServer::start().await;
         let bus = connect(server.url()).await;
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        bus.ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology is made");
         Self { server, bus }
     }
 
@@ -131,7 +133,7 @@ impl World {
             .enable_all()
             .build();
         let runtime = runtime.expect("a runtime");
-        let (shutdown, (told, ended)) = (Shutdown::default(), watch::channel(false));
+        let (shutdown, (told, ended)) = (ShutdownSignal::default(), watch::channel(false));
         let (url, instance, stop) = (self.server.url(), instance.to_owned(), shutdown.clone());
         runtime.spawn(async move {
             serve(url, instance, setup, stop).await;
@@ -147,7 +149,7 @@ impl World {
 
     /// Publishes `reply` under its id.
     pub(crate) async fn publish(&self, reply: &Reply) -> u64 {
-        let out = Outgoing::new(subject::delivery(&reply.delivery_context), reply).msg_id(reply.id.to_string());
+        let out = OutgoingMessage::new(subject::delivery(&reply.delivery_context), reply).msg_id(reply.id.to_string());
         self.bus.publish(out).await.expect("it is stored").sequence
     }
 
@@ -172,13 +174,13 @@ impl World {
         self.all(streams::DLQ, "nexus.dlq.*").await
     }
 
-    async fn all<T: Wire>(&self, stream: &str, subject: &str) -> Vec<T> {
+    async fn all<T: WireMessage>(&self, stream: &str, subject: &str) -> Vec<T> {
         let mut found = Vec::new();
         let mut from = 1;
         loop {
             let batch = self
                 .bus
-                .history(stream, subject, from, 1_000)
+                .read_history(stream, subject, from, 1_000)
                 .await
                 .expect("the stream is read");
             let Some(last) = batch.last() else { return found };
@@ -212,7 +214,7 @@ async fn connect(url: String) -> Bus {
     shared::testing::connect(&config, "test").await
 }
 
-async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) {
+async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSignal) {
     let bus = connect(url).await;
     let key = SigningKey::parse(SECRET).expect("a key");
     let endpoint = |url: String| WebhookEndpoint {
@@ -258,12 +260,12 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: Shutdown) 
     });
 
     let (_always, may_join) = watch::channel(true);
-    let group = Group {
+    let group = PartitionGroup {
         name: "delivery",
         stream: streams::DELIVERIES,
         instance,
         may_join,
-        settled: partition::Settled::ByServer,
+        settled: partition::SettledOutcome::ByServer,
         tap: None,
         batch: 500,
         clock: Arc::new(SystemClock),
@@ -325,7 +327,7 @@ fn reply_of(id: Ulid, number: u64, channel: &str, peer: &str) -> Reply {
         content: format!("echo: {number}"),
         attachments: Vec::new(),
         interactive: None,
-        causation: Causation { event, hops: 0 },
+        causation: DispatchCause { event, hops: 0 },
     }
 }
 

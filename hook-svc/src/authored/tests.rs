@@ -65,7 +65,7 @@ fn write(
     source: &str,
     current: Option<&HookRecord>,
 ) -> Result<Option<HookRecord>, AuthorHookError> {
-    let hook = Written {
+    let hook = AuthoredHook {
         id: "h",
         source,
         created_by: "operator",
@@ -73,7 +73,7 @@ fn write(
         origin,
     };
 
-    written(hook, current, UnixMillis(9))
+    written_record(hook, current, UnixMillis(9))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_push_replaces_what_was_pushed_and_a_tool_makes_new_hooks_alone() {
         Err(AuthorHookError::Taken { .. })
     ));
 
-    let off = disabled(&first, Some("noisy"));
+    let off = disabled_record(&first, Some("noisy"));
     let next = write(&pushed, &other, Some(&off)).expect("written").expect("changed");
     assert_eq!(
         (next.enabled, next.disabled_reason.as_deref()),
@@ -113,14 +113,14 @@ fn a_directorys_hook_is_not_overwritten_or_deleted_but_switched() {
             Err(AuthorHookError::Taken { .. })
         ));
     }
-    assert!(deleted(&file).is_err());
-    assert!(!disabled(&file, None).enabled && enabled(&disabled(&file, None)).enabled);
+    assert!(deleted_record(&file).is_err());
+    assert!(!disabled_record(&file, None).enabled && enabled_record(&disabled_record(&file, None)).enabled);
 }
 
 #[test]
 fn a_deleted_hook_keeps_its_source_and_frees_its_name() {
     let made = write(&HookOrigin::Tool, HOOK, None).expect("written").expect("new");
-    let gone = deleted(&made).expect("deleted");
+    let gone = deleted_record(&made).expect("deleted");
     assert!(is_deleted(&gone) && gone.source == HOOK);
     let again = write(&HookOrigin::Tool, HOOK, Some(&gone))
         .expect("written")
@@ -140,7 +140,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         ..good.clone()
     };
 
-    let off = disabled(&good, None);
+    let off = disabled_record(&good, None);
     let none = ConfiguredChannels::default();
     for (record, status, shown) in [
         (&good, HookStatus::Active, HookStatus::Active),
@@ -149,7 +149,7 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         (&broken, HookStatus::Active, HookStatus::Errored),
         (&off, HookStatus::Active, HookStatus::Disabled),
     ] {
-        assert_eq!(view(record, Some(&state(status)), &none).status, shown);
+        assert_eq!(hook_view(record, Some(&state(status)), &none).status, shown);
     }
 
     // A missing channel keeps the hook from running if nothing else does.
@@ -162,16 +162,16 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         accounts: [("sms".to_owned(), ["home".to_owned()].into())].into(),
     };
 
-    let waiting = view(&needs(&good), None, &none);
+    let waiting = hook_view(&needs(&good), None, &none);
     assert_eq!(waiting.status, HookStatus::Waiting);
     assert!(
         waiting
             .disabled_reason
             .is_some_and(|reason| reason.contains("`sms:home`"))
     );
-    assert_eq!(view(&needs(&good), None, &there).status, HookStatus::Active);
-    assert_eq!(view(&needs(&off), None, &none).status, HookStatus::Disabled);
-    assert_eq!(view(&needs(&broken), None, &none).status, HookStatus::Errored);
+    assert_eq!(hook_view(&needs(&good), None, &there).status, HookStatus::Active);
+    assert_eq!(hook_view(&needs(&off), None, &none).status, HookStatus::Disabled);
+    assert_eq!(hook_view(&needs(&broken), None, &none).status, HookStatus::Errored);
 
     let fired = HookState {
         fired_once: Some(shared::model::hook::FiredOnce {
@@ -182,8 +182,8 @@ fn the_status_shown_is_what_keeps_it_from_running() {
         ..state(HookStatus::Disabled)
     };
 
-    let again = restart(Some(&fired)).expect("it had fired");
-    assert_eq!((restart(Some(&again)), restart(None)), (None, None));
+    let again = restarted_state(Some(&fired)).expect("it had fired");
+    assert_eq!((restarted_state(Some(&again)), restarted_state(None)), (None, None));
 
     let next = (next_life(Some(&fired)), next_life(None));
     assert_eq!(next, (again.clone(), HookState::default()));

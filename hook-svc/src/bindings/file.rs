@@ -22,32 +22,32 @@ pub struct LoadBindingsError {
 /// Content of the whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct File {
+pub(super) struct BindingsFile {
     /// Priority of the dispatches.
     pub(super) priority: Option<i32>,
     /// Whether it fires only if no other hook routed the event.
     pub(super) fallback: bool,
-    pub(super) mappings: Vec<Mapping>,
-    pub(super) bindings: Vec<Binding>,
+    pub(super) mappings: Vec<WebhookMapping>,
+    pub(super) bindings: Vec<PersonaBinding>,
 }
 
 /// One binding: `match` → persona.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Binding {
+pub(super) struct PersonaBinding {
     #[serde(alias = "agentId", alias = "agent_id")]
     pub(super) persona: String,
     pub(super) session: Option<String>,
     #[serde(alias = "queueMode")]
     pub(super) queue_mode: Option<QueueMode>,
     #[serde(default, rename = "match")]
-    pub(super) matches: Match,
+    pub(super) matches: BindingMatch,
 }
 
 /// Condition of a binding: all given fields must match.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Match {
+pub(super) struct BindingMatch {
     pub(super) channel: Option<OneOrMore>,
     #[serde(alias = "accountId", alias = "account_id")]
     pub(super) account: Option<OneOrMore>,
@@ -72,7 +72,7 @@ pub(super) struct PeerMatch {
 /// One webhook mapping: webhook → persona, session and text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Mapping {
+pub(super) struct WebhookMapping {
     /// Name of the webhook source.
     pub(super) source: Option<OneOrMore>,
     /// Path at which it is called; its last part is the name of the source.
@@ -94,23 +94,23 @@ pub(super) struct Mapping {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum OneOrMore {
-    One(Plain),
-    More(Vec<Plain>),
+    One(ScalarId),
+    More(Vec<ScalarId>),
 }
 
 /// An id, which is often written as a number.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Plain {
+pub(super) enum ScalarId {
     Text(String),
     Number(i64),
 }
 
 impl OneOrMore {
-    pub(super) fn texts(&self) -> Vec<String> {
-        let text = |plain: &Plain| match plain {
-            Plain::Text(text) => text.clone(),
-            Plain::Number(number) => number.to_string(),
+    pub(super) fn all_texts(&self) -> Vec<String> {
+        let text = |plain: &ScalarId| match plain {
+            ScalarId::Text(text) => text.clone(),
+            ScalarId::Number(number) => number.to_string(),
         };
         match self {
             Self::One(plain) => vec![text(plain)],

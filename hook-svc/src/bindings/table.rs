@@ -7,15 +7,15 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
-use shared::model::event::{Direction, Event};
-use shared::model::hook::{DEFAULT_PRIORITY, HookContextPatch, HookResult, Routing};
-use shared::model::origin::Origin;
+use shared::model::event::{Event, EventDirection};
+use shared::model::hook::{DEFAULT_PRIORITY, HookContextPatch, HookResult, HookRouting};
+use shared::model::origin::EventOrigin;
 use shared::model::session::QueueMode;
 use shared::process::config::{KeyFault, read_yaml};
 
-use super::file::{Binding, File, Mapping, Match, OneOrMore, PeerMatch};
-use super::template::Template;
-use crate::prefilter::{Field, Index, Pattern, Predicate, Rule};
+use super::file::{BindingMatch, BindingsFile, OneOrMore, PeerMatch, PersonaBinding, WebhookMapping};
+use super::template::TextTemplate;
+use crate::prefilter::{EventField, FieldPredicate, GlobPattern, MatchRule, RuleIndex};
 
 /// Most bindings and mappings together.
 const MAX_ENTRIES: usize = 100_000;
@@ -45,15 +45,15 @@ enum Tier {
 struct Target {
     tier: Tier,
     persona: Option<String>,
-    session: Option<Template>,
+    session: Option<TextTemplate>,
     queue_mode: Option<QueueMode>,
-    text: Option<Template>,
+    text: Option<TextTemplate>,
 }
 
 /// A compiled bindings file.
 #[derive(Debug, Default)]
-pub struct Table {
-    index: Index,
+pub struct BindingTable {
+    index: RuleIndex,
     /// Destinations of matching events, by rule.
     targets: Vec<Target>,
     entries: usize,
@@ -61,18 +61,18 @@ pub struct Table {
     fallback: bool,
 }
 
-impl Table {
+impl BindingTable {
     /// Compiles the text of a bindings file.
     ///
     /// # Errors
     /// Returns the faults of the text, each naming the entry or the line.
     pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
         let mut rules = Rules::default();
-        let file = read_yaml(text, |file: &File| rules.add(file))?;
+        let file = read_yaml(text, |file: &BindingsFile| rules.add(file))?;
         let file = file.unwrap_or_default();
 
         Ok(Self {
-            index: Index::new(rules.rules),
+            index: RuleIndex::new(rules.rules),
             targets: rules.targets,
             entries: file.bindings.len() + file.mappings.len(),
             priority: file.priority.unwrap_or(DEFAULT_PRIORITY),
@@ -107,34 +107,36 @@ impl Table {
     /// Returns the fire for `event`; `None` if no entry matches. Only incoming events are routed: sent ones, and
     /// changes of events routed before, would go to the agent that caused them.
     #[must_use]
-    pub fn decide(&self, event: &Event) -> Option<HookResult> {
+    pub fn decide_route(&self, event: &Event) -> Option<HookResult> {
         match event.direction {
-            Direction::Received | Direction::Created => {}
-            Direction::Sent | Direction::Observed | Direction::Updated | Direction::Deleted => return None,
+            EventDirection::Received | EventDirection::Created => {}
+            EventDirection::Sent | EventDirection::Observed | EventDirection::Updated | EventDirection::Deleted => {
+                return None;
+            }
         }
 
         let of_people = is_of_people(event);
-        let met = self.index.matching(event).into_iter();
+        let met = self.index.matching_rules(event).into_iter();
 
         // A binding without conditions is for messages of people, not for every timer event.
         let met = met.filter(|&rule| of_people || self.targets[rule as usize].tier != Tier::Default);
         let first = met.min_by_key(|&rule| (self.targets[rule as usize].tier, rule))?;
 
-        Some(self.targets[first as usize].result(event))
+        Some(self.targets[first as usize].hook_result(event))
     }
 }
 
 /// Rules of a file, each with its target.
 #[derive(Debug, Default)]
 struct Rules {
-    rules: Vec<Rule>,
+    rules: Vec<MatchRule>,
     targets: Vec<Target>,
-    seen: HashSet<(u8, Rule)>,
+    seen: HashSet<(u8, MatchRule)>,
 }
 
 impl Rules {
     /// Adds every entry of `file`. Returns the faults of the entries.
-    fn add(&mut self, file: &File) -> Vec<KeyFault> {
+    fn add(&mut self, file: &BindingsFile) -> Vec<KeyFault> {
         let mut faults = Vec::new();
         let entries = file.bindings.len() + file.mappings.len();
         if entries > MAX_ENTRIES {
@@ -164,7 +166,7 @@ impl Rules {
     }
 
     /// Adds a rule, unless its tier has an equal one, because the first listed always wins.
-    fn file_under(&mut self, rule: Rule, target: Target) {
+    fn file_under(&mut self, rule: MatchRule, target: Target) {
         if self.seen.insert((target.tier as u8, rule.clone())) {
             self.rules.push(rule);
             self.targets.push(target);
@@ -183,23 +185,23 @@ fn in_entry(place: &str, fault: &str) -> KeyFault {
 /// Returns whether `event` is a message from outside, not an event of a timer or an agent, or an item that was created.
 fn is_of_people(event: &Event) -> bool {
     let names = [event.source_adapter.as_str(), event.channel.as_str()];
-    event.direction == Direction::Received
-        && event.origin != Origin::System
+    event.direction == EventDirection::Received
+        && event.origin != EventOrigin::System
         && !names.iter().any(|name| MACHINES.contains(name))
 }
 
 impl Target {
-    fn result(&self, event: &Event) -> HookResult {
+    fn hook_result(&self, event: &Event) -> HookResult {
         HookResult {
             fire: true,
-            routing: Some(Routing {
+            routing: Some(HookRouting {
                 persona: self.persona.clone(),
-                session: self.session.as_ref().map(|template| template.fill(event)),
+                session: self.session.as_ref().map(|template| template.fill_in(event)),
                 queue_mode: self.queue_mode,
                 thread: None,
             }),
             context: self.text.as_ref().map(|template| HookContextPatch {
-                system_prompt: Some(template.fill(event)),
+                system_prompt: Some(template.fill_in(event)),
                 ..HookContextPatch::default()
             }),
             ..HookResult::default()
@@ -207,15 +209,15 @@ impl Target {
     }
 }
 
-fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
+fn of_binding(binding: &PersonaBinding) -> Result<Vec<(MatchRule, Target)>, String> {
     if binding.persona.is_empty() {
         return Err("persona: a non-empty name is expected".to_owned());
     }
 
     let target = Target {
-        tier: tier(&binding.matches),
+        tier: match_tier(&binding.matches),
         persona: Some(binding.persona.clone()),
-        session: template("session", binding.session.as_deref())?,
+        session: parse_template("session", binding.session.as_deref())?,
         queue_mode: binding.queue_mode,
         text: None,
     };
@@ -226,27 +228,27 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
     }
 
     let common = [
-        one_of(Field::Channel, "channel", matches.channel.as_ref())?,
-        one_of(Field::Account, "account", matches.account.as_ref())?,
-        one_of(Field::Guild, "guild", matches.guild.as_ref())?,
-        one_of(Field::Role, "roles", matches.roles.as_ref())?,
-        one_of(Field::Team, "team", matches.team.as_ref())?,
+        one_of(EventField::Channel, "channel", matches.channel.as_ref())?,
+        one_of(EventField::Account, "account", matches.account.as_ref())?,
+        one_of(EventField::Guild, "guild", matches.guild.as_ref())?,
+        one_of(EventField::Role, "roles", matches.roles.as_ref())?,
+        one_of(EventField::Team, "team", matches.team.as_ref())?,
     ];
 
-    let common: Vec<Predicate> = common.into_iter().flatten().collect();
+    let common: Vec<FieldPredicate> = common.into_iter().flatten().collect();
     let parent = match &matches.parent_peer {
-        Some(parent) => one_of(Field::Parent, "parent_peer.id", Some(&parent.id))?,
+        Some(parent) => one_of(EventField::Parent, "parent_peer.id", Some(&parent.id))?,
         None => None,
     };
 
-    let rule = |own: Vec<Predicate>| Rule::new(common.iter().chain(&parent).cloned().chain(own));
+    let rule = |own: Vec<FieldPredicate>| MatchRule::new(common.iter().chain(&parent).cloned().chain(own));
     let Some(peer) = &matches.peer else {
         return Ok(vec![(rule(Vec::new()), target)]);
     };
 
     let mut found = vec![(rule(of_peer(peer)?), target.clone())];
     if parent.is_none() {
-        let above = one_of(Field::Parent, "peer.id", Some(&peer.id))?;
+        let above = one_of(EventField::Parent, "peer.id", Some(&peer.id))?;
         let target = Target {
             tier: Tier::ParentPeer,
             ..target
@@ -257,40 +259,40 @@ fn of_binding(binding: &Binding) -> Result<Vec<(Rule, Target)>, String> {
     Ok(found)
 }
 
-fn of_peer(peer: &PeerMatch) -> Result<Vec<Predicate>, String> {
-    let id = one_of(Field::Peer, "peer.id", Some(&peer.id))?;
+fn of_peer(peer: &PeerMatch) -> Result<Vec<FieldPredicate>, String> {
+    let id = one_of(EventField::Peer, "peer.id", Some(&peer.id))?;
     let kind = peer.kind.map(|kind| {
         let word = kind.name();
-        Predicate {
-            field: Field::Kind,
-            patterns: vec![Pattern::Exact(word.to_owned())],
+        FieldPredicate {
+            field: EventField::Kind,
+            patterns: vec![GlobPattern::Exact(word.to_owned())],
         }
     });
     Ok(id.into_iter().chain(kind).collect())
 }
 
-const fn tier(matches: &Match) -> Tier {
+const fn match_tier(matches: &BindingMatch) -> Tier {
     match matches {
-        Match { peer: Some(_), .. } => Tier::Peer,
-        Match {
+        BindingMatch { peer: Some(_), .. } => Tier::Peer,
+        BindingMatch {
             parent_peer: Some(_), ..
         } => Tier::ParentPeer,
-        Match {
+        BindingMatch {
             guild: Some(_),
             roles: Some(_),
             ..
         } => Tier::GuildAndRoles,
-        Match { guild: Some(_), .. } => Tier::Guild,
-        Match { team: Some(_), .. } => Tier::Team,
-        Match { account: Some(_), .. } => Tier::Account,
-        Match { channel: Some(_), .. } => Tier::Channel,
+        BindingMatch { guild: Some(_), .. } => Tier::Guild,
+        BindingMatch { team: Some(_), .. } => Tier::Team,
+        BindingMatch { account: Some(_), .. } => Tier::Account,
+        BindingMatch { channel: Some(_), .. } => Tier::Channel,
         _ => Tier::Default,
     }
 }
 
-fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
+fn of_mapping(mapping: &WebhookMapping) -> Result<(MatchRule, Target), String> {
     let mut predicates = Vec::new();
-    predicates.extend(one_of(Field::Source, "source", mapping.source.as_ref())?);
+    predicates.extend(one_of(EventField::Source, "source", mapping.source.as_ref())?);
 
     if let Some(path) = &mapping.path {
         let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
@@ -298,9 +300,9 @@ fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
             return Err("path: a path that ends in a source's name is expected".to_owned());
         }
 
-        predicates.push(Predicate {
-            field: Field::Source,
-            patterns: vec![Pattern::parse(name)],
+        predicates.push(FieldPredicate {
+            field: EventField::Source,
+            patterns: vec![GlobPattern::parse(name)],
         });
     }
 
@@ -309,44 +311,44 @@ fn of_mapping(mapping: &Mapping) -> Result<(Rule, Target), String> {
     }
 
     for (name, wanted) in &mapping.matches {
-        let field = Field::parse(&format!("metadata.{name}"))
+        let field = EventField::parse(&format!("metadata.{name}"))
             .ok_or_else(|| format!("match.{name}: a field such as `payload.type` is expected"))?;
-        let patterns = alternatives(wanted)
+        let patterns = read_alternatives(wanted)
             .ok_or_else(|| format!("match.{name}: a text, number or truth value, or a list of them, is expected"))?;
-        predicates.push(Predicate { field, patterns });
+        predicates.push(FieldPredicate { field, patterns });
     }
 
     let target = Target {
         tier: Tier::Mapping,
         persona: mapping.persona.clone(),
-        session: template("session", mapping.session.as_deref())?,
+        session: parse_template("session", mapping.session.as_deref())?,
         queue_mode: mapping.queue_mode,
-        text: template("text", mapping.text.as_deref())?,
+        text: parse_template("text", mapping.text.as_deref())?,
     };
 
-    Ok((Rule::new(predicates), target))
+    Ok((MatchRule::new(predicates), target))
 }
 
-fn template(name: &str, text: Option<&str>) -> Result<Option<Template>, String> {
-    text.map(Template::parse)
+fn parse_template(name: &str, text: Option<&str>) -> Result<Option<TextTemplate>, String> {
+    text.map(TextTemplate::parse)
         .transpose()
         .map_err(|fault| format!("{name}: {fault}"))
 }
 
-fn one_of(field: Field, name: &str, values: Option<&OneOrMore>) -> Result<Option<Predicate>, String> {
+fn one_of(field: EventField, name: &str, values: Option<&OneOrMore>) -> Result<Option<FieldPredicate>, String> {
     let Some(values) = values else { return Ok(None) };
-    let texts = values.texts();
+    let texts = values.all_texts();
     if texts.is_empty() || texts.iter().any(String::is_empty) {
         return Err(format!("match.{name}: a non-empty value is expected"));
     }
-    Ok(Some(Predicate {
+    Ok(Some(FieldPredicate {
         field,
-        patterns: texts.iter().map(|text| Pattern::parse(text)).collect(),
+        patterns: texts.iter().map(|text| GlobPattern::parse(text)).collect(),
     }))
 }
 
-fn alternatives(wanted: &Value) -> Option<Vec<Pattern>> {
-    let one = |value: &Value| crate::prefilter::scalar(value).map(|text| Pattern::parse(&text));
+fn read_alternatives(wanted: &Value) -> Option<Vec<GlobPattern>> {
+    let one = |value: &Value| crate::prefilter::scalar_text(value).map(|text| GlobPattern::parse(&text));
     match wanted {
         Value::Array(items) if !items.is_empty() => items.iter().map(one).collect(),
         Value::Array(_) => None,

@@ -3,14 +3,14 @@
 use serde_json::Value;
 use shared::model::event::Event;
 
-use crate::prefilter::{inner, scalar};
+use crate::prefilter::{inner_value, scalar_text};
 
 /// Longest text that a template yields, in bytes.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// A parsed template text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template {
+pub(super) struct TextTemplate {
     parts: Vec<Part>,
 }
 
@@ -20,7 +20,7 @@ enum Part {
     Path(Vec<String>),
 }
 
-impl Template {
+impl TextTemplate {
     /// Parses `text`; the error describes the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
@@ -40,7 +40,7 @@ impl Template {
     }
 
     /// Returns the text for `event`; missing values are left out, and objects and lists are inserted as JSON.
-    pub(super) fn fill(&self, event: &Event) -> String {
+    pub(super) fn fill_in(&self, event: &Event) -> String {
         let mut text = String::new();
         for part in &self.parts {
             match part {
@@ -73,10 +73,10 @@ fn value(event: &Event, path: &[String]) -> String {
     }
 
     let first = event.metadata.get(first);
-    let found: Option<&Value> = parts.fold(first, |value, part| inner(value?, part));
+    let found: Option<&Value> = parts.fold(first, |value, part| inner_value(value?, part));
 
     found.map_or_else(String::new, |value| {
-        scalar(value).map_or_else(|| value.to_string(), std::borrow::Cow::into_owned)
+        scalar_text(value).map_or_else(|| value.to_string(), std::borrow::Cow::into_owned)
     })
 }
 
@@ -103,17 +103,17 @@ mod tests {
             ("{{payload.items.0.sku}}/{{payload.items}}", r#"a/[{"sku":"a"}]"#),
             ("{{nothing.here}}|{{peer}}|{{channel}}", "|stripe|webhook"),
         ] {
-            let template = Template::parse(template).expect(template);
-            assert_eq!(template.fill(&event), text);
+            let template = TextTemplate::parse(template).expect(template);
+            assert_eq!(template.fill_in(&event), text);
         }
     }
 
     #[test]
     fn mistakes_are_named() {
         assert_eq!(
-            Template::parse("{{open").expect_err("open"),
+            TextTemplate::parse("{{open").expect_err("open"),
             "`}}` is expected after `{{`"
         );
-        assert!(Template::parse("{{}}").is_err());
+        assert!(TextTemplate::parse("{{}}").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Precedence as a table, mappings, and faults of a file.
 
 use serde_json::json;
-use shared::model::event::{EventId, Peer, PeerKind};
+use shared::model::event::{EventId, EventPeer, PeerKind};
 use shared::model::time::UnixMillis;
 
 use super::*;
@@ -37,22 +37,22 @@ fn on_discord() -> Event {
     );
 
     event.from.id = "ann".to_owned();
-    event.peer = Peer {
+    event.peer = EventPeer {
         kind: PeerKind::Channel,
         id: "other".to_owned(),
-        ..Peer::default()
+        ..EventPeer::default()
     };
 
     event
 }
 
-fn persona(table: &Table, event: &Event) -> Option<String> {
-    table.decide(event)?.routing?.persona
+fn persona(table: &BindingTable, event: &Event) -> Option<String> {
+    table.decide_route(event)?.routing?.persona
 }
 
 #[test]
 fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
-    let table = Table::parse(LADDER).expect("a file");
+    let table = BindingTable::parse(LADDER).expect("a file");
 
     type Change = fn(&mut Event);
 
@@ -106,22 +106,22 @@ fn the_most_specific_tier_wins_whatever_the_order_of_the_file() {
 #[test]
 fn a_binding_without_a_match_takes_messages_of_people_only() {
     let file = "bindings: [{persona: default}, {persona: clock, match: {channel: timer, account: ticks}}]";
-    let table = Table::parse(file).expect("a file");
+    let table = BindingTable::parse(file).expect("a file");
 
     type Change = fn(&mut Event);
 
     let rows: [(Option<&str>, Change); 7] = [
         (Some("default"), |_| {}),
-        (None, |event| event.origin = Origin::System),
+        (None, |event| event.origin = EventOrigin::System),
         (None, |event| event.channel = "timer".to_owned()),
         (None, |event| event.source_adapter = "agent".to_owned()),
         (None, |event| event.source_adapter = "hook".to_owned()),
-        (None, |event| event.direction = Direction::Created),
+        (None, |event| event.direction = EventDirection::Created),
         // A binding that names them matches them.
         (Some("clock"), |event| {
             event.channel = "timer".to_owned();
             event.account_id = Some("ticks".to_owned());
-            event.origin = Origin::System;
+            event.origin = EventOrigin::System;
         }),
     ];
 
@@ -141,7 +141,7 @@ fn within_a_tier_the_first_listed_wins() {
   - { persona: d, match: { channel: imessage } }
 ";
 
-    let table = Table::parse(file).expect("a file");
+    let table = BindingTable::parse(file).expect("a file");
     for (channel, expected) in [("sms", Some("b")), ("imessage", Some("c")), ("email", None)] {
         let mut event = on_discord();
         event.channel = channel.to_owned();
@@ -153,7 +153,7 @@ fn within_a_tier_the_first_listed_wins() {
 fn the_seeds_spelling_is_read() {
     let file = r#"{"bindings": [{"agentId": "work", "match": {
         "channel": "whatsapp", "accountId": "biz", "peer": {"kind": "dm", "id": "+15551234567"}}}]}"#;
-    let table = Table::parse(file).expect("a file");
+    let table = BindingTable::parse(file).expect("a file");
     let mut event = Event::new(
         EventId::parse("whatsapp:1").expect("valid"),
         "whatsapp",
@@ -166,7 +166,7 @@ fn the_seeds_spelling_is_read() {
     event.account_id = Some("biz".to_owned());
     assert_eq!(persona(&table, &event).as_deref(), Some("work"));
 
-    event.direction = Direction::Sent;
+    event.direction = EventDirection::Sent;
     assert_eq!(persona(&table, &event), None, "what we sent is not routed");
 }
 
@@ -183,7 +183,7 @@ mappings:
   - { source: git*, match: { payload.draft: false }, persona: reviews, queue_mode: collect }
 "#;
 
-    let table = Table::parse(file).expect("a file");
+    let table = BindingTable::parse(file).expect("a file");
     assert_eq!((table.len(), table.priority(), table.is_fallback()), (4, 70, false));
 
     let decide = |source: &str, metadata: Value| {
@@ -196,7 +196,7 @@ mappings:
 
         event.metadata = metadata.as_object().expect("an object").clone();
         event.metadata.insert("source".to_owned(), json!(source));
-        table.decide(&event).expect("somebody takes it")
+        table.decide_route(&event).expect("somebody takes it")
     };
 
     let paid = decide(
@@ -255,14 +255,15 @@ fn every_fault_is_named_with_its_entry_or_line() {
             ],
         ),
     ] {
-        let found = Table::parse(file).expect_err(file);
+        let found = BindingTable::parse(file).expect_err(file);
         assert_eq!(found.len(), faults.len(), "{found:?}");
         for (found, expected) in found.iter().zip(faults) {
             assert!(found.to_string().starts_with(expected), "{found}");
         }
     }
 
-    let found = Table::parse("bindings:\n  - persona: a\n    mach: {}\n  - {}\n  - persona: ''\n").expect_err("faults");
+    let found =
+        BindingTable::parse("bindings:\n  - persona: a\n    mach: {}\n  - {}\n  - persona: ''\n").expect_err("faults");
     let keys: Vec<&str> = found.iter().map(|fault| fault.key.as_str()).collect();
     assert_eq!(
         keys,
@@ -284,7 +285,7 @@ fn ten_thousand_bindings_cost_little_an_event() {
         ));
     }
 
-    let table = Table::parse(&file).expect("a file");
+    let table = BindingTable::parse(&file).expect("a file");
     // The best of ten: a busy machine takes its time from some of them.
     let each = (0..10).map(|tenth| {
         let begun = SystemClock.monotonic();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use shared::embed::{EmbedTextsError, Embedder, cut};
-use shared::process::Secret;
+use shared::embed::{EmbedTextsError, TextEmbedder, embedded_text};
+use shared::process::SecretValue;
 
 /// Time limit for one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -18,11 +18,11 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Client for the endpoint, with the requested model.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct RemoteEmbedder {
     client: reqwest::Client,
     url: String,
     model: String,
-    key: Option<Secret>,
+    key: Option<SecretValue>,
 }
 
 #[derive(Serialize)]
@@ -42,9 +42,9 @@ struct Row {
     embedding: Vec<f32>,
 }
 
-impl Remote {
+impl RemoteEmbedder {
     /// Creates the client for `model` at the base address `url` (`…/v1`).
-    pub(super) fn new(url: &str, model: &str, key: Option<&Secret>) -> Result<Self, String> {
+    pub(super) fn new(url: &str, model: &str, key: Option<&SecretValue>) -> Result<Self, String> {
         let client = reqwest::Client::builder().timeout(TIMEOUT).build();
         Ok(Self {
             client: client.map_err(|error| error.to_string())?,
@@ -54,7 +54,7 @@ impl Remote {
         })
     }
 
-    async fn ask(&self, input: Vec<&str>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
+    async fn request_vectors(&self, input: Vec<&str>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
         let count = input.len();
         let question = Question {
             model: &self.model,
@@ -92,7 +92,7 @@ fn read(body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
     for row in answer.data {
         let place = vectors.get_mut(row.index);
         *place.ok_or_else(|| EmbedTextsError::Answer(format!("a vector for text {} of {count}", row.index)))? =
-            unit(row.embedding);
+            unit_vector(row.embedding);
     }
 
     match vectors.iter().position(Vec::is_empty) {
@@ -101,7 +101,7 @@ fn read(body: &[u8], count: usize) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
     }
 }
 
-fn unit(mut vector: Vec<f32>) -> Vec<f32> {
+fn unit_vector(mut vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     if length > 0.0 {
         vector.iter_mut().for_each(|value| *value /= length);
@@ -110,7 +110,7 @@ fn unit(mut vector: Vec<f32>) -> Vec<f32> {
 }
 
 #[async_trait]
-impl Embedder for Remote {
+impl TextEmbedder for RemoteEmbedder {
     fn model(&self) -> &str {
         &self.model
     }
@@ -122,7 +122,10 @@ impl Embedder for Remote {
     async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
         let mut vectors = Vec::with_capacity(texts.len());
         for some in texts.chunks(MAX_TEXTS) {
-            vectors.extend(self.ask(some.iter().map(|text| cut(text)).collect()).await?);
+            vectors.extend(
+                self.request_vectors(some.iter().map(|text| embedded_text(text)).collect())
+                    .await?,
+            );
         }
         Ok(vectors)
     }
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
 
     /// Starts a server that responds once, and returns the request that it received.
-    async fn answering(status: &'static str, body: String) -> (Remote, tokio::task::JoinHandle<String>) {
+    async fn answering(status: &'static str, body: String) -> (RemoteEmbedder, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/v1/", listener.local_addr().expect("an address"));
         let served = tokio::spawn(async move {
@@ -158,7 +161,7 @@ mod tests {
             String::from_utf8_lossy(&heard).into_owned()
         });
 
-        (Remote::new(&url, "small", None).expect("a client"), served)
+        (RemoteEmbedder::new(&url, "small", None).expect("a client"), served)
     }
 
     #[tokio::test]

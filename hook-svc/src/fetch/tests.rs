@@ -48,7 +48,7 @@ fn hook(author: &str, net: &[&str]) -> HookSource {
         timeout_ms: 30_000,
         created_at: UnixMillis(0),
         created_by: author.to_owned(),
-        sees: crate::runner::Sees::Everything,
+        sees: crate::runner::HookScope::Everything,
         net: net.iter().map(|&server| server.to_owned()).collect(),
     }
 }
@@ -59,7 +59,7 @@ async fn ask(granted: &[&str], hook: HookSource, args: Value) -> Result<Value, C
     let grants = BTreeMap::from([("h".to_owned(), granted)]);
     let host = FetchHost::new(&grants, Arc::new(NoHost)).expect("servers");
 
-    let call = Call {
+    let call = HostCall {
         event_id: EventId::parse("web:1").expect("valid"),
         now: UnixMillis(0),
         hook: Arc::new(hook),

@@ -42,7 +42,7 @@ const FIONBIO: u32 = 0x5421;
 const FIOCLEX: u32 = 0x5451;
 
 /// Returns the allowed calls; some of them only with certain arguments ([`COMMANDS`]).
-pub(super) fn allowed() -> Vec<c_long> {
+pub(super) fn allowed_calls() -> Vec<c_long> {
     let mut calls = ALLOWED.to_vec();
     calls.extend(OF_THIS_ARCHITECTURE);
     calls
@@ -178,7 +178,7 @@ const OF_THIS_ARCHITECTURE: &[c_long] = &[];
 
 /// Returns the calls that reach outside of the process, change files, or create memory that is not charged to a
 /// process.
-pub(super) fn forbidden() -> Vec<c_long> {
+pub(super) fn forbidden_calls() -> Vec<c_long> {
     let mut calls = FORBIDDEN.to_vec();
     calls.extend(FORBIDDEN_OF_THIS_ARCHITECTURE);
     calls

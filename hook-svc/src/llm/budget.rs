@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::clock::SharedClock;
-use shared::llm::{MicroDollars, Price, Usage, cost};
+use shared::llm::{MicroDollars, ModelPrice, TokenUsage, usage_cost};
 use shared::model::hook::HookSpend;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
-use super::purse::{Draft, OverBudget, Purse, Taken};
+use super::purse::{BudgetShare, OverBudget, SpendDraft, SpentTotal};
 use crate::error::chain;
-use crate::runner::{Call, CallError, Spent};
+use crate::runner::{CallError, CallUsage, HostCall};
 
 /// Milliseconds in a day.
 const DAY_MS: i64 = 86_400_000;
@@ -34,7 +34,7 @@ const ANSWER_TOKENS: u64 = 512;
 
 /// Daily budgets in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
+pub struct SpendLimits {
     /// Budget of one hook.
     pub hook_usd: f64,
     /// Budget of all hooks together.
@@ -43,7 +43,7 @@ pub struct Limits {
 
 /// Size of a prompt and of its longest answer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub(super) struct QuestionSize {
     /// Bytes of the prompt and the system prompt.
     pub prompt_bytes: usize,
     /// Most tokens of the answer, if the script names a number.
@@ -52,14 +52,14 @@ pub(super) struct Size {
 
 /// Daily budgets of this replica's hooks; cheap to clone. See the module.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Parts>);
+pub struct SpendBudget(Arc<Parts>);
 
 #[derive(Debug)]
 struct Parts {
     spends: Kv<HookSpend>,
-    limits: Limits,
+    limits: SpendLimits,
     /// List price of the model, or the reason why there is none: then no call fits into the budget.
-    price: Result<Price, String>,
+    price: Result<ModelPrice, String>,
     clock: SharedClock,
     /// Accounts by the key of their common record.
     accounts: Mutex<HashMap<String, Arc<Account>>>,
@@ -72,13 +72,13 @@ struct Account {
     limit: u64,
     /// Owner of the budget, for errors.
     whose: &'static str,
-    purse: Mutex<Purse>,
+    purse: Mutex<BudgetShare>,
     /// Allows one write of the record at a time.
     writing: tokio::sync::Mutex<()>,
 }
 
 impl Account {
-    fn purse(&self) -> MutexGuard<'_, Purse> {
+    fn lock_purse(&self) -> MutexGuard<'_, BudgetShare> {
         self.purse.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -87,18 +87,18 @@ impl Account {
 /// counts as spent.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped counts as spent"]
-pub(super) struct Reservation {
-    budget: Budget,
+pub(super) struct SpendReservation {
+    budget: SpendBudget,
     accounts: Vec<Arc<Account>>,
     micro_usd: u64,
     /// Whether the caller has received the reservation, so that the call may have begun.
     in_hand: bool,
 }
 
-impl Budget {
+impl SpendBudget {
     /// Creates the budget that all replicas on `bus` share, for a model with `price`, or the reason why it has none.
     #[must_use]
-    pub fn new(bus: &Bus, limits: Limits, price: Result<Price, String>, clock: SharedClock) -> Self {
+    pub fn new(bus: &Bus, limits: SpendLimits, price: Result<ModelPrice, String>, clock: SharedClock) -> Self {
         Self(Arc::new(Parts {
             spends: bus.kv(HOOK_SPEND),
             limits,
@@ -113,7 +113,11 @@ impl Budget {
     /// # Errors
     /// `no_price` if the price of a call is unknown; `over_budget` if the hook, or all hooks together, have no room for
     /// it today; `budget_unknown` if the record cannot be read or written.
-    pub(super) async fn reserve(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
+    pub(super) async fn reserve_call(
+        &self,
+        hook_id: &str,
+        question: QuestionSize,
+    ) -> Result<SpendReservation, CallError> {
         let (budget, hook_id) = (self.clone(), hook_id.to_owned());
         // The task ends even if the caller is gone: an amount held in the record must be in the purse.
         let reserving = tokio::spawn(async move { budget.reserve_of_all(&hook_id, question).await });
@@ -128,11 +132,11 @@ impl Budget {
         })
     }
 
-    async fn reserve_of_all(&self, hook_id: &str, question: Size) -> Result<Reservation, CallError> {
-        let mut reservation = Reservation {
+    async fn reserve_of_all(&self, hook_id: &str, question: QuestionSize) -> Result<SpendReservation, CallError> {
+        let mut reservation = SpendReservation {
             budget: self.clone(),
             accounts: Vec::with_capacity(2),
-            micro_usd: self.estimate(question)?,
+            micro_usd: self.estimate_cost(question)?,
             in_hand: false,
         };
 
@@ -141,11 +145,11 @@ impl Budget {
 
         let all = (ALL.to_owned(), limits.all_usd, "all hooks together");
         for (of, limit, whose) in [own, all] {
-            let account = self.account(&of, limit, whose);
+            let account = self.account_of(&of, limit, whose);
             match self.take(&account, reservation.micro_usd).await {
                 Ok(()) => reservation.accounts.push(account),
                 Err(error) => {
-                    reservation.release().await;
+                    reservation.release_unused().await;
                     return Err(error);
                 }
             }
@@ -155,19 +159,19 @@ impl Budget {
     }
 
     /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
-    fn estimate(&self, question: Size) -> Result<u64, CallError> {
+    fn estimate_cost(&self, question: QuestionSize) -> Result<u64, CallError> {
         let no_price =
             |why: &String| CallError::new("no_price", format!("llm() has a budget of US dollars, and {why}"));
         let price = self.0.price.as_ref().map_err(no_price)?;
-        let usage = Usage {
+        let usage = TokenUsage {
             input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
             output: question.max_tokens.map_or(ANSWER_TOKENS, u64::from),
-            ..Usage::default()
+            ..TokenUsage::default()
         };
-        Ok(cost(&usage, price).0)
+        Ok(usage_cost(&usage, price).0)
     }
 
-    fn account(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {
+    fn account_of(&self, of: &str, limit_usd: f64, whose: &'static str) -> Arc<Account> {
         let key = format!("{}.{of}", self.0.clock.now().0.div_euclid(DAY_MS));
         let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         let account = accounts.entry(key.clone()).or_insert_with(|| {
@@ -185,27 +189,27 @@ impl Budget {
 
     /// Reserves `cost` in `account`, from a new slice if necessary.
     async fn take(&self, account: &Account, cost: u64) -> Result<(), CallError> {
-        if account.purse().reserve(cost) && cost > 0 {
+        if account.lock_purse().reserve_cost(cost) && cost > 0 {
             return Ok(());
         }
 
         let _one = account.writing.lock().await;
 
         // Another call may have drawn a slice while this one waited.
-        if account.purse().reserve(cost) && cost > 0 {
+        if account.lock_purse().reserve_cost(cost) && cost > 0 {
             return Ok(());
         }
 
         for _ in 0..MAX_TRIES {
             let drawn = self
-                .write(account, |purse, before| purse.draw(before, cost, account.limit))
+                .write(account, |purse, before| purse.draft_slice(before, cost, account.limit))
                 .await;
             match drawn {
                 Ok(Ok(draft)) => {
-                    let mut purse = account.purse();
-                    purse.wrote(&draft);
+                    let mut purse = account.lock_purse();
+                    purse.adopt_draft(&draft);
                     // Smaller calls may have used part of the slice meanwhile; then another one is drawn.
-                    if purse.reserve(cost) {
+                    if purse.reserve_cost(cost) {
                         return Ok(());
                     }
                 }
@@ -225,14 +229,14 @@ impl Budget {
     async fn write<E>(
         &self,
         account: &Account,
-        draft: impl Fn(&Purse, HookSpend) -> Result<Draft, E>,
-    ) -> Result<Result<Draft, E>, CasError> {
+        draft: impl Fn(&BudgetShare, HookSpend) -> Result<SpendDraft, E>,
+    ) -> Result<Result<SpendDraft, E>, CasError> {
         let spends = &self.0.spends;
         let mut tries = 0;
         loop {
             let entry = spends.get(&account.key).await?;
             let before = entry.as_ref().map(|entry| entry.value).unwrap_or_default();
-            let purse = *account.purse();
+            let purse = *account.lock_purse();
             let draft = match draft(&purse, before) {
                 Ok(draft) => draft,
                 Err(error) => return Ok(Err(error)),
@@ -264,7 +268,7 @@ impl Budget {
     async fn give_back(&self, account: &Arc<Account>) {
         let _one = account.writing.lock().await;
 
-        if !account.purse().is_idle() || account.purse().is_empty() {
+        if !account.lock_purse().is_idle() || account.lock_purse().is_empty() {
             return;
         }
 
@@ -276,10 +280,10 @@ impl Budget {
 
         match written {
             Ok(Ok(draft)) => {
-                account.purse().wrote(&draft);
+                account.lock_purse().adopt_draft(&draft);
                 let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
                 // No other call uses the account. It is created again when needed, so that past days are dropped.
-                if account.purse().is_empty() && Arc::strong_count(account) <= 2 {
+                if account.lock_purse().is_empty() && Arc::strong_count(account) <= 2 {
                     accounts.remove(&account.key);
                 }
             }
@@ -296,22 +300,22 @@ impl Budget {
     }
 }
 
-impl Reservation {
+impl SpendReservation {
     /// Ends the call `call`, which used `spent`.
-    pub(super) async fn settle(self, call: &Call, spent: Spent) {
-        let taken = taken(spent);
+    pub(super) async fn settle_call(self, call: &HostCall, spent: CallUsage) {
+        let taken = taken_by(spent);
         if taken.micro_usd > self.micro_usd {
             tracing::debug!(event_id = %call.event_id, hook_id = call.hook.id, reserved = self.micro_usd, cost = taken.micro_usd, "model call exceeded its reservation");
         }
-        self.end(taken).await;
+        self.end_call(taken).await;
     }
 
     /// Ends a call that cost nothing.
-    pub(super) async fn release(self) {
-        self.end(Taken::default()).await;
+    pub(super) async fn release_unused(self) {
+        self.end_call(SpentTotal::default()).await;
     }
 
-    async fn end(mut self, taken: Taken) {
+    async fn end_call(mut self, taken: SpentTotal) {
         let accounts = self.settle_all(taken);
         let budget = self.budget.clone();
         // The task ends even if the caller is gone: an amount spent in the record must leave the purse.
@@ -322,23 +326,23 @@ impl Reservation {
     }
 
     /// Ends the call in all accounts at once, so that a cancelled caller leaves nothing reserved.
-    fn settle_all(&mut self, taken: Taken) -> Vec<Arc<Account>> {
+    fn settle_all(&mut self, taken: SpentTotal) -> Vec<Arc<Account>> {
         let accounts = std::mem::take(&mut self.accounts);
         for account in &accounts {
-            account.purse().settle(self.micro_usd, taken);
+            account.lock_purse().settle_cost(self.micro_usd, taken);
         }
         accounts
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SpendReservation {
     fn drop(&mut self) {
-        let lost = Taken {
+        let lost = SpentTotal {
             calls: 1,
             micro_usd: self.micro_usd,
-            ..Taken::default()
+            ..SpentTotal::default()
         };
-        let taken = if self.in_hand { lost } else { Taken::default() };
+        let taken = if self.in_hand { lost } else { SpentTotal::default() };
         let accounts = self.settle_all(taken);
 
         // If the service is stopping, the record keeps the amount as held.
@@ -356,8 +360,8 @@ fn over_budget(account: &Account, over: OverBudget, cost: u64) -> CallError {
     CallError::new("over_budget", text)
 }
 
-fn taken(spent: Spent) -> Taken {
-    Taken {
+fn taken_by(spent: CallUsage) -> SpentTotal {
+    SpentTotal {
         calls: u64::from(spent.llm_calls),
         tokens_in: spent.llm_tokens_in,
         tokens_out: spent.llm_tokens_out,

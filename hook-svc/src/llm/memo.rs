@@ -20,7 +20,7 @@ type Cell = Arc<OnceCell<Result<String, CallError>>>;
 
 /// Cache of answers; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Memo(Mutex<Kept>);
+pub(super) struct AnswerMemo(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -28,9 +28,9 @@ struct Kept {
     oldest: VecDeque<Key>,
 }
 
-impl Memo {
+impl AnswerMemo {
     /// Returns the cell for the answer to `question` for `event`; a cell with an error is replaced by an empty one.
-    pub(super) fn cell(&self, event: &EventId, question: &Value) -> Cell {
+    pub(super) fn answer_cell(&self, event: &EventId, question: &Value) -> Cell {
         let mut hasher = Sha256::new();
         hasher.update(event.as_str().as_bytes());
         hasher.update([0]);
@@ -66,25 +66,40 @@ mod tests {
 
     #[test]
     fn the_same_question_upon_the_same_event_has_one_place_and_old_ones_go() {
-        let memo = Memo::default();
+        let memo = AnswerMemo::default();
         let event = |number: usize| EventId::parse(format!("a:{number}")).expect("valid");
-        let first = memo.cell(&event(0), &json!({"prompt": "x"}));
+        let first = memo.answer_cell(&event(0), &json!({"prompt": "x"}));
 
-        assert!(Arc::ptr_eq(&first, &memo.cell(&event(0), &json!({"prompt": "x"}))));
-        assert!(!Arc::ptr_eq(&first, &memo.cell(&event(0), &json!({"prompt": "y"}))));
-        assert!(!Arc::ptr_eq(&first, &memo.cell(&event(1), &json!({"prompt": "x"}))));
+        assert!(Arc::ptr_eq(
+            &first,
+            &memo.answer_cell(&event(0), &json!({"prompt": "x"}))
+        ));
+        assert!(!Arc::ptr_eq(
+            &first,
+            &memo.answer_cell(&event(0), &json!({"prompt": "y"}))
+        ));
+        assert!(!Arc::ptr_eq(
+            &first,
+            &memo.answer_cell(&event(1), &json!({"prompt": "x"}))
+        ));
 
         first.set(Err(CallError::new("provider_down", "x"))).expect("empty");
-        let second = memo.cell(&event(0), &json!({"prompt": "x"}));
+        let second = memo.answer_cell(&event(0), &json!({"prompt": "x"}));
         assert!(!Arc::ptr_eq(&first, &second), "what was not answered is asked anew");
 
         second.set(Ok("y".to_owned())).expect("empty");
-        assert!(Arc::ptr_eq(&second, &memo.cell(&event(0), &json!({"prompt": "x"}))));
+        assert!(Arc::ptr_eq(
+            &second,
+            &memo.answer_cell(&event(0), &json!({"prompt": "x"}))
+        ));
 
         for number in 0..KEPT {
-            memo.cell(&event(number + 2), &json!({}));
+            memo.answer_cell(&event(number + 2), &json!({}));
         }
 
-        assert!(!Arc::ptr_eq(&second, &memo.cell(&event(0), &json!({"prompt": "x"}))));
+        assert!(!Arc::ptr_eq(
+            &second,
+            &memo.answer_cell(&event(0), &json!({"prompt": "x"}))
+        ));
     }
 }

@@ -12,7 +12,7 @@ const SLICES: u64 = 64;
 
 /// Total usage of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Taken {
+pub(super) struct SpentTotal {
     /// Number of calls that reached the model.
     pub calls: u64,
     /// Number of tokens sent.
@@ -25,21 +25,21 @@ pub(super) struct Taken {
 
 /// Slice of a budget; all amounts are in millionths of a US dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Purse {
+pub(super) struct BudgetShare {
     /// Amount that this replica holds of the common budget.
     slice: u64,
     /// Highest total price of the calls under way.
     reserved: u64,
     /// Usage of ended calls that the common record does not have yet.
-    unwritten: Taken,
+    unwritten: SpentTotal,
 }
 
 /// The common record to write, and the changes to the purse once it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Draft {
+pub(super) struct SpendDraft {
     /// Record to be written.
     pub after: HookSpend,
-    written: Taken,
+    written: SpentTotal,
     returned: u64,
     granted: u64,
 }
@@ -51,9 +51,9 @@ pub(super) struct OverBudget {
     pub used: u64,
 }
 
-impl Purse {
+impl BudgetShare {
     /// Reserves `cost` from the slice. Returns whether the slice has room for it.
-    pub(super) fn reserve(&mut self, cost: u64) -> bool {
+    pub(super) fn reserve_cost(&mut self, cost: u64) -> bool {
         let used = self.reserved.saturating_add(self.unwritten.micro_usd);
         let fits = used.saturating_add(cost) <= self.slice;
         if fits {
@@ -63,7 +63,7 @@ impl Purse {
     }
 
     /// Ends a call for which `reserved` was reserved, and which used `taken`.
-    pub(super) fn settle(&mut self, reserved: u64, taken: Taken) {
+    pub(super) fn settle_cost(&mut self, reserved: u64, taken: SpentTotal) {
         self.reserved = self.reserved.saturating_sub(reserved);
         self.unwritten = self.unwritten.plus(taken);
     }
@@ -82,7 +82,7 @@ impl Purse {
     ///
     /// # Errors
     /// Returns [`OverBudget`] if `limit` has no room for the call.
-    pub(super) fn draw(&self, before: HookSpend, cost: u64, limit: u64) -> Result<Draft, OverBudget> {
+    pub(super) fn draft_slice(&self, before: HookSpend, cost: u64, limit: u64) -> Result<SpendDraft, OverBudget> {
         let mut draft = self.write(before, self.unwritten.micro_usd.min(self.slice));
         let kept = self.slice - draft.returned;
         let needed = self.reserved.saturating_add(cost).saturating_sub(kept);
@@ -101,11 +101,11 @@ impl Purse {
     }
 
     /// Drafts the common record with all usage and without the amount that no call needs.
-    pub(super) fn give_back(&self, before: HookSpend) -> Draft {
+    pub(super) fn give_back(&self, before: HookSpend) -> SpendDraft {
         self.write(before, self.slice.saturating_sub(self.reserved))
     }
 
-    fn write(&self, before: HookSpend, returned: u64) -> Draft {
+    fn write(&self, before: HookSpend, returned: u64) -> SpendDraft {
         let written = self.unwritten;
         let after = HookSpend {
             calls: before.calls + written.calls,
@@ -116,7 +116,7 @@ impl Purse {
             held_micro_usd: before.held_micro_usd.saturating_sub(returned),
         };
 
-        Draft {
+        SpendDraft {
             after,
             written,
             returned,
@@ -125,13 +125,13 @@ impl Purse {
     }
 
     /// Applies `draft`, now that it is written.
-    pub(super) fn wrote(&mut self, draft: &Draft) {
+    pub(super) fn adopt_draft(&mut self, draft: &SpendDraft) {
         self.slice = self.slice.saturating_sub(draft.returned) + draft.granted;
         self.unwritten = self.unwritten.minus(draft.written);
     }
 }
 
-impl Taken {
+impl SpentTotal {
     fn plus(self, more: Self) -> Self {
         Self {
             calls: self.calls + more.calls,
@@ -156,29 +156,29 @@ mod tests {
     use super::*;
 
     /// Reserves, drawing from `record` if necessary. Returns whether there was room.
-    fn reserve(purse: &mut Purse, record: &mut HookSpend, cost: u64, limit: u64) -> bool {
-        if purse.reserve(cost) {
+    fn reserve(purse: &mut BudgetShare, record: &mut HookSpend, cost: u64, limit: u64) -> bool {
+        if purse.reserve_cost(cost) {
             return true;
         }
 
-        let Ok(draft) = purse.draw(*record, cost, limit) else {
+        let Ok(draft) = purse.draft_slice(*record, cost, limit) else {
             return false;
         };
         *record = draft.after;
-        purse.wrote(&draft);
+        purse.adopt_draft(&draft);
 
-        assert!(purse.reserve(cost), "it was drawn for this");
+        assert!(purse.reserve_cost(cost), "it was drawn for this");
         true
     }
 
-    fn give_back(purse: &mut Purse, record: &mut HookSpend) {
+    fn give_back(purse: &mut BudgetShare, record: &mut HookSpend) {
         let draft = purse.give_back(*record);
         *record = draft.after;
-        purse.wrote(&draft);
+        purse.adopt_draft(&draft);
     }
 
-    fn taken(micro_usd: u64) -> Taken {
-        Taken {
+    fn taken(micro_usd: u64) -> SpentTotal {
+        SpentTotal {
             calls: 1,
             tokens_in: 2,
             tokens_out: 3,
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn as_many_calls_begin_as_the_budget_has_room_for() {
-        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        let (mut purse, mut record) = (BudgetShare::default(), HookSpend::default());
         let begun = (0..200)
             .filter(|_| reserve(&mut purse, &mut record, 100, 1_000))
             .count();
@@ -196,12 +196,12 @@ mod tests {
         assert_eq!(begun, 10);
 
         for _ in 0..begun {
-            purse.settle(100, taken(60));
+            purse.settle_cost(100, taken(60));
         }
 
         assert!(reserve(&mut purse, &mut record, 100, 1_000), "they were cheaper");
 
-        purse.settle(100, taken(60));
+        purse.settle_cost(100, taken(60));
         give_back(&mut purse, &mut record);
         assert!(purse.is_empty());
         assert_eq!((record.calls, record.micro_usd, record.held_micro_usd), (11, 660, 0));
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn replicas_share_a_budget_and_a_dead_one_keeps_its_slice() {
         let mut record = HookSpend::default();
-        let mut purses = [Purse::default(); 3];
+        let mut purses = [BudgetShare::default(); 3];
 
         let mut begun = 0;
         for round in 0..300 {
@@ -220,13 +220,13 @@ mod tests {
         assert_eq!(begun, 20, "whoever asks");
 
         for _ in 0..6 {
-            purses[0].settle(100, taken(100));
-            purses[1].settle(100, taken(100));
+            purses[0].settle_cost(100, taken(100));
+            purses[1].settle_cost(100, taken(100));
         }
 
         give_back(&mut purses[0], &mut record);
         give_back(&mut purses[1], &mut record);
-        let mut late = Purse::default();
+        let mut late = BudgetShare::default();
 
         assert!(
             !reserve(&mut late, &mut record, 100, 2_000),
@@ -237,13 +237,13 @@ mod tests {
 
     #[test]
     fn calls_dearer_than_reserved_are_paid_out_of_what_is_left() {
-        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        let (mut purse, mut record) = (BudgetShare::default(), HookSpend::default());
         for _ in 0..5 {
             assert!(reserve(&mut purse, &mut record, 10, 1_000));
         }
 
         for _ in 0..5 {
-            purse.settle(10, taken(300));
+            purse.settle_cost(10, taken(300));
         }
 
         assert!(
@@ -260,29 +260,29 @@ mod tests {
 
     #[test]
     fn what_happens_while_the_record_is_written_is_not_forgotten() {
-        let mut purse = Purse::default();
-        let first = purse.draw(HookSpend::default(), 100, 6_400).expect("room");
-        purse.wrote(&first);
+        let mut purse = BudgetShare::default();
+        let first = purse.draft_slice(HookSpend::default(), 100, 6_400).expect("room");
+        purse.adopt_draft(&first);
 
-        assert!(purse.reserve(50) && purse.reserve(50));
+        assert!(purse.reserve_cost(50) && purse.reserve_cost(50));
 
-        purse.settle(50, taken(40));
-        let draft = purse.draw(first.after, 100, 6_400).expect("room");
-        purse.settle(50, taken(45));
-        purse.wrote(&draft);
+        purse.settle_cost(50, taken(40));
+        let draft = purse.draft_slice(first.after, 100, 6_400).expect("room");
+        purse.settle_cost(50, taken(45));
+        purse.adopt_draft(&draft);
 
         assert_eq!((purse.unwritten.calls, purse.unwritten.micro_usd), (1, 45));
-        assert!(purse.reserve(100), "as it was drawn for");
+        assert!(purse.reserve_cost(100), "as it was drawn for");
 
         let end = purse.give_back(draft.after);
-        purse.wrote(&end);
+        purse.adopt_draft(&end);
         assert_eq!(end.after.micro_usd, 85);
         assert_eq!(end.after.held_micro_usd, purse.slice);
     }
 
     #[test]
     fn a_budget_of_nothing_ends_calls_that_cost_nothing() {
-        let (mut purse, mut record) = (Purse::default(), HookSpend::default());
+        let (mut purse, mut record) = (BudgetShare::default(), HookSpend::default());
         assert!(!reserve(&mut purse, &mut record, 1, 0));
         assert!(reserve(&mut purse, &mut record, 0, 1_000));
     }

@@ -5,13 +5,13 @@ use futures_util::future::join_all;
 use serde_json::json;
 use shared::bus::Bus;
 use shared::clock::SystemClock;
-use shared::llm::{Price, Prices, Provider};
+use shared::llm::{ModelPrice, ModelProvider, PriceTable};
 use shared::model::event::EventId;
 use shared::model::hook::HookSpend;
 use shared::model::time::UnixMillis;
-use shared::retry::Schedule;
+use shared::retry::RetrySchedule;
 use shared::testing::ManualClock;
-use shared::testing::model_server::{Cut, Ending, ModelServer, Scripted, Speech};
+use shared::testing::model_server::{AnswerEnding, CutPoint, ModelServer, ScriptedAnswer, ScriptedSpeech};
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::buckets::HOOK_SPEND;
 
@@ -19,32 +19,32 @@ use super::*;
 use crate::runner::{HookSource, NoHost};
 
 /// Returns a host whose model is `server`, and its NATS server.
-async fn host(server: &ModelServer, limits: Limits) -> (LlmHost, NatsServer) {
+async fn host(server: &ModelServer, limits: SpendLimits) -> (LlmHost, NatsServer) {
     let (nats, bus) = shared::testing::world().await;
     (replica(&server.base_url("openai"), limits, &bus), nats)
 }
 
 /// Returns one of the hosts on `bus`, whose model is at `base_url`.
-fn replica(base_url: &str, limits: Limits, bus: &Bus) -> LlmHost {
+fn replica(base_url: &str, limits: SpendLimits, bus: &Bus) -> LlmHost {
     host_of(&dear_model(base_url), limits, bus)
 }
 
 fn dear_model(base_url: &str) -> LlmConfig {
     LlmConfig {
-        provider: Provider::OpenAi,
+        provider: ModelProvider::OpenAi,
         model: "m".to_owned(),
         base_url: base_url.to_owned(),
-        retry: Schedule {
+        retry: RetrySchedule {
             initial_ms: 1,
             max_ms: 5,
             max_attempts: 2,
-            ..Schedule::default()
+            ..RetrySchedule::default()
         },
         // One dollar per token, so that sums are visible.
-        prices: Prices(
+        prices: PriceTable(
             [(
                 "m".to_owned(),
-                Price {
+                ModelPrice {
                     input: 1_000_000.0,
                     output: 1_000_000.0,
                     cached: None,
@@ -56,33 +56,33 @@ fn dear_model(base_url: &str) -> LlmConfig {
     }
 }
 
-fn host_of(llm: &LlmConfig, limits: Limits, bus: &Bus) -> LlmHost {
+fn host_of(llm: &LlmConfig, limits: SpendLimits, bus: &Bus) -> LlmHost {
     // The clock of the budget alone: a day ends only when a test ends it.
     let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
-    let budget = Budget::new(bus, limits, price(llm), day);
-    let model = model(llm, Arc::new(SystemClock), Shutdown::default());
+    let budget = SpendBudget::new(bus, limits, model_price(llm), day);
+    let model = open_model(llm, Arc::new(SystemClock), ShutdownSignal::default());
     LlmHost::new(model, budget, Arc::new(NoHost))
 }
 
 /// Returns a stream that ends in the middle.
-fn broken_off() -> Scripted {
-    Scripted::Say {
-        speech: Speech {
+fn broken_off() -> ScriptedAnswer {
+    ScriptedAnswer::Say {
+        speech: ScriptedSpeech {
             text: vec!["a stream that breaks off".to_owned()],
-            ..Speech::default()
+            ..ScriptedSpeech::default()
         },
-        cut: Cut::Every(7),
-        ending: Ending::Dropped { after: 60 },
+        cut: CutPoint::Every(7),
+        ending: AnswerEnding::Dropped { after: 60 },
     }
 }
 
-const RICH: Limits = Limits {
+const RICH: SpendLimits = SpendLimits {
     hook_usd: 1_000_000.0,
     all_usd: 1_000_000.0,
 };
 
-fn call(hook: &str, event: &str, args: Value) -> Call {
-    Call {
+fn call(hook: &str, event: &str, args: Value) -> HostCall {
+    HostCall {
         event_id: EventId::parse(event).expect("valid"),
         now: UnixMillis(1),
         hook: Arc::new(HookSource {
@@ -93,7 +93,7 @@ fn call(hook: &str, event: &str, args: Value) -> Call {
             timeout_ms: 20_000,
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
-            sees: crate::runner::Sees::Everything,
+            sees: crate::runner::HookScope::Everything,
             net: Vec::new(),
         }),
         number: 0,
@@ -107,13 +107,13 @@ fn dear_question() -> Value {
     json!({"prompt": "x", "max_tokens": 119})
 }
 
-fn code(answered: &Answered) -> &'static str {
+fn code(answered: &CallResult) -> &'static str {
     answered.outcome.as_ref().expect_err("refused").code
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_is_paid_once_however_many_ask_the_same_upon_one_event() {
-    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("yes")).await;
     let (host, _nats) = host(&server, RICH).await;
     let question = json!({"prompt": "Is it?", "system": "Be brief."});
     let (a, b) = tokio::join!(
@@ -136,8 +136,8 @@ async fn an_answer_is_paid_once_however_many_ask_the_same_upon_one_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn budgets_of_a_hook_and_of_all_end_a_day() {
-    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
-    let limits = Limits {
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("yes")).await;
+    let limits = SpendLimits {
         hook_usd: 200.0,
         ..RICH
     };
@@ -147,12 +147,12 @@ async fn budgets_of_a_hook_and_of_all_end_a_day() {
     assert!(ask("a", 1).await.outcome.is_ok());
 
     let over = ask("a", 2).await;
-    assert_eq!((code(&over), over.spent), ("over_budget", Spent::default()));
+    assert_eq!((code(&over), over.spent), ("over_budget", CallUsage::default()));
     assert!(ask("b", 3).await.outcome.is_ok(), "another hook has its own");
 
     drop(nats);
 
-    let limits = Limits { all_usd: 200.0, ..RICH };
+    let limits = SpendLimits { all_usd: 200.0, ..RICH };
     let (host, _nats) = self::host(&server, limits).await;
     assert!(host.call(call("a", "sms:1", dear_question())).await.outcome.is_ok());
     assert_eq!(
@@ -163,9 +163,9 @@ async fn budgets_of_a_hook_and_of_all_end_a_day() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_calls_at_once_stay_within_a_budget_of_ten() {
-    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("yes")).await;
     let (_nats, bus) = shared::testing::world().await;
-    let limits = Limits {
+    let limits = SpendLimits {
         hook_usd: 1_200.0,
         ..RICH
     };
@@ -195,29 +195,32 @@ async fn two_hundred_calls_at_once_stay_within_a_budget_of_ten() {
 async fn whoever_gives_up_waiting_for_the_record_leaves_nothing_reserved() {
     let (_nats, bus) = shared::testing::world().await;
     let day: SharedClock = Arc::new(ManualClock::at(UnixMillis(1_700_000_000_000)));
-    let price = Price {
+    let price = ModelPrice {
         input: 1_000_000.0,
         output: 1_000_000.0,
         cached: None,
     };
 
-    let budget = Budget::new(&bus, RICH, Ok(price), day);
-    let size = Size {
+    let budget = SpendBudget::new(&bus, RICH, Ok(price), day);
+    let size = QuestionSize {
         prompt_bytes: 1,
         max_tokens: Some(119),
     };
 
-    assert!(budget.reserve("a", size).now_or_never().is_none(), "it asks the server");
+    assert!(
+        budget.reserve_call("a", size).now_or_never().is_none(),
+        "it asks the server"
+    );
 
-    let reserved = budget.reserve("a", size).await.expect("there is room");
-    let spent = Spent {
+    let reserved = budget.reserve_call("a", size).await.expect("there is room");
+    let spent = CallUsage {
         llm_calls: 1,
         llm_cost_usd: 100.0,
-        ..Spent::default()
+        ..CallUsage::default()
     };
 
     let call = call("a", "sms:1", dear_question());
-    let settling = reserved.settle(&call, spent);
+    let settling = reserved.settle_call(&call, spent);
     assert!(settling.now_or_never().is_none(), "it writes to the server");
 
     for whose in ["hook.a", "all"] {
@@ -242,7 +245,7 @@ async fn a_call_that_is_given_up_counts_as_spent() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let base_url = format!("http://{}/v1", silent.local_addr().expect("an address"));
     let (_nats, bus) = shared::testing::world().await;
-    let limits = Limits {
+    let limits = SpendLimits {
         hook_usd: 200.0,
         ..RICH
     };
@@ -261,9 +264,9 @@ async fn a_call_that_is_given_up_counts_as_spent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_the_same_shares_the_error_and_who_asks_later_asks_anew() {
     let script = [
-        Scripted::status(500, "broken"),
-        Scripted::status(503, "still broken"),
-        Scripted::text("at last"),
+        ScriptedAnswer::status(500, "broken"),
+        ScriptedAnswer::status(503, "still broken"),
+        ScriptedAnswer::text("at last"),
     ];
     let server = ModelServer::scripted(script).await;
     let (host, _nats) = host(&server, RICH).await;
@@ -277,13 +280,13 @@ async fn who_waits_for_the_same_shares_the_error_and_who_asks_later_asks_anew() 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
     let script = [
-        Scripted::status(500, "broken"),
-        Scripted::status(503, "still broken"),
+        ScriptedAnswer::status(500, "broken"),
+        ScriptedAnswer::status(503, "still broken"),
         broken_off(),
         broken_off(),
-        Scripted::status(401, "no"),
-        Scripted::text("not JSON"),
-        Scripted::text("{\"service\": \"bank\"}"),
+        ScriptedAnswer::status(401, "no"),
+        ScriptedAnswer::text("not JSON"),
+        ScriptedAnswer::text("{\"service\": \"bank\"}"),
     ];
 
     let server = ModelServer::scripted(script).await;
@@ -293,7 +296,7 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
     assert_eq!(code(&ask(json!({"prompt": "1"})).await), "provider_down");
 
     let broken = ask(json!({"prompt": "1"})).await;
-    assert_eq!((code(&broken), broken.spent), ("provider_down", Spent::default()));
+    assert_eq!((code(&broken), broken.spent), ("provider_down", CallUsage::default()));
     assert_eq!(code(&ask(json!({"prompt": "2"})).await), "unauthorised");
     assert_eq!(code(&ask(json!({"prompt": "3", "json": true})).await), "bad_answer");
 
@@ -313,7 +316,7 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
     assert_eq!(
         code(
             &host
-                .call(Call {
+                .call(HostCall {
                     name: "search".to_owned(),
                     ..call("a", "sms:1", json!({}))
                 })
@@ -325,10 +328,10 @@ async fn what_goes_wrong_is_a_typed_error_and_costs_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_without_a_price_is_not_asked() {
-    let server = ModelServer::ruled(|_, _| Scripted::text("yes")).await;
+    let server = ModelServer::ruled(|_, _| ScriptedAnswer::text("yes")).await;
     let (_nats, bus) = shared::testing::world().await;
     let llm = LlmConfig {
-        prices: Prices::default(),
+        prices: PriceTable::default(),
         ..dear_model(&server.base_url("openai"))
     };
 

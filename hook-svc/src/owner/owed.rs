@@ -7,43 +7,43 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use shared::bus::partition::Again;
+use shared::bus::partition::RedeliverySource;
 use shared::clock::pause;
 
-use super::shift::{Shift, read};
-use super::{MAX_IN_MEMORY, Owner};
-use crate::conversations::{ALWAYS, Numbers};
-use crate::gate::Place;
-use crate::meters::Waiting;
-use crate::order::{ByHook, Conversation};
-use crate::runner::Seats;
-use crate::task::{Deferred, Lent, Pass, Task, key_of};
+use super::shift::{PartitionSession, read};
+use super::{MAX_IN_MEMORY, PartitionConsumer};
+use crate::conversations::{ALWAYS, MessageNumbers};
+use crate::gate::ConversationPlace;
+use crate::meters::WaitingEvent;
+use crate::order::{ByHook, ConversationHash};
+use crate::runner::HeldSlots;
+use crate::task::{DeferredHooks, EvaluationRound, EventTask, SharedPermits, key_of};
 
 /// An event that owes evaluations.
 #[derive(Debug)]
-pub(super) struct OwedEvent {
-    conversation: Conversation,
-    numbers: Numbers,
-    place: Place,
+pub(super) struct DeferredEvent {
+    conversation: ConversationHash,
+    numbers: MessageNumbers,
+    place: ConversationPlace,
     hooks: Vec<String>,
     /// Time when it was found to owe them, in this holding: time without an owner does not count.
     since: Instant,
-    _waiting: Waiting,
+    _waiting: WaitingEvent,
 }
 
-impl OwedEvent {
+impl DeferredEvent {
     /// Creates the entry for `task`'s event, of which `hooks` are called later.
-    pub(super) fn of(task: Task, hooks: Vec<String>, now: Instant) -> Self {
+    pub(super) fn from_task(task: EventTask, hooks: Vec<String>, now: Instant) -> Self {
         Self {
-            conversation: Conversation::of(&task.event),
-            numbers: Numbers {
+            conversation: ConversationHash::of_event(&task.event),
+            numbers: MessageNumbers {
                 sequence: task.sequence,
                 handed: task.incoming.consumer_sequence,
             },
             place: task.place,
             hooks,
             since: now,
-            _waiting: Waiting::begin(),
+            _waiting: WaitingEvent::start_waiting(),
         }
     }
 }
@@ -62,7 +62,7 @@ struct Lane {
     running: HashMap<u64, Vec<String>>,
     running_of: ByHook,
     /// Events that wait, by sequence.
-    waiting: HashMap<u64, OwedEvent>,
+    waiting: HashMap<u64, DeferredEvent>,
     waiting_of: ByHook,
 }
 
@@ -71,15 +71,15 @@ impl Lane {
         self.running.len() + self.waiting.len()
     }
 
-    fn add(&mut self, event: OwedEvent) {
+    fn add(&mut self, event: DeferredEvent) {
         let sequence = event.numbers.sequence;
         event.hooks.iter().for_each(|hook| self.waiting_of.add(hook, sequence));
         self.waiting.insert(sequence, event);
     }
 
     /// Takes the first event that may begin for one of its hooks.
-    fn next(&mut self) -> Option<OwedEvent> {
-        let firsts = self.waiting_of.firsts();
+    fn next(&mut self) -> Option<DeferredEvent> {
+        let firsts = self.waiting_of.lowest_by_hook();
         let may_begin = firsts
             .filter(|(hook, first)| self.running_of.count(hook) < ALWAYS || !self.running_of.has_before(hook, *first));
         let sequence = may_begin.map(|(_, first)| first).min()?;
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Returns whether the event was under way.
-    fn ended(&mut self, sequence: u64) -> bool {
+    fn note_ended(&mut self, sequence: u64) -> bool {
         let Some(hooks) = self.running.remove(&sequence) else {
             return false;
         };
@@ -106,28 +106,28 @@ impl Lane {
 
 /// Result of an event's evaluations for one author whose hooks it owed.
 #[derive(Debug)]
-pub(super) struct Made {
-    conversation: Conversation,
+pub(super) struct DeferredResult {
+    conversation: ConversationHash,
     sequence: u64,
     /// Entry with the evaluations that it still owes, if any.
-    rest: Option<OwedEvent>,
+    rest: Option<DeferredEvent>,
 }
 
 /// Events with deferred evaluations, by conversation; see the module.
 #[derive(Debug, Default)]
-pub(super) struct OwedEvents {
-    lanes: HashMap<Conversation, Lane>,
+pub(super) struct DeferredEvents {
+    lanes: HashMap<ConversationHash, Lane>,
     total: usize,
     /// Conversations that owe nothing and found no room, in the order in which they continue, and the same as a set.
-    stopped: VecDeque<Conversation>,
-    is_stopped: HashSet<Conversation>,
+    stopped: VecDeque<ConversationHash>,
+    is_stopped: HashSet<ConversationHash>,
 }
 
-impl OwedEvents {
+impl DeferredEvents {
     /// Returns the number of events of `conversation` that may be in memory, since each may come to owe evaluations. If
     /// there is no room, the conversation must be checked again when one of its events has ended, or when
     /// [`Self::wake`] returns it.
-    pub(super) fn room(&mut self, conversation: Conversation) -> usize {
+    pub(super) fn room_for(&mut self, conversation: ConversationHash) -> usize {
         let lane = self.lanes.get(&conversation);
         let owing = lane.map_or(0, Lane::len);
         let most = if self.total * 2 < MAX_OWED {
@@ -148,7 +148,7 @@ impl OwedEvents {
 
     /// Takes a conversation that found no room, once there is some. Returns one at a time, since its next event may use
     /// the room.
-    pub(super) fn wake(&mut self) -> Option<Conversation> {
+    pub(super) fn wake_waiting(&mut self) -> Option<ConversationHash> {
         if self.total >= MAX_OWED {
             return None;
         }
@@ -158,22 +158,22 @@ impl OwedEvents {
     }
 
     /// Adds an event, which owes the evaluation of at least one hook.
-    pub(super) fn add(&mut self, event: OwedEvent) {
+    pub(super) fn add(&mut self, event: DeferredEvent) {
         self.lanes.entry(event.conversation).or_default().add(event);
         self.total += 1;
     }
 
     /// Takes the next event of `conversation`, if one may begin: a few at once of each owed hook, and always one that
     /// came before all of them, because they wait for it.
-    pub(super) fn next(&mut self, conversation: Conversation) -> Option<OwedEvent> {
+    pub(super) fn next(&mut self, conversation: ConversationHash) -> Option<DeferredEvent> {
         self.lanes.get_mut(&conversation)?.next()
     }
 
     /// Records the result `made`, and keeps the evaluations that the event still owes. Returns its conversation.
-    pub(super) fn made(&mut self, made: Made) -> Conversation {
+    pub(super) fn note_made(&mut self, made: DeferredResult) -> ConversationHash {
         let conversation = made.conversation;
         if let Some(lane) = self.lanes.get_mut(&conversation) {
-            self.total -= usize::from(lane.ended(made.sequence));
+            self.total -= usize::from(lane.note_ended(made.sequence));
             if lane.len() == 0 {
                 self.lanes.remove(&conversation);
             }
@@ -187,10 +187,10 @@ impl OwedEvents {
     }
 }
 
-impl Owner {
+impl PartitionConsumer {
     /// Returns the number of events that `conversation` may have in memory: fewer while many events wait for others or
     /// owe evaluations.
-    pub(super) fn allowed(&self, shift: &mut Shift, conversation: Conversation) -> usize {
+    pub(super) fn allowed_events(&self, shift: &mut PartitionSession, conversation: ConversationHash) -> usize {
         let free = self.held_back.available_permits();
         let allowed = if free * 2 > MAX_IN_MEMORY {
             self.per_conversation
@@ -199,17 +199,17 @@ impl Owner {
         } else {
             1
         };
-        allowed.min(shift.owed.room(conversation))
+        allowed.min(shift.owed.room_for(conversation))
     }
 
     /// Makes the evaluations that `owed` owes, of the first author for whom there is a place, or gives all of them up.
     pub(super) async fn make_owed(
         &self,
-        owed: OwedEvent,
+        owed: DeferredEvent,
         partition: u16,
         through: Arc<AtomicU64>,
-        again: Again,
-    ) -> Made {
+        again: RedeliverySource,
+    ) -> DeferredResult {
         let (conversation, sequence, since) = (owed.conversation, owed.numbers.sequence, owed.since);
         let patience = self.evaluator.patience_of(&owed.hooks);
         let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
@@ -221,17 +221,17 @@ impl Owner {
 
         let begun = self.evaluator.clock.monotonic();
         let rest = match self.task_of(owed, found, (partition, &through), &again).await {
-            Some(task) => self.event(task, None).await,
+            Some(task) => self.finish_event(task, None).await,
             None => None,
         };
 
         // The evaluation time of one author is not part of another's wait.
-        let rest = rest.map(|rest| OwedEvent {
+        let rest = rest.map(|rest| DeferredEvent {
             since: since + rest.since.saturating_duration_since(begun),
             ..rest
         });
 
-        Made {
+        DeferredResult {
             conversation,
             sequence,
             rest,
@@ -242,11 +242,11 @@ impl Owner {
     /// the event is gone.
     async fn task_of(
         &self,
-        owed: OwedEvent,
-        found: Option<(Seats, Vec<String>)>,
+        owed: DeferredEvent,
+        found: Option<(HeldSlots, Vec<String>)>,
         (partition, through): (u16, &Arc<AtomicU64>),
-        again: &Again,
-    ) -> Option<Task> {
+        again: &RedeliverySource,
+    ) -> Option<EventTask> {
         let incoming = self.read_again(owed.numbers, again).await?;
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
@@ -257,9 +257,9 @@ impl Owner {
         };
 
         let is_too_late = found.is_none();
-        let (seats, called) = found.unwrap_or_else(|| (Seats::default(), owed.hooks.clone()));
+        let (seats, called) = found.unwrap_or_else(|| (HeldSlots::default(), owed.hooks.clone()));
 
-        Some(Task {
+        Some(EventTask {
             key: key_of(&event),
             event,
             sequence: owed.numbers.sequence,
@@ -269,13 +269,13 @@ impl Owner {
             through: Arc::clone(through),
             place: owed.place,
             incoming,
-            pass: Pass::Deferred(Deferred {
+            pass: EvaluationRound::Deferred(DeferredHooks {
                 hooks: owed.hooks,
                 called,
                 is_too_late,
                 seats: Mutex::new(seats),
             }),
-            lent: Lent::new(None, &self.held_back),
+            lent: SharedPermits::new(None, &self.held_back),
             deferred: Mutex::default(),
         })
     }

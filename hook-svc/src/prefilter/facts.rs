@@ -8,7 +8,7 @@ use shared::model::event::Event;
 
 /// A field of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Field {
+pub enum EventField {
     /// `channel`: the name of the channel.
     Channel,
     /// `account`: the name of the account, `default` if the event has none.
@@ -43,7 +43,7 @@ pub enum Field {
     Metadata(Vec<String>),
 }
 
-impl Field {
+impl EventField {
     /// Returns the field called `name`, if there is one.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -78,13 +78,13 @@ impl Field {
 
 /// View of an event for rules.
 #[derive(Debug)]
-pub(super) struct Facts<'e> {
+pub(super) struct EventFacts<'e> {
     event: &'e Event,
     content: OnceCell<String>,
 }
 
-impl<'e> Facts<'e> {
-    pub(super) const fn of(event: &'e Event) -> Self {
+impl<'e> EventFacts<'e> {
+    pub(super) const fn of_event(event: &'e Event) -> Self {
         Self {
             event,
             content: OnceCell::new(),
@@ -92,43 +92,43 @@ impl<'e> Facts<'e> {
     }
 
     /// Returns the text in lower case (ASCII).
-    pub(super) fn content(&self) -> &str {
+    pub(super) fn lowercase_content(&self) -> &str {
         self.content.get_or_init(|| self.event.content.to_ascii_lowercase())
     }
 
     /// Calls `ask` with the values of `field` until it returns true. Returns whether it did.
-    pub(super) fn any(&self, field: &Field, mut ask: impl FnMut(&str) -> bool) -> bool {
+    pub(super) fn any_value(&self, field: &EventField, mut ask: impl FnMut(&str) -> bool) -> bool {
         let event = self.event;
         match field {
-            Field::Channel => ask(&event.channel),
-            Field::Account => ask(event.account()),
-            Field::Source => {
+            EventField::Channel => ask(&event.channel),
+            EventField::Account => ask(event.account()),
+            EventField::Source => {
                 ask(&event.source_adapter) || event.metadata.get("source").and_then(Value::as_str).is_some_and(ask)
             }
-            Field::Direction => ask(event.direction.name()),
-            Field::From => ask(&event.from.id),
-            Field::Role => event.from.roles.iter().any(|role| ask(role)),
-            Field::Kind => ask(event.peer.kind.name()),
-            Field::Peer => ask(&event.peer.id),
-            Field::Parent => event.peer.parent_id.as_deref().is_some_and(ask),
-            Field::Guild => event.peer.guild_id.as_deref().is_some_and(ask),
-            Field::Team => event.peer.team_id.as_deref().is_some_and(ask),
-            Field::Thread => event.thread_id.as_deref().is_some_and(ask),
-            Field::Type => event.content_types.iter().any(|kind| ask(kind)),
-            Field::Tag => event.tags.iter().any(|tag| ask(tag)),
-            Field::Content => ask(self.content()),
-            Field::Metadata(path) => {
+            EventField::Direction => ask(event.direction.name()),
+            EventField::From => ask(&event.from.id),
+            EventField::Role => event.from.roles.iter().any(|role| ask(role)),
+            EventField::Kind => ask(event.peer.kind.name()),
+            EventField::Peer => ask(&event.peer.id),
+            EventField::Parent => event.peer.parent_id.as_deref().is_some_and(ask),
+            EventField::Guild => event.peer.guild_id.as_deref().is_some_and(ask),
+            EventField::Team => event.peer.team_id.as_deref().is_some_and(ask),
+            EventField::Thread => event.thread_id.as_deref().is_some_and(ask),
+            EventField::Type => event.content_types.iter().any(|kind| ask(kind)),
+            EventField::Tag => event.tags.iter().any(|tag| ask(tag)),
+            EventField::Content => ask(self.lowercase_content()),
+            EventField::Metadata(path) => {
                 let mut parts = path.iter();
                 let first = parts.next().and_then(|part| event.metadata.get(part));
-                let found = parts.try_fold(first, |value, part| value.map(|value| inner(value, part)));
-                found.flatten().and_then(scalar).is_some_and(|text| ask(&text))
+                let found = parts.try_fold(first, |value, part| value.map(|value| inner_value(value, part)));
+                found.flatten().and_then(scalar_text).is_some_and(|text| ask(&text))
             }
         }
     }
 }
 
 /// Returns the member or item of `value` that `part` names.
-pub(crate) fn inner<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
+pub(crate) fn inner_value<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
     match value {
         Value::Object(object) => object.get(part),
         Value::Array(items) => items.get(part.parse::<usize>().ok()?),
@@ -137,7 +137,7 @@ pub(crate) fn inner<'v>(value: &'v Value, part: &str) -> Option<&'v Value> {
 }
 
 /// Returns a plain value as text; `None` for null, lists and objects.
-pub(crate) fn scalar(value: &Value) -> Option<Cow<'_, str>> {
+pub(crate) fn scalar_text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),
         Value::Number(number) => Some(Cow::Owned(number.to_string())),

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use aho_corasick::AhoCorasick;
 use shared::model::event::Event;
 
-use super::facts::{Facts, Field};
-use super::pattern::Pattern;
-use super::rule::{Predicate, Rule};
+use super::facts::{EventFacts, EventField};
+use super::pattern::GlobPattern;
+use super::rule::{FieldPredicate, MatchRule};
 
 /// Cost of a rule that must be checked for every event, and the cost factor of one that is found by a substring,
 /// relative to rules found by a value that all of them share.
@@ -19,9 +19,9 @@ const MIN_SUBSTRING_BYTES: usize = 3;
 
 /// Rules by their most selective predicate, numbered in the order in which they were given.
 #[derive(Debug, Default)]
-pub struct Index {
-    rules: Vec<Rule>,
-    tables: Vec<(Field, Table)>,
+pub struct RuleIndex {
+    rules: Vec<MatchRule>,
+    tables: Vec<(EventField, Table)>,
     /// Automaton for substrings of the text; `None` if no rule is filed under one.
     text: Option<AhoCorasick>,
     /// Numbers of the rules, by substring.
@@ -39,22 +39,22 @@ struct Table {
     lengths: Vec<usize>,
 }
 
-impl Index {
+impl RuleIndex {
     /// Creates an index of `rules`.
     ///
     /// # Panics
     /// Never: if the substring automaton cannot be built, its rules are checked for every event.
     #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Self {
+    pub fn new(rules: Vec<MatchRule>) -> Self {
         // A predicate is the more selective the fewer rules share its patterns.
-        let mut shares: HashMap<(&Field, &Pattern), usize> = HashMap::new();
-        for predicate in rules.iter().flat_map(Rule::predicates) {
+        let mut shares: HashMap<(&EventField, &GlobPattern), usize> = HashMap::new();
+        for predicate in rules.iter().flat_map(MatchRule::predicates) {
             for pattern in &predicate.patterns {
                 *shares.entry((&predicate.field, pattern)).or_default() += 1;
             }
         }
 
-        let mut tables: BTreeMap<Field, Table> = BTreeMap::new();
+        let mut tables: BTreeMap<EventField, Table> = BTreeMap::new();
         let mut texts: BTreeMap<String, Vec<u32>> = BTreeMap::new();
 
         let mut scanned = Vec::new();
@@ -62,18 +62,21 @@ impl Index {
             let best = rule
                 .predicates()
                 .iter()
-                .min_by_key(|predicate| weight(predicate, &shares));
-            match best.filter(|predicate| weight(predicate, &shares) < SCAN_WEIGHT) {
+                .min_by_key(|predicate| predicate_weight(predicate, &shares));
+            match best.filter(|predicate| predicate_weight(predicate, &shares) < SCAN_WEIGHT) {
                 None => scanned.push(number),
-                Some(predicate) if predicate.field == Field::Content => {
+                Some(predicate) if predicate.field == EventField::Content => {
                     for pattern in &predicate.patterns {
-                        texts.entry(pattern.literal().to_owned()).or_default().push(number);
+                        texts
+                            .entry(pattern.longest_literal().to_owned())
+                            .or_default()
+                            .push(number);
                     }
                 }
                 Some(predicate) => tables
                     .entry(predicate.field.clone())
                     .or_default()
-                    .file(predicate, number),
+                    .file_predicate(predicate, number),
             }
         }
 
@@ -108,53 +111,53 @@ impl Index {
 
     /// Returns the rule `number`, if it exists.
     #[must_use]
-    pub fn rule(&self, number: u32) -> Option<&Rule> {
+    pub fn rule_at(&self, number: u32) -> Option<&MatchRule> {
         self.rules.get(number as usize)
     }
 
     /// Returns the numbers of the rules that `event` meets, ascending.
     #[must_use]
-    pub fn matching(&self, event: &Event) -> Vec<u32> {
+    pub fn matching_rules(&self, event: &Event) -> Vec<u32> {
         if self.rules.is_empty() {
             return Vec::new();
         }
 
-        let facts = Facts::of(event);
+        let facts = EventFacts::of_event(event);
         let mut found = self.scanned.clone();
         for (field, table) in &self.tables {
-            facts.any(field, |value| {
+            facts.any_value(field, |value| {
                 table.look_up(value, &mut found);
                 false
             });
         }
 
         if let Some(text) = &self.text {
-            for hit in text.find_overlapping_iter(facts.content()) {
+            for hit in text.find_overlapping_iter(facts.lowercase_content()) {
                 found.extend(&self.by_text[hit.pattern().as_usize()]);
             }
         }
 
         found.sort_unstable();
         found.dedup();
-        found.retain(|&number| self.rules[number as usize].holds(&facts));
+        found.retain(|&number| self.rules[number as usize].holds_for(&facts));
 
         found
     }
 }
 
 impl Table {
-    fn file(&mut self, predicate: &Predicate, number: u32) {
+    fn file_predicate(&mut self, predicate: &FieldPredicate, number: u32) {
         for pattern in &predicate.patterns {
             let rules = match pattern {
-                Pattern::Prefix(text) => {
+                GlobPattern::Prefix(text) => {
                     if let Err(at) = self.lengths.binary_search(&text.len()) {
                         self.lengths.insert(at, text.len());
                     }
                     self.prefixes.entry(text.clone())
                 }
-                Pattern::Exact(text) => self.exact.entry(text.clone()),
+                GlobPattern::Exact(text) => self.exact.entry(text.clone()),
                 // Such patterns are never filed in a table.
-                Pattern::Contains(_) | Pattern::Glob { .. } => continue,
+                GlobPattern::Contains(_) | GlobPattern::Glob { .. } => continue,
             };
 
             rules.or_default().push(number);
@@ -178,17 +181,19 @@ impl Table {
 }
 
 /// Returns the number of rules that a look-up of this predicate is expected to yield.
-fn weight(predicate: &Predicate, shares: &HashMap<(&Field, &Pattern), usize>) -> usize {
-    let is_text = predicate.field == Field::Content;
-    let one = |pattern: &Pattern| {
+fn predicate_weight(predicate: &FieldPredicate, shares: &HashMap<(&EventField, &GlobPattern), usize>) -> usize {
+    let is_text = predicate.field == EventField::Content;
+    let one = |pattern: &GlobPattern| {
         let shared = shares.get(&(&predicate.field, pattern)).copied().unwrap_or(1);
         match pattern {
-            _ if is_text && pattern.literal().len() >= MIN_SUBSTRING_BYTES => shared.saturating_mul(SUBSTRING_WEIGHT),
+            _ if is_text && pattern.longest_literal().len() >= MIN_SUBSTRING_BYTES => {
+                shared.saturating_mul(SUBSTRING_WEIGHT)
+            }
             _ if is_text => SCAN_WEIGHT,
-            Pattern::Exact(_) => shared,
+            GlobPattern::Exact(_) => shared,
             // Short prefixes match more values than long ones.
-            Pattern::Prefix(text) if !text.is_empty() => shared.saturating_add(64 / text.len()),
-            Pattern::Prefix(_) | Pattern::Contains(_) | Pattern::Glob { .. } => SCAN_WEIGHT,
+            GlobPattern::Prefix(text) if !text.is_empty() => shared.saturating_add(64 / text.len()),
+            GlobPattern::Prefix(_) | GlobPattern::Contains(_) | GlobPattern::Glob { .. } => SCAN_WEIGHT,
         }
     };
 
@@ -211,8 +216,13 @@ mod tests {
         event
     }
 
-    fn index(rules: &[String]) -> Index {
-        Index::new(rules.iter().map(|rule| Rule::parse(rule).expect("a rule")).collect())
+    fn index(rules: &[String]) -> RuleIndex {
+        RuleIndex::new(
+            rules
+                .iter()
+                .map(|rule| MatchRule::parse(rule).expect("a rule"))
+                .collect(),
+        )
     }
 
     #[test]
@@ -235,7 +245,7 @@ mod tests {
             (event("imessage", "ann", ""), vec![2, 4]),
             (event("imessage", "äb", ""), vec![2, 6]),
         ] {
-            assert_eq!(index.matching(&event), expected, "{event:?}");
+            assert_eq!(index.matching_rules(&event), expected, "{event:?}");
         }
     }
 
@@ -246,8 +256,8 @@ mod tests {
             .collect();
         let index = index(&rules);
         assert!(index.scanned.is_empty());
-        assert_eq!(index.matching(&event("imessage", "+15550000042", "hello")), [42]);
-        assert_eq!(index.matching(&event("sms", "+15550000042", "hello")), [0; 0]);
+        assert_eq!(index.matching_rules(&event("imessage", "+15550000042", "hello")), [42]);
+        assert_eq!(index.matching_rules(&event("sms", "+15550000042", "hello")), [0; 0]);
     }
 
     fn rule() -> impl Strategy<Value = String> {
@@ -267,9 +277,9 @@ mod tests {
             let index = index(&rules);
             let mut event = event(&channel, &from, &content);
             event.tags = tags;
-            let facts = Facts::of(&event);
-            let expected: Vec<u32> = (0_u32..).zip(&index.rules).filter(|(_, rule)| rule.holds(&facts)).map(|(n, _)| n).collect();
-            prop_assert_eq!(index.matching(&event), expected);
+            let facts = EventFacts::of_event(&event);
+            let expected: Vec<u32> = (0_u32..).zip(&index.rules).filter(|(_, rule)| rule.holds_for(&facts)).map(|(n, _)| n).collect();
+            prop_assert_eq!(index.matching_rules(&event), expected);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// A parsed pattern: text in which `*` matches any text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Pattern {
+pub enum GlobPattern {
     /// Text without `*`, which must be equal.
     Exact(String),
     /// `text*`, a prefix; the empty text matches any value.
@@ -20,7 +20,7 @@ pub enum Pattern {
     },
 }
 
-impl Pattern {
+impl GlobPattern {
     /// Parses the pattern `text`.
     #[must_use]
     pub fn parse(text: &str) -> Self {
@@ -47,7 +47,7 @@ impl Pattern {
 
     /// Returns whether `value` matches the pattern.
     #[must_use]
-    pub fn matches(&self, value: &str) -> bool {
+    pub fn matches_value(&self, value: &str) -> bool {
         match self {
             Self::Exact(text) => value == text,
             Self::Prefix(text) => value.starts_with(text.as_str()),
@@ -74,7 +74,7 @@ impl Pattern {
 
     /// Returns the longest literal part that every matching value contains; may be empty.
     #[must_use]
-    pub fn literal(&self) -> &str {
+    pub fn longest_literal(&self) -> &str {
         match self {
             Self::Exact(text) | Self::Prefix(text) | Self::Contains(text) => text,
             Self::Glob { start, middle, end } => {
@@ -125,16 +125,20 @@ mod tests {
             ("a*b*c", "a-c-b", false),
             ("ab*ba", "aba", false),
         ] {
-            assert_eq!(Pattern::parse(pattern).matches(value), is_meant, "{pattern} {value}");
+            assert_eq!(
+                GlobPattern::parse(pattern).matches_value(value),
+                is_meant,
+                "{pattern} {value}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn what_is_meant_contains_the_literal(pattern in "[ab*]{0,6}", value in "[ab]{0,6}") {
-            let pattern = Pattern::parse(&pattern);
-            if pattern.matches(&value) {
-                prop_assert!(value.contains(pattern.literal()));
+            let pattern = GlobPattern::parse(&pattern);
+            if pattern.matches_value(&value) {
+                prop_assert!(value.contains(pattern.longest_literal()));
             }
         }
 
@@ -152,7 +156,7 @@ mod tests {
                 }
                 row = next;
             }
-            prop_assert_eq!(Pattern::parse(&pattern).matches(&value), row[v.len()], "{} {}", pattern, value);
+            prop_assert_eq!(GlobPattern::parse(&pattern).matches_value(&value), row[v.len()], "{} {}", pattern, value);
         }
     }
 }

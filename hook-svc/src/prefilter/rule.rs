@@ -1,7 +1,7 @@
 //! Rules: conjunctions of predicates, and `@match`, their one-line notation. *Pure.*
 
-use super::facts::{Facts, Field};
-use super::pattern::Pattern;
+use super::facts::{EventFacts, EventField};
+use super::pattern::GlobPattern;
 
 /// Most predicates of one rule, and most patterns of one predicate.
 const MAX_PREDICATES: usize = 32;
@@ -9,17 +9,17 @@ const MAX_PATTERNS: usize = 1_000;
 
 /// A field, and patterns of which one must match one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Predicate {
+pub struct FieldPredicate {
     /// Field that is tested.
-    pub field: Field,
+    pub field: EventField,
     /// Alternative patterns; never empty.
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<GlobPattern>,
 }
 
 /// Predicates that must all hold; the empty rule matches every event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Rule {
-    predicates: Vec<Predicate>,
+pub struct MatchRule {
+    predicates: Vec<FieldPredicate>,
 }
 
 /// Reason why a text is no rule.
@@ -54,12 +54,12 @@ pub enum ParseRuleError {
     TooLong,
 }
 
-impl Rule {
+impl MatchRule {
     /// Creates a rule of `predicates`.
     #[must_use]
-    pub fn new(predicates: impl IntoIterator<Item = Predicate>) -> Self {
+    pub fn new(predicates: impl IntoIterator<Item = FieldPredicate>) -> Self {
         Self {
-            predicates: predicates.into_iter().map(normal).collect(),
+            predicates: predicates.into_iter().map(normalize_predicate).collect(),
         }
     }
 
@@ -70,28 +70,28 @@ impl Rule {
     /// Returns [`ParseRuleError`] if the text is invalid.
     pub fn parse(text: &str) -> Result<Self, ParseRuleError> {
         let mut predicates = Vec::new();
-        for word in words(text, char::is_whitespace)? {
+        for word in split_words(text, char::is_whitespace)? {
             let (name, wanted) = word
                 .split_once('=')
                 .filter(|(name, wanted)| !name.is_empty() && !wanted.is_empty())
                 .ok_or_else(|| ParseRuleError::NoPair(word.to_owned()))?;
-            let field = Field::parse(name).ok_or_else(|| ParseRuleError::UnknownField(name.to_owned()))?;
+            let field = EventField::parse(name).ok_or_else(|| ParseRuleError::UnknownField(name.to_owned()))?;
 
-            let patterns = words(wanted, |c| c == ',')?;
+            let patterns = split_words(wanted, |c| c == ',')?;
             if patterns.is_empty() {
                 return Err(ParseRuleError::NoPair(word.to_owned()));
             }
 
-            let patterns: Vec<Pattern> = patterns
+            let patterns: Vec<GlobPattern> = patterns
                 .into_iter()
-                .map(|text| Pattern::parse(&unquoted(text)))
+                .map(|text| GlobPattern::parse(&unquote_text(text)))
                 .collect();
             check(&field, &patterns)?;
 
-            predicates.push(Predicate { field, patterns });
+            predicates.push(FieldPredicate { field, patterns });
         }
 
-        let too_long = |predicate: &Predicate| predicate.patterns.len() > MAX_PATTERNS;
+        let too_long = |predicate: &FieldPredicate| predicate.patterns.len() > MAX_PATTERNS;
         if predicates.len() > MAX_PREDICATES || predicates.iter().any(too_long) {
             return Err(ParseRuleError::TooLong);
         }
@@ -105,7 +105,7 @@ impl Rule {
 
     /// Returns the predicates of the rule.
     #[must_use]
-    pub fn predicates(&self) -> &[Predicate] {
+    pub fn predicates(&self) -> &[FieldPredicate] {
         &self.predicates
     }
 
@@ -114,13 +114,13 @@ impl Rule {
     pub fn names_direction(&self) -> bool {
         self.predicates
             .iter()
-            .any(|predicate| predicate.field == Field::Direction)
+            .any(|predicate| predicate.field == EventField::Direction)
     }
 
-    pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
-        let holds = |predicate: &Predicate| {
-            facts.any(&predicate.field, |value| {
-                predicate.patterns.iter().any(|pattern| pattern.matches(value))
+    pub(super) fn holds_for(&self, facts: &EventFacts<'_>) -> bool {
+        let holds = |predicate: &FieldPredicate| {
+            facts.any_value(&predicate.field, |value| {
+                predicate.patterns.iter().any(|pattern| pattern.matches_value(value))
             })
         };
         self.predicates.iter().all(holds)
@@ -128,46 +128,46 @@ impl Rule {
 }
 
 /// Returns the predicate in normal form: the event's text is compared in lower case.
-fn normal(predicate: Predicate) -> Predicate {
-    let Predicate { field, patterns } = predicate;
-    let patterns = if field == Field::Content {
-        patterns.into_iter().map(Pattern::lower_case).collect()
+fn normalize_predicate(predicate: FieldPredicate) -> FieldPredicate {
+    let FieldPredicate { field, patterns } = predicate;
+    let patterns = if field == EventField::Content {
+        patterns.into_iter().map(GlobPattern::lower_case).collect()
     } else {
         patterns
     };
-    Predicate { field, patterns }
+    FieldPredicate { field, patterns }
 }
 
 /// Rejects a value that a closed field never has: such a rule would never hold.
-fn check(field: &Field, patterns: &[Pattern]) -> Result<(), ParseRuleError> {
+fn check(field: &EventField, patterns: &[GlobPattern]) -> Result<(), ParseRuleError> {
     let (name, words): (_, &[&str]) = match field {
-        Field::Direction => (
+        EventField::Direction => (
             "direction",
             &["received", "sent", "observed", "created", "updated", "deleted"],
         ),
-        Field::Kind => ("kind", &["dm", "group", "channel"]),
-        Field::Channel
-        | Field::Account
-        | Field::Source
-        | Field::From
-        | Field::Role
-        | Field::Peer
-        | Field::Parent
-        | Field::Guild
-        | Field::Team
-        | Field::Thread
-        | Field::Type
-        | Field::Tag
-        | Field::Content
-        | Field::Metadata(_) => return Ok(()),
+        EventField::Kind => ("kind", &["dm", "group", "channel"]),
+        EventField::Channel
+        | EventField::Account
+        | EventField::Source
+        | EventField::From
+        | EventField::Role
+        | EventField::Peer
+        | EventField::Parent
+        | EventField::Guild
+        | EventField::Team
+        | EventField::Thread
+        | EventField::Type
+        | EventField::Tag
+        | EventField::Content
+        | EventField::Metadata(_) => return Ok(()),
     };
 
-    let is_unknown = |pattern: &&Pattern| !words.iter().any(|word| pattern.matches(word));
+    let is_unknown = |pattern: &&GlobPattern| !words.iter().any(|word| pattern.matches_value(word));
     match patterns.iter().find(is_unknown) {
         None => Ok(()),
         Some(pattern) => Err(ParseRuleError::UnknownValue {
             field: name,
-            value: pattern.literal().to_owned(),
+            value: pattern.longest_literal().to_owned(),
             expected: if name == "kind" {
                 "dm, group or channel"
             } else {
@@ -178,7 +178,7 @@ fn check(field: &Field, patterns: &[Pattern]) -> Result<(), ParseRuleError> {
 }
 
 /// Splits `text` at `is_end` outside of quotes; empty pieces are left out.
-fn words(text: &str, is_end: impl Fn(char) -> bool) -> Result<Vec<&str>, ParseRuleError> {
+fn split_words(text: &str, is_end: impl Fn(char) -> bool) -> Result<Vec<&str>, ParseRuleError> {
     let mut quoted = false;
     let pieces = text.split(|c: char| {
         quoted ^= c == '"';
@@ -194,14 +194,14 @@ fn words(text: &str, is_end: impl Fn(char) -> bool) -> Result<Vec<&str>, ParseRu
     Ok(pieces)
 }
 
-fn unquoted(text: &str) -> String {
+fn unquote_text(text: &str) -> String {
     text.replace('"', "")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use shared::model::event::{Direction, Event, EventId};
+    use shared::model::event::{Event, EventDirection, EventId};
     use shared::model::time::UnixMillis;
 
     use super::*;
@@ -222,8 +222,8 @@ mod tests {
     }
 
     fn check(text: &str, holds: bool) {
-        let rule = Rule::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(rule.holds(&Facts::of(&event())), holds, "{text}");
+        let rule = MatchRule::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(rule.holds_for(&EventFacts::of_event(&event())), holds, "{text}");
     }
 
     #[test]
@@ -261,21 +261,21 @@ mod tests {
             ("content=\"open", "unterminated quoted value"),
             ("metadata..a=1", "`metadata..a` is no field"),
         ] {
-            let found = Rule::parse(text).expect_err(text).to_string();
+            let found = MatchRule::parse(text).expect_err(text).to_string();
             assert!(found.starts_with(error), "{text}: {found}");
         }
     }
 
     #[test]
     fn a_rule_says_whether_it_asks_for_a_direction() {
-        assert!(Rule::parse("direction=updated").expect("a rule").names_direction());
-        assert!(!Rule::parse("channel=x").expect("a rule").names_direction());
+        assert!(MatchRule::parse("direction=updated").expect("a rule").names_direction());
+        assert!(!MatchRule::parse("channel=x").expect("a rule").names_direction());
         let mut changed = event();
-        changed.direction = Direction::Updated;
+        changed.direction = EventDirection::Updated;
         assert!(
-            Rule::parse("direction=updated")
+            MatchRule::parse("direction=updated")
                 .expect("a rule")
-                .holds(&Facts::of(&changed))
+                .holds_for(&EventFacts::of_event(&changed))
         );
     }
 }

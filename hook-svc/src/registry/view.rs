@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use shared::bus::{Kv, KvEvent};
 use shared::model::channel::ConfiguredChannels;
 use shared::model::hook::{HookRecord, HookState};
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use tokio::sync::{mpsc, watch};
 
-use crate::runner::{Counters, Pools};
+use crate::runner::{HookCounters, WorkerPools};
 
 /// Position in the bucket `hooks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reached {
+pub struct RegistryPosition {
     /// Number of times that this process found the bucket replaced; revisions of different eras do not compare.
     pub era: u64,
     /// Revision of the newest entry.
     pub revision: u64,
 }
 
-impl Reached {
+impl RegistryPosition {
     /// Returns whether workers that have loaded up to this position hold the entry at `from`. From a replaced bucket
     /// they load nothing before it holds the directory, so workers of a former era hold the directory's content of that
     /// time.
-    pub(crate) const fn holds(self, from: Self) -> bool {
+    pub(crate) const fn covers(self, from: Self) -> bool {
         self.era < from.era || self.is_behind(from)
     }
 
@@ -34,7 +34,7 @@ impl Reached {
 }
 
 /// A change in one of the buckets.
-pub(super) enum Change {
+pub(super) enum RegistryChange {
     Hook(KvEvent<HookRecord>),
     State(KvEvent<HookState>),
     Channels(KvEvent<ConfiguredChannels>),
@@ -42,7 +42,7 @@ pub(super) enum Change {
 
 /// Watched content of the buckets, by KV key.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(super) struct RegistryView {
     pub(super) records: BTreeMap<String, HookRecord>,
     pub(super) states: BTreeMap<String, HookState>,
     /// Channels to which replies can be delivered.
@@ -56,17 +56,17 @@ pub(super) struct View {
     channels_current: bool,
 }
 
-pub(super) async fn forward<T: Wire + 'static>(
+pub(super) async fn forward_changes<T: WireMessage + 'static>(
     bucket: Kv<T>,
-    change: fn(KvEvent<T>) -> Change,
-    changes: mpsc::Sender<Change>,
+    change: fn(KvEvent<T>) -> RegistryChange,
+    changes: mpsc::Sender<RegistryChange>,
 ) {
     let mut watch = bucket.watch_all();
     while changes.send(change(watch.next().await)).await.is_ok() {}
 }
 
 /// Waits until the directory is synced into a replaced bucket.
-pub(super) async fn synced_again(synced: &mut Option<watch::Receiver<Option<Reached>>>) {
+pub(super) async fn synced_again(synced: &mut Option<watch::Receiver<Option<RegistryPosition>>>) {
     if let Some(synced) = synced
         && synced.changed().await.is_ok()
     {
@@ -75,73 +75,77 @@ pub(super) async fn synced_again(synced: &mut Option<watch::Receiver<Option<Reac
     std::future::pending::<()>().await;
 }
 
-impl View {
+impl RegistryView {
     /// Returns whether everything that must be in force was reported.
-    pub(super) fn is_whole(&self, synced: Option<&watch::Receiver<Option<Reached>>>) -> bool {
+    pub(super) fn is_whole(&self, synced: Option<&watch::Receiver<Option<RegistryPosition>>>) -> bool {
         let holds_directory = self.era == 0
-            || synced.is_none_or(|synced| synced.borrow().is_some_and(|from| self.reached().is_behind(from)));
+            || synced.is_none_or(|synced| {
+                synced
+                    .borrow()
+                    .is_some_and(|from| self.reached_revision().is_behind(from))
+            });
         self.hooks_current && self.states_current && self.channels_current && holds_directory
     }
 
-    pub(super) const fn reached(&self) -> Reached {
-        Reached {
+    pub(super) const fn reached_revision(&self) -> RegistryPosition {
+        RegistryPosition {
             era: self.era,
             revision: self.revision,
         }
     }
 
-    pub(super) fn take(&mut self, change: Change, pool: &Pools) {
+    pub(super) fn take(&mut self, change: RegistryChange, pool: &WorkerPools) {
         match change {
-            Change::Hook(KvEvent::Put { key, value, revision }) => {
+            RegistryChange::Hook(KvEvent::Put { key, value, revision }) => {
                 self.revision = self.revision.max(revision);
                 self.records.insert(key.clone(), value);
                 if let Some(state) = self.states.get(&key) {
                     self.count(&key, state, pool);
                 }
             }
-            Change::Hook(KvEvent::Gone { key, revision }) => {
+            RegistryChange::Hook(KvEvent::Gone { key, revision }) => {
                 self.revision = self.revision.max(revision);
                 self.records.remove(&key);
             }
             // Nothing is loaded before the new bucket is fully reported: the former hooks stay in force until then.
-            Change::Hook(KvEvent::Anew) => {
+            RegistryChange::Hook(KvEvent::Anew) => {
                 self.revision = 0;
                 self.era += 1;
                 self.hooks_current = false;
             }
-            Change::Hook(KvEvent::Current) => self.hooks_current = true,
-            Change::State(KvEvent::Anew) => self.states_current = false,
-            Change::State(KvEvent::Put { key, value, .. }) => {
+            RegistryChange::Hook(KvEvent::Current) => self.hooks_current = true,
+            RegistryChange::State(KvEvent::Anew) => self.states_current = false,
+            RegistryChange::State(KvEvent::Put { key, value, .. }) => {
                 self.count(&key, &value, pool);
                 self.states.insert(key, value);
             }
-            Change::State(KvEvent::Gone { key, .. }) => {
+            RegistryChange::State(KvEvent::Gone { key, .. }) => {
                 self.states.remove(&key);
             }
-            Change::State(KvEvent::Current) => {
+            RegistryChange::State(KvEvent::Current) => {
                 self.states_current = true;
                 for (key, state) in &self.states {
                     self.count(key, state, pool);
                 }
             }
-            Change::Channels(KvEvent::Put { value, .. }) => self.channels = value,
+            RegistryChange::Channels(KvEvent::Put { value, .. }) => self.channels = value,
             // delivery-svc writes an empty entry if it has no accounts, and soon rewrites a lost one.
-            Change::Channels(KvEvent::Gone { .. }) => {}
+            RegistryChange::Channels(KvEvent::Gone { .. }) => {}
             // The former channels stay in force until the new bucket is fully reported.
-            Change::Channels(KvEvent::Anew) => self.channels_current = false,
-            Change::Channels(KvEvent::Current) => self.channels_current = true,
-            Change::Hook(KvEvent::Bad { key, error, .. })
-            | Change::State(KvEvent::Bad { key, error, .. })
-            | Change::Channels(KvEvent::Bad { key, error, .. }) => {
+            RegistryChange::Channels(KvEvent::Anew) => self.channels_current = false,
+            RegistryChange::Channels(KvEvent::Current) => self.channels_current = true,
+            RegistryChange::Hook(KvEvent::Bad { key, error, .. })
+            | RegistryChange::State(KvEvent::Bad { key, error, .. })
+            | RegistryChange::Channels(KvEvent::Bad { key, error, .. }) => {
                 tracing::error!(key, error, "failed to read a registry entry; keeping the former one");
             }
         }
     }
 
     /// Sends the counters of the hook with `key`, which scripts read as `ctx.hook.trigger_count` and `.last_triggered`.
-    pub(super) fn count(&self, key: &str, state: &HookState, pool: &Pools) {
+    pub(super) fn count(&self, key: &str, state: &HookState, pool: &WorkerPools) {
         if let Some(record) = self.records.get(key) {
-            pool.count(&record.id, Counters::from(state));
+            pool.count(&record.id, HookCounters::from(state));
         }
     }
 }

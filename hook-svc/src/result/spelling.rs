@@ -7,14 +7,14 @@ use super::{InvalidResultError, parse_field};
 
 /// The fields of one object that have not been taken yet.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(super) struct RemainingFields {
     left: Map<String, Value>,
     prefix: &'static str,
 }
 
-impl Fields {
+impl RemainingFields {
     /// Takes the fields of `value`, which error messages call `at`; they name its fields with `prefix`.
-    pub(super) fn of(value: Value, at: &'static str, prefix: &'static str) -> Result<Self, InvalidResultError> {
+    pub(super) fn from_value(value: Value, at: &'static str, prefix: &'static str) -> Result<Self, InvalidResultError> {
         let found = match value {
             Value::Object(left) => return Ok(Self { left, prefix }),
             Value::Null => "null",
@@ -51,7 +51,7 @@ impl Fields {
     }
 
     /// Checks that every field was taken.
-    pub(super) fn finish(self) -> Result<(), InvalidResultError> {
+    pub(super) fn expect_empty(self) -> Result<(), InvalidResultError> {
         match self.left.keys().next() {
             Some(name) => Err(InvalidResultError::UnknownField(format!("{}{name}", self.prefix))),
             None => Ok(()),

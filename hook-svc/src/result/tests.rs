@@ -6,7 +6,7 @@ fn check(value: &Value) -> Result<HookResult, String> {
     validate(&value.to_string()).map_err(|error| error.to_string())
 }
 
-fn routed(routing: Routing) -> HookResult {
+fn routed(routing: HookRouting) -> HookResult {
     HookResult {
         fire: true,
         routing: Some(routing),
@@ -62,7 +62,7 @@ fn the_older_spelling() {
                 include_thread_history: Some(true),
             }),
             disable_hook: true,
-            ..routed(Routing {
+            ..routed(HookRouting {
                 persona: Some("atlas".to_owned()),
                 session: Some("stripe".to_owned()),
                 queue_mode: Some(QueueMode::Followup),
@@ -77,16 +77,16 @@ fn routing_modes() {
     let thread = check(&json!({"fire": true, "routing": {"mode": "thread", "target": "t1"}}));
     assert_eq!(
         thread,
-        Ok(routed(Routing {
+        Ok(routed(HookRouting {
             thread: Some("t1".to_owned()),
-            ..Routing::default()
+            ..HookRouting::default()
         }))
     );
 
     for routing in [json!({"mode": "persona"}), json!({"mode": "session"}), json!({})] {
         assert_eq!(
             check(&json!({"fire": true, "routing": routing})),
-            Ok(routed(Routing::default())),
+            Ok(routed(HookRouting::default())),
             "derived"
         );
     }

@@ -28,7 +28,7 @@ const MAX_REMEMBERED: usize = 4_096;
 
 /// Marks by hook id; each mark is for one source.
 #[derive(Debug, Default)]
-pub(super) struct Blame {
+pub(super) struct CrashAttribution {
     marks: HashMap<String, Mark>,
 }
 
@@ -59,16 +59,16 @@ impl Mark {
     }
 
     /// Returns whether the mark is still valid. A hook that kills by being loaded stays apart; any other mark expires.
-    fn stands(&self, now: Instant) -> bool {
+    fn is_valid(&self, now: Instant) -> bool {
         self.at_load || now.saturating_duration_since(self.last) <= MEMORY
     }
 }
 
-impl Blame {
+impl CrashAttribution {
     /// Records that `hook` killed its worker; `at_load` if it did so while being loaded. Returns true if the hook is
     /// now benched.
-    pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
-        let mark = self.mark(hook, now);
+    pub(super) fn record_death(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
+        let mark = self.mark_of(hook, now);
         let is_old = |died_at: Instant| now.saturating_duration_since(died_at) > MEMORY;
         if mark.died_at.is_some_and(is_old) {
             mark.deaths = 0;
@@ -85,17 +85,17 @@ impl Blame {
 
     /// Returns whether `hook` is called apart from others.
     pub(super) fn is_suspect(&self, hook: &HookSource, now: Instant) -> bool {
-        self.of(hook).is_some_and(|mark| mark.stands(now))
+        self.find_mark(hook).is_some_and(|mark| mark.is_valid(now))
     }
 
     /// Records that `hook` was waiting in a worker that died without naming the hook that ran.
-    pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
-        let mark = self.mark(hook, now);
+    pub(super) fn record_suspect(&mut self, hook: &HookSource, now: Instant) {
+        let mark = self.mark_of(hook, now);
         mark.last = now;
         mark.clean = 0;
     }
 
-    fn mark(&mut self, hook: &HookSource, now: Instant) -> &mut Mark {
+    fn mark_of(&mut self, hook: &HookSource, now: Instant) -> &mut Mark {
         if self.marks.len() >= MAX_REMEMBERED {
             self.marks.clear();
         }
@@ -107,13 +107,13 @@ impl Blame {
         mark
     }
 
-    fn of(&self, hook: &HookSource) -> Option<&Mark> {
+    fn find_mark(&self, hook: &HookSource) -> Option<&Mark> {
         let mark = self.marks.get(&hook.id)?;
         (mark.source == hook.content_hash).then_some(mark)
     }
 
     /// Returns the hooks of `set` whose mark meets `holds`, by index, ascending.
-    fn marked<'a>(&'a self, set: &HookSet, holds: impl Fn(&Mark) -> bool) -> Vec<(u32, &'a Mark)> {
+    fn marked_hooks<'a>(&'a self, set: &HookSet, holds: impl Fn(&Mark) -> bool) -> Vec<(u32, &'a Mark)> {
         let known = self.marks.iter().filter(|(_, mark)| holds(mark));
         let known = known.filter_map(|(id, mark)| Some((set.index(id)?, mark)));
         let is_same = |index: u32, mark: &Mark| {
@@ -126,13 +126,13 @@ impl Blame {
     }
 
     /// Returns the hooks of `set` that must be called apart from others, by index, ascending.
-    pub(super) fn suspects(&self, set: &HookSet, now: Instant) -> Vec<u32> {
-        let marked = self.marked(set, |mark| mark.stands(now));
+    pub(super) fn suspect_indices(&self, set: &HookSet, now: Instant) -> Vec<u32> {
+        let marked = self.marked_hooks(set, |mark| mark.is_valid(now));
         marked.into_iter().map(|(index, _)| index).collect()
     }
 
     /// Records that `hook`, a suspect, has run apart without a death. Returns true if that clears it.
-    pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
+    pub(super) fn record_clean_run(&mut self, hook: &HookSource) -> bool {
         let Some(mark) = self
             .marks
             .get_mut(&hook.id)
@@ -152,15 +152,15 @@ impl Blame {
 
     /// Returns whether `hook` must not be loaded beside others: it has killed a worker by being loaded.
     pub(super) fn is_loaded_apart(&self, hook: &HookSource) -> bool {
-        self.of(hook).is_some_and(|mark| mark.at_load)
+        self.find_mark(hook).is_some_and(|mark| mark.at_load)
     }
 
     /// Returns the hooks of `set` that are suspended now, by index, ascending, with the reason.
-    pub(super) fn benched(&self, set: &HookSet, now: Instant) -> Vec<(u32, &str)> {
+    pub(super) fn benched_hooks(&self, set: &HookSet, now: Instant) -> Vec<(u32, &str)> {
         let is_recent = |died_at: Instant| now.saturating_duration_since(died_at) < BENCH;
         let is_benched =
             |mark: &Mark| mark.deaths >= MAX_DEATHS && (mark.at_load || mark.died_at.is_some_and(is_recent));
-        let marked = self.marked(set, is_benched);
+        let marked = self.marked_hooks(set, is_benched);
         marked
             .into_iter()
             .map(|(index, mark)| (index, mark.error.as_str()))
@@ -169,7 +169,7 @@ impl Blame {
 
     /// Returns whether `hook` must not be loaded at all: it kills workers by being loaded.
     pub(super) fn is_barred(&self, hook: &HookSource) -> bool {
-        self.of(hook)
+        self.find_mark(hook)
             .is_some_and(|mark| mark.at_load && mark.deaths >= MAX_DEATHS)
     }
 
@@ -194,84 +194,87 @@ mod tests {
             timeout_ms: 1_000,
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
-            sees: crate::runner::Sees::Everything,
+            sees: crate::runner::HookScope::Everything,
             net: Vec::new(),
         }
     }
 
-    fn bench(blame: &Blame, hook: &HookSource, now: Instant) -> Option<String> {
+    fn bench(blame: &CrashAttribution, hook: &HookSource, now: Instant) -> Option<String> {
         let set = HookSet::new([hook.clone()]);
-        let benched = blame.benched(&set, now);
+        let benched = blame.benched_hooks(&set, now);
         benched.first().map(|(_, error)| (*error).to_owned())
     }
 
-    fn is_suspect(blame: &Blame, hook: &HookSource, now: Instant) -> bool {
-        blame.suspects(&HookSet::new([hook.clone()]), now) == [0]
+    fn is_suspect(blame: &CrashAttribution, hook: &HookSource, now: Instant) -> bool {
+        blame.suspect_indices(&HookSet::new([hook.clone()]), now) == [0]
     }
 
     #[test]
     fn the_second_death_benches_and_time_frees() {
         let start = SystemClock.monotonic();
-        let mut blame = Blame::default();
-        assert!(!blame.died(&hook("a"), false, "no progress", start));
+        let mut blame = CrashAttribution::default();
+        assert!(!blame.record_death(&hook("a"), false, "no progress", start));
         assert_eq!(bench(&blame, &hook("a"), start), None);
-        assert!(blame.died(&hook("a"), false, "no progress", start));
+        assert!(blame.record_death(&hook("a"), false, "no progress", start));
         assert_eq!(
             bench(&blame, &hook("a"), start).as_deref(),
             Some("killed its worker 2 times: no progress")
         );
         assert_eq!(bench(&blame, &hook("b"), start), None, "a changed source starts anew");
 
-        blame.suspect(&hook("a"), start + BENCH / 2);
+        blame.record_suspect(&hook("a"), start + BENCH / 2);
         assert_eq!(bench(&blame, &hook("a"), start + BENCH), None, "suspicion is no death");
         assert!(
-            blame.died(&hook("a"), false, "again", start + BENCH),
+            blame.record_death(&hook("a"), false, "again", start + BENCH),
             "one more death benches again"
         );
-        assert!(!blame.died(&hook("a"), false, "much later", start + BENCH + MEMORY * 2));
+        assert!(!blame.record_death(&hook("a"), false, "much later", start + BENCH + MEMORY * 2));
     }
 
     #[test]
     fn a_suspect_is_cleared_by_runs_or_by_time_and_never_benched_without_a_death() {
         let start = SystemClock.monotonic();
-        let mut blame = Blame::default();
+        let mut blame = CrashAttribution::default();
         let hook = hook("a");
 
         assert!(!is_suspect(&blame, &hook, start));
 
         for _ in 0..2 {
-            blame.suspect(&hook, start);
+            blame.record_suspect(&hook, start);
             assert!(is_suspect(&blame, &hook, start) && bench(&blame, &hook, start).is_none());
-            let cleared = (1..=CLEAN_RUNS).find(|_| blame.ran(&hook));
+            let cleared = (1..=CLEAN_RUNS).find(|_| blame.record_clean_run(&hook));
             assert_eq!(cleared, Some(CLEAN_RUNS));
             assert!(!is_suspect(&blame, &hook, start));
         }
 
-        blame.suspect(&hook, start);
+        blame.record_suspect(&hook, start);
         assert!(!is_suspect(&blame, &hook, start + MEMORY * 2));
     }
 
     #[test]
     fn a_death_takes_away_the_runs_before_it() {
         let start = SystemClock.monotonic();
-        let mut blame = Blame::default();
+        let mut blame = CrashAttribution::default();
         let hook = hook("a");
-        assert!(!blame.died(&hook, false, "no progress", start));
-        assert!((1..CLEAN_RUNS).all(|_| !blame.ran(&hook)));
-        assert!(blame.died(&hook, false, "no progress", start));
-        assert!((1..CLEAN_RUNS).all(|_| !blame.ran(&hook)));
-        assert!(blame.ran(&hook));
+        assert!(!blame.record_death(&hook, false, "no progress", start));
+        assert!((1..CLEAN_RUNS).all(|_| !blame.record_clean_run(&hook)));
+        assert!(blame.record_death(&hook, false, "no progress", start));
+        assert!((1..CLEAN_RUNS).all(|_| !blame.record_clean_run(&hook)));
+        assert!(blame.record_clean_run(&hook));
     }
 
     #[test]
     fn a_hook_that_kills_by_being_loaded_stays_out() {
         let start = SystemClock.monotonic();
-        let mut blame = Blame::default();
-        blame.died(&hook("a"), true, "no progress", start);
+        let mut blame = CrashAttribution::default();
+        blame.record_death(&hook("a"), true, "no progress", start);
         assert!(!blame.is_barred(&hook("a")));
-        assert!((0..CLEAN_RUNS * 2).all(|_| !blame.ran(&hook("a"))), "it stays apart");
+        assert!(
+            (0..CLEAN_RUNS * 2).all(|_| !blame.record_clean_run(&hook("a"))),
+            "it stays apart"
+        );
         assert!(blame.is_loaded_apart(&hook("a")) && is_suspect(&blame, &hook("a"), start + MEMORY * 2));
-        blame.died(&hook("a"), true, "no progress", start);
+        blame.record_death(&hook("a"), true, "no progress", start);
         assert!(blame.is_barred(&hook("a")));
         assert!(bench(&blame, &hook("a"), start + BENCH * 2).is_some());
     }

@@ -8,48 +8,48 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::blame::Blame;
-use super::flight::{Flight, Stage};
-use super::protocol::{Load, WantedHook};
-use super::sources::Loaded;
-use super::{Counters, HookSource};
+use super::blame::CrashAttribution;
+use super::flight::{FlightStage, InFlightEvent};
+use super::protocol::{LoadRequest, WantedHook};
+use super::sources::LoadedHooks;
+use super::{HookCounters, HookSource};
 
 /// Queue of events, set in force, counters and suspects of one pool; see the module.
 #[derive(Debug)]
-pub(super) struct Board {
-    queue: VecDeque<Flight>,
+pub(super) struct WorkQueue {
+    queue: VecDeque<InFlightEvent>,
     /// Events whose open hooks are all suspects.
-    apart: VecDeque<Flight>,
+    apart: VecDeque<InFlightEvent>,
     /// Worker that stands by, if the pool has one.
     standby: Option<usize>,
     /// Workers that are alive and take no more events.
     retiring: BTreeSet<usize>,
     /// Worker whose process is being replaced, until the next process is up.
     replaced: Option<usize>,
-    current: Arc<Loaded>,
-    counters: HashMap<String, Counters>,
+    current: Arc<LoadedHooks>,
+    counters: HashMap<String, HookCounters>,
     /// By worker: counters that were not sent to it, by hook index of the set in force.
-    untold: Vec<BTreeMap<u32, Counters>>,
-    blame: Blame,
+    untold: Vec<BTreeMap<u32, HookCounters>>,
+    blame: CrashAttribution,
     stopped: bool,
 }
 
 /// Next action of a worker.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextTask {
     /// Wait: no event is queued.
     Wait,
     /// Load this set before anything else.
-    Load(Arc<Loaded>),
+    Load(Arc<LoadedHooks>),
     /// Evaluate this event.
-    Run(Box<Flight>),
+    Run(Box<InFlightEvent>),
     /// Load this set, but of its hooks only the one with this id: a suspect.
-    LoadAlone(Arc<Loaded>, String),
+    LoadAlone(Arc<LoadedHooks>, String),
     /// Make room for another suspect.
     Leave,
 }
 
-impl Board {
+impl WorkQueue {
     /// Creates a board for `workers` workers, without hooks; `standby` is the worker that stands by.
     pub(super) fn new(workers: usize, standby: Option<usize>) -> Self {
         Self {
@@ -58,21 +58,21 @@ impl Board {
             standby,
             retiring: BTreeSet::new(),
             replaced: None,
-            current: Arc::new(Loaded::empty()),
+            current: Arc::new(LoadedHooks::empty_set()),
             counters: HashMap::new(),
             untold: vec![BTreeMap::new(); workers],
-            blame: Blame::default(),
+            blame: CrashAttribution::default(),
             stopped: false,
         }
     }
 
     /// Returns the set in force.
-    pub(super) const fn current(&self) -> &Arc<Loaded> {
+    pub(super) const fn current_set(&self) -> &Arc<LoadedHooks> {
         &self.current
     }
 
     /// Puts `loaded` in force.
-    pub(super) fn switch(&mut self, loaded: Arc<Loaded>) {
+    pub(super) fn switch_set(&mut self, loaded: Arc<LoadedHooks>) {
         self.counters.retain(|id, _| loaded.set().index(id).is_some());
         // Every worker gets all counters with the set.
         self.untold.iter_mut().for_each(BTreeMap::clear);
@@ -80,7 +80,7 @@ impl Board {
     }
 
     /// Remembers the counters of `hook_id`.
-    pub(super) fn count(&mut self, hook_id: &str, counters: Counters) {
+    pub(super) fn count(&mut self, hook_id: &str, counters: HookCounters) {
         let Some(index) = self.current.set().index(hook_id) else {
             return;
         };
@@ -100,7 +100,7 @@ impl Board {
     }
 
     /// Moves the counters that were not sent to `worker` into `news`, if it holds the set in force (`generation`).
-    pub(super) fn tell(&mut self, worker: usize, generation: u32, news: &mut Vec<(u32, Counters)>) {
+    pub(super) fn untold_counters(&mut self, worker: usize, generation: u32, news: &mut Vec<(u32, HookCounters)>) {
         news.clear();
         if generation == self.current.generation() {
             news.extend(std::mem::take(&mut self.untold[worker]));
@@ -108,7 +108,7 @@ impl Board {
     }
 
     /// Queues a new event. Returns false if the pool has been stopped.
-    pub(super) fn enqueue(&mut self, flight: Flight) -> bool {
+    pub(super) fn enqueue_event(&mut self, flight: InFlightEvent) -> bool {
         if !self.stopped {
             self.queue.push_back(flight);
         }
@@ -116,7 +116,7 @@ impl Board {
     }
 
     /// Queues events again because their worker died, before all others.
-    pub(super) fn requeue(&mut self, flights: Vec<Flight>, are_apart: bool) {
+    pub(super) fn requeue_events(&mut self, flights: Vec<InFlightEvent>, are_apart: bool) {
         let queue = if are_apart { &mut self.apart } else { &mut self.queue };
         if !self.stopped {
             flights.into_iter().rev().for_each(|flight| queue.push_front(flight));
@@ -124,7 +124,7 @@ impl Board {
     }
 
     /// Queues an event whose open hooks are all suspects.
-    pub(super) fn set_apart(&mut self, flight: Flight) {
+    pub(super) fn set_apart(&mut self, flight: InFlightEvent) {
         if !self.stopped {
             self.apart.push_back(flight);
         }
@@ -136,13 +136,13 @@ impl Board {
     }
 
     /// Marks `worker` as taking no more events; the standby takes its place.
-    pub(super) fn retire(&mut self, worker: usize) {
+    pub(super) fn retire_worker(&mut self, worker: usize) {
         self.retiring.insert(worker);
         self.stand_in(worker);
     }
 
     /// Records that the process of `worker` has ended; the standby takes its place.
-    pub(super) fn ended(&mut self, worker: usize) {
+    pub(super) fn worker_ended(&mut self, worker: usize) {
         self.retiring.remove(&worker);
         self.stand_in(worker);
     }
@@ -168,46 +168,46 @@ impl Board {
     }
 
     /// Returns the next action of `worker`, which holds the set `held`.
-    pub(super) fn next(&mut self, worker: usize, held: &Arc<Loaded>, now: Instant) -> Next {
+    pub(super) fn next(&mut self, worker: usize, held: &Arc<LoadedHooks>, now: Instant) -> NextTask {
         loop {
             let front = self.queue.front().filter(|_| !self.stands_by(worker));
             let Some(front) = front else {
                 let is_current = held.generation() == self.current.generation();
                 return if is_current {
-                    Next::Wait
+                    NextTask::Wait
                 } else {
-                    Next::Load(Arc::clone(&self.current))
+                    NextTask::Load(Arc::clone(&self.current))
                 };
             };
 
             // The event needs a newer set than the worker holds.
             if front.loaded().generation() > held.generation() {
-                return Next::Load(Arc::clone(front.loaded()));
+                return NextTask::Load(Arc::clone(front.loaded()));
             }
 
             let Some(mut flight) = self.queue.pop_front() else {
-                return Next::Wait;
+                return NextTask::Wait;
             };
             let is_older = flight.loaded().generation() < held.generation();
 
-            let mut stage = Stage::UnderWay;
+            let mut stage = FlightStage::UnderWay;
             if is_older {
                 stage = flight.move_to(held);
             }
 
-            if stage == Stage::UnderWay {
+            if stage == FlightStage::UnderWay {
                 stage = self.fail_benched(&mut flight, now);
             }
 
-            if stage == Stage::UnderWay && !self.blame.is_empty() {
-                let suspects = self.blame.suspects(flight.loaded().set(), now);
+            if stage == FlightStage::UnderWay && !self.blame.is_empty() {
+                let suspects = self.blame.suspect_indices(flight.loaded().set(), now);
                 stage = flight.set_apart(&suspects);
             }
 
             match stage {
-                Stage::UnderWay => return Next::Run(Box::new(flight)),
-                Stage::Apart => self.apart.push_back(flight),
-                Stage::Over => {}
+                FlightStage::UnderWay => return NextTask::Run(Box::new(flight)),
+                FlightStage::Apart => self.apart.push_back(flight),
+                FlightStage::Over => {}
             }
         }
     }
@@ -216,18 +216,18 @@ impl Board {
     /// it gives way to other suspects; `is_free`: no event is under way in it.
     pub(super) fn next_apart(
         &mut self,
-        held: &Arc<Loaded>,
+        held: &Arc<LoadedHooks>,
         mine: Option<&str>,
         (is_over, is_free): (bool, bool),
         now: Instant,
-    ) -> Next {
+    ) -> NextTask {
         let gives_way = mine.filter(|_| is_over);
-        if gives_way.is_some_and(|mine| self.apart.iter().any(|flight| !flight.awaits(mine))) {
-            return if is_free { Next::Leave } else { Next::Wait };
+        if gives_way.is_some_and(|mine| self.apart.iter().any(|flight| !flight.awaits_hook(mine))) {
+            return if is_free { NextTask::Leave } else { NextTask::Wait };
         }
 
         let current = Arc::clone(&self.current);
-        let suspects = self.blame.suspects(current.set(), now);
+        let suspects = self.blame.suspect_indices(current.set(), now);
         let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
         let mut others = VecDeque::new();
 
@@ -238,11 +238,11 @@ impl Board {
                 stage = flight.move_to(&current);
             }
 
-            if stage == Stage::UnderWay {
+            if stage == FlightStage::UnderWay {
                 stage = self.fail_benched(&mut flight, now);
             }
 
-            if stage == Stage::Over {
+            if stage == FlightStage::Over {
                 continue;
             }
 
@@ -261,10 +261,10 @@ impl Board {
 
             if mine.is_some() && held.generation() == current.generation() {
                 flight.open_for(index);
-                next = Some(Next::Run(Box::new(flight)));
+                next = Some(NextTask::Run(Box::new(flight)));
             } else {
                 let hook = current.set().hooks().get(index as usize).map(|hook| hook.id.clone());
-                next = hook.map(|hook| Next::LoadAlone(Arc::clone(&current), hook));
+                next = hook.map(|hook| NextTask::LoadAlone(Arc::clone(&current), hook));
                 others.push_back(flight);
             }
 
@@ -277,8 +277,8 @@ impl Board {
 
         match next {
             Some(next) => next,
-            None if others_wait && is_free && mine.is_some() => Next::Leave,
-            None => Next::Wait,
+            None if others_wait && is_free && mine.is_some() => NextTask::Leave,
+            None => NextTask::Wait,
         }
     }
 
@@ -293,8 +293,8 @@ impl Board {
     }
 
     /// Records that `hook` killed its worker; see [`Blame::died`].
-    pub(super) fn died(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
-        self.blame.died(hook, at_load, cause, now)
+    pub(super) fn record_death(&mut self, hook: &HookSource, at_load: bool, cause: &str, now: Instant) -> bool {
+        self.blame.record_death(hook, at_load, cause, now)
     }
 
     /// Returns whether `hook` is called apart from others.
@@ -303,13 +303,13 @@ impl Board {
     }
 
     /// Records that `hook` was waiting in a worker that died; see [`Blame::suspect`].
-    pub(super) fn suspect(&mut self, hook: &HookSource, now: Instant) {
-        self.blame.suspect(hook, now);
+    pub(super) fn record_suspect(&mut self, hook: &HookSource, now: Instant) {
+        self.blame.record_suspect(hook, now);
     }
 
     /// Records that `hook` has run apart; see [`Blame::ran`].
-    pub(super) fn ran(&mut self, hook: &HookSource) -> bool {
-        self.blame.ran(hook)
+    pub(super) fn record_clean_run(&mut self, hook: &HookSource) -> bool {
+        self.blame.record_clean_run(hook)
     }
 
     /// Returns the message that hands `loaded` to `worker`, which holds `former`; `alone`: of its hooks, load only this
@@ -317,10 +317,10 @@ impl Board {
     pub(super) fn load_message<'a>(
         &mut self,
         worker: usize,
-        loaded: &'a Loaded,
-        former: &'a Loaded,
+        loaded: &'a LoadedHooks,
+        former: &'a LoadedHooks,
         alone: Option<&str>,
-    ) -> Load<'a> {
+    ) -> LoadRequest<'a> {
         if loaded.generation() == self.current.generation() {
             self.untold[worker].clear();
         }
@@ -343,16 +343,16 @@ impl Board {
                 counters.trigger_count,
                 last,
                 hook.calls_host(),
-                hook.lingers(),
+                hook.may_linger(),
             )
         };
 
         let hooks = loaded.set().hooks().iter().enumerate().map(wanted).collect();
-        Load {
+        LoadRequest {
             t: "load",
             g: loaded.generation(),
             hooks,
-            drop: loaded.dropped(former),
+            drop: loaded.dropped_paths(former),
         }
     }
 
@@ -363,19 +363,19 @@ impl Board {
         self.apart.clear();
     }
 
-    fn fail_benched(&self, flight: &mut Flight, now: Instant) -> Stage {
+    fn fail_benched(&self, flight: &mut InFlightEvent, now: Instant) -> FlightStage {
         if self.blame.is_empty() {
-            return Stage::UnderWay;
+            return FlightStage::UnderWay;
         }
 
         let loaded = Arc::clone(flight.loaded());
-        for (index, error) in self.blame.benched(loaded.set(), now) {
-            let stage = flight.fail(&[index], error);
-            if stage != Stage::UnderWay {
+        for (index, error) in self.blame.benched_hooks(loaded.set(), now) {
+            let stage = flight.fail_hooks(&[index], error);
+            if stage != FlightStage::UnderWay {
                 return stage;
             }
         }
 
-        Stage::UnderWay
+        FlightStage::UnderWay
     }
 }

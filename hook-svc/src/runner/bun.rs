@@ -59,7 +59,7 @@ pub enum FindBunError {
 pub(super) async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunError> {
     let path = match configured {
         Some(path) => path.to_owned(),
-        None => discover().ok_or(FindBunError::Absent)?,
+        None => discover_bun().ok_or(FindBunError::Absent)?,
     };
     let output = Command::new(&path)
         .arg("--version")
@@ -81,7 +81,7 @@ pub(super) async fn find(configured: Option<&Path>) -> Result<PathBuf, FindBunEr
     }
 }
 
-fn discover() -> Option<PathBuf> {
+fn discover_bun() -> Option<PathBuf> {
     let starts = [std::env::current_exe().ok(), std::env::current_dir().ok()];
     let above = starts
         .iter()

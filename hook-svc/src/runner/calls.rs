@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use super::host::{Answered, Call, CallError, Host, Spent};
+use super::host::{CallError, CallResult, CallUsage, HostCall, ScriptHost};
 
 /// Most calls of one hook for one event; a further call fails with `too_many_calls`.
 const MAX_CALLS: u32 = 100;
@@ -22,14 +22,14 @@ type Key = (String, u32);
 struct Made {
     name: String,
     args: String,
-    answer: Arc<OnceCell<Answered>>,
+    answer: Arc<OnceCell<CallResult>>,
 }
 
 /// Number of calls of one hook, and their usage.
 #[derive(Debug, Default)]
 struct Bill {
     asked: u32,
-    spent: Spent,
+    spent: CallUsage,
 }
 
 #[derive(Debug, Default)]
@@ -40,17 +40,17 @@ struct All {
 
 /// Answers of the host calls of one event; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<All>);
+pub(super) struct PendingCalls(Mutex<All>);
 
-impl Calls {
-    fn all(&self) -> MutexGuard<'_, All> {
+impl PendingCalls {
+    fn lock_calls(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the answer to `call`, whose arguments came as the text `args`: the answer given before the event lost
     /// its worker, or a new one from `host`. A script that asks something else under the same number gets its own
     /// answer.
-    pub(super) async fn answer(&self, host: &dyn Host, mut call: Call, args: String) -> Answered {
+    pub(super) async fn answer_call(&self, host: &dyn ScriptHost, mut call: HostCall, args: String) -> CallResult {
         let too_many = || {
             let message = format!("a hook may make {MAX_CALLS} calls on one event");
             CallError::new("too_many_calls", message).into()
@@ -63,14 +63,19 @@ impl Calls {
             Ok(value) => value,
             Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
         };
-        let Some(cell) = self.cell(&call, args) else {
+        let Some(cell) = self.answer_cell(&call, args) else {
             return too_many();
         };
 
         let hook_id = call.hook.id.clone();
         let answered = cell.get_or_init(|| async {
             let answered = host.call(call).await;
-            self.all().bills.entry(hook_id).or_default().spent.add(answered.spent);
+            self.lock_calls()
+                .bills
+                .entry(hook_id)
+                .or_default()
+                .spent
+                .add(answered.spent);
             answered
         });
 
@@ -78,8 +83,8 @@ impl Calls {
     }
 
     /// Returns the cell that holds the answer to `call`; `None` if its hook has made too many calls.
-    fn cell(&self, call: &Call, args: String) -> Option<Arc<OnceCell<Answered>>> {
-        let mut all = self.all();
+    fn answer_cell(&self, call: &HostCall, args: String) -> Option<Arc<OnceCell<CallResult>>> {
+        let mut all = self.lock_calls();
         let key = (call.hook.id.clone(), call.number);
         if let Some(made) = all.made.get(&key)
             && made.name == call.name
@@ -106,8 +111,12 @@ impl Calls {
     }
 
     /// Returns the usage of the answered calls of `hook_id`.
-    pub(super) fn spent(&self, hook_id: &str) -> Spent {
-        self.all().bills.get(hook_id).map(|bill| bill.spent).unwrap_or_default()
+    pub(super) fn spent_by(&self, hook_id: &str) -> CallUsage {
+        self.lock_calls()
+            .bills
+            .get(hook_id)
+            .map(|bill| bill.spent)
+            .unwrap_or_default()
     }
 }
 
@@ -126,21 +135,21 @@ mod tests {
     struct Counting(AtomicU32);
 
     #[async_trait]
-    impl Host for Counting {
-        async fn call(&self, call: Call) -> Answered {
+    impl ScriptHost for Counting {
+        async fn call(&self, call: HostCall) -> CallResult {
             let count = self.0.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
-            Answered {
+            CallResult {
                 outcome: Ok(serde_json::json!([call.name, count])),
-                spent: Spent {
+                spent: CallUsage {
                     search_calls: 1,
-                    ..Spent::default()
+                    ..CallUsage::default()
                 },
             }
         }
     }
 
-    fn call(number: u32, name: &str) -> Call {
+    fn call(number: u32, name: &str) -> HostCall {
         let hook = HookSource {
             id: "h".to_owned(),
             name: "h".to_owned(),
@@ -149,11 +158,11 @@ mod tests {
             timeout_ms: 1,
             created_at: UnixMillis(0),
             created_by: "operator".to_owned(),
-            sees: crate::runner::Sees::Everything,
+            sees: crate::runner::HookScope::Everything,
             net: Vec::new(),
         };
 
-        Call {
+        HostCall {
             event_id: EventId::parse("web:1").expect("valid"),
             now: UnixMillis(0),
             hook: Arc::new(hook),
@@ -165,9 +174,10 @@ mod tests {
 
     #[tokio::test]
     async fn one_call_is_made_once_and_another_anew() {
-        let (calls, host) = (Calls::default(), Counting::default());
-        let ask =
-            |number, name: &'static str, args: &'static str| calls.answer(&host, call(number, name), args.to_owned());
+        let (calls, host) = (PendingCalls::default(), Counting::default());
+        let ask = |number, name: &'static str, args: &'static str| {
+            calls.answer_call(&host, call(number, name), args.to_owned())
+        };
         let (first, again) = tokio::join!(ask(0, "search", "{}"), ask(0, "search", "{}"));
 
         assert_eq!(first, again);
@@ -188,7 +198,7 @@ mod tests {
             ask(100, "search", "{}").await.outcome.expect_err("refused").code,
             "too_many_calls"
         );
-        assert_eq!(calls.spent("h").search_calls, 3, "what was replaced was used too");
+        assert_eq!(calls.spent_by("h").search_calls, 3, "what was replaced was used too");
 
         for number in 3..MAX_ASKED {
             ask(0, "search", Box::leak(format!("{{\"a\":{number}}}").into_boxed_str())).await;
@@ -196,6 +206,6 @@ mod tests {
 
         let forged = ask(0, "search", "{\"a\":-1}").await.outcome;
         assert_eq!(forged.expect_err("refused").code, "too_many_calls");
-        assert_eq!(calls.spent("other"), Spent::default());
+        assert_eq!(calls.spent_by("other"), CallUsage::default());
     }
 }

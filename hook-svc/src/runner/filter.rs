@@ -3,67 +3,69 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use shared::model::event::{Direction, Event};
+use shared::model::event::{Event, EventDirection};
 
-use super::{HookSet, HookSource, Sees};
-use crate::prefilter::{Index, Rule};
+use super::{HookScope, HookSet, HookSource};
+use crate::prefilter::{MatchRule, RuleIndex};
 
 /// Channel of timer events.
 const TIMER: &str = "timer";
 
 /// Filter compiled from the hooks of a set.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct HookFilter {
     /// Indices of the hooks that see everything.
     open: Vec<u32>,
     /// Rules of the other hooks.
-    index: Index,
+    index: RuleIndex,
     /// Index of the hook, by rule.
     hooks: Vec<u32>,
     /// Whether every hook sees everything.
     is_open: bool,
 }
 
-impl Filter {
-    pub(super) fn of(hooks: &[Arc<HookSource>]) -> Self {
+impl HookFilter {
+    pub(super) fn from_hooks(hooks: &[Arc<HookSource>]) -> Self {
         let mut filter = Self::default();
         let mut rules = Vec::new();
         for (index, hook) in (0_u32..).zip(hooks) {
             match &hook.sees {
-                Sees::Everything => filter.open.push(index),
-                Sees::Matching(rule) => {
+                HookScope::Everything => filter.open.push(index),
+                HookScope::Matching(rule) => {
                     rules.push(rule.clone());
                     filter.hooks.push(index);
                 }
-                Sees::OwnTimer => {}
+                HookScope::OwnTimer => {}
             }
         }
 
         filter.is_open = filter.open.len() == hooks.len();
-        filter.index = Index::new(rules);
+        filter.index = RuleIndex::new(rules);
 
         filter
     }
 
     /// Returns the hooks of `set` that see `event`, ascending; `None` means all. Only hooks that name the direction see
     /// changes of an item.
-    pub(super) fn seeing(&self, set: &HookSet, event: &Event) -> Option<Vec<u32>> {
+    pub(super) fn hooks_seeing(&self, set: &HookSet, event: &Event) -> Option<Vec<u32>> {
         let is_change = match event.direction {
-            Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => false,
-            Direction::Updated | Direction::Deleted => true,
+            EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
+                false
+            }
+            EventDirection::Updated | EventDirection::Deleted => true,
         };
         if self.is_open && !is_change {
             return None;
         }
 
         let mut seeing = if is_change { Vec::new() } else { self.open.clone() };
-        for number in self.index.matching(event) {
-            if !is_change || self.index.rule(number).is_some_and(Rule::names_direction) {
+        for number in self.index.matching_rules(event) {
+            if !is_change || self.index.rule_at(number).is_some_and(MatchRule::names_direction) {
                 seeing.push(self.hooks[number as usize]);
             }
         }
 
-        seeing.extend(timed(event).and_then(|id| set.index(id)));
+        seeing.extend(timer_hook(event).and_then(|id| set.index(id)));
         seeing.sort_unstable();
         seeing.dedup();
 
@@ -72,7 +74,7 @@ impl Filter {
 }
 
 /// Returns the id of the hook whose timer fired `event`, if it is a timer event of a hook.
-fn timed(event: &Event) -> Option<&str> {
+fn timer_hook(event: &Event) -> Option<&str> {
     if event.channel != TIMER {
         return None;
     }
@@ -94,12 +96,12 @@ mod tests {
 
     fn set() -> HookSet {
         let seeing = |id: &str, sees| HookSource { sees, ..source(id) };
-        let rule = |text| Sees::Matching(Rule::parse(text).expect("a rule"));
+        let rule = |text| HookScope::Matching(MatchRule::parse(text).expect("a rule"));
         HookSet::new([
-            seeing("all", Sees::Everything),
+            seeing("all", HookScope::Everything),
             seeing("sms", rule("channel=sms")),
             seeing("changes", rule("channel=sms direction=updated,received")),
-            seeing("timed", Sees::OwnTimer),
+            seeing("timed", HookScope::OwnTimer),
         ])
     }
 
@@ -110,26 +112,26 @@ mod tests {
     #[test]
     fn a_hook_sees_what_it_asks_for() {
         let set = set();
-        assert_eq!(set.seeing(&event("email")), Some(vec![0]));
-        assert_eq!(set.seeing(&event("sms")), Some(vec![0, 1, 2]));
+        assert_eq!(set.hooks_seeing(&event("email")), Some(vec![0]));
+        assert_eq!(set.hooks_seeing(&event("sms")), Some(vec![0, 1, 2]));
         let open = HookSet::new([source("a"), source("b")]);
-        assert_eq!(open.seeing(&event("sms")), None);
+        assert_eq!(open.hooks_seeing(&event("sms")), None);
     }
 
     #[test]
     fn changes_are_for_those_that_ask_for_them() {
         let mut changed = event("sms");
-        changed.direction = Direction::Updated;
-        assert_eq!(set().seeing(&changed), Some(vec![2]));
-        assert_eq!(HookSet::new([source("a")]).seeing(&changed), Some(Vec::new()));
+        changed.direction = EventDirection::Updated;
+        assert_eq!(set().hooks_seeing(&changed), Some(vec![2]));
+        assert_eq!(HookSet::new([source("a")]).hooks_seeing(&changed), Some(Vec::new()));
     }
 
     #[test]
     fn a_timer_wakes_its_own_hook() {
         let mut tick = event("timer");
-        assert_eq!(set().seeing(&tick), Some(vec![0]));
+        assert_eq!(set().hooks_seeing(&tick), Some(vec![0]));
         let schedule = json!({"id": "s", "target": {"kind": "hook", "id": "timed"}});
         tick.metadata.insert("schedule".to_owned(), schedule);
-        assert_eq!(set().seeing(&tick), Some(vec![0, 3]));
+        assert_eq!(set().hooks_seeing(&tick), Some(vec![0, 3]));
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Calls;
-use super::host::Call;
-use super::parts::Steps;
-use super::protocol::{self, Answer};
-use super::seats::{Seat, Waits};
-use super::sources::Loaded;
-use super::{Done, HookSource, Job, Outcome, Step, Verdict};
+use super::calls::PendingCalls;
+use super::host::HostCall;
+use super::parts::StepSender;
+use super::protocol::{self, EventAnswer};
+use super::seats::{EvaluationSlot, WaitingEvaluation};
+use super::sources::LoadedHooks;
+use super::{EvaluationEnd, EvaluationJob, EvaluationStep, HookSource, HookVerdict, RunOutcome};
 use crate::result;
 
 /// Number of workers that an event may lose without a hook to blame, before the hooks that have not answered are
@@ -21,7 +21,7 @@ const MAX_DEATHS_BLAMED: u32 = 32;
 
 /// Progress of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum FlightStage {
     /// Some of its open hooks have not answered.
     UnderWay,
     /// All hooks have answered except those that must be called apart; the event is open for them now.
@@ -32,7 +32,7 @@ pub(super) enum Stage {
 
 /// Result that a worker had noted for one hook before it died.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Noted {
+pub(super) struct CrashNote {
     /// Slot of the event in the worker.
     pub(super) slot: u32,
     /// Index of the hook in the set.
@@ -57,13 +57,13 @@ pub(super) enum NotedOutcome {
 /// One event under way. Even if workers die, every hook of it gets exactly one verdict or is counted as passed, and
 /// [`Step::Done`] ends it.
 #[derive(Debug)]
-pub(super) struct Flight {
-    job: Job,
-    loaded: Arc<Loaded>,
-    steps: Steps,
-    seat: Seat,
+pub(super) struct InFlightEvent {
+    job: EvaluationJob,
+    loaded: Arc<LoadedHooks>,
+    steps: StepSender,
+    seat: EvaluationSlot,
     /// Present while its hooks were called and some of them wait.
-    waits: Option<Waits>,
+    waits: Option<WaitingEvaluation>,
     /// Indices of the open hooks, ascending; `None` means all of the set.
     remaining: Option<Vec<u32>>,
     /// Indices of the hooks that have not answered and must be called apart, ascending.
@@ -78,8 +78,8 @@ pub(super) struct Flight {
     /// Number of all lost workers.
     all_deaths: u32,
     verdicts: usize,
-    calls: Arc<Calls>,
-    done: Done,
+    calls: Arc<PendingCalls>,
+    done: EvaluationEnd,
 }
 
 /// Error for a worker's message about an event that the shim never sends: a script has written to the pipe.
@@ -99,10 +99,10 @@ pub(super) enum ImpossibleAnswer {
     Query,
 }
 
-impl Flight {
+impl InFlightEvent {
     /// Creates the flight of `job` against `loaded`, without answers. `steps` must have room for each hook called and
     /// two more.
-    pub(super) fn new(job: Job, loaded: Arc<Loaded>, steps: Steps, seat: Seat) -> Self {
+    pub(super) fn new(job: EvaluationJob, loaded: Arc<LoadedHooks>, steps: StepSender, seat: EvaluationSlot) -> Self {
         let remaining = job.only.clone();
         Self {
             job,
@@ -120,29 +120,29 @@ impl Flight {
             all_deaths: 0,
             verdicts: 0,
             calls: Arc::default(),
-            done: Done::default(),
+            done: EvaluationEnd::default(),
         }
     }
 
     /// Returns the event to evaluate.
-    pub(super) const fn job(&self) -> &Job {
+    pub(super) const fn job(&self) -> &EvaluationJob {
         &self.job
     }
 
     /// Returns the set of hooks against which the event is evaluated.
-    pub(super) const fn loaded(&self) -> &Arc<Loaded> {
+    pub(super) const fn loaded(&self) -> &Arc<LoadedHooks> {
         &self.loaded
     }
 
     /// Returns the host calls of its hooks.
-    pub(super) const fn calls(&self) -> &Arc<Calls> {
+    pub(super) const fn calls(&self) -> &Arc<PendingCalls> {
         &self.calls
     }
 
     /// Returns the call `number` of the hook `index`, with `args` still null.
-    pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<Call, ImpossibleAnswer> {
-        let hook = self.hook(index)?;
-        Ok(Call {
+    pub(super) fn call(&self, index: u32, number: u32, name: String) -> Result<HostCall, ImpossibleAnswer> {
+        let hook = self.hook_at(index)?;
+        Ok(HostCall {
             event_id: self.job.event_id.clone(),
             now: self.job.now,
             hook: Arc::clone(hook),
@@ -153,7 +153,7 @@ impl Flight {
     }
 
     /// Returns the indices of the open hooks; `None` means all of the set.
-    pub(super) fn remaining(&self) -> Option<&[u32]> {
+    pub(super) fn remaining_hooks(&self) -> Option<&[u32]> {
         self.remaining.as_deref()
     }
 
@@ -172,13 +172,13 @@ impl Flight {
         self.answered
     }
 
-    fn hook(&self, index: u32) -> Result<&Arc<HookSource>, ImpossibleAnswer> {
+    fn hook_at(&self, index: u32) -> Result<&Arc<HookSource>, ImpossibleAnswer> {
         let hooks = self.loaded.set().hooks();
         hooks.get(index as usize).ok_or(ImpossibleAnswer::Hook { index })
     }
 
     /// Returns the number of hooks in the set.
-    fn hooks(&self) -> u32 {
+    fn hook_count(&self) -> u32 {
         u32::try_from(self.loaded.set().hooks().len()).unwrap_or(u32::MAX)
     }
 
@@ -186,12 +186,12 @@ impl Flight {
     fn is_open(&self, index: u32) -> bool {
         match &self.remaining {
             Some(remaining) => remaining.binary_search(&index).is_ok(),
-            None => index < self.hooks(),
+            None => index < self.hook_count(),
         }
     }
 
     /// Rejects an inconsistent answer: a script may write anything to the pipe, and the event must end.
-    fn check(&self, answer: &Answer<'_>) -> Result<(), ImpossibleAnswer> {
+    fn check(&self, answer: &EventAnswer<'_>) -> Result<(), ImpossibleAnswer> {
         let results = answer.results.iter().map(|(index, ..)| *index);
         let failures = answer.failures.iter().map(|(index, ..)| *index);
         let late = answer.late.iter().step_by(2).copied();
@@ -210,7 +210,7 @@ impl Flight {
         }
 
         told.sort_unstable();
-        let open = self.remaining.as_ref().map_or(self.hooks() as usize, Vec::len);
+        let open = self.remaining.as_ref().map_or(self.hook_count() as usize, Vec::len);
         let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
         let sum = answered.into_iter().fold(answer.passed as usize, usize::saturating_add);
 
@@ -225,11 +225,11 @@ impl Flight {
     }
 
     /// Applies a worker's answer. A rejected answer changes nothing.
-    pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<Stage, ImpossibleAnswer> {
+    pub(super) fn absorb_answer(&mut self, answer: EventAnswer<'_>) -> Result<FlightStage, ImpossibleAnswer> {
         self.check(&answer)?;
         let is_first = !self.answered;
         if is_first {
-            self.done.latencies_us = self.spread(answer.latencies_us);
+            self.done.latencies_us = self.spread_latencies(answer.latencies_us);
             self.answered = true;
         }
 
@@ -248,7 +248,7 @@ impl Flight {
 
         for (index, us, error, stack) in answer.failures {
             let (error, stack) = (protocol::cut(error), stack.map(protocol::cut));
-            self.decide(index, us, Outcome::Failed { error, stack })?;
+            self.decide_hook(index, us, RunOutcome::Failed { error, stack })?;
         }
 
         if is_first {
@@ -256,26 +256,26 @@ impl Flight {
         }
 
         let stage = self.go_on_with(answer.waiting);
-        self.waits = (stage == Stage::UnderWay).then(|| self.seat.waits());
+        self.waits = (stage == FlightStage::UnderWay).then(|| self.seat.note_waiting());
 
         Ok(stage)
     }
 
     fn take_result(&mut self, index: u32, latency_us: u32, text: &str) -> Result<(), ImpossibleAnswer> {
         let outcome = match result::validate(text) {
-            Ok(answered) if answered.fire => Outcome::Fired(Box::new(answered)),
-            Ok(answered) if answered.disable_hook => Outcome::DisableSelf,
+            Ok(answered) if answered.fire => RunOutcome::Fired(Box::new(answered)),
+            Ok(answered) if answered.disable_hook => RunOutcome::DisableSelf,
             Ok(_) => {
                 self.done.passed = self.done.passed.saturating_add(1);
                 return Ok(());
             }
-            Err(invalid) => Outcome::Failed {
+            Err(invalid) => RunOutcome::Failed {
                 error: invalid.to_string(),
                 stack: None,
             },
         };
 
-        self.decide(index, latency_us, outcome)
+        self.decide_hook(index, latency_us, outcome)
     }
 
     /// Sends once which hooks are still running, if there are any and the caller knows the same set.
@@ -286,37 +286,37 @@ impl Flight {
         self.told_waiting = true;
         let mut all = [waiting, &self.apart].concat();
         all.sort_unstable();
-        self.steps.send(Step::Waiting(all));
+        self.steps.send(EvaluationStep::Waiting(all));
     }
 
     /// Opens the event for `remaining`; if that is empty, for the hooks to be called apart.
-    fn go_on_with(&mut self, remaining: Vec<u32>) -> Stage {
+    fn go_on_with(&mut self, remaining: Vec<u32>) -> FlightStage {
         let is_open = !remaining.is_empty();
         self.remaining = Some(remaining);
 
         if is_open {
-            return Stage::UnderWay;
+            return FlightStage::UnderWay;
         }
 
         if self.apart.is_empty() {
-            self.finish();
-            return Stage::Over;
+            self.finish_flight();
+            return FlightStage::Over;
         }
 
         self.answered = false;
         self.waits = None;
         self.remaining = Some(std::mem::take(&mut self.apart));
 
-        Stage::Apart
+        FlightStage::Apart
     }
 
     /// Keeps back those of `suspects` (ascending) that the event is open for, to be called apart. Returns
     /// [`Stage::Apart`] if no other hook is open.
-    pub(super) fn set_apart(&mut self, suspects: &[u32]) -> Stage {
+    pub(super) fn set_apart(&mut self, suspects: &[u32]) -> FlightStage {
         let is_suspect = |index: &u32| suspects.binary_search(index).is_ok();
         let (apart, others): (Vec<u32>, Vec<u32>) = self.open().into_iter().partition(is_suspect);
         if apart.is_empty() {
-            return Stage::UnderWay;
+            return FlightStage::UnderWay;
         }
         self.apart.extend(apart);
         self.apart.sort_unstable();
@@ -333,7 +333,7 @@ impl Flight {
     }
 
     /// Opens the event for all hooks that have not answered, including those to be called apart.
-    pub(super) fn open_for_all(&mut self) -> Stage {
+    pub(super) fn open_for_all(&mut self) -> FlightStage {
         let mut all = self.open();
         all.append(&mut self.apart);
         all.sort_unstable();
@@ -341,7 +341,7 @@ impl Flight {
     }
 
     /// Returns whether the event is open for the hook `id`, or will be.
-    pub(super) fn awaits(&self, id: &str) -> bool {
+    pub(super) fn awaits_hook(&self, id: &str) -> bool {
         let index = self.loaded.set().index(id);
         index.is_some_and(|index| self.is_open(index) || self.apart.binary_search(&index).is_ok())
     }
@@ -350,15 +350,15 @@ impl Flight {
     pub(super) fn open(&self) -> Vec<u32> {
         match &self.remaining {
             Some(remaining) => remaining.clone(),
-            None => (0..self.hooks()).collect(),
+            None => (0..self.hook_count()).collect(),
         }
     }
 
     /// Applies the results that its dead worker had noted but not sent, so that those hooks do not run again. Skips
     /// invalid entries.
-    pub(super) fn salvage(&mut self, noted: impl IntoIterator<Item = Noted>) -> Stage {
+    pub(super) fn salvage_noted(&mut self, noted: impl IntoIterator<Item = CrashNote>) -> FlightStage {
         let mut open = self.open();
-        for Noted {
+        for CrashNote {
             index,
             latency_us,
             what,
@@ -372,7 +372,9 @@ impl Flight {
                     self.bill_passed(index, latency_us)
                 }
                 NotedOutcome::Result(text) => self.take_result(index, latency_us, &text),
-                NotedOutcome::Failed(error) => self.decide(index, latency_us, Outcome::Failed { error, stack: None }),
+                NotedOutcome::Failed(error) => {
+                    self.decide_hook(index, latency_us, RunOutcome::Failed { error, stack: None })
+                }
             };
 
             if taken.is_ok() {
@@ -384,16 +386,16 @@ impl Flight {
     }
 
     /// Fails the open hooks among `indexes` with `error`.
-    pub(super) fn fail(&mut self, indexes: &[u32], error: &str) -> Stage {
+    pub(super) fn fail_hooks(&mut self, indexes: &[u32], error: &str) -> FlightStage {
         let mut remaining = self.open();
         remaining.retain(|index| {
             let condemned = indexes.contains(index);
             if condemned {
                 // An index of the set itself is always valid.
-                let _ = self.decide(
+                let _ = self.decide_hook(
                     *index,
                     0,
-                    Outcome::Failed {
+                    RunOutcome::Failed {
                         error: error.to_owned(),
                         stack: None,
                     },
@@ -408,7 +410,7 @@ impl Flight {
 
     /// Records that its worker died. The open hooks run again, unless the event has lost too many workers: fewer are
     /// allowed without a hook to blame.
-    pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> Stage {
+    pub(super) fn lost_worker(&mut self, somebody_blamed: bool, cause: &str) -> FlightStage {
         self.answered = false;
         self.waits = None;
         self.moved = true;
@@ -417,21 +419,21 @@ impl Flight {
 
         let lasts = self.all_deaths < MAX_DEATHS_BLAMED && (somebody_blamed || self.deaths < MAX_DEATHS);
         if lasts {
-            return Stage::UnderWay;
+            return FlightStage::UnderWay;
         }
 
         self.open_for_all();
         let deaths = if somebody_blamed { self.all_deaths } else { self.deaths };
 
-        self.fail(
-            &(0..self.hooks()).collect::<Vec<_>>(),
+        self.fail_hooks(
+            &(0..self.hook_count()).collect::<Vec<_>>(),
             &format!("its worker died {deaths} times: {cause}"),
         )
     }
 
     /// Moves the event to `loaded`, because its worker died and the next one holds newer hooks. Hooks that are gone
     /// count as passed.
-    pub(super) fn move_to(&mut self, loaded: &Arc<Loaded>) -> Stage {
+    pub(super) fn move_to(&mut self, loaded: &Arc<LoadedHooks>) -> FlightStage {
         let old = Arc::clone(&self.loaded);
         let of_old = |index: u32| old.set().hooks().get(index as usize);
         let all = [self.open(), std::mem::take(&mut self.apart)];
@@ -455,7 +457,7 @@ impl Flight {
 
     // Spreads the latencies of a first answer, which lists the hooks called, over all hooks of the set, as `Done` lists
     // them. Hooks called apart are added later.
-    fn spread(&mut self, latencies_us: Vec<u32>) -> Vec<u32> {
+    fn spread_latencies(&mut self, latencies_us: Vec<u32>) -> Vec<u32> {
         let Some(called) = &self.remaining else {
             return latencies_us;
         };
@@ -475,17 +477,17 @@ impl Flight {
     /// Adds a verdict for a hook that passed late, if its host calls must be billed; other hooks that pass are only
     /// counted.
     fn bill_passed(&mut self, index: u32, latency_us: u32) -> Result<(), ImpossibleAnswer> {
-        let spent = self.calls.spent(&self.hook(index)?.id);
+        let spent = self.calls.spent_by(&self.hook_at(index)?.id);
         if !spent.is_nothing() {
             self.done.passed = self.done.passed.saturating_sub(1);
-            self.decide(index, latency_us, Outcome::Passed)?;
+            self.decide_hook(index, latency_us, RunOutcome::Passed)?;
         }
         Ok(())
     }
 
-    fn decide(&mut self, index: u32, latency_us: u32, outcome: Outcome) -> Result<(), ImpossibleAnswer> {
-        let hook = Arc::clone(self.hook(index)?);
-        let called = self.job.only.as_ref().map_or(self.hooks() as usize, Vec::len);
+    fn decide_hook(&mut self, index: u32, latency_us: u32, outcome: RunOutcome) -> Result<(), ImpossibleAnswer> {
+        let hook = Arc::clone(self.hook_at(index)?);
+        let called = self.job.only.as_ref().map_or(self.hook_count() as usize, Vec::len);
         if self.verdicts >= called {
             // Only a forged answer can bring more verdicts than hooks. The last places are for `Waiting` and `Done`.
             return Ok(());
@@ -497,24 +499,24 @@ impl Flight {
             *latency = latency_us.max(*latency);
         }
 
-        let verdict = Verdict {
+        let verdict = HookVerdict {
             latency_us: u64::from(latency_us),
             outcome,
-            spent: self.calls.spent(&hook.id),
+            spent: self.calls.spent_by(&hook.id),
             hook,
         };
 
         // The step is dropped if the caller has dropped its evaluation; the event still runs to its end.
-        self.steps.send(Step::Verdict(Box::new(verdict)));
+        self.steps.send(EvaluationStep::Verdict(Box::new(verdict)));
         Ok(())
     }
 
-    fn finish(&mut self) {
+    fn finish_flight(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         if self.moved {
             done.latencies_us.clear();
         }
-        self.steps.send(Step::Done(done));
+        self.steps.send(EvaluationStep::Done(done));
     }
 }
 

@@ -18,7 +18,7 @@ pub const NOT_AVAILABLE: &str = "not_available";
 
 /// One call of a script.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct HostCall {
     /// Id of the event being evaluated.
     pub event_id: EventId,
     /// Evaluation time of the event.
@@ -35,7 +35,7 @@ pub struct Call {
 
 /// Usage of calls, billed to their hook.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Spent {
+pub struct CallUsage {
     /// Number of `search` calls.
     pub search_calls: u32,
     /// Number of `llm` calls that reached a model.
@@ -48,7 +48,7 @@ pub struct Spent {
     pub llm_cost_usd: f64,
 }
 
-impl Spent {
+impl CallUsage {
     /// Adds the usage of another call.
     pub fn add(&mut self, other: Self) {
         self.search_calls = self.search_calls.saturating_add(other.search_calls);
@@ -67,11 +67,11 @@ impl Spent {
 
 /// Answer to a call: a value for the script or an error, and the usage in either case.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answered {
+pub struct CallResult {
     /// Value that the promise resolves to, or error that it rejects with.
     pub outcome: Result<Value, CallError>,
     /// Usage of the call.
-    pub spent: Spent,
+    pub spent: CallUsage,
 }
 
 /// Reason why a call failed; scripts see an `Error` with this `code` and `message`.
@@ -95,20 +95,20 @@ impl CallError {
     }
 }
 
-impl From<CallError> for Answered {
+impl From<CallError> for CallResult {
     fn from(error: CallError) -> Self {
         Self {
             outcome: Err(error),
-            spent: Spent::default(),
+            spent: CallUsage::default(),
         }
     }
 }
 
 /// Answers the calls of scripts.
 #[async_trait]
-pub trait Host: std::fmt::Debug + Send + Sync {
+pub trait ScriptHost: std::fmt::Debug + Send + Sync {
     /// Returns the answer to `call`, in bounded time. The worker that asked may be gone by then.
-    async fn call(&self, call: Call) -> Answered;
+    async fn call(&self, call: HostCall) -> CallResult;
 }
 
 /// Host that answers no call.
@@ -116,14 +116,14 @@ pub trait Host: std::fmt::Debug + Send + Sync {
 pub struct NoHost;
 
 #[async_trait]
-impl Host for NoHost {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for NoHost {
+    async fn call(&self, call: HostCall) -> CallResult {
         not_available(&call.name)
     }
 }
 
 /// Returns the answer to a call that the host cannot answer.
 #[must_use]
-pub fn not_available(name: &str) -> Answered {
+pub fn not_available(name: &str) -> CallResult {
     CallError::new(NOT_AVAILABLE, format!("{name}() is not available")).into()
 }

@@ -24,7 +24,7 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool) {
         entry
             .file_name()
             .to_str()
-            .and_then(owner)
+            .and_then(owner_pid)
             .is_some_and(|pid| !lives(pid))
     });
 
@@ -38,7 +38,7 @@ fn remove(parent: &Path, lives: impl Fn(u32) -> bool) {
 }
 
 /// Returns the id of the process to which the directory `name` belongs.
-fn owner(name: &str) -> Option<u32> {
+fn owner_pid(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse().ok()
 }

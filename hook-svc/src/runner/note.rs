@@ -8,9 +8,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::flight::{Noted, NotedOutcome};
+use super::flight::{CrashNote, NotedOutcome};
 use super::protocol;
-use super::user::User;
+use super::user::UnixUser;
 
 /// Bytes of the note: four cells of four bytes for slot, running hook + 1, steps, generation.
 const NOTE_BYTES: usize = 16;
@@ -29,7 +29,7 @@ const CELL_BYTES: usize = 4;
 
 /// Content of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Note {
+pub(super) struct JournalNote {
     /// Slot of the event being evaluated; `None` while hooks load.
     pub(super) slot: Option<u32>,
     /// Index of the hook that is running now.
@@ -49,7 +49,7 @@ pub(super) struct NoteFile {
 
 impl NoteFile {
     /// Creates the file at `path` with an empty note. If `user` is given, that user owns it.
-    pub(super) fn create(path: PathBuf, user: Option<User>) -> std::io::Result<Self> {
+    pub(super) fn create_note(path: PathBuf, user: Option<UnixUser>) -> std::io::Result<Self> {
         let file = File::options()
             .read(true)
             .write(true)
@@ -59,7 +59,7 @@ impl NoteFile {
 
         file.set_len(FILE_BYTES)?;
 
-        if let Some(User { uid, gid }) = user {
+        if let Some(UnixUser { uid, gid }) = user {
             std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
         }
 
@@ -72,11 +72,11 @@ impl NoteFile {
     }
 
     /// Reads the current note.
-    pub(super) fn read(&self) -> std::io::Result<Note> {
+    pub(super) fn read(&self) -> std::io::Result<JournalNote> {
         let mut bytes = [0; NOTE_BYTES];
         self.file.read_exact_at(&mut bytes, 0)?;
-        let cell = |at| cell(&bytes, at).unwrap_or_default();
-        Ok(Note {
+        let cell = |at| read_cell(&bytes, at).unwrap_or_default();
+        Ok(JournalNote {
             slot: i32::try_from(cell(0)).is_ok().then(|| cell(0)),
             running: cell(1).checked_sub(1),
             steps: cell(2),
@@ -85,7 +85,7 @@ impl NoteFile {
     }
 
     /// Reads the results that the worker had not sent, in the order of the answers.
-    pub(super) fn journal(&self) -> std::io::Result<Vec<Noted>> {
+    pub(super) fn read_journal(&self) -> std::io::Result<Vec<CrashNote>> {
         let mut used = [0; CELL_BYTES];
         self.file.read_exact_at(&mut used, USED_CELL * CELL_BYTES as u64)?;
         let begin = FIRST_CELL * CELL_BYTES as u64;
@@ -93,20 +93,20 @@ impl NoteFile {
         let length = usize::try_from(used.min(FILE_BYTES - begin)).unwrap_or_default();
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, begin)?;
-        Ok(entries(&bytes))
+        Ok(read_entries(&bytes))
     }
 }
 
-fn cell(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_cell(bytes: &[u8], at: usize) -> Option<u32> {
     let (four, _) = bytes.get(at * CELL_BYTES..)?.split_first_chunk()?;
     Some(u32::from_ne_bytes(*four))
 }
 
 /// Parses a journal up to the first invalid entry.
-fn entries(bytes: &[u8]) -> Vec<Noted> {
+fn read_entries(bytes: &[u8]) -> Vec<CrashNote> {
     let mut noted = Vec::new();
     let mut rest = bytes;
-    while let Some((entry, length)) = entry(rest) {
+    while let Some((entry, length)) = read_entry(rest) {
         noted.push(entry);
         rest = rest.get(length..).unwrap_or_default();
     }
@@ -114,23 +114,23 @@ fn entries(bytes: &[u8]) -> Vec<Noted> {
 }
 
 /// Returns the first entry of `bytes`, and its length in bytes.
-fn entry(bytes: &[u8]) -> Option<(Noted, usize)> {
+fn read_entry(bytes: &[u8]) -> Option<(CrashNote, usize)> {
     let head = ENTRY_CELLS * CELL_BYTES;
-    let length = cell(bytes, 4)? as usize;
+    let length = read_cell(bytes, 4)? as usize;
     let text = bytes.get(head..head.checked_add(length)?)?;
     let text = || Some(std::str::from_utf8(text).ok()?.to_owned());
 
-    let what = match cell(bytes, 2)? {
+    let what = match read_cell(bytes, 2)? {
         1 => NotedOutcome::Passed,
         2 => NotedOutcome::Result(text()?),
         3 => NotedOutcome::Failed(protocol::cut(text()?)),
         _ => return None,
     };
 
-    let entry = Noted {
-        slot: cell(bytes, 0)?,
-        index: cell(bytes, 1)?,
-        latency_us: cell(bytes, 3)?,
+    let entry = CrashNote {
+        slot: read_cell(bytes, 0)?,
+        index: read_cell(bytes, 1)?,
+        latency_us: read_cell(bytes, 3)?,
         what,
     };
 
@@ -158,7 +158,7 @@ mod tests {
         let journal = bytes(&[
             7, 3, 1, 20, 0, 7, 4, 2, 30, 2, text, 8, 0, 3, 40, 1, text, 8, 1, 9, 50, 0,
         ]);
-        let noted = |slot, index, latency_us, what| Noted {
+        let noted = |slot, index, latency_us, what| CrashNote {
             slot,
             index,
             latency_us,
@@ -166,7 +166,7 @@ mod tests {
         };
 
         assert_eq!(
-            entries(&journal),
+            read_entries(&journal),
             [
                 noted(7, 3, 20, NotedOutcome::Passed),
                 noted(7, 4, 30, NotedOutcome::Result("{}".to_owned())),
@@ -174,7 +174,7 @@ mod tests {
             ]
         );
         assert!(
-            entries(&bytes(&[7, 3, 2, 20, u32::MAX])).is_empty(),
+            read_entries(&bytes(&[7, 3, 2, 20, u32::MAX])).is_empty(),
             "longer than the file"
         );
     }
@@ -182,17 +182,17 @@ mod tests {
     #[test]
     fn a_fresh_note_tells_of_nobody() {
         let folder = tempfile::tempdir().expect("a folder");
-        let note = NoteFile::create(folder.path().join("note"), None).expect("made");
+        let note = NoteFile::create_note(folder.path().join("note"), None).expect("made");
         assert_eq!(note.read().expect("read").running, None);
-        assert_eq!(note.journal().expect("read"), []);
+        assert_eq!(note.read_journal().expect("read"), []);
         note.file.write_all_at(&u32::MAX.to_ne_bytes(), 16).expect("written");
-        assert_eq!(note.journal().expect("read"), []);
+        assert_eq!(note.read_journal().expect("read"), []);
     }
 
     proptest! {
         #[test]
         fn no_bytes_panic(cells in prop::collection::vec(prop_oneof![0..4_u32, any::<u32>()], 0..40)) {
-            let _ = entries(&bytes(&cells));
+            let _ = read_entries(&bytes(&cells));
         }
     }
 }

@@ -10,17 +10,17 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::board::Board;
+use super::board::WorkQueue;
 use super::bun::{self, FindBunError};
-use super::flight::Flight;
+use super::flight::InFlightEvent;
 use super::leftovers::{self, PREFIX};
-use super::parts::Steps;
+use super::parts::StepSender;
 use super::sandbox::{CheckSandboxError, Jail};
-use super::seats::{MAX_UNDER_WAY, Seat, Seating};
-use super::sources::Loaded;
+use super::seats::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
+use super::sources::LoadedHooks;
 use super::user;
-use super::worker::{self, Common, Role};
-use super::{Counters, HookSet, Job, PoolConfig, Stray};
+use super::worker::{self, PoolContext, WorkerRole};
+use super::{AsyncError, EvaluationJob, HookCounters, HookSet, PoolConfig};
 
 /// Smallest hard budget in milliseconds; with less, a garbage collection looks like a loop.
 pub const MIN_HARD_BUDGET_MS: u64 = 50;
@@ -33,19 +33,19 @@ const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bun worker processes that evaluate events. Cheap to clone; [`Pool::stop`], or dropping the last clone, ends them.
 #[derive(Clone)]
-pub struct Pool {
+pub struct WorkerPool {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    common: Arc<Common>,
-    seating: Arc<Seating>,
+    common: Arc<PoolContext>,
+    seating: Arc<AuthorSlots>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     // Allows one switch of sets at a time.
     switching: tokio::sync::Mutex<()>,
 }
 
-impl Pool {
+impl WorkerPool {
     /// Starts `config.workers` processes without hooks. The processes come up in the background: see [`Pool::ready`].
     ///
     /// # Errors
@@ -56,33 +56,38 @@ impl Pool {
         let jail = Jail::check(&bun, &dir, &config).await?;
         open_to_workers(&dir, &jail)?;
         let strays = broadcast::Sender::new(STRAYS);
-        Ok(Self::within(jail, dir, strays, config, &clock))
+        Ok(Self::start_within(jail, dir, strays, config, &clock))
     }
 
     /// Starts another pool for the author in `seat`, in the sandbox of this one, which is not checked again.
     ///
     /// # Errors
     /// Returns [`StartPoolError::MakeDirectory`] if the pool's directory cannot be created.
-    pub(super) fn beside(&self, config: PoolConfig, seat: u32, clock: &SharedClock) -> Result<Self, StartPoolError> {
+    pub(super) fn start_beside(
+        &self,
+        config: PoolConfig,
+        seat: u32,
+        clock: &SharedClock,
+    ) -> Result<Self, StartPoolError> {
         let dir = make_dir(config.dir.as_deref(), clock).map_err(StartPoolError::MakeDirectory)?;
-        let Common { jail, strays, .. } = &*self.inner.common;
+        let PoolContext { jail, strays, .. } = &*self.inner.common;
         let jail = jail.of_author(seat);
         open_to_workers(&dir, &jail)?;
-        Ok(Self::within(jail, dir, strays.clone(), config, clock))
+        Ok(Self::start_within(jail, dir, strays.clone(), config, clock))
     }
 
-    fn within(
+    fn start_within(
         jail: Jail,
         dir: PathBuf,
-        strays: broadcast::Sender<Stray>,
+        strays: broadcast::Sender<AsyncError>,
         config: PoolConfig,
         clock: &SharedClock,
     ) -> Self {
         let workers = config.workers.max(1);
         // A pool that is always up has one standby; every pool has one worker for suspects.
         let beside = workers + usize::from(!config.lazy);
-        let common = Arc::new(Common {
-            board: Mutex::new(Board::new(beside + 1, (!config.lazy).then_some(workers))),
+        let common = Arc::new(PoolContext {
+            board: Mutex::new(WorkQueue::new(beside + 1, (!config.lazy).then_some(workers))),
             queued: Notify::new(),
             apart: Notify::new(),
             changed: Notify::new(),
@@ -101,14 +106,20 @@ impl Pool {
             queries: Arc::new(Semaphore::new(workers.div_ceil(2))),
         });
 
-        let roles = (0..=beside).map(|index| if index < beside { Role::Beside } else { Role::Apart });
-        let keep = |(index, role)| tokio::spawn(keep(Arc::clone(&common), Arc::clone(clock), index, role));
+        let roles = (0..=beside).map(|index| {
+            if index < beside {
+                WorkerRole::Beside
+            } else {
+                WorkerRole::Apart
+            }
+        });
+        let keep = |(index, role)| tokio::spawn(keep_worker(Arc::clone(&common), Arc::clone(clock), index, role));
         let tasks = Mutex::new(roles.enumerate().map(keep).collect());
 
         Self {
             inner: Arc::new(Inner {
                 common,
-                seating: Arc::new(Seating::new(MAX_UNDER_WAY)),
+                seating: Arc::new(AuthorSlots::new(MAX_UNDER_WAY)),
                 tasks,
                 switching: tokio::sync::Mutex::new(()),
             }),
@@ -121,15 +132,15 @@ impl Pool {
     ///
     /// # Errors
     /// Returns [`LoadHooksError`] if a source cannot be written; the former set stays in force.
-    pub(super) async fn load(&self, set: Arc<HookSet>) -> Result<Arc<Loaded>, LoadHooksError> {
+    pub(super) async fn load(&self, set: Arc<HookSet>) -> Result<Arc<LoadedHooks>, LoadHooksError> {
         let common = &self.inner.common;
         let _one = self.inner.switching.lock().await;
-        let former = Arc::clone(common.board().current());
+        let former = Arc::clone(common.lock_board().current_set());
         let dir = common.dir.clone();
-        let unpacked = tokio::task::spawn_blocking(move || Loaded::unpack(set, &former, &dir)).await;
+        let unpacked = tokio::task::spawn_blocking(move || LoadedHooks::unpack_set(set, &former, &dir)).await;
         let loaded = unpacked.map_err(|_| LoadHooksError::Stopped)??;
         let loaded = Arc::new(loaded);
-        common.board().switch(Arc::clone(&loaded));
+        common.lock_board().switch_set(Arc::clone(&loaded));
         common.queued.notify_waiters();
         common.changed.notify_waiters();
 
@@ -137,31 +148,40 @@ impl Pool {
     }
 
     /// Returns the places for evaluations in the pool.
-    pub(super) fn seating(&self) -> &Arc<Seating> {
+    pub(super) fn seating(&self) -> &Arc<AuthorSlots> {
         &self.inner.seating
     }
 
     /// Hands one event over, to be evaluated against `loaded`; `seat` is its place.
-    pub(super) fn hand_over(&self, loaded: Arc<Loaded>, job: Job, steps: Steps, seat: Seat) {
+    pub(super) fn hand_over(
+        &self,
+        loaded: Arc<LoadedHooks>,
+        job: EvaluationJob,
+        steps: StepSender,
+        seat: EvaluationSlot,
+    ) {
         let common = &self.inner.common;
-        if common.board().enqueue(Flight::new(job, loaded, steps, seat)) {
+        if common
+            .lock_board()
+            .enqueue_event(InFlightEvent::new(job, loaded, steps, seat))
+        {
             common.queued.notify_one();
         }
     }
 
     /// Sends a hook's counters to the workers; events handed over afterwards see them.
-    pub fn count(&self, hook_id: &str, counters: Counters) {
-        self.inner.common.board().count(hook_id, counters);
+    pub fn count(&self, hook_id: &str, counters: HookCounters) {
+        self.inner.common.lock_board().count(hook_id, counters);
     }
 
     /// Subscribes to the errors that scripts throw outside of their evaluations, here and in the pools beside this one.
-    pub(super) fn strays(&self) -> broadcast::Receiver<Stray> {
+    pub(super) fn subscribe_strays(&self) -> broadcast::Receiver<AsyncError> {
         self.inner.common.strays.subscribe()
     }
 
     /// Returns whether no hooks are in force in the pool.
     pub(super) fn is_empty(&self) -> bool {
-        self.inner.common.board().current().set().hooks().is_empty()
+        self.inner.common.lock_board().current_set().set().hooks().is_empty()
     }
 
     /// Returns whether no event is under way in the pool.
@@ -177,8 +197,8 @@ impl Pool {
 
     /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.
     #[must_use]
-    pub fn lacks(&self) -> &[String] {
-        self.inner.common.jail.missing()
+    pub fn missing_confinement(&self) -> &[String] {
+        self.inner.common.jail.missing_parts()
     }
 
     /// Returns why the workers run as root although nothing else is missing; `None` if they do not.
@@ -189,7 +209,7 @@ impl Pool {
 
     /// Returns the number of worker processes that are up.
     #[must_use]
-    pub fn ready(&self) -> usize {
+    pub fn ready_workers(&self) -> usize {
         self.inner.common.ready.load(Ordering::Relaxed)
     }
 
@@ -197,7 +217,7 @@ impl Pool {
     pub async fn stop(&self) {
         let common = &self.inner.common;
         common.stop.cancel();
-        common.board().stop();
+        common.lock_board().stop();
         self.inner.seating.close();
 
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
@@ -211,8 +231,15 @@ impl Pool {
 
 /// Keeps worker `index` alive until the pool stops, even if its supervisor panics: events in flight there end without
 /// [`super::Step::Done`] and are evaluated again.
-async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
-    while let Err(error) = tokio::spawn(worker::keep(Arc::clone(&common), Arc::clone(&clock), index, role)).await {
+async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, index: usize, role: WorkerRole) {
+    while let Err(error) = tokio::spawn(worker::keep_worker(
+        Arc::clone(&common),
+        Arc::clone(&clock),
+        index,
+        role,
+    ))
+    .await
+    {
         if common.stop.is_cancelled() {
             return;
         }
@@ -221,10 +248,10 @@ async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role)
     }
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
-            .field("ready", &self.ready())
+            .field("ready", &self.ready_workers())
             .finish_non_exhaustive()
     }
 }
@@ -278,7 +305,7 @@ pub enum LoadHooksError {
 
 /// Gives the user that workers run as access to `dir`, and no other user.
 fn open_to_workers(dir: &Path, jail: &Jail) -> Result<(), StartPoolError> {
-    match jail.user() {
+    match jail.worker_user() {
         Some(user) => user::open_to(dir, user).map_err(StartPoolError::MakeDirectory),
         None => Ok(()),
     }

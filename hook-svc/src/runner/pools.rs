@@ -14,12 +14,12 @@ use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
 use tokio::sync::{broadcast, mpsc};
 
-use super::parts::{Joined, Steps};
-use super::seats::{NoSeat, Seat, Seats};
-use super::sources::Loaded;
+use super::parts::{JoinedParts, StepSender};
+use super::seats::{EvaluationSlot, HeldSlots, NoSeat};
+use super::sources::LoadedHooks;
 use super::{
-    Counters, Done, Evaluation, HookSet, HookSource, Job, LoadHooksError, Outcome, Pool, PoolConfig, Spent,
-    StartPoolError, Step, Stray, Verdict,
+    AsyncError, CallUsage, Evaluation, EvaluationEnd, EvaluationJob, EvaluationStep, HookCounters, HookSet, HookSource,
+    HookVerdict, LoadHooksError, PoolConfig, RunOutcome, StartPoolError, WorkerPool,
 };
 use crate::error::chain;
 
@@ -34,7 +34,7 @@ const MOST_OTHER_STEPS: usize = 3;
 
 /// Pools of all owners; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Pools {
+pub struct WorkerPools {
     inner: Arc<Inner>,
 }
 
@@ -43,7 +43,7 @@ struct Inner {
     config: PoolConfig,
     clock: SharedClock,
     /// Pool of the operators.
-    own: Pool,
+    own: WorkerPool,
     /// Pools of the others, by author. A pool whose hooks are gone ends when no event is under way in it.
     others: Mutex<BTreeMap<String, SeatedPool>>,
     in_force: Mutex<InForce>,
@@ -55,7 +55,7 @@ struct Inner {
 #[derive(Debug)]
 struct SeatedPool {
     seat: u32,
-    pool: Pool,
+    pool: WorkerPool,
 }
 
 /// Hooks in force at one instant, by owner.
@@ -77,15 +77,15 @@ struct Part {
 
 #[derive(Debug, Clone)]
 struct Runs {
-    pool: Pool,
-    loaded: Arc<Loaded>,
+    pool: WorkerPool,
+    loaded: Arc<LoadedHooks>,
 }
 
 impl InForce {
     /// Returns the parts that hold any of the hooks `only` (`None` = all), with the indices in the part.
     fn parts_of(&self, only: Option<&[u32]>) -> Vec<(&Part, Option<Vec<u32>>)> {
         let parts = self.parts.iter();
-        let wanted = parts.map(|part| (part, only.map(|only| within(&part.to_whole, only))));
+        let wanted = parts.map(|part| (part, only.map(|only| indices_within(&part.to_whole, only))));
         wanted
             .filter(|(_, only)| only.as_ref().is_none_or(|only| !only.is_empty()))
             .collect()
@@ -98,13 +98,13 @@ impl InForce {
     }
 }
 
-impl Pools {
+impl WorkerPools {
     /// Starts the operators' pool; those of other authors start with their hooks.
     ///
     /// # Errors
     /// Returns [`StartPoolError`] if no Bun is new enough, the sandbox check fails, or the directory cannot be created.
     pub async fn start(config: PoolConfig, clock: SharedClock) -> Result<Self, StartPoolError> {
-        let own = Pool::start(config.clone(), Arc::clone(&clock)).await?;
+        let own = WorkerPool::start(config.clone(), Arc::clone(&clock)).await?;
         let in_force = InForce {
             set: Arc::default(),
             parts: Arc::from([]),
@@ -128,7 +128,7 @@ impl Pools {
 
     /// Returns the hooks in force now.
     #[must_use]
-    pub fn current(&self) -> InForce {
+    pub fn current_hooks(&self) -> InForce {
         self.in_force().clone()
     }
 
@@ -139,12 +139,12 @@ impl Pools {
     /// Returns [`LoadHooksError`] if the operators' hooks cannot be loaded; the former set stays in force.
     pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
         let _one = self.inner.switching.lock().await;
-        let former = self.current();
+        let former = self.current_hooks();
 
         let (mut parts, mut failed) = (Vec::new(), Vec::new());
         for (author, indices) in by_author(&set) {
             let known = former.parts.iter().find(|part| part.author == author);
-            let runs = match self.runs(&author, &indices, &set, known).await {
+            let runs = match self.run_plan(&author, &indices, &set, known).await {
                 Ok(runs) => Ok(runs),
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
@@ -166,13 +166,13 @@ impl Pools {
             set,
             parts: parts.into(),
         };
-        self.retire().await;
+        self.retire_pools().await;
 
         Ok(failed)
     }
 
     /// Loads the hooks `indices` of `set`, which are `author`'s; `known` is their part of the former set.
-    async fn runs(
+    async fn run_plan(
         &self,
         author: &str,
         indices: &[u32],
@@ -188,7 +188,7 @@ impl Pools {
         let loaded = match known.filter(|runs| runs.loaded.set().hooks() == hooks.as_slice()) {
             Some(runs) => Arc::clone(&runs.loaded),
             None if indices.len() == set.hooks().len() => pool.load(Arc::clone(set)).await?,
-            None => pool.load(Arc::new(HookSet::of(hooks))).await?,
+            None => pool.load(Arc::new(HookSet::from_hooks(hooks))).await?,
         };
 
         Ok(Runs { pool, loaded })
@@ -196,12 +196,12 @@ impl Pools {
 
     /// Ends the pools of authors who have no hooks any more. If an event is under way, the hooks leave the pool at
     /// once, and in time the code that they left running; the pool ends with a later set.
-    async fn retire(&self) {
-        let in_force = self.current();
+    async fn retire_pools(&self) {
+        let in_force = self.current_hooks();
         let has_hooks = |author: &str| in_force.parts.iter().any(|part| part.author == author);
-        let is_over = |author: &str, pool: &Pool| !has_hooks(author) && pool.is_idle();
-        let over: Vec<Pool> = self
-            .others()
+        let is_over = |author: &str, pool: &WorkerPool| !has_hooks(author) && pool.is_idle();
+        let over: Vec<WorkerPool> = self
+            .lock_others()
             .extract_if(.., |author, seated| is_over(author, &seated.pool))
             .map(|(_, seated)| seated.pool)
             .collect();
@@ -210,8 +210,8 @@ impl Pools {
             pool.stop().await;
         }
 
-        let deserted: Vec<(String, Pool)> = self
-            .others()
+        let deserted: Vec<(String, WorkerPool)> = self
+            .lock_others()
             .iter()
             .filter(|(author, seated)| !has_hooks(author) && !seated.pool.is_empty())
             .map(|(author, seated)| (author.clone(), seated.pool.clone()))
@@ -228,17 +228,17 @@ impl Pools {
         }
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<String, SeatedPool>> {
+    fn lock_others(&self) -> MutexGuard<'_, BTreeMap<String, SeatedPool>> {
         self.inner.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the pool of `author`, started if necessary.
-    fn pool_of(&self, author: &str) -> Result<Pool, LoadHooksError> {
+    fn pool_of(&self, author: &str) -> Result<WorkerPool, LoadHooksError> {
         if author == OPERATOR {
             return Ok(self.inner.own.clone());
         }
 
-        let mut others = self.others();
+        let mut others = self.lock_others();
         if let Some(known) = others.get(author) {
             return Ok(known.pool.clone());
         }
@@ -253,7 +253,7 @@ impl Pools {
             lazy: true,
             ..self.inner.config.clone()
         };
-        let started = self.inner.own.beside(config, seat, &self.inner.clock);
+        let started = self.inner.own.start_beside(config, seat, &self.inner.clock);
         let pool = started.map_err(|error| LoadHooksError::StartPool(Box::new(error)))?;
         let seated = SeatedPool {
             seat,
@@ -266,7 +266,7 @@ impl Pools {
 
     /// Returns places for the evaluation of the hooks `only` (`None` = all) of `in_force`, and the indices, ascending,
     /// of the hooks whose authors have no place because too many of their evaluations wait already.
-    pub async fn seat(&self, in_force: &InForce, only: Option<&[u32]>) -> (Seats, Vec<u32>) {
+    pub async fn seat_hooks(&self, in_force: &InForce, only: Option<&[u32]>) -> (HeldSlots, Vec<u32>) {
         let parts = in_force.parts_of(only);
         let asked = parts.iter().map(async |(part, _)| match &part.runs {
             Ok(runs) => runs.pool.seating().in_time().await,
@@ -276,7 +276,7 @@ impl Pools {
 
         let offered = join_all(asked).await;
 
-        let (mut seats, mut full) = (Seats::default(), Vec::new());
+        let (mut seats, mut full) = (HeldSlots::default(), Vec::new());
         for ((part, only), offer) in parts.iter().zip(offered) {
             match (offer, only) {
                 (Ok(seat), _) => seats.add(&part.author, seat),
@@ -295,7 +295,7 @@ impl Pools {
     /// Waits without limit for a place for any of the authors of the hooks `only` of `in_force`. Returns it and the
     /// indices, ascending, of the author's hooks: an evaluation that waits for one author's place holds none of
     /// another's.
-    pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> (Seats, Vec<u32>) {
+    pub async fn first_seat(&self, in_force: &InForce, only: &[u32]) -> (HeldSlots, Vec<u32>) {
         let parts = in_force.parts_of(Some(only));
         let mut waiting: FuturesUnordered<_> = parts
             .iter()
@@ -310,7 +310,7 @@ impl Pools {
             return Default::default();
         };
 
-        let mut seats = Seats::default();
+        let mut seats = HeldSlots::default();
         if let Some(seat) = seat {
             seats.add(&part.author, seat);
         }
@@ -322,7 +322,7 @@ impl Pools {
     /// Hands one event over, to be evaluated against `in_force`; parts whose author has no place in `seats` begin when
     /// they get one.
     #[must_use]
-    pub fn evaluate(&self, in_force: &InForce, job: &Job, seats: &Seats) -> Evaluation {
+    pub fn evaluate_event(&self, in_force: &InForce, job: &EvaluationJob, seats: &HeldSlots) -> Evaluation {
         let parts = in_force.parts_of(job.only.as_deref());
         let mut begun = Begun::new(&in_force.set, job, parts.len());
         for (number, (part, only)) in (0..).zip(parts) {
@@ -336,9 +336,9 @@ impl Pools {
     pub fn evaluate_in_two(
         &self,
         in_force: &InForce,
-        job: &Job,
+        job: &EvaluationJob,
         (later, ready): (&[u32], impl Future<Output = bool> + Send + 'static),
-        seats: &Seats,
+        seats: &HeldSlots,
     ) -> Evaluation {
         let hooks = u32::try_from(in_force.set.hooks().len()).unwrap_or(u32::MAX);
         let mut soon = job.only.clone().unwrap_or_else(|| (0..hooks).collect());
@@ -350,13 +350,13 @@ impl Pools {
         let mut waiting = Vec::new();
         for (number, (part, only)) in (soon.len()..).zip(later) {
             begun.tell_waiting(number, part, only.as_deref());
-            waiting.extend(begun.hand(number, part, only, job, seats));
+            waiting.extend(begun.prepare_part(number, part, only, job, seats));
         }
 
         // If `ready` returns false, the unsent parts are dropped, so the evaluation ends without `Done`.
         begun.evaluation.later.spawn(async move {
             if ready.await {
-                join_all(waiting.into_iter().map(Handed::over)).await;
+                join_all(waiting.into_iter().map(Handed::hand_over)).await;
             }
         });
 
@@ -368,22 +368,27 @@ impl Pools {
     }
 
     /// Sends a hook's counters to the workers; events handed over afterwards see them.
-    pub fn count(&self, hook_id: &str, counters: Counters) {
-        for runs in self.current().parts.iter().filter_map(|part| part.runs.as_ref().ok()) {
+    pub fn count(&self, hook_id: &str, counters: HookCounters) {
+        for runs in self
+            .current_hooks()
+            .parts
+            .iter()
+            .filter_map(|part| part.runs.as_ref().ok())
+        {
             runs.pool.count(hook_id, counters);
         }
     }
 
     /// Subscribes to the errors that scripts throw outside of their evaluations.
     #[must_use]
-    pub fn strays(&self) -> broadcast::Receiver<Stray> {
-        self.inner.own.strays()
+    pub fn subscribe_strays(&self) -> broadcast::Receiver<AsyncError> {
+        self.inner.own.subscribe_strays()
     }
 
     /// Returns the number of worker processes of the operators' pool that are up.
     #[must_use]
-    pub fn ready(&self) -> usize {
-        self.inner.own.ready()
+    pub fn ready_workers(&self) -> usize {
+        self.inner.own.ready_workers()
     }
 
     /// Returns whether [`Pools::stop`] was called: evaluations under way then never finish.
@@ -394,8 +399,8 @@ impl Pools {
 
     /// Returns the confinements that the workers' sandbox lacks; empty if they are fully confined.
     #[must_use]
-    pub fn lacks(&self) -> &[String] {
-        self.inner.own.lacks()
+    pub fn missing_confinement(&self) -> &[String] {
+        self.inner.own.missing_confinement()
     }
 
     /// Returns why hooks run as root although nothing else is missing; `None` if they do not.
@@ -407,7 +412,7 @@ impl Pools {
     /// Ends all workers; evaluations under way end without [`Step::Done`].
     pub async fn stop(&self) {
         self.inner.own.stop().await;
-        let others = std::mem::take(&mut *self.others());
+        let others = std::mem::take(&mut *self.lock_others());
         for seated in others.values() {
             seated.pool.stop().await;
         }
@@ -417,71 +422,85 @@ impl Pools {
 /// An evaluation whose parts are being handed over.
 struct Begun {
     evaluation: Evaluation,
-    sender: mpsc::Sender<(usize, Step)>,
+    sender: mpsc::Sender<(usize, EvaluationStep)>,
 }
 
 impl Begun {
     /// Begins the evaluation of `job` in `parts` parts; without parts it is done.
-    fn new(set: &Arc<HookSet>, job: &Job, parts: usize) -> Self {
+    fn new(set: &Arc<HookSet>, job: &EvaluationJob, parts: usize) -> Self {
         let verdicts = job.only.as_ref().map_or(set.hooks().len(), Vec::len);
         let (sender, steps) = mpsc::channel(verdicts + MOST_OTHER_STEPS * parts.max(1));
         if parts == 0 {
-            let _ = sender.try_send((0, Step::Done(Done::default())));
+            let _ = sender.try_send((0, EvaluationStep::Done(EvaluationEnd::default())));
         }
 
-        let joined = (parts > 1).then(|| Joined::of(parts));
+        let joined = (parts > 1).then(|| JoinedParts::of_parts(parts));
         Self {
-            evaluation: Evaluation::of(Arc::clone(set), steps, joined),
+            evaluation: Evaluation::of_set(Arc::clone(set), steps, joined),
             sender,
         }
     }
 
     /// Hands part `number` to its pool. If there is no place, reports its hooks as waiting and waits: that may take any
     /// time, so the event must hold nothing that others need.
-    fn hand_over(&mut self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) {
-        let Some(handed) = self.hand(number, part, only, job, seats) else {
+    fn hand_over(
+        &mut self,
+        number: usize,
+        part: &Part,
+        only: Option<Vec<u32>>,
+        job: &EvaluationJob,
+        seats: &HeldSlots,
+    ) {
+        let Some(handed) = self.prepare_part(number, part, only, job, seats) else {
             return;
         };
         if let Some(waiting) = handed.over_now() {
             self.tell_waiting(number, part, waiting.job.only.as_deref());
-            self.evaluation.later.spawn(waiting.over());
+            self.evaluation.later.spawn(waiting.hand_over());
         }
     }
 
     /// Returns the work for the pool of part `number`. If its hooks are not run, sends their errors and returns `None`.
-    fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) -> Option<Handed> {
+    fn prepare_part(
+        &self,
+        number: usize,
+        part: &Part,
+        only: Option<Vec<u32>>,
+        job: &EvaluationJob,
+        seats: &HeldSlots,
+    ) -> Option<Handed> {
         let set = self.evaluation.set();
         let hooks = set.hooks().len();
         let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
-            Steps::only(self.sender.clone())
+            StepSender::for_only_part(self.sender.clone())
         } else {
-            Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
+            StepSender::for_part(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
 
         match &part.runs {
             Ok(runs) => Some(Handed {
                 runs: runs.clone(),
-                job: Job { only, ..job.clone() },
+                job: EvaluationJob { only, ..job.clone() },
                 steps,
-                seat: seats.of(&part.author),
+                seat: seats.seat_of(&part.author),
             }),
             Err(error) => {
                 let called = (0..).zip(part.to_whole.iter());
                 let is_called = |index: u32| only.as_ref().is_none_or(|only| only.contains(&index));
                 for (_, &whole) in called.filter(|(index, _)| is_called(*index)) {
-                    steps.send(Step::Verdict(Box::new(Verdict {
+                    steps.send(EvaluationStep::Verdict(Box::new(HookVerdict {
                         hook: Arc::clone(&set.hooks()[whole as usize]),
                         latency_us: 0,
-                        outcome: Outcome::Failed {
+                        outcome: RunOutcome::Failed {
                             error: error.clone(),
                             stack: None,
                         },
-                        spent: Spent::default(),
+                        spent: CallUsage::default(),
                     })));
                 }
 
                 let latencies_us = vec![0; part.to_whole.len()];
-                steps.send(Step::Done(Done {
+                steps.send(EvaluationStep::Done(EvaluationEnd {
                     passed: 0,
                     latencies_us,
                 }));
@@ -494,26 +513,26 @@ impl Begun {
     /// Reports the hooks `only` of `part` (`None` = all) as still running.
     fn tell_waiting(&self, number: usize, part: &Part, only: Option<&[u32]>) {
         let hooks = self.evaluation.set().hooks().len();
-        let steps = Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
+        let steps = StepSender::for_part(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks);
         let all = || (0..).zip(part.to_whole.iter()).map(|(index, _)| index).collect();
-        steps.send(Step::Waiting(only.map_or_else(all, <[u32]>::to_vec)));
+        steps.send(EvaluationStep::Waiting(only.map_or_else(all, <[u32]>::to_vec)));
     }
 }
 
 /// Work to hand to one pool.
 struct Handed {
     runs: Runs,
-    job: Job,
-    steps: Steps,
+    job: EvaluationJob,
+    steps: StepSender,
     /// Place of the evaluation; `None` if it waits for one.
-    seat: Option<Seat>,
+    seat: Option<EvaluationSlot>,
 }
 
 impl Handed {
     /// Hands the work over if there is a place for it; otherwise returns it.
     fn over_now(self) -> Option<Self> {
         let Self { runs, job, steps, seat } = self;
-        match seat.or_else(|| runs.pool.seating().free()) {
+        match seat.or_else(|| runs.pool.seating().free_seat()) {
             Some(seat) => {
                 runs.pool.hand_over(runs.loaded, job, steps, seat);
                 None
@@ -528,7 +547,7 @@ impl Handed {
     }
 
     /// Hands the work over once there is a place for it.
-    async fn over(self) {
+    async fn hand_over(self) {
         if let Some(Self { runs, job, steps, .. }) = self.over_now()
             && let Ok(seat) = runs.pool.seating().wait().await
         {
@@ -547,7 +566,7 @@ fn by_author(set: &HookSet) -> BTreeMap<String, Vec<u32>> {
 }
 
 /// Returns the positions of the members of `only` in `to_whole`; both ascend.
-fn within(to_whole: &[u32], only: &[u32]) -> Vec<u32> {
+fn indices_within(to_whole: &[u32], only: &[u32]) -> Vec<u32> {
     let found = only.iter().filter_map(|index| to_whole.binary_search(index).ok());
     found.filter_map(|at| u32::try_from(at).ok()).collect()
 }

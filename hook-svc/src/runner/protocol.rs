@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
 use shared::projection::asked::ModelQuery;
 
-use super::Counters;
-use super::host::Answered;
+use super::HookCounters;
+use super::host::CallResult;
 
 /// Most events in one batch (`docs/design/hooks.md` §6.2).
 pub(super) const MAX_BATCH_EVENTS: usize = 16;
@@ -49,7 +49,7 @@ pub(super) type CallFrame<'a> = (u32, u32, u32, Cow<'a, str>, Cow<'a, str>);
 
 /// Message that hands a set of hooks to a worker.
 #[derive(Debug, Serialize)]
-pub(super) struct Load<'a> {
+pub(super) struct LoadRequest<'a> {
     /// Type of the message, always `load`.
     pub(super) t: &'static str,
     /// Generation of the set.
@@ -62,7 +62,7 @@ pub(super) struct Load<'a> {
 
 /// Message from a worker.
 #[derive(Debug, Deserialize)]
-pub(super) struct Frame<'a> {
+pub(super) struct WorkerFrame<'a> {
     /// Type of the message: `ready`, `loaded`, `pong`, `stray`, `call`, `query`; absent in answers.
     #[serde(default, borrow)]
     pub(super) t: Option<&'a str>,
@@ -80,7 +80,7 @@ pub(super) struct Frame<'a> {
     pub(super) by: Option<(u32, u32)>,
     /// Answers about events under way.
     #[serde(default, borrow)]
-    pub(super) r: Vec<Answer<'a>>,
+    pub(super) r: Vec<EventAnswer<'a>>,
     /// Calls of scripts to the host.
     #[serde(default, borrow)]
     pub(super) k: Vec<CallFrame<'a>>,
@@ -108,7 +108,7 @@ const fn no_slot() -> i64 {
 
 /// Answer to a script's call.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct CallReply {
     /// Slot of the event in the worker.
     pub(super) slot: u32,
     /// Index of the hook in the worker's set.
@@ -116,12 +116,12 @@ pub(super) struct Reply {
     /// Number of the call among the hook's calls.
     pub(super) number: u32,
     /// Value or error, and the usage.
-    pub(super) answered: Answered,
+    pub(super) answered: CallResult,
 }
 
 /// News about one event: the first answer covers every hook that answered at once, later ones those that settled since.
 #[derive(Debug, Deserialize)]
-pub(super) struct Answer<'a> {
+pub(super) struct EventAnswer<'a> {
     /// Slot of the event.
     pub(super) slot: u32,
     /// Number of hooks that passed.
@@ -163,7 +163,7 @@ pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ReadFrameErr
 }
 
 /// Parses the body of a frame.
-pub(super) fn read(body: &[u8]) -> Result<Frame<'_>, ReadFrameError> {
+pub(super) fn read(body: &[u8]) -> Result<WorkerFrame<'_>, ReadFrameError> {
     serde_json::from_slice(body).map_err(ReadFrameError::Malformed)
 }
 
@@ -175,15 +175,15 @@ pub(super) fn cut(mut text: String) -> String {
 
 /// Writes `message` as a frame, replacing the content of `buffer`.
 pub(super) fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) {
-    begin(buffer);
+    begin_frame(buffer);
     // Writing JSON of plain strings and numbers to memory cannot fail.
     let written = serde_json::to_writer(&mut *buffer, message);
     debug_assert!(written.is_ok());
-    end(buffer);
+    end_frame(buffer);
 }
 
 /// Writes answers to calls as a frame, replacing the content of `buffer`.
-pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
+pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[CallReply]) {
     let rows: Vec<_> = replies
         .iter()
         .map(|reply| {
@@ -200,15 +200,15 @@ pub(super) fn write_replies(buffer: &mut Vec<u8>, replies: &[Reply]) {
 
 /// A batch of events being written into a reused buffer.
 #[derive(Debug)]
-pub(super) struct Batch<'a> {
+pub(super) struct EventBatch<'a> {
     buffer: &'a mut Vec<u8>,
     events: usize,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> EventBatch<'a> {
     /// Begins a batch, replacing the content of `buffer`; `changed` are counters that the worker does not know yet.
-    pub(super) fn begin(buffer: &'a mut Vec<u8>, changed: &[(u32, Counters)]) -> Self {
-        begin(buffer);
+    pub(super) fn begin_batch(buffer: &'a mut Vec<u8>, changed: &[(u32, HookCounters)]) -> Self {
+        begin_frame(buffer);
         buffer.extend_from_slice(br#"{"t":"ev""#);
 
         if !changed.is_empty() {
@@ -216,9 +216,9 @@ impl<'a> Batch<'a> {
 
             for (at, (index, counters)) in changed.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
-                put(buffer, format_args!("{comma}[{index},{},", counters.trigger_count));
+                put_text(buffer, format_args!("{comma}[{index},{},", counters.trigger_count));
                 match counters.last_triggered {
-                    Some(last) => put(buffer, format_args!("{last}]")),
+                    Some(last) => put_text(buffer, format_args!("{last}]")),
                     None => buffer.extend_from_slice(b"null]"),
                 }
             }
@@ -233,12 +233,12 @@ impl<'a> Batch<'a> {
     /// Adds an event for the hooks `only` (`None` = all).
     pub(super) fn push(&mut self, slot: u32, now: UnixMillis, only: Option<&[u32]>, event_json: &[u8]) {
         let comma = if self.events == 0 { "" } else { "," };
-        put(self.buffer, format_args!("{comma}{{\"s\":{slot},\"n\":{now}"));
+        put_text(self.buffer, format_args!("{comma}{{\"s\":{slot},\"n\":{now}"));
 
         if let Some(only) = only {
             self.buffer.extend_from_slice(br#","o":["#);
             for (at, index) in only.iter().enumerate() {
-                put(self.buffer, format_args!("{}{index}", if at == 0 { "" } else { "," }));
+                put_text(self.buffer, format_args!("{}{index}", if at == 0 { "" } else { "," }));
             }
             self.buffer.push(b']');
         }
@@ -255,24 +255,24 @@ impl<'a> Batch<'a> {
     }
 
     /// Ends the batch, whose frame is now in the buffer. Returns the number of its events.
-    pub(super) fn finish(self) -> usize {
+    pub(super) fn finish_batch(self) -> usize {
         self.buffer.extend_from_slice(b"]}");
-        end(self.buffer);
+        end_frame(self.buffer);
         self.events
     }
 }
 
-fn begin(buffer: &mut Vec<u8>) {
+fn begin_frame(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.extend_from_slice(&[0; HEADER_BYTES]);
 }
 
-fn end(buffer: &mut [u8]) {
+fn end_frame(buffer: &mut [u8]) {
     let length = u32::try_from(buffer.len() - HEADER_BYTES).unwrap_or(u32::MAX);
     buffer[..HEADER_BYTES].copy_from_slice(&length.to_le_bytes());
 }
 
-fn put(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+fn put_text(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let written = buffer.write_fmt(text);
     debug_assert!(written.is_ok(), "writing to memory has no way to fail");
 }
@@ -286,21 +286,21 @@ mod tests {
     fn a_batch_is_one_frame_of_json() {
         let mut buffer = vec![9; 100];
         let news = [
-            (0, Counters::default()),
+            (0, HookCounters::default()),
             (
                 3,
-                Counters {
+                HookCounters {
                     trigger_count: 2,
                     last_triggered: Some(UnixMillis(5)),
                 },
             ),
         ];
 
-        let mut batch = Batch::begin(&mut buffer, &news);
+        let mut batch = EventBatch::begin_batch(&mut buffer, &news);
         batch.push(7, UnixMillis(11), None, br#"{"id":"a:1"}"#);
         batch.push(8, UnixMillis(12), Some(&[0, 2]), br#"{"id":"a:2"}"#);
 
-        assert_eq!(batch.finish(), 2);
+        assert_eq!(batch.finish_batch(), 2);
 
         let (body, length) = split(&buffer).expect("a frame").expect("whole");
         assert_eq!(length, buffer.len());

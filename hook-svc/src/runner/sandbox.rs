@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 
 use super::note::NoteFile;
 use super::pools::MAX_AUTHORS;
-use super::user::{self, User};
+use super::user::{self, UnixUser};
 use super::{PoolConfig, starter};
 
 /// Seat of the last author: if hooks can run as that user, they can run as those of all others.
@@ -64,7 +64,7 @@ const PROBE: Duration = Duration::from_secs(30);
 /// Strictness of the sandbox (`hooks.sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sandbox {
+pub enum SandboxMode {
     /// Every confinement is required, or hook-svc does not start.
     #[default]
     Enforce,
@@ -92,7 +92,7 @@ pub(super) struct Jail {
     bun: PathBuf,
     launcher: Option<PathBuf>,
     /// User that workers run as; `None` means this process's own.
-    user: Option<User>,
+    user: Option<UnixUser>,
     /// Whether the workers of each author run as a user of their own.
     separates: bool,
     is_strict: bool,
@@ -126,7 +126,7 @@ impl Jail {
                 ..jail.clone()
             };
 
-            match last.look(dir, Path::new(&*config.db_path)).await {
+            match last.look_around(dir, Path::new(&*config.db_path)).await {
                 Ok(found) => jail.separates = found.user,
                 Err(error) => tracing::info!(error, "hooks of all authors run as one user"),
             }
@@ -149,7 +149,7 @@ impl Jail {
         let bun = bun.canonicalize().unwrap_or_else(|_| bun.to_owned());
         let mut jail = Self {
             bun,
-            launcher: launcher(),
+            launcher: find_launcher(),
             user: None,
             separates: false,
             is_strict: true,
@@ -157,7 +157,7 @@ impl Jail {
             as_own: None,
         };
 
-        if config.sandbox == Sandbox::Absent {
+        if config.sandbox == SandboxMode::Absent {
             return Ok(Self { launcher: None, ..jail });
         }
 
@@ -166,7 +166,7 @@ impl Jail {
         let first = match &user {
             Ok(user) => {
                 jail.user = *user;
-                jail.probe(dir, model).await
+                jail.probe_sandbox(dir, model).await
             }
             Err(error) => Err(vec![error.clone()]),
         };
@@ -182,7 +182,7 @@ impl Jail {
                 user: None,
                 ..jail.clone()
             };
-            match own.probe(dir, model).await {
+            match own.probe_sandbox(dir, model).await {
                 Ok(()) => {
                     let as_own = Some(missing.join("; "));
                     return Ok(Self { as_own, ..own });
@@ -192,19 +192,19 @@ impl Jail {
         }
 
         match config.sandbox {
-            Sandbox::Enforce => Err(CheckSandboxError { missing }),
-            Sandbox::Degraded | Sandbox::Absent => Ok(jail.degraded(dir, model, missing).await),
+            SandboxMode::Enforce => Err(CheckSandboxError { missing }),
+            SandboxMode::Degraded | SandboxMode::Absent => Ok(jail.degrade_to(dir, model, missing).await),
         }
     }
 
     /// Returns the jail with the available confinements although some are `missing`, as the user that was found if that
     /// user can reach what hooks need.
-    async fn degraded(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
+    async fn degrade_to(mut self, dir: &Path, model: &Path, missing: Vec<String>) -> Self {
         self.missing = missing;
         self.is_strict = false;
 
         if let Some(user) = self.user {
-            let unreached = match self.look(dir, model).await {
+            let unreached = match self.look_around(dir, model).await {
                 Ok(found) if found.user => None,
                 Ok(_) => Some("it cannot be".to_owned()),
                 Err(error) => Some(error),
@@ -221,12 +221,12 @@ impl Jail {
     }
 
     /// Returns the user that workers run as; `None` means this process's own.
-    pub(super) const fn user(&self) -> Option<User> {
+    pub(super) const fn worker_user(&self) -> Option<UnixUser> {
         self.user
     }
 
     /// Returns the missing confinements; empty if hooks are fully confined.
-    pub(super) fn missing(&self) -> &[String] {
+    pub(super) fn missing_parts(&self) -> &[String] {
         &self.missing
     }
 
@@ -238,7 +238,7 @@ impl Jail {
 
     /// Launches a worker with none of our environment and no look-up of packages; it is killed when dropped.
     /// `compiles`: its code may be compiled while it runs; `answers` stays open in it.
-    pub(super) fn launch(
+    pub(super) fn launch_worker(
         &self,
         dir: &Path,
         note: &NoteFile,
@@ -249,7 +249,7 @@ impl Jail {
         let mut note_arg = std::ffi::OsString::from("note=");
         note_arg.push(note.path());
         let answers_number = answers.as_raw_fd();
-        let mut command = self.command(dir, Some((note.path(), answers_number)), compiles);
+        let mut command = self.bun_command(dir, Some((note.path(), answers_number)), compiles);
 
         command
             .args(["--no-install", "run"])
@@ -268,7 +268,7 @@ impl Jail {
 
     /// Returns the command that runs Bun confined; the caller adds its arguments. `worker`: the note that a worker
     /// writes, and the descriptor that it has open beside its three pipes.
-    fn command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
+    fn bun_command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
@@ -316,8 +316,8 @@ impl Jail {
     }
 
     /// Tests every confinement once. Returns the missing ones as the error.
-    async fn probe(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
-        let found = self.look(dir, model).await.map_err(|error| vec![error])?;
+    async fn probe_sandbox(&self, dir: &Path, model: &Path) -> Result<(), Vec<String>> {
+        let found = self.look_around(dir, model).await.map_err(|error| vec![error])?;
         let missing: Vec<String> = [
             (found.compiled, "the just-in-time compiler does not work"),
             (found.read, "files can be read"),
@@ -338,13 +338,13 @@ impl Jail {
 
     /// Runs the probe and returns its findings. The read model at `model` is tried, or the nearest existing folder
     /// above it. Returns the reason if the probe fails.
-    async fn look(&self, dir: &Path, model: &Path) -> Result<Found, String> {
+    async fn look_around(&self, dir: &Path, model: &Path) -> Result<Found, String> {
         if self.launcher.is_none() {
             return Err(format!("{LAUNCHER} is not beside the program"));
         }
 
         let nearest = model.ancestors().find(|path| path.exists());
-        let mut command = self.command(dir, None, true);
+        let mut command = self.bun_command(dir, None, true);
         command
             .args(["--no-install", "run"])
             .arg(dir.join("shim/probe.ts"))
@@ -369,7 +369,7 @@ impl Jail {
 }
 
 /// Returns the path of the launcher beside the running program; that of tests is one directory deeper.
-fn launcher() -> Option<PathBuf> {
+fn find_launcher() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let mut candidates = program.ancestors().skip(1).take(2).map(|folder| folder.join(LAUNCHER));
     candidates.find(|path| path.is_file())

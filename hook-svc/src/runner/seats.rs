@@ -20,18 +20,18 @@ const GRACE: Duration = Duration::from_millis(250);
 
 /// A place for one evaluation; free again when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Seat {
+pub(super) struct EvaluationSlot {
     _permit: Arc<OwnedSemaphorePermit>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// Counts an evaluation as waiting: its hooks were called and have not all answered.
 #[derive(Debug)]
-pub(super) struct Waits(Arc<AtomicUsize>);
+pub(super) struct WaitingEvaluation(Arc<AtomicUsize>);
 
 /// Places of one evaluation, by author.
 #[derive(Debug, Clone, Default)]
-pub struct Seats(BTreeMap<String, Seat>);
+pub struct HeldSlots(BTreeMap<String, EvaluationSlot>);
 
 /// Reason why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) enum NoSeat {
 
 /// All places of one author.
 #[derive(Debug)]
-pub(super) struct Seating {
+pub(super) struct AuthorSlots {
     places: Arc<Semaphore>,
     most: usize,
     waiting: Arc<AtomicUsize>,
@@ -52,33 +52,33 @@ pub(super) struct Seating {
     is_full: AtomicBool,
 }
 
-impl Seat {
+impl EvaluationSlot {
     /// Counts the evaluation in this place as waiting until the return value is dropped.
-    pub(super) fn waits(&self) -> Waits {
+    pub(super) fn note_waiting(&self) -> WaitingEvaluation {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(Arc::clone(&self.waiting))
+        WaitingEvaluation(Arc::clone(&self.waiting))
     }
 }
 
-impl Drop for Waits {
+impl Drop for WaitingEvaluation {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Seats {
+impl HeldSlots {
     /// Adds the place of `author`.
-    pub(super) fn add(&mut self, author: &str, seat: Seat) {
+    pub(super) fn add(&mut self, author: &str, seat: EvaluationSlot) {
         self.0.insert(author.to_owned(), seat);
     }
 
     /// Returns the place of `author`, if there is one.
-    pub(super) fn of(&self, author: &str) -> Option<Seat> {
+    pub(super) fn seat_of(&self, author: &str) -> Option<EvaluationSlot> {
         self.0.get(author).cloned()
     }
 }
 
-impl Seating {
+impl AuthorSlots {
     /// Returns `most` places, all of them free.
     pub(super) fn new(most: usize) -> Self {
         Self {
@@ -89,29 +89,29 @@ impl Seating {
         }
     }
 
-    fn seat(&self, permit: OwnedSemaphorePermit) -> Seat {
-        Seat {
+    fn new_seat(&self, permit: OwnedSemaphorePermit) -> EvaluationSlot {
+        EvaluationSlot {
             _permit: Arc::new(permit),
             waiting: Arc::clone(&self.waiting),
         }
     }
 
     /// Returns a place if one is free.
-    pub(super) fn free(&self) -> Option<Seat> {
+    pub(super) fn free_seat(&self) -> Option<EvaluationSlot> {
         let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
         self.is_full.store(false, Ordering::Relaxed);
-        Some(self.seat(permit))
+        Some(self.new_seat(permit))
     }
 
     /// Waits for a place without limit; first come, first served.
-    pub(super) async fn wait(&self) -> Result<Seat, NoSeat> {
+    pub(super) async fn wait(&self) -> Result<EvaluationSlot, NoSeat> {
         let permit = Arc::clone(&self.places).acquire_owned().await;
-        permit.map(|permit| self.seat(permit)).map_err(|_| NoSeat::Stopped)
+        permit.map(|permit| self.new_seat(permit)).map_err(|_| NoSeat::Stopped)
     }
 
     /// Waits for a place, unless the evaluations that have one are waiting.
-    pub(super) async fn in_time(&self) -> Result<Seat, NoSeat> {
-        if let Some(seat) = self.free() {
+    pub(super) async fn in_time(&self) -> Result<EvaluationSlot, NoSeat> {
+        if let Some(seat) = self.free_seat() {
             return Ok(seat);
         }
 
@@ -151,14 +151,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn while_the_workers_are_busy_an_evaluation_waits_and_while_hooks_wait_it_does_not() {
-        let seating = Seating::new(2);
-        let (one, two) = (seating.free().expect("free"), seating.free().expect("free"));
-        assert!(seating.free().is_none());
+        let seating = AuthorSlots::new(2);
+        let (one, two) = (seating.free_seat().expect("free"), seating.free_seat().expect("free"));
+        assert!(seating.free_seat().is_none());
 
         let busy = tokio::time::timeout(20 * GRACE, seating.in_time()).await;
         assert!(busy.is_err(), "it waits on");
 
-        let waits = one.waits();
+        let waits = one.note_waiting();
         assert_eq!(seating.in_time().await.map(|_| ()), Err(NoSeat::Full));
 
         let at_once = seating.in_time().now_or_never();
@@ -173,8 +173,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_pool_that_ends_says_so() {
-        let seating = Seating::new(1);
-        let _seat = seating.free();
+        let seating = AuthorSlots::new(1);
+        let _seat = seating.free_seat();
         seating.close();
         assert_eq!(seating.in_time().await.map(|_| ()), Err(NoSeat::Stopped));
         assert_eq!(seating.wait().await.map(|_| ()), Err(NoSeat::Stopped));

@@ -13,7 +13,7 @@ use super::{HookSet, HookSource};
 
 /// A set of hooks whose files are in place.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedHooks {
     generation: u32,
     set: Arc<HookSet>,
     files: Vec<Arc<SourceFile>>,
@@ -33,9 +33,9 @@ impl Drop for SourceFile {
     }
 }
 
-impl Loaded {
+impl LoadedHooks {
     /// Returns the empty set, in force before the first load.
-    pub(super) fn empty() -> Self {
+    pub(super) fn empty_set() -> Self {
         Self {
             generation: 0,
             set: Arc::new(HookSet::default()),
@@ -44,7 +44,7 @@ impl Loaded {
     }
 
     /// Writes the files of `set` into `dir`; those that `former` already has stay at their paths.
-    pub(super) fn unpack(set: Arc<HookSet>, former: &Self, dir: &Path) -> Result<Self, LoadHooksError> {
+    pub(super) fn unpack_set(set: Arc<HookSet>, former: &Self, dir: &Path) -> Result<Self, LoadHooksError> {
         let generation = former.generation.wrapping_add(1);
         let known: HashMap<_, _> = former.files.iter().map(|file| (&file.key, file)).collect();
         let root = dir.join(format!("hooks/{generation}"));
@@ -91,7 +91,7 @@ impl Loaded {
     }
 
     /// Returns the paths of `former` that are not in this set.
-    pub(super) fn dropped<'a>(&self, former: &'a Self) -> Vec<&'a str> {
+    pub(super) fn dropped_paths<'a>(&self, former: &'a Self) -> Vec<&'a str> {
         let kept: std::collections::HashSet<_> = self.files.iter().map(|file| file.path.as_str()).collect();
         former
             .files

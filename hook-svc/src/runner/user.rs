@@ -15,12 +15,12 @@ const FIRST_OF_AUTHORS: u32 = 61_000;
 
 /// A user id and a group id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct UnixUser {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
-impl std::fmt::Display for User {
+impl std::fmt::Display for UnixUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.uid, self.gid)
     }
@@ -28,7 +28,7 @@ impl std::fmt::Display for User {
 
 /// Returns the user that `wanted` (`hooks.user`) names. Returns `None` if this process is not root and `wanted` is
 /// empty: its workers then run as its own user.
-pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
+pub(super) fn find(wanted: &str) -> Result<Option<UnixUser>, String> {
     let is_root = is_root();
     match (is_root, wanted) {
         (false, "") => Ok(None),
@@ -36,22 +36,22 @@ pub(super) fn find(wanted: &str) -> Result<Option<User>, String> {
         (true, wanted) => {
             let wanted = if wanted.is_empty() { NOBODY } else { wanted };
             let users = std::fs::read_to_string(Path::new(USERS)).unwrap_or_default();
-            named(wanted, &users).map(Some)
+            find_user(wanted, &users).map(Some)
         }
     }
 }
 
 /// Returns the user for the hooks of the author in `seat`, which no other author's hooks run as.
-pub(super) fn of_author(seat: u32) -> User {
+pub(super) fn of_author(seat: u32) -> UnixUser {
     let number = FIRST_OF_AUTHORS + seat;
-    User {
+    UnixUser {
         uid: number,
         gid: number,
     }
 }
 
 /// Gives the group of `user` access to the folder at `path`; beside it only this process has access.
-pub(super) fn open_to(path: &Path, user: User) -> std::io::Result<()> {
+pub(super) fn open_to(path: &Path, user: UnixUser) -> std::io::Result<()> {
     std::os::unix::fs::chown(path, None, Some(user.gid))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o750))
 }
@@ -63,7 +63,7 @@ pub(crate) fn fault(wanted: &str) -> Option<String> {
         return None;
     }
     let users = std::fs::read_to_string(Path::new(USERS)).unwrap_or_default();
-    named(wanted, &users).err()
+    find_user(wanted, &users).err()
 }
 
 /// Returns whether this process is root, if the kernel shows it.
@@ -71,9 +71,9 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-fn named(wanted: &str, users: &str) -> Result<User, String> {
+fn find_user(wanted: &str, users: &str) -> Result<UnixUser, String> {
     let pair = |uid: &str, gid: &str| {
-        Some(User {
+        Some(UnixUser {
             uid: uid.parse().ok()?,
             gid: gid.parse().ok()?,
         })
@@ -87,7 +87,7 @@ fn named(wanted: &str, users: &str) -> Result<User, String> {
     };
 
     match by_number.or_else(by_name) {
-        Some(User { uid: 0, .. }) => Err("hooks do not run as root".to_owned()),
+        Some(UnixUser { uid: 0, .. }) => Err("hooks do not run as root".to_owned()),
         Some(user) => Ok(user),
         None => Err(format!("there is no user `{wanted}` to run hooks as")),
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn users_have_names_or_numbers_and_none_is_root() {
-        let user = |uid, gid| Ok(User { uid, gid });
+        let user = |uid, gid| Ok(UnixUser { uid, gid });
         for (wanted, expected) in [
             ("nobody", user(65_534, 65_533)),
             ("1000:100", user(1_000, 100)),
@@ -109,7 +109,7 @@ mod tests {
             ("0:0", Err("hooks do not run as root".to_owned())),
             ("ghost", Err("there is no user `ghost` to run hooks as".to_owned())),
         ] {
-            assert_eq!(named(wanted, LISTED), expected, "{wanted}");
+            assert_eq!(find_user(wanted, LISTED), expected, "{wanted}");
         }
     }
 }

@@ -50,7 +50,7 @@ const USER_TICKS: usize = 11;
 
 /// Work that a worker is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum WorkerTask {
     /// Starting the process.
     Starting,
     /// Loading a set with this number of hooks.
@@ -61,7 +61,7 @@ pub(super) enum Work {
     Nothing,
 }
 
-impl Work {
+impl WorkerTask {
     /// Returns whether the work is of the same kind; another count of hooks resets no measurement.
     const fn is_as(self, other: Self) -> bool {
         match (self, other) {
@@ -76,9 +76,9 @@ impl Work {
 
 /// The host's knowledge of a worker at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct WorkerSnapshot {
     /// Work that the worker is asked to do.
-    pub(super) work: Work,
+    pub(super) work: WorkerTask,
     /// Number of requested evaluations and loads that have ended.
     pub(super) ended: u64,
     /// Number of pings that it has answered.
@@ -89,7 +89,7 @@ pub(super) struct Sight {
 
 /// Processor times of a process, as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Times {
+pub(super) struct ProcessTimes {
     /// Processor time of all its threads, including ended ones.
     computed: Duration,
     /// Times of the thread that runs the scripts, if the kernel counts them.
@@ -105,9 +105,9 @@ struct ThreadTimes {
     queued: Duration,
 }
 
-impl Times {
+impl ProcessTimes {
     /// Reads the times of process `pid`; `None` if the kernel does not report them.
-    pub(super) fn of(pid: u32) -> Option<Self> {
+    pub(super) fn of_process(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may contain any character.
         let mut ticks = stat.rsplit(')').next()?.split_ascii_whitespace().skip(USER_TICKS);
@@ -115,14 +115,14 @@ impl Times {
 
         Some(Self {
             computed: TICK * user.saturating_add(system),
-            thread: ThreadTimes::of(pid),
+            thread: ThreadTimes::of_main_thread(pid),
         })
     }
 }
 
 impl ThreadTimes {
     /// Reads the times of the first thread of process `pid`; not every kernel counts them.
-    fn of(pid: u32) -> Option<Self> {
+    fn of_main_thread(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
         let mut parts = text.split_ascii_whitespace().map(str::parse);
         let (computed, queued) = (parts.next()?.ok()?, parts.next()?.ok()?);
@@ -135,7 +135,7 @@ impl ThreadTimes {
 
 /// Result of one look at a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum WatchResult {
     /// The worker makes progress, or has no work.
     Moving,
     /// No work has ended since the last look: the caller must ping the worker.
@@ -148,7 +148,7 @@ pub(super) enum Look {
 
 /// Measurements of one worker.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct WorkerPulse {
     budget: Duration,
     last: Option<Glance>,
     /// Since the last end: time that it computed, and its own time that has passed.
@@ -162,12 +162,12 @@ pub(super) struct Pulse {
 
 #[derive(Debug, Clone, Copy)]
 struct Glance {
-    sight: Sight,
+    sight: WorkerSnapshot,
     at: Instant,
-    times: Option<Times>,
+    times: Option<ProcessTimes>,
 }
 
-impl Pulse {
+impl WorkerPulse {
     /// Creates a pulse without measurements.
     pub(super) const fn new(budget: Duration) -> Self {
         Self {
@@ -182,22 +182,27 @@ impl Pulse {
 
     /// Returns the time that has passed for the process, without the time that it waited for a processor or the host
     /// was stalled.
-    pub(super) const fn age(&self) -> Duration {
+    pub(super) const fn process_age(&self) -> Duration {
         self.age
     }
 
     /// Judges the worker by `sight` and `times` at `now`.
-    pub(super) fn look(&mut self, sight: Sight, times: Option<Times>, now: Instant) -> Look {
+    pub(super) fn judge_sight(
+        &mut self,
+        sight: WorkerSnapshot,
+        times: Option<ProcessTimes>,
+        now: Instant,
+    ) -> WatchResult {
         let glance = Glance { sight, at: now, times };
         let Some(last) = self.last.replace(glance) else {
-            return Look::Moving;
+            return WatchResult::Moving;
         };
 
         let gone = self.gone_since(&last, times, now);
         self.age += gone.passed;
 
         let is_next = sight.ended != last.sight.ended || !sight.work.is_as(last.sight.work);
-        let is_new_period = sight.work == Work::Nothing && self.passed >= IDLE_PERIOD;
+        let is_new_period = sight.work == WorkerTask::Nothing && self.passed >= IDLE_PERIOD;
         if is_next || is_new_period {
             (self.computed, self.passed) = (Duration::ZERO, Duration::ZERO);
         } else {
@@ -211,11 +216,11 @@ impl Pulse {
             self.still += gone.still;
         }
 
-        self.judge(sight.work, is_next)
+        self.judge_work(sight.work, is_next)
     }
 
     /// Returns the time that has passed since `last`, as far as it counts.
-    fn gone_since(&self, last: &Glance, times: Option<Times>, now: Instant) -> Gone {
+    fn gone_since(&self, last: &Glance, times: Option<ProcessTimes>, now: Instant) -> Gone {
         let most = self.budget * COUNTED_PER_LOOK / LOOKS_PER_BUDGET;
         let wall = now.saturating_duration_since(last.at).min(most);
         let computed = match (times, last.times) {
@@ -223,7 +228,7 @@ impl Pulse {
             (_, _) => Duration::ZERO,
         };
 
-        let thread = |times: Option<Times>| times.and_then(|times| times.thread);
+        let thread = |times: Option<ProcessTimes>| times.and_then(|times| times.thread);
         let (Some(now), Some(before)) = (thread(times), thread(last.times)) else {
             // Without its times, a thread that stands still looks like one that gets no processor: a quarter of the
             // time counts.
@@ -245,38 +250,38 @@ impl Pulse {
         }
     }
 
-    fn judge(&self, work: Work, is_next: bool) -> Look {
+    fn judge_work(&self, work: WorkerTask, is_next: bool) -> WatchResult {
         let hooks = |hooks: usize, each: Duration| each * u32::try_from(hooks).unwrap_or(u32::MAX);
         let most = match work {
-            Work::Starting => Duration::MAX,
-            Work::Loading(count) => LOADING + hooks(count, LOADING_HOOK),
-            Work::Evaluating(count) => self.budget + hooks(count, CALLING_HOOK) + self.passed / SPARE,
-            Work::Nothing => self.budget * IDLE_BUDGETS,
+            WorkerTask::Starting => Duration::MAX,
+            WorkerTask::Loading(count) => LOADING + hooks(count, LOADING_HOOK),
+            WorkerTask::Evaluating(count) => self.budget + hooks(count, CALLING_HOOK) + self.passed / SPARE,
+            WorkerTask::Nothing => self.budget * IDLE_BUDGETS,
         };
 
         if self.computed >= most {
-            return Look::Stuck(self.computed);
+            return WatchResult::Stuck(self.computed);
         }
 
         let has_begun = match work {
-            Work::Starting => {
+            WorkerTask::Starting => {
                 return if self.passed >= START {
-                    Look::Still(self.passed)
+                    WatchResult::Still(self.passed)
                 } else {
-                    Look::Moving
+                    WatchResult::Moving
                 };
             }
-            Work::Loading(_) if self.passed >= START => return Look::Still(self.passed),
-            Work::Loading(_) | Work::Evaluating(_) => !is_next,
-            Work::Nothing => false,
+            WorkerTask::Loading(_) if self.passed >= START => return WatchResult::Still(self.passed),
+            WorkerTask::Loading(_) | WorkerTask::Evaluating(_) => !is_next,
+            WorkerTask::Nothing => false,
         };
 
         if has_begun && self.still >= self.budget * STILL_BUDGETS {
-            Look::Still(self.still)
+            WatchResult::Still(self.still)
         } else if has_begun {
-            Look::Ask
+            WatchResult::Ask
         } else {
-            Look::Moving
+            WatchResult::Moving
         }
     }
 }
@@ -322,26 +327,26 @@ mod tests {
 
     /// A process that is looked at every 50 ms and does the same between any two looks.
     struct Watched {
-        pulse: Pulse,
+        pulse: WorkerPulse,
         at: Instant,
-        times: Times,
-        sight: Sight,
+        times: ProcessTimes,
+        sight: WorkerSnapshot,
     }
 
     impl Watched {
-        fn new(work: Work) -> Self {
+        fn new(work: WorkerTask) -> Self {
             let nothing = Duration::ZERO;
             let mut watched = Self {
-                pulse: Pulse::new(BUDGET),
+                pulse: WorkerPulse::new(BUDGET),
                 at: SystemClock.monotonic(),
-                times: Times {
+                times: ProcessTimes {
                     computed: nothing,
                     thread: Some(ThreadTimes {
                         computed: nothing,
                         queued: nothing,
                     }),
                 },
-                sight: Sight {
+                sight: WorkerSnapshot {
                     work,
                     ended: 0,
                     pongs: 0,
@@ -353,12 +358,12 @@ mod tests {
             watched
         }
 
-        fn look(&mut self) -> Look {
-            self.pulse.look(self.sight, Some(self.times), self.at)
+        fn look(&mut self) -> WatchResult {
+            self.pulse.judge_sight(self.sight, Some(self.times), self.at)
         }
 
         /// Passes the time of one look, in which the process computes and waits for a processor for these milliseconds.
-        fn pass(&mut self, computed: u64, queued: u64) -> Look {
+        fn pass(&mut self, computed: u64, queued: u64) -> WatchResult {
             self.at += ms(LOOK);
             self.times.computed += ms(computed);
             if let Some(thread) = &mut self.times.thread {
@@ -369,13 +374,18 @@ mod tests {
         }
 
         /// Returns the number of looks that the process survives, doing that.
-        fn lives(&mut self, computed: u64, queued: u64, then: impl Fn(&mut Sight)) -> Option<(usize, Look)> {
+        fn lives(
+            &mut self,
+            computed: u64,
+            queued: u64,
+            then: impl Fn(&mut WorkerSnapshot),
+        ) -> Option<(usize, WatchResult)> {
             (1..4_000).find_map(|count| {
                 then(&mut self.sight);
                 let look = self.pass(computed, queued);
                 match look {
-                    Look::Moving | Look::Ask => None,
-                    Look::Stuck(_) | Look::Still(_) => Some((count, look)),
+                    WatchResult::Moving | WatchResult::Ask => None,
+                    WatchResult::Stuck(_) | WatchResult::Still(_) => Some((count, look)),
                 }
             })
         }
@@ -383,92 +393,95 @@ mod tests {
 
     #[test]
     fn who_computes_for_the_budget_is_stuck_whatever_it_says() {
-        let mut watched = Watched::new(Work::Evaluating(0));
-        let pongs = |sight: &mut Sight| sight.pongs += 1;
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
+        let pongs = |sight: &mut WorkerSnapshot| sight.pongs += 1;
         let (looks, look) = watched.lives(50, 0, pongs).expect("it is found out");
         assert!((5..=6).contains(&looks), "{looks}");
-        assert!(matches!(look, Look::Stuck(_)), "{look:?}");
+        assert!(matches!(look, WatchResult::Stuck(_)), "{look:?}");
     }
 
     #[test]
     fn many_hooks_have_more_time_for_an_event_and_a_set_has_more_yet() {
         let looks = |work| Watched::new(work).lives(50, 0, |_| {}).expect("it ends").0;
         assert!(
-            (25..=28).contains(&looks(Work::Evaluating(1_000))),
+            (25..=28).contains(&looks(WorkerTask::Evaluating(1_000))),
             "{}",
-            looks(Work::Evaluating(1_000))
+            looks(WorkerTask::Evaluating(1_000))
         );
-        assert!((40..=41).contains(&looks(Work::Loading(0))));
+        assert!((40..=41).contains(&looks(WorkerTask::Loading(0))));
     }
 
     #[test]
     fn who_ends_what_it_was_asked_lives() {
-        let ends = |sight: &mut Sight| sight.ended += 1;
-        assert_eq!(Watched::new(Work::Evaluating(0)).lives(50, 0, ends), None);
+        let ends = |sight: &mut WorkerSnapshot| sight.ended += 1;
+        assert_eq!(Watched::new(WorkerTask::Evaluating(0)).lives(50, 0, ends), None);
     }
 
     #[test]
     fn who_waits_and_answers_pings_lives() {
-        let pongs = |sight: &mut Sight| sight.pongs += 1;
-        assert_eq!(Watched::new(Work::Evaluating(0)).lives(2, 0, pongs), None);
-        let waits = |sight: &mut Sight| sight.waits_for_host = true;
-        assert_eq!(Watched::new(Work::Evaluating(0)).lives(0, 0, waits), None);
+        let pongs = |sight: &mut WorkerSnapshot| sight.pongs += 1;
+        assert_eq!(Watched::new(WorkerTask::Evaluating(0)).lives(2, 0, pongs), None);
+        let waits = |sight: &mut WorkerSnapshot| sight.waits_for_host = true;
+        assert_eq!(Watched::new(WorkerTask::Evaluating(0)).lives(0, 0, waits), None);
     }
 
     #[test]
     fn who_blocks_without_computing_is_still() {
-        let (looks, look) = Watched::new(Work::Evaluating(0))
+        let (looks, look) = Watched::new(WorkerTask::Evaluating(0))
             .lives(0, 0, |_| {})
             .expect("it is found out");
         assert!((10..=11).contains(&looks), "{looks}");
-        assert!(matches!(look, Look::Still(_)), "{look:?}");
+        assert!(matches!(look, WatchResult::Still(_)), "{look:?}");
     }
 
     #[test]
     fn a_busy_machine_is_nobodys_standstill() {
-        let mut watched = Watched::new(Work::Evaluating(0));
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
         for _ in 0..100 {
-            assert_eq!(watched.pass(1, 49), Look::Ask, "it waits for a processor");
+            assert_eq!(watched.pass(1, 49), WatchResult::Ask, "it waits for a processor");
         }
     }
 
     #[test]
     fn what_passes_while_nobody_looks_is_not_counted_whole() {
-        let mut watched = Watched::new(Work::Evaluating(0));
+        let mut watched = Watched::new(WorkerTask::Evaluating(0));
         watched.at += ms(10_000);
         watched.times.computed += ms(10_000);
-        assert_eq!(watched.look(), Look::Ask);
-        assert_eq!(watched.pulse.age(), BUDGET * COUNTED_PER_LOOK / LOOKS_PER_BUDGET);
+        assert_eq!(watched.look(), WatchResult::Ask);
+        assert_eq!(
+            watched.pulse.process_age(),
+            BUDGET * COUNTED_PER_LOOK / LOOKS_PER_BUDGET
+        );
     }
 
     #[test]
     fn a_process_that_comes_up_or_loads_has_its_time() {
-        for work in [Work::Starting, Work::Loading(1)] {
-            let pongs = |sight: &mut Sight| sight.pongs += 1;
+        for work in [WorkerTask::Starting, WorkerTask::Loading(1)] {
+            let pongs = |sight: &mut WorkerSnapshot| sight.pongs += 1;
             let (looks, look) = Watched::new(work).lives(0, 0, pongs).expect("it ends");
             assert!((400..=401).contains(&looks), "{work:?} {looks}");
-            assert!(matches!(look, Look::Still(_)), "{look:?}");
+            assert!(matches!(look, WatchResult::Still(_)), "{look:?}");
         }
     }
 
     #[test]
     fn who_is_asked_nothing_may_compute_a_little() {
-        assert_eq!(Watched::new(Work::Nothing).lives(1, 0, |_| {}), None);
-        let (looks, _) = Watched::new(Work::Nothing).lives(40, 0, |_| {}).expect("it ends");
+        assert_eq!(Watched::new(WorkerTask::Nothing).lives(1, 0, |_| {}), None);
+        let (looks, _) = Watched::new(WorkerTask::Nothing).lives(40, 0, |_| {}).expect("it ends");
         assert!(looks < 60, "{looks}");
     }
 
     #[test]
     fn where_the_kernel_counts_no_threads_who_waits_lives_and_who_loops_does_not() {
         let begin = || {
-            let mut watched = Watched::new(Work::Evaluating(0));
+            let mut watched = Watched::new(WorkerTask::Evaluating(0));
             watched.times.thread = None;
             watched
         };
         assert_eq!(begin().lives(2, 0, |sight| sight.pongs += 1), None);
         let ended = |computed| begin().lives(computed, 0, |_| {}).expect("it ends");
-        assert!(matches!(ended(50), (5..=6, Look::Stuck(_))), "{:?}", ended(50));
-        assert!(matches!(ended(0), (39..=41, Look::Still(_))), "{:?}", ended(0));
+        assert!(matches!(ended(50), (5..=6, WatchResult::Stuck(_))), "{:?}", ended(50));
+        assert!(matches!(ended(0), (39..=41, WatchResult::Still(_))), "{:?}", ended(0));
     }
 
     #[test]
@@ -482,7 +495,7 @@ mod tests {
 
     #[test]
     fn this_process_has_times() {
-        assert!(Times::of(std::process::id()).is_some());
-        assert_eq!(Times::of(0), None);
+        assert!(ProcessTimes::of_process(std::process::id()).is_some());
+        assert_eq!(ProcessTimes::of_process(0), None);
     }
 }

@@ -25,20 +25,20 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
-use super::Stray;
-use super::board::Board;
-use super::flight::Flight;
-use super::host::Host;
+use super::AsyncError;
+use super::board::WorkQueue;
+use super::flight::InFlightEvent;
+use super::host::ScriptHost;
 use super::note::NoteFile;
-use super::protocol::Reply;
+use super::protocol::CallReply;
 use super::sandbox::Jail;
-use super::sources::Loaded;
-use super::watch::{self, Pulse, Times, Work};
+use super::sources::LoadedHooks;
+use super::watch::{self, ProcessTimes, WorkerPulse, WorkerTask};
 use death::WorkerDeath;
 use leaving::{Leave, Leaver};
-use output::Allowance;
-use queries::Asking;
-use terms::Terms;
+use output::OutputAllowance;
+use queries::QueryState;
+use terms::EvaluationTerms;
 
 /// Bytes read from a worker at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -71,8 +71,8 @@ const MAX_FORMER: usize = 8;
 
 /// State that all workers of a pool share.
 #[derive(Debug)]
-pub(super) struct Common {
-    pub(super) board: Mutex<Board>,
+pub(super) struct PoolContext {
+    pub(super) board: Mutex<WorkQueue>,
     /// Notifies one worker that an event was queued or a set was put in force.
     pub(super) queued: Notify,
     /// Notifies the worker for suspects that an event was queued for it.
@@ -89,9 +89,9 @@ pub(super) struct Common {
     pub(super) lazy: bool,
     pub(super) dir: PathBuf,
     pub(super) db_path: Arc<str>,
-    pub(super) host: Arc<dyn Host>,
+    pub(super) host: Arc<dyn ScriptHost>,
     /// Errors that scripts throw outside of their evaluations.
-    pub(super) strays: broadcast::Sender<Stray>,
+    pub(super) strays: broadcast::Sender<AsyncError>,
     pub(super) hard_budget: Duration,
     /// Number of processes launched, which names their notes.
     pub(super) launched: AtomicU64,
@@ -100,23 +100,23 @@ pub(super) struct Common {
     pub(super) queries: Arc<Semaphore>,
 }
 
-impl Common {
+impl PoolContext {
     /// Retires worker `index`: it takes no more events, and the standby takes its place.
-    fn retire(&self, index: usize) {
-        self.board().retire(index);
+    fn retire_worker(&self, index: usize) {
+        self.lock_board().retire_worker(index);
         self.changed.notify_waiters();
         self.queued.notify_one();
     }
 
     /// Locks the board. A panic while it is locked leaves it consistent: every change is one call.
-    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+    pub(super) fn lock_board(&self) -> MutexGuard<'_, WorkQueue> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Purpose of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum WorkerRole {
     /// The worker holds all hooks, and takes events or stands by.
     Beside,
     /// The worker holds one suspect at a time.
@@ -124,9 +124,9 @@ pub(super) enum Role {
 }
 
 /// Keeps worker `index` alive until the pool stops.
-pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, role: Role) {
+pub(super) async fn keep_worker(common: Arc<PoolContext>, clock: SharedClock, index: usize, role: WorkerRole) {
     let mut delay = Duration::ZERO;
-    let output = Mutex::new(Allowance::new(clock.monotonic()));
+    let output = Mutex::new(OutputAllowance::new(clock.monotonic()));
     while !common.stop.is_cancelled() {
         if !wait_for_work(&common, index, role).await {
             return;
@@ -135,10 +135,10 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
         let run = Run::new(&common, &clock, &output, (index, role));
         let death = tokio::select! {
             () = common.stop.cancelled() => return,
-            death = run.live() => death,
+            death = run.run_process() => death,
         };
 
-        let has_worked = run.bury(&death);
+        let has_worked = run.handle_death(&death);
         // A process that did no work may fail at each start, so the wait grows.
         delay = if has_worked {
             Duration::ZERO
@@ -156,7 +156,7 @@ pub(super) async fn keep(common: Arc<Common>, clock: SharedClock, index: usize, 
 }
 
 /// Waits until the process of worker `index` is needed. Returns false if the pool is stopped first.
-async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
+async fn wait_for_work(common: &PoolContext, index: usize, role: WorkerRole) -> bool {
     loop {
         let (queued, apart, changed) = (
             common.queued.notified(),
@@ -164,16 +164,16 @@ async fn wait_for_work(common: &Common, index: usize, role: Role) -> bool {
             common.changed.notified(),
         );
         let bell = match role {
-            Role::Apart if common.board().has_apart() => return true,
-            Role::Apart => Bell::Apart,
-            Role::Beside if common.lazy && !common.board().is_waiting() => Bell::Queue,
+            WorkerRole::Apart if common.lock_board().has_apart() => return true,
+            WorkerRole::Apart => Bell::Apart,
+            WorkerRole::Beside if common.lazy && !common.lock_board().is_waiting() => Bell::Queue,
             // The standby comes up once the workers that are needed at once are up.
-            Role::Beside
-                if common.board().stands_by(index) && common.ready.load(Ordering::Relaxed) < common.workers =>
+            WorkerRole::Beside
+                if common.lock_board().stands_by(index) && common.ready.load(Ordering::Relaxed) < common.workers =>
             {
                 Bell::Changes
             }
-            Role::Beside => return true,
+            WorkerRole::Beside => return true,
         };
 
         tokio::select! {
@@ -196,28 +196,28 @@ enum Bell {
 
 /// The lifetime of one process.
 struct Run<'a> {
-    common: &'a Common,
+    common: &'a PoolContext,
     clock: &'a SharedClock,
     index: usize,
-    role: Role,
+    role: WorkerRole,
     state: Mutex<State<'a>>,
     /// Notifies the writer that the window has room again, a set has loaded, or a ping is wanted.
     moved: Arc<Notify>,
     /// Answers to scripts' calls that have not been sent to the process.
-    replies: Arc<Mutex<Vec<Reply>>>,
+    replies: Arc<Mutex<Vec<CallReply>>>,
     /// Notifies the query loop that a query has arrived, or that an evaluation that may have made one is over.
     asked: Notify,
     /// Allowance for logging the worker's output.
-    output: &'a Mutex<Allowance>,
+    output: &'a Mutex<OutputAllowance>,
 }
 
 struct State<'a> {
-    in_flight: HashMap<u32, Flight>,
+    in_flight: HashMap<u32, InFlightEvent>,
     next_slot: u32,
     unanswered: usize,
-    held: Arc<Loaded>,
-    loading: Option<Arc<Loaded>>,
-    former: VecDeque<Arc<Loaded>>,
+    held: Arc<LoadedHooks>,
+    loading: Option<Arc<LoadedHooks>>,
+    former: VecDeque<Arc<LoadedHooks>>,
     /// Id of the suspect that the process holds, if any.
     mine: Option<String>,
     turn: Option<Instant>,
@@ -230,14 +230,14 @@ struct State<'a> {
     /// Number of requested evaluations and loads that have ended.
     ended: u64,
     /// Deadlines of the evaluations in flight.
-    terms: Terms,
+    terms: EvaluationTerms,
     /// Time that has passed for the process, as of the last look.
     age: Duration,
     retires: bool,
     /// Time when files that the process has loaded left its set, if any did.
     left: Option<Instant>,
     note: Option<NoteFile>,
-    query: Asking,
+    query: QueryState,
 }
 
 /// Counts a process as up while the mark lives.
@@ -258,16 +258,16 @@ impl Drop for UpMark<'_> {
 
 impl<'a> Run<'a> {
     fn new(
-        common: &'a Common,
+        common: &'a PoolContext,
         clock: &'a SharedClock,
-        output: &'a Mutex<Allowance>,
-        (index, role): (usize, Role),
+        output: &'a Mutex<OutputAllowance>,
+        (index, role): (usize, WorkerRole),
     ) -> Self {
         let state = State {
             in_flight: HashMap::new(),
             next_slot: 0,
             unanswered: 0,
-            held: Arc::new(Loaded::empty()),
+            held: Arc::new(LoadedHooks::empty_set()),
             loading: None,
             former: VecDeque::new(),
             mine: None,
@@ -278,12 +278,12 @@ impl<'a> Run<'a> {
             is_asked: false,
             frames: 0,
             ended: 0,
-            terms: Terms::default(),
+            terms: EvaluationTerms::default(),
             age: Duration::ZERO,
             retires: false,
             left: None,
             note: None,
-            query: Asking::default(),
+            query: QueryState::default(),
         };
 
         Self {
@@ -303,8 +303,8 @@ impl<'a> Run<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn live(&self) -> WorkerDeath {
-        let (mut child, stdin, stdout, stderr, answers) = match self.launch() {
+    async fn run_process(&self) -> WorkerDeath {
+        let (mut child, stdin, stdout, stderr, answers) = match self.launch_process() {
             Ok(parts) => parts,
             Err(source) => return WorkerDeath::Start(source),
         };
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
                 has_ended = true;
                 end
             }
-            end = self.watch(pid) => end,
+            end = self.watch_progress(pid) => end,
             end = self.answer_queries(answers) => end,
             () = self.log_output(stderr) => Err(WorkerDeath::Exited),
         };
@@ -337,13 +337,13 @@ impl<'a> Run<'a> {
         ended.err().unwrap_or(WorkerDeath::Exited)
     }
 
-    fn launch(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr, PipeWriter)> {
+    fn launch_process(&self) -> std::io::Result<(Child, ChildStdin, ChildStdout, ChildStderr, PipeWriter)> {
         let number = self.common.launched.fetch_add(1, Ordering::Relaxed);
-        let (jail, user) = (&self.common.jail, self.common.jail.user());
-        let note = NoteFile::create(self.common.dir.join(format!("note-{number}")), user)?;
-        let compiles = self.role == Role::Beside;
+        let (jail, user) = (&self.common.jail, self.common.jail.worker_user());
+        let note = NoteFile::create_note(self.common.dir.join(format!("note-{number}")), user)?;
+        let compiles = self.role == WorkerRole::Beside;
         let (reader, answers) = std::io::pipe()?;
-        let mut child = jail.launch(&self.common.dir, &note, &self.common.db_path, compiles, &reader)?;
+        let mut child = jail.launch_worker(&self.common.dir, &note, &self.common.db_path, compiles, &reader)?;
         let mut state = self.state();
         state.note = Some(note);
         drop(state);
@@ -358,46 +358,46 @@ impl<'a> Run<'a> {
 
     /// Returns an error once the process makes no progress on its work. Uses only the host's clocks and the kernel's
     /// figures.
-    async fn watch(&self, pid: u32) -> Result<(), WorkerDeath> {
+    async fn watch_progress(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
         let budget = match self.role {
-            Role::Beside => self.common.hard_budget,
-            Role::Apart => self.common.hard_budget * APART_BUDGETS,
+            WorkerRole::Beside => self.common.hard_budget,
+            WorkerRole::Apart => self.common.hard_budget * APART_BUDGETS,
         };
 
-        let mut pulse = Pulse::new(budget);
+        let mut pulse = WorkerPulse::new(budget);
         loop {
             pause(budget / watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
-            let sight = state.sight();
+            let sight = state.current_sight();
 
-            let is_needed = sight.work != Work::Nothing || self.is_wanted();
+            let is_needed = sight.work != WorkerTask::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
 
             let is_idle = idle_since.is_some_and(|since| now.saturating_duration_since(since) > IDLE);
-            if is_idle && (self.common.lazy || self.role == Role::Apart) {
+            if is_idle && (self.common.lazy || self.role == WorkerRole::Apart) {
                 return Err(WorkerDeath::Idle);
             }
 
-            self.weigh(&mut state, pid)?;
+            self.weigh_memory(&mut state, pid)?;
             self.replace(&mut state, now)?;
 
-            let look = pulse.look(sight, Times::of(pid), now);
-            state.age = pulse.age();
+            let look = pulse.judge_sight(sight, ProcessTimes::of_process(pid), now);
+            state.age = pulse.process_age();
 
             match look {
-                watch::Look::Moving => {}
-                watch::Look::Ask if state.is_asked => {}
-                watch::Look::Ask => {
+                watch::WatchResult::Moving => {}
+                watch::WatchResult::Ask if state.is_asked => {}
+                watch::WatchResult::Ask => {
                     (state.ping, state.is_asked) = (true, true);
                     self.moved.notify_one();
                 }
-                watch::Look::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
-                watch::Look::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
+                watch::WatchResult::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
+                watch::WatchResult::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
             }
 
-            if let Some((slot, over)) = state.terms.overdue(state.age) {
+            if let Some((slot, over)) = state.terms.find_overdue(state.age) {
                 let over_ms = over.as_millis();
                 return Err(WorkerDeath::Overdue { slot, over_ms });
             }
@@ -407,13 +407,13 @@ impl<'a> Run<'a> {
     /// Returns whether work is queued for this worker.
     fn is_wanted(&self) -> bool {
         match self.role {
-            Role::Beside => self.common.board().is_waiting(),
-            Role::Apart => self.common.board().has_apart(),
+            WorkerRole::Beside => self.common.lock_board().is_waiting(),
+            WorkerRole::Apart => self.common.lock_board().has_apart(),
         }
     }
 
     /// Ends a process that exceeds its memory limit, and one that has grown once no event is under way in it.
-    fn weigh(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
+    fn weigh_memory(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
         let held = watch::memory_mb(pid).unwrap_or_default();
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
@@ -435,21 +435,21 @@ impl<'a> Run<'a> {
 
     /// Returns whether another process of the pool that takes events is up.
     fn has_others(&self) -> bool {
-        self.role == Role::Beside && self.common.ready.load(Ordering::Relaxed) > 1
+        self.role == WorkerRole::Beside && self.common.ready.load(Ordering::Relaxed) > 1
     }
 
     /// Makes the process take no more events.
     fn drain(&self, state: &mut State<'_>) {
-        if !std::mem::replace(&mut state.retires, true) && self.role == Role::Beside {
-            self.common.retire(self.index);
+        if !std::mem::replace(&mut state.retires, true) && self.role == WorkerRole::Beside {
+            self.common.retire_worker(self.index);
         }
     }
 
     /// Ends a process that has loaded hooks which were deleted or replaced; code that they left running ends with it.
     fn replace(&self, state: &mut State<'_>, now: Instant) -> Result<(), WorkerDeath> {
-        if self.role == Role::Apart && state.mine.is_some() && state.left.is_none() {
+        if self.role == WorkerRole::Apart && state.mine.is_some() && state.left.is_none() {
             // A worker for suspects loads a further set only when its suspect is called.
-            let is_old = self.common.board().current().generation() != state.held.generation();
+            let is_old = self.common.lock_board().current_set().generation() != state.held.generation();
             state.left = is_old.then_some(now);
         }
 
@@ -458,8 +458,8 @@ impl<'a> Run<'a> {
         };
 
         let waited = now.saturating_duration_since(left);
-        let has_turn =
-            self.role == Role::Apart || (leaving::wants_turn(waited) && self.common.board().takes_turn(self.index));
+        let has_turn = self.role == WorkerRole::Apart
+            || (leaving::wants_turn(waited) && self.common.lock_board().takes_turn(self.index));
         let leaver = Leaver {
             waited,
             is_free: state.in_flight.is_empty(),

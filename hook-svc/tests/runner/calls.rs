@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use hook_svc::runner::{Answered, Call, CallError, Host, Spent, not_available};
+use hook_svc::runner::{CallError, CallResult, CallUsage, HostCall, ScriptHost, not_available};
 use serde_json::{Value, json};
 
 use crate::pool::{Answer, NOW, TestPool, dm, timed};
@@ -16,8 +16,8 @@ struct Desk {
 }
 
 #[async_trait]
-impl Host for Desk {
-    async fn call(&self, call: Call) -> Answered {
+impl ScriptHost for Desk {
+    async fn call(&self, call: HostCall) -> CallResult {
         assert_eq!(call.now.0, NOW);
 
         let key = format!("{} {} {}", call.event_id, call.hook.id, call.number);
@@ -38,11 +38,11 @@ impl Host for Desk {
             return CallError::new("bad_arguments", "no such thing").into();
         }
 
-        Answered {
+        CallResult {
             outcome: Ok(call.args),
-            spent: Spent {
+            spent: CallUsage {
                 search_calls: 1,
-                ..Spent::default()
+                ..CallUsage::default()
             },
         }
     }
@@ -51,7 +51,7 @@ impl Host for Desk {
 async fn pool(hooks: &[(&str, &str)], workers: usize) -> (Arc<Desk>, TestPool) {
     let desk = Arc::new(Desk::default());
     let hooks = hooks.iter().map(|(id, source)| timed(id, 30_000, source)).collect();
-    let host: Arc<dyn Host> = Arc::clone(&desk) as _;
+    let host: Arc<dyn ScriptHost> = Arc::clone(&desk) as _;
     (desk, TestPool::start_on(hooks, workers, host).await)
 }
 
@@ -146,12 +146,12 @@ async fn an_answer_that_comes_too_late_wakes_nobody() {
     struct Slow;
 
     #[async_trait]
-    impl Host for Slow {
-        async fn call(&self, _: Call) -> Answered {
+    impl ScriptHost for Slow {
+        async fn call(&self, _: HostCall) -> CallResult {
             shared::clock::pause(std::time::Duration::from_millis(1_500)).await;
-            Answered {
+            CallResult {
                 outcome: Ok(json!(1)),
-                spent: Spent::default(),
+                spent: CallUsage::default(),
             }
         }
     }

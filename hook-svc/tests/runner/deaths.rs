@@ -193,7 +193,7 @@ async fn strays_are_of_the_hook_that_threw_them() {
     ];
 
     let pool = TestPool::start_with(Vec::new(), 1).await;
-    let mut strays = pool.pool.strays();
+    let mut strays = pool.pool.subscribe_strays();
     let sources: Vec<(&str, &str)> = sources.iter().map(|(id, source)| (*id, source.as_str())).collect();
     pool.load(&sources).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;

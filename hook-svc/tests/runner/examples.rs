@@ -20,7 +20,7 @@ fn example(id: &str) -> (HookMetadata, HookSource) {
         timeout_ms: metadata.timeout_ms,
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
-        sees: hook_svc::runner::Sees::Everything,
+        sees: hook_svc::runner::HookScope::Everything,
         net: Vec::new(),
         source,
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hook_svc::runner::{HookSource, Sees};
+use hook_svc::runner::{HookScope, HookSource};
 use serde_json::Value;
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::testing::says;
@@ -28,7 +28,7 @@ fn trying(attempt: &str) -> String {
 pub(crate) fn by(author: &str, hook: HookSource) -> HookSource {
     HookSource {
         created_by: author.to_owned(),
-        sees: Sees::Everything,
+        sees: HookScope::Everything,
         ..hook
     }
 }
@@ -165,8 +165,8 @@ async fn what_is_denied_is_refused() {
         .map(|(name, source)| timed(name, 30_000, source))
         .collect();
     let pool = TestPool::start_with(hooks, 1).await;
-    if !pool.pool.lacks().is_empty() {
-        let lacks = pool.pool.lacks().join("; ");
+    if !pool.pool.missing_confinement().is_empty() {
+        let lacks = pool.pool.missing_confinement().join("; ");
         assert!(
             says("NEXUS_SANDBOX", "absent"),
             "this machine lacks: {lacks}; NEXUS_SANDBOX=absent leaves this out"
@@ -207,12 +207,15 @@ async fn no_hook_has_what_hook_svc_was_left_open() {
     let pool = TestPool::start_with(vec![timed("looks", 30_000, looks)], 1).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
 
-    if pool.pool.lacks().is_empty() {
+    if pool.pool.missing_confinement().is_empty() {
         let found = extracted(&answer, "looks", "found").to_string();
         assert!(!found.contains("secret"), "{found}");
         assert_eq!(extracted(&answer, "looks", "answers"), true);
     } else {
-        println!("SKIPPED: this machine lacks {}", pool.pool.lacks().join("; "));
+        println!(
+            "SKIPPED: this machine lacks {}",
+            pool.pool.missing_confinement().join("; ")
+        );
     }
 
     drop(secret);
@@ -380,7 +383,7 @@ async fn loops(pool: &TestPool, from: usize) -> Vec<Duration> {
 /// Waits until the one worker of `pool` is up, and the one that stands by.
 async fn until_both_are_up(pool: &TestPool) {
     let begun = SystemClock.monotonic();
-    while pool.pool.ready() < 2 {
+    while pool.pool.ready_workers() < 2 {
         assert!(SystemClock.monotonic().duration_since(begun) < Duration::from_secs(60));
         pause(Duration::from_millis(5)).await;
     }

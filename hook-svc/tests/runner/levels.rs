@@ -110,7 +110,7 @@ fn link_or_copy(from: &Path, to: &Path) {
 async fn the_machine_lacks_what_it_is_to_lack() {
     let lacks = std::env::var(LACKS).unwrap_or_default();
     let pool = TestPool::start(&[]).await;
-    let missing = pool.pool.lacks().join("; ");
+    let missing = pool.pool.missing_confinement().join("; ");
     assert!(missing.contains(&lacks), "`{lacks}` is to be missing, `{missing}` is");
     pool.stop().await;
 }

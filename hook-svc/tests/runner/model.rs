@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hook_svc::runner::{HookSource, PoolConfig, Sandbox};
+use hook_svc::runner::{HookSource, PoolConfig, SandboxMode};
 use serde_json::{Value, json};
-use shared::breaker::Circuit;
+use shared::breaker::BreakerState;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::hook::{HookMetadata, HookOrigin, HookRecord, HookState};
 use shared::model::time::UnixMillis;
@@ -27,7 +27,7 @@ export default ({ dbPath }) => {
 ";
 
 /// A pool whose scripts see an empty read model.
-async fn start(hooks: Vec<HookSource>, sandbox: Sandbox) -> (TestPool, TempDir, Projection) {
+async fn start(hooks: Vec<HookSource>, sandbox: SandboxMode) -> (TestPool, TempDir, Projection) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("read-model.sqlite");
     let projection = Projection::open(&path).expect("a read model");
@@ -45,7 +45,7 @@ fn listed(id: &str) -> ListedHook {
         id: id.to_owned(),
         source: String::new(),
         content_hash: String::new(),
-        metadata: HookMetadata::of(id.to_owned()),
+        metadata: HookMetadata::from_name(id.to_owned()),
         enabled: true,
         origin: HookOrigin::Pushed,
         created_by: "operator".to_owned(),
@@ -59,7 +59,7 @@ fn listed(id: &str) -> ListedHook {
     ListedHook {
         record,
         state: HookState::default(),
-        circuit: Circuit::default(),
+        circuit: BreakerState::default(),
     }
 }
 
@@ -75,7 +75,7 @@ async fn said(body: &str) -> Value {
         const fault = (act) => {{ try {{ act(); return 'nothing'; }} catch (e) {{ return e.message; }} }};
         export default async ({{ dbPath }}) => {{ {body}\nreturn {{ fire: true, context: {{ extracted }} }}; }};"
     );
-    let (pool, _folder, _projection) = start(vec![timed("asks", 30_000, &source)], Sandbox::Degraded).await;
+    let (pool, _folder, _projection) = start(vec![timed("asks", 30_000, &source)], SandboxMode::Degraded).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let said = extracted(&answer, "asks");
     pool.stop().await;
@@ -171,7 +171,7 @@ async fn no_hook_has_the_file() {
           asked: tries(() => new Database(dbPath).prepare('SELECT 1 FROM events').all()),
         } } });";
 
-    let (pool, _folder, _projection) = start(vec![timed("looks", 30_000, source)], Sandbox::Enforce).await;
+    let (pool, _folder, _projection) = start(vec![timed("looks", 30_000, source)], SandboxMode::Enforce).await;
     let answer = pool.evaluate(dm("web:1", "x")).await;
     let expected =
         json!({"opened": [false, false, false], "listed": false, "otherwise": false, "besides": false, "asked": true});
@@ -185,7 +185,7 @@ async fn no_hook_has_the_file() {
 async fn a_query_that_never_ends_is_an_error_of_its_hook() {
     let beside = "export default () => ({ fire: true });";
     let hooks = vec![timed("endless", 30_000, ENDLESS), timed("other", 30_000, beside)];
-    let (pool, _folder, _projection) = start(hooks, Sandbox::Degraded).await;
+    let (pool, _folder, _projection) = start(hooks, SandboxMode::Degraded).await;
     let began = SystemClock.monotonic();
     let answer = pool.evaluate(dm("web:1", "x")).await;
 
@@ -238,7 +238,7 @@ async fn each_evaluation_reads_one_state_though_others_read_between() {
           }
           return { fire: true, context: { extracted: { counts: [...new Set(counts)] } } };
         };";
-    let (pool, _folder, projection) = start(vec![timed("asks", 30_000, asks)], Sandbox::Degraded).await;
+    let (pool, _folder, projection) = start(vec![timed("asks", 30_000, asks)], SandboxMode::Degraded).await;
     pool.evaluate_skipping(dm("web:0", "warm"), &["asks"]).await;
 
     let is_done = AtomicBool::new(false);
@@ -273,7 +273,7 @@ async fn queries_of_one_author_delay_no_other() {
     };
     let asks = "import { Database } from 'bun:sqlite';
         export default ({ event, dbPath }) => ({ fire: new Database(dbPath).query('SELECT ? AS a').get(event.content).a === event.content });";
-    let (pool, _folder, _projection) = start(vec![flood, timed("asks", 30_000, asks)], Sandbox::Degraded).await;
+    let (pool, _folder, _projection) = start(vec![flood, timed("asks", 30_000, asks)], SandboxMode::Degraded).await;
     pool.evaluate_skipping(dm("web:0", "warm"), &["flood"])
         .await
         .fired("asks");

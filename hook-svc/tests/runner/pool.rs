@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::runner::{
-    Done, HookSet, HookSource, Host, Job, NoHost, Outcome, PoolConfig, Pools, Sandbox, Seats, Spent, Step,
+    CallUsage, EvaluationEnd, EvaluationJob, EvaluationStep, HeldSlots, HookSet, HookSource, NoHost, PoolConfig,
+    RunOutcome, SandboxMode, ScriptHost, WorkerPools,
 };
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
@@ -23,40 +24,40 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A pool that is stopped at the end of its test.
 pub(crate) struct TestPool {
-    pub(crate) pool: Pools,
+    pub(crate) pool: WorkerPools,
 }
 
 /// What was answered to one event.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Answer {
-    outcomes: BTreeMap<String, Outcome>,
+    outcomes: BTreeMap<String, RunOutcome>,
     /// Hooks with a verdict, in order.
     pub(crate) order: Vec<String>,
     /// Hooks that were waiting after the first answer.
     pub(crate) waiting: Vec<u32>,
-    pub(crate) done: Done,
+    pub(crate) done: EvaluationEnd,
     /// What each hook with a verdict has used.
-    pub(crate) spent: BTreeMap<String, Spent>,
+    pub(crate) spent: BTreeMap<String, CallUsage>,
 }
 
 impl Answer {
     pub(crate) fn fired(&self, hook: &str) -> HookResult {
         match self.outcomes.get(hook) {
-            Some(Outcome::Fired(result)) => (**result).clone(),
+            Some(RunOutcome::Fired(result)) => (**result).clone(),
             other => panic!("{hook}: {other:?}"),
         }
     }
 
     pub(crate) fn error(&self, hook: &str) -> &str {
         match self.outcomes.get(hook) {
-            Some(Outcome::Failed { error, .. }) => error,
+            Some(RunOutcome::Failed { error, .. }) => error,
             other => panic!("{hook}: {other:?}"),
         }
     }
 
     /// What is wrong with `hook`, where it failed.
     pub(crate) fn failed(&self, hook: &str) -> Option<&str> {
-        if let Some(Outcome::Failed { error, .. }) = self.outcomes.get(hook) {
+        if let Some(RunOutcome::Failed { error, .. }) = self.outcomes.get(hook) {
             Some(error)
         } else {
             None
@@ -65,17 +66,17 @@ impl Answer {
 
     pub(crate) fn stack(&self, hook: &str) -> &str {
         match self.outcomes.get(hook) {
-            Some(Outcome::Failed { stack: Some(stack), .. }) => stack,
+            Some(RunOutcome::Failed { stack: Some(stack), .. }) => stack,
             other => panic!("{hook}: {other:?}"),
         }
     }
 
     pub(crate) fn passes(&self, hook: &str) -> bool {
-        self.outcomes.get(hook) == Some(&Outcome::Passed)
+        self.outcomes.get(hook) == Some(&RunOutcome::Passed)
     }
 
     pub(crate) fn disables(&self, hook: &str) -> bool {
-        self.outcomes.get(hook) == Some(&Outcome::DisableSelf)
+        self.outcomes.get(hook) == Some(&RunOutcome::DisableSelf)
     }
 }
 
@@ -94,11 +95,11 @@ impl TestPool {
         Self::begin(hooks, 1, Arc::new(NoHost), dir).await
     }
 
-    pub(crate) async fn start_on(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>) -> Self {
+    pub(crate) async fn start_on(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn ScriptHost>) -> Self {
         Self::begin(hooks, workers, host, None).await
     }
 
-    async fn begin(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn Host>, dir: Option<PathBuf>) -> Self {
+    async fn begin(hooks: Vec<HookSource>, workers: usize, host: Arc<dyn ScriptHost>, dir: Option<PathBuf>) -> Self {
         let config = PoolConfig {
             workers,
             dir,
@@ -109,7 +110,7 @@ impl TestPool {
     }
 
     pub(crate) async fn start_of(config: PoolConfig, hooks: Vec<HookSource>) -> Self {
-        let pool = Pools::start(config, Arc::new(SystemClock))
+        let pool = WorkerPools::start(config, Arc::new(SystemClock))
             .await
             .expect("bun >= 1.4 in .tools/bin");
         pool.load(Arc::new(HookSet::new(hooks))).await.expect("loads");
@@ -123,7 +124,7 @@ impl TestPool {
             workers: 1,
             hard_budget_ms: 250,
             db_path: DB_PATH.into(),
-            sandbox: Sandbox::Degraded,
+            sandbox: SandboxMode::Degraded,
             user: String::new(),
             lazy: false,
             dir: None,
@@ -131,20 +132,22 @@ impl TestPool {
         }
     }
 
-    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<Pools, String> {
+    pub(crate) async fn try_start(bun: Option<PathBuf>) -> Result<WorkerPools, String> {
         let config = PoolConfig { bun, ..Self::config() };
         Self::try_config(config).await
     }
 
-    pub(crate) async fn try_config(config: PoolConfig) -> Result<Pools, String> {
-        Pools::start(config, Arc::new(SystemClock)).await.map_err(|error| {
-            format!(
-                "{error}: {}",
-                std::error::Error::source(&error)
-                    .map(ToString::to_string)
-                    .unwrap_or_default()
-            )
-        })
+    pub(crate) async fn try_config(config: PoolConfig) -> Result<WorkerPools, String> {
+        WorkerPools::start(config, Arc::new(SystemClock))
+            .await
+            .map_err(|error| {
+                format!(
+                    "{error}: {}",
+                    std::error::Error::source(&error)
+                        .map(ToString::to_string)
+                        .unwrap_or_default()
+                )
+            })
     }
 
     pub(crate) async fn load(&self, hooks: &[(&str, &str)]) {
@@ -165,22 +168,24 @@ impl TestPool {
         later: &[&str],
         ready: impl Future<Output = bool> + Send + 'static,
     ) -> hook_svc::runner::Evaluation {
-        let in_force = self.pool.current();
+        let in_force = self.pool.current_hooks();
         let later: Vec<u32> = later.iter().filter_map(|id| in_force.set().index(id)).collect();
         let job = job(event, None);
         self.pool
-            .evaluate_in_two(&in_force, &job, (&later, ready), &Seats::default())
+            .evaluate_in_two(&in_force, &job, (&later, ready), &HeldSlots::default())
     }
 
     /// Everything about one event; fails where anything follows `Done` or a hook has two verdicts.
     pub(crate) async fn evaluate_skipping(&self, event: Value, skip: &[&str]) -> Answer {
-        let in_force = self.pool.current();
+        let in_force = self.pool.current_hooks();
         let hooks = in_force.set().hooks();
         let called = (0_u32..)
             .zip(hooks)
             .filter(|(_, hook)| !skip.contains(&hook.id.as_str()));
         let only = (!skip.is_empty()).then(|| called.map(|(index, _)| index).collect());
-        let mut evaluation = self.pool.evaluate(&in_force, &job(event, only), &Seats::default());
+        let mut evaluation = self
+            .pool
+            .evaluate_event(&in_force, &job(event, only), &HeldSlots::default());
 
         let mut answer = Answer::default();
         let mut is_done = false;
@@ -191,14 +196,14 @@ impl TestPool {
             assert!(!is_done, "{step:?} after Done");
 
             match step {
-                Step::Verdict(verdict) => {
+                EvaluationStep::Verdict(verdict) => {
                     answer.order.push(verdict.hook.id.clone());
                     answer.spent.insert(verdict.hook.id.clone(), verdict.spent);
                     let former = answer.outcomes.insert(verdict.hook.id.clone(), verdict.outcome);
                     assert_eq!(former, None, "two verdicts of {}", verdict.hook.id);
                 }
-                Step::Waiting(hooks) => answer.waiting = hooks,
-                Step::Done(done) => {
+                EvaluationStep::Waiting(hooks) => answer.waiting = hooks,
+                EvaluationStep::Done(done) => {
                     answer.done = done;
                     is_done = true;
                 }
@@ -211,14 +216,14 @@ impl TestPool {
 
     pub(crate) async fn stop(self) {
         self.pool.stop().await;
-        assert_eq!(self.pool.ready(), 0);
+        assert_eq!(self.pool.ready_workers(), 0);
     }
 }
 
 /// A job for an event given by its wire JSON.
-pub(crate) fn job(event: Value, only: Option<Vec<u32>>) -> Job {
+pub(crate) fn job(event: Value, only: Option<Vec<u32>>) -> EvaluationJob {
     let event: Event = serde_json::from_value(event).expect("an event");
-    Job {
+    EvaluationJob {
         event_json: serde_json::to_vec(&event).expect("serialises").into(),
         event_id: event.id,
         sequence: 0,
@@ -245,7 +250,7 @@ pub(crate) fn timed(id: &str, timeout_ms: u64, source: &str) -> HookSource {
         timeout_ms,
         created_at: UnixMillis(7),
         created_by: "operator".to_owned(),
-        sees: hook_svc::runner::Sees::Everything,
+        sees: hook_svc::runner::HookScope::Everything,
         net: Vec::new(),
     }
 }

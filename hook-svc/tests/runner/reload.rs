@@ -183,11 +183,16 @@ async fn the_last_hook_of_an_author_leaves_nothing_behind_though_it_waits() {
         ..timed("waits", 20_000, waits)
     };
     let pool = TestPool::start_with(vec![timed("looks", 30_000, LOOKS), of_another], 1).await;
-    let in_force = pool.pool.current();
+    let in_force = pool.pool.current_hooks();
     let job = crate::pool::job(dm("web:0", "x"), None);
-    let mut evaluation = pool.pool.evaluate(&in_force, &job, &hook_svc::runner::Seats::default());
+    let mut evaluation = pool
+        .pool
+        .evaluate_event(&in_force, &job, &hook_svc::runner::HeldSlots::default());
     eventually("it waits", async || {
-        matches!(evaluation.next().await, Some(hook_svc::runner::Step::Waiting(_)))
+        matches!(
+            evaluation.next().await,
+            Some(hook_svc::runner::EvaluationStep::Waiting(_))
+        )
     })
     .await;
     let (works, stands_by, of_mallory) = (1, 1, 1);

@@ -1,6 +1,6 @@
 //! As whom hooks run where hook-svc is root.
 
-use hook_svc::runner::{PoolConfig, Sandbox};
+use hook_svc::runner::{PoolConfig, SandboxMode};
 
 use crate::hostile::{by, extracted};
 use crate::pool::{TestPool, dm, timed};
@@ -30,7 +30,7 @@ async fn hooks_of_root_are_nobodys() {
         };";
 
     let pool = TestPool::start_in(vec![timed("looks", 30_000, looks)], folder.path()).await;
-    let lacks = pool.pool.lacks().join("; ");
+    let lacks = pool.pool.missing_confinement().join("; ");
 
     if let Some(why) = pool.pool.as_own() {
         // A checkout below root's own folder.
@@ -136,11 +136,11 @@ async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
     };
 
     let pool = TestPool::try_config(config.clone()).await.expect("it starts");
-    if pool.lacks().is_empty() {
+    if pool.missing_confinement().is_empty() {
         assert!(pool.as_own().is_some(), "nobody reaches what hooks need");
 
         let whole = PoolConfig {
-            sandbox: Sandbox::Enforce,
+            sandbox: SandboxMode::Enforce,
             ..config.clone()
         };
         let confined = TestPool::try_config(whole.clone()).await.expect("nothing is missing");
@@ -161,7 +161,7 @@ async fn root_in_a_folder_of_its_own_runs_hooks_itself() {
     };
 
     let pool = TestPool::try_config(wished).await.expect("with what there is");
-    let lacks = pool.lacks().join("; ");
+    let lacks = pool.missing_confinement().join("; ");
     assert!(lacks.contains("hooks run as root, for as 65534:65534"), "{lacks}");
 
     pool.stop().await;

@@ -1,6 +1,6 @@
 //! What scripts see, what they may answer, and that a bad answer is an error of its hook alone.
 
-use hook_svc::runner::{HookSource, Step};
+use hook_svc::runner::{EvaluationStep, HookSource};
 use serde_json::json;
 
 use crate::pool::{self, Answer, TestPool, dm, timed};
@@ -161,7 +161,7 @@ async fn what_scripts_see() {
 
     pool.pool.count(
         "sees",
-        hook_svc::runner::Counters {
+        hook_svc::runner::HookCounters {
             trigger_count: 3,
             last_triggered: Some(shared::model::time::UnixMillis(9)),
         },
@@ -306,12 +306,12 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
 
     let waiting = loop {
         match evaluation.next().await.expect("it goes on") {
-            Step::Verdict(verdict) => first.push(verdict.hook.id.clone()),
-            Step::Waiting(mut waiting) => {
+            EvaluationStep::Verdict(verdict) => first.push(verdict.hook.id.clone()),
+            EvaluationStep::Waiting(mut waiting) => {
                 waiting.sort_unstable();
                 break waiting;
             }
-            Step::Done(done) => panic!("{done:?}"),
+            EvaluationStep::Done(done) => panic!("{done:?}"),
         }
     };
 
@@ -321,9 +321,9 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
     let mut second = Vec::new();
     let done = loop {
         match evaluation.next().await.expect("it goes on") {
-            Step::Verdict(verdict) => second.push(verdict.hook.id.clone()),
-            Step::Waiting(waiting) => panic!("{waiting:?}"),
-            Step::Done(done) => break done,
+            EvaluationStep::Verdict(verdict) => second.push(verdict.hook.id.clone()),
+            EvaluationStep::Waiting(waiting) => panic!("{waiting:?}"),
+            EvaluationStep::Done(done) => break done,
         }
     };
 
@@ -337,7 +337,7 @@ async fn hooks_that_wait_for_the_read_model_keep_nobody_else_waiting() {
     drop(never);
 
     while let Some(step) = evaluation.next().await {
-        assert!(!matches!(step, Step::Done(_)), "it has no end: {step:?}");
+        assert!(!matches!(step, EvaluationStep::Done(_)), "it has no end: {step:?}");
     }
 
     pool.stop().await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use shared::model::event::Event;
 use shared::model::invocation::HookOutcome;
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 
 use crate::world::{World, event};
 
@@ -65,10 +65,10 @@ async fn on_the_owners_message_they_have_what_their_authors_turn_had() {
     // Each is in force once it fires.
     let mut number = 0;
     for (name, level) in [
-        ("unknown", Level::Minimal),
-        ("strangers", Level::Minimal),
-        ("friends", Level::Restricted),
-        ("owners", Level::Full),
+        ("unknown", PermissionLevel::Minimal),
+        ("strangers", PermissionLevel::Minimal),
+        ("friends", PermissionLevel::Restricted),
+        ("owners", PermissionLevel::Full),
     ] {
         let (event, outcome) = outcome(&world, &mut number, name).await;
         assert!(matches!(outcome, HookOutcome::Fired { .. }), "{name}: {outcome:?}");

@@ -60,7 +60,11 @@ async fn a_registry_that_is_made_anew_gets_the_directory_again_and_no_event_goes
         "what was in force is while nobody knows"
     );
 
-    world.bus.ensure(&topology(1), false).await.expect("made again");
+    world
+        .bus
+        .ensure_topology(&topology(1), false)
+        .await
+        .expect("made again");
     number += 1;
     eventually("the directory is in the registry again", async || {
         number += 1;

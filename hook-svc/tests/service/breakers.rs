@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hook_svc::breakers::Breakers;
+use hook_svc::breakers::HookBreakers;
 use hook_svc::runner::{HookSet, HookSource};
-use shared::breaker::{Breaker, BreakerPolicy, Circuit};
+use shared::breaker::{Breaker, BreakerPolicy, BreakerState};
 use shared::bus::{Bus, NatsConfig};
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
@@ -24,7 +24,7 @@ const CLAIM_MS: u64 = TIMEOUT_MS + 5_000;
 
 /// Three replicas' breakers on one server, one clock, and the one hook.
 struct Timeline {
-    replicas: Vec<Breakers>,
+    replicas: Vec<HookBreakers>,
     set: HookSet,
     clock: ManualClock,
     bus: Bus,
@@ -45,11 +45,14 @@ impl Timeline {
             buses.push(shared::testing::connect(&config, name).await);
         }
 
-        buses[0].ensure(&topology(1), false).await.expect("the topology stands");
-        let breakers = |bus: &Bus| Breakers::new(bus, Arc::new(clock.clone()), BreakerPolicy::default());
-        let replicas: Vec<Breakers> = buses.iter().map(breakers).collect();
+        buses[0]
+            .ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology stands");
+        let breakers = |bus: &Bus| HookBreakers::new(bus, Arc::new(clock.clone()), BreakerPolicy::default());
+        let replicas: Vec<HookBreakers> = buses.iter().map(breakers).collect();
         for replica in replicas.clone() {
-            tokio::spawn(async move { replica.follow().await });
+            tokio::spawn(async move { replica.follow_bucket().await });
         }
 
         Self {
@@ -67,19 +70,19 @@ impl Timeline {
 
     async fn fails_at(&self, replica: usize) {
         self.replicas[replica]
-            .failed(&self.set.hooks()[0], &Self::me(replica))
+            .record_failure(&self.set.hooks()[0], &Self::me(replica))
             .await;
     }
 
     async fn succeeds_at(&self, replica: usize) {
         self.replicas[replica]
-            .succeeded(&self.set, &Self::me(replica), |_| true)
+            .record_successes(&self.set, &Self::me(replica), |_| true)
             .await;
     }
 
     async fn strays_at(&self, replica: usize) {
         self.replicas[replica]
-            .strayed(&self.set.hooks()[0], &format!("replica-{replica}/stray"))
+            .record_stray_error(&self.set.hooks()[0], &format!("replica-{replica}/stray"))
             .await;
     }
 
@@ -93,7 +96,7 @@ impl Timeline {
         let asked = replicas.iter().map(|&replica| async move {
             let me = Self::me(replica);
             self.replicas[replica]
-                .admit(&self.set, None, &me)
+                .paused_hooks(&self.set, None, &me)
                 .await
                 .is_empty()
                 .then_some(replica)
@@ -109,14 +112,16 @@ impl Timeline {
     /// Waits until every replica has heard of a breaker for which `holds`.
     async fn all_see(&self, what: &str, holds: impl Fn(Option<&Breaker>) -> bool) {
         eventually(what, async || {
-            self.replicas.iter().all(|replica| holds(replica.of("h").as_ref()))
+            self.replicas
+                .iter()
+                .all(|replica| holds(replica.breaker_of("h").as_ref()))
         })
         .await;
     }
 
     async fn all_see_it_open(&self) {
         self.all_see("open", |breaker| {
-            breaker.is_some_and(|breaker| matches!(breaker.circuit, Circuit::Open { .. }))
+            breaker.is_some_and(|breaker| matches!(breaker.circuit, BreakerState::Open { .. }))
         })
         .await;
     }
@@ -137,7 +142,7 @@ fn hook(content_hash: &str) -> HookSource {
         timeout_ms: TIMEOUT_MS,
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
-        sees: hook_svc::runner::Sees::Everything,
+        sees: hook_svc::runner::HookScope::Everything,
         net: Vec::new(),
     }
 }
@@ -357,14 +362,14 @@ async fn the_read_model_tells_the_three_states_of_a_breaker() {
     shows("closed").await;
     let until = UnixMillis(i64::MAX);
     let mut breaker = Breaker {
-        circuit: Circuit::Open { until },
+        circuit: BreakerState::Open { until },
         failures: 5,
-        ..Breaker::of("h", &hash)
+        ..Breaker::for_hook("h", &hash)
     };
 
     let open = breakers.create(&token("h"), &breaker).await.expect("stored");
     shows("open").await;
-    breaker.circuit = Circuit::HalfOpen {
+    breaker.circuit = BreakerState::HalfOpen {
         by: "b/webchat:v1/1".to_owned(),
         until,
     };
@@ -488,9 +493,13 @@ async fn a_bucket_that_is_made_anew_counts_although_its_revisions_are_lower() {
     timeline.all_see_it_open().await;
     assert!(timeline.bus.delete_stream("KV_breakers").await.expect("deleted"));
 
-    timeline.bus.ensure(&topology(1), false).await.expect("made again");
+    timeline
+        .bus
+        .ensure_topology(&topology(1), false)
+        .await
+        .expect("made again");
     let kv = timeline.bus.kv::<Breaker>(buckets::BREAKERS);
-    let failed_once = Breaker::of("h", "1").failed(&BreakerPolicy::default(), "other", UnixMillis(1));
+    let failed_once = Breaker::for_hook("h", "1").after_failure(&BreakerPolicy::default(), "other", UnixMillis(1));
     let failed_once = failed_once.expect("it counts");
     let revision = kv.create(&token("h"), &failed_once).await.expect("stored");
 

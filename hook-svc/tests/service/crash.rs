@@ -3,13 +3,13 @@
 use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use shared::breaker::{Breaker, Circuit};
+use shared::breaker::{Breaker, BreakerState};
 use shared::clock::pause;
-use shared::model::event::Direction;
+use shared::model::event::EventDirection;
 use shared::model::invocation::HookOutcome;
 use shared::model::time::UnixMillis;
 use shared::schedule::book::ScheduleBook;
-use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::topology::buckets;
 
@@ -38,7 +38,7 @@ fn model_section(model: &ModelServer) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
-    let model = ModelServer::ruled(|_, number| Scripted::text(&format!("answer-{number}"))).await;
+    let model = ModelServer::ruled(|_, number| ScriptedAnswer::text(&format!("answer-{number}"))).await;
     let mut world = World::new(&[("asks.ts", ASKS), ("once.ts", ONCE), ("slow.ts", SLOW)]).await;
     world.sections = model_section(&model);
     world.start("a");
@@ -81,7 +81,7 @@ async fn answers_of_the_model_and_one_shots_count_as_they_were_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_a_record_is_shown_to_no_hook_again_and_the_rest_of_a_backlog_is() {
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let passes = "export default async ({ llm }) => { await llm('well?'); return { fire: false }; };\n";
     let mut world = World::new(&[("passes.ts", passes)]).await;
     world.sections = model_section(&model);
@@ -189,10 +189,10 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
     let hash = HEXLOWER.encode(&Sha256::digest(ROUTES.as_bytes()));
 
     let open = Breaker {
-        circuit: Circuit::Open {
+        circuit: BreakerState::Open {
             until: UnixMillis(i64::MAX / 2),
         },
-        ..Breaker::of("routes", &hash)
+        ..Breaker::for_hook("routes", &hash)
     };
 
     breakers.put("routes", &open).await.expect("paused");
@@ -207,7 +207,7 @@ async fn a_hook_that_was_paused_when_a_fallback_fired_does_not_fire_beside_it() 
     assert!(world.invocations().await.is_empty(), "neither event is done");
 
     breakers
-        .put("routes", &Breaker::of("routes", &hash))
+        .put("routes", &Breaker::for_hook("routes", &hash))
         .await
         .expect("it runs again");
     std::fs::remove_file(world.hooks_dir().join("open.ts")).expect("removed");
@@ -256,7 +256,7 @@ async fn schedules_of_hooks_are_those_of_their_files_on_any_number_of_replicas()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_of_an_item_has_an_answer_of_its_own() {
-    let model = ModelServer::ruled(|_, number| Scripted::text(&format!("answer-{number}"))).await;
+    let model = ModelServer::ruled(|_, number| ScriptedAnswer::text(&format!("answer-{number}"))).await;
     let asks = format!("/** @match direction=created,updated */\n{ASKS}");
     let once = format!("/** @mode one-shot\n * @match direction=updated */\n{ONCE_BODY}");
     let mut world = World::new(&[("asks.ts", &asks), ("once.ts", &once)]).await;
@@ -265,9 +265,9 @@ async fn every_change_of_an_item_has_an_answer_of_its_own() {
     world.wait_for_members(1).await;
 
     let mut item = event("v1", 1, "hello");
-    item.direction = Direction::Created;
+    item.direction = EventDirection::Created;
     world.publish(&item).await;
-    item.direction = Direction::Updated;
+    item.direction = EventDirection::Updated;
 
     for change in 1..=2 {
         item.content = format!("edit {change}");

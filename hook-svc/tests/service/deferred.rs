@@ -67,7 +67,9 @@ async fn outcomes(world: &World, events: &[Event]) -> Vec<HookOutcome> {
         let mut record = None;
         eventually(&format!("{} is evaluated whole", event.id), async || {
             record = last_record(world, partition, event).await;
-            record.as_ref().is_some_and(|record| record.deferred().next().is_none())
+            record
+                .as_ref()
+                .is_some_and(|record| record.deferred_hooks().next().is_none())
         })
         .await;
 
@@ -84,7 +86,7 @@ async fn outcomes(world: &World, events: &[Event]) -> Vec<HookOutcome> {
 /// The records in which something is deferred, by event.
 async fn deferred(world: &World) -> BTreeSet<String> {
     let records = world.invocations().await.into_iter();
-    let deferred = records.filter(|record| record.deferred().next().is_some());
+    let deferred = records.filter(|record| record.deferred_hooks().next().is_some());
     deferred.map(|record| record.event_id.to_string()).collect()
 }
 
@@ -241,7 +243,7 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
     world.publish_all(&both).await;
     eventually("hooks of both authors are deferred", async || {
         let records = world.invocations().await.into_iter();
-        records.filter(|record| record.deferred().count() == 2).count() > 32
+        records.filter(|record| record.deferred_hooks().count() == 2).count() > 32
     })
     .await;
 
@@ -261,7 +263,7 @@ async fn an_author_whose_hooks_stand_still_keeps_nothing_from_another_whose_are_
         let records = world.invocations().await.into_iter();
         let halves = records.filter(|record| {
             let fired = |id| matches!(crate::world::of(record, id).outcome, HookOutcome::Fired { .. });
-            record.deferred().eq(["still"]) && fired("good")
+            record.deferred_hooks().eq(["still"]) && fired("good")
         });
         halves.count() > 32
     })

@@ -1,12 +1,12 @@
 //! Event → hooks → dispatches, claims, records.
 
 use serde_json::json;
-use shared::model::event::Direction;
+use shared::model::event::EventDirection;
 use shared::model::invocation::HookOutcome;
-use shared::model::permission::Level;
-use shared::projection::api::{FindReply, Trace};
+use shared::model::permission::PermissionLevel;
+use shared::projection::api::{EventTrace, FindReply};
 use shared::wire::headers::Headers;
-use shared::wire::session_mark::Claim;
+use shared::wire::session_mark::SessionClaim;
 use shared::wire::topology::streams::CLAIMS;
 
 use crate::world::{World, event, eventually, of};
@@ -57,13 +57,13 @@ async fn a_fire_becomes_a_dispatch_a_claim_and_a_record() {
         (*id, sequence, 80)
     );
     assert_eq!(dispatch.target.to_string(), "default/webchat:dm:v1");
-    assert_eq!(dispatch.permissions.level, Level::Minimal);
+    assert_eq!(dispatch.permissions.level, PermissionLevel::Minimal);
     assert_eq!(
         dispatch.context.extracted.as_ref().map(|found| json!(found)),
         Some(json!({"n": 11}))
     );
 
-    let claims: Vec<Claim> = world.all(CLAIMS).await;
+    let claims: Vec<SessionClaim> = world.all(CLAIMS).await;
     assert_eq!(
         claims.iter().map(|claim| claim.session.to_string()).collect::<Vec<_>>(),
         ["default/webchat:dm:v1"]
@@ -159,7 +159,7 @@ async fn a_change_of_a_known_item_is_recorded_and_shown_to_nobody() {
     world.publish(&first).await;
     world.wait_for_records(1).await;
     let mut changed = first.clone();
-    changed.direction = Direction::Updated;
+    changed.direction = EventDirection::Updated;
     changed.content = "echo, edited".to_owned();
     world.publish(&changed).await;
     world.wait_for_records(2).await;
@@ -179,7 +179,7 @@ async fn the_read_model_answers_over_the_bus() {
 
     eventually("the trace has the dispatch", async || {
         let question = json!({"event_id": event.id});
-        let trace: Trace = world
+        let trace: EventTrace = world
             .bus
             .request("nexus.svc.events.trace", Headers::new(), &question, ask)
             .await

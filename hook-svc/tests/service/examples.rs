@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::{Event, EventId, Participant, ParticipantRole, PeerKind};
+use shared::model::event::{Event, EventId, EventParticipant, ParticipantRole, PeerKind};
 use shared::model::hook::HookStatus;
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::session::QueueMode;
 use shared::model::time::UnixMillis;
-use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 
 use crate::world::{World, eventually};
 
@@ -75,7 +75,7 @@ async fn world() -> (World, ModelServer) {
 
 /// As [`world`], no replica yet.
 async fn world_before() -> (World, ModelServer) {
-    let model = ModelServer::ruled(|asked, _| Scripted::text(says(&asked.last_user_text()))).await;
+    let model = ModelServer::ruled(|asked, _| ScriptedAnswer::text(says(&asked.last_user_text()))).await;
     let mut world = World::new(&SHIPPED).await;
     world
         .configure_channels(&["webhook:owner", "sms:default", "whatsapp:work"])
@@ -99,8 +99,8 @@ fn message(id: &str, from: &str, content: &str) -> Event {
     );
 
     event.from.id = from.to_owned();
-    event.origin = Origin::account(channel, "default");
-    event.participants = vec![Participant {
+    event.origin = EventOrigin::account(channel, "default");
+    event.participants = vec![EventParticipant {
         id: from.to_owned(),
         role: ParticipantRole::Sender,
         display_name: None,

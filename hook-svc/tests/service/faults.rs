@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::event::{Participant, ParticipantRole};
-use shared::model::position::Place;
-use shared::projection::api::{Stage, Trace};
+use shared::model::event::{EventParticipant, ParticipantRole};
+use shared::model::position::StreamPlace;
+use shared::projection::api::{EventTrace, TraceStage};
 use shared::wire::headers::{Headers, SCHEMA};
 use shared::wire::session_mark::LeaseRecord;
 use shared::wire::subject;
@@ -24,9 +24,9 @@ async fn what_cannot_be_read_is_a_dead_letter_and_blocks_nobody() {
     let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
     let good = event("v1", 1, "hello");
     let subject = subject::event(&good);
-    let garbage = Outgoing::raw(subject.clone(), Headers::new(), Bytes::from_static(b"\xff\x00garbage"));
+    let garbage = OutgoingMessage::raw(subject.clone(), Headers::new(), Bytes::from_static(b"\xff\x00garbage"));
     world.bus.publish(garbage).await.expect("published");
-    let newer = Outgoing::new(subject, &event("v1", 2, "from the future")).header(SCHEMA, "event/9");
+    let newer = OutgoingMessage::new(subject, &event("v1", 2, "from the future")).header(SCHEMA, "event/9");
     world.bus.publish(newer).await.expect("published");
     world.publish(&good).await;
     world.record(&good).await;
@@ -54,7 +54,7 @@ async fn an_event_of_twenty_thousand_participants_is_shown_to_nobody_and_delays_
     let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
     let (mut fat, good) = (event("v1", 1, "everybody"), event("v1", 2, "hello"));
     fat.participants = (0..20_000)
-        .map(|number| Participant {
+        .map(|number| EventParticipant {
             id: number.to_string(),
             role: ParticipantRole::Cc,
             display_name: None,
@@ -110,13 +110,13 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
     assert_ne!(world.partition(sequence).await, world.partition(another).await);
 
     let stored = world.bus.at_sequence(EVENTS, sequence).await.expect("readable");
-    let place = Place {
+    let place = StreamPlace {
         sequence,
         stored_at_ns: stored.expect("stored").stored_at_ns,
     };
 
     // Another had the sequence of the second one before the stream was put back, and killed its owners.
-    let gone = Place {
+    let gone = StreamPlace {
         sequence: another,
         stored_at_ns: place.stored_at_ns - 1,
     };
@@ -153,8 +153,11 @@ async fn an_event_that_keeps_killing_its_owner_is_given_up() {
         let asked = world
             .bus
             .request("nexus.svc.events.trace", Headers::new(), &question, patience);
-        let trace: Trace = asked.await.expect("answered");
-        let last = trace.steps.last().is_some_and(|step| step.stage == Stage::DeadLetter);
+        let trace: EventTrace = asked.await.expect("answered");
+        let last = trace
+            .steps
+            .last()
+            .is_some_and(|step| step.stage == TraceStage::DeadLetter);
 
         trace.complete && last
     })

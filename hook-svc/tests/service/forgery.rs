@@ -1,14 +1,14 @@
 //! What a user of the bus who may publish under one subject can say: nothing in the name of others.
 
-use shared::bus::{Bus, NatsConfig, Outgoing};
+use shared::bus::{Bus, NatsConfig, OutgoingMessage};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::{Direction, Event, EventId};
-use shared::model::origin::Origin;
-use shared::model::permission::Level;
+use shared::model::event::{Event, EventDirection, EventId};
+use shared::model::origin::EventOrigin;
+use shared::model::permission::PermissionLevel;
 use shared::model::time::UnixMillis;
-use shared::process::Secret;
+use shared::process::SecretValue;
 use shared::projection::api::{HistoryReply, HistoryRequest};
-use shared::testing::nats::{NatsServer, Options};
+use shared::testing::nats::{NatsOptions, NatsServer};
 use shared::wire::headers::{Headers, MSG_ID, SEAL};
 use shared::wire::seal::SealKey;
 use shared::wire::subject;
@@ -31,9 +31,9 @@ const CELLAR: &str = "2222222222222222222222222222222222222222222222222222222222
 
 /// A world with the edges `roof` and `cellar`, and the bus as the user `roof` has it.
 async fn world() -> (World, Bus) {
-    let options = Options {
+    let options = NatsOptions {
         extra: USERS.to_owned(),
-        ..Options::default()
+        ..NatsOptions::default()
     };
     let mut world = World::on(NatsServer::with(options).await, &[("fire.ts", FIRE)]).await;
     world.write_identities(IDENTITIES);
@@ -44,7 +44,7 @@ async fn world() -> (World, Bus) {
         format!("[edges.{name}]\nchannel = \"lora\"\nkey = \"{key}\"\n")
     };
     let sections = edge("roof", ROOF) + &edge("cellar", CELLAR);
-    let password = Secret::resolve(&secret("roof.password", "p")).expect("a password");
+    let password = SecretValue::resolve(&secret("roof.password", "p")).expect("a password");
     world.sections = sections;
 
     let config = NatsConfig {
@@ -79,10 +79,10 @@ fn said(id: &str) -> Event {
 }
 
 /// `event` on the subject of `roof`, sealed with `key` as of `origin`, under the message id `message`.
-fn out(event: &Event, seal: Option<(&str, &str)>, message: &str) -> Outgoing {
-    let mut out = Outgoing::new("nexus.event.lora.roof.boss".to_owned(), event).msg_id(message);
+fn out(event: &Event, seal: Option<(&str, &str)>, message: &str) -> OutgoingMessage {
+    let mut out = OutgoingMessage::new("nexus.event.lora.roof.boss".to_owned(), event).msg_id(message);
     if let Some((key, origin)) = seal {
-        let origin = Origin::parse(origin).expect("an origin");
+        let origin = EventOrigin::parse(origin).expect("an origin");
         let key = SealKey::parse(key).expect("a key");
         out.headers.insert(SEAL, key.seal(&event.id, &out.payload, &origin));
     }
@@ -94,7 +94,7 @@ fn honest() -> Event {
     let id = EventId::parse("webhook:std/msg_1").expect("an id");
     let mut event = Event::new(id, "webhook", "std", UnixMillis(1_700_000_000_001));
     event.from.id = "boss".to_owned();
-    event.origin = Origin::webhook("std");
+    event.origin = EventOrigin::webhook("std");
     event.content = "honest".to_owned();
     event
 }
@@ -142,11 +142,11 @@ async fn an_edge_speaks_for_itself_alone() {
     };
 
     let a_change = Event {
-        direction: Direction::Updated,
+        direction: EventDirection::Updated,
         ..said("webhook:std/msg_1")
     };
     let claims = Event {
-        origin: Origin::account("telegram", "bot"),
+        origin: EventOrigin::account("telegram", "bot"),
         ..said("telegram:bot/7/99")
     };
 
@@ -203,7 +203,7 @@ async fn an_edge_speaks_for_itself_alone() {
     let webhook = honest();
     let published = world
         .bus
-        .publish(Outgoing::event(&webhook, world.bus.trust()))
+        .publish(OutgoingMessage::event(&webhook, world.bus.trust()))
         .await
         .expect("stored");
 
@@ -214,7 +214,11 @@ async fn an_edge_speaks_for_itself_alone() {
         (dispatch.message.content.as_str(), dispatch.message.person.as_deref()),
         ("honest", None)
     );
-    assert_eq!(dispatch.permissions.level, Level::Minimal, "a webhook names nobody");
+    assert_eq!(
+        dispatch.permissions.level,
+        PermissionLevel::Minimal,
+        "a webhook names nobody"
+    );
 
     let event = said("lora:roof/7");
     roof.publish(out(&event, own, "x-own")).await.expect("stored");
@@ -223,7 +227,7 @@ async fn an_edge_speaks_for_itself_alone() {
     assert_eq!(dispatch.message.origin.to_string(), "edge:roof");
     assert_eq!(
         (dispatch.permissions.level, dispatch.message.person),
-        (Level::Minimal, None)
+        (PermissionLevel::Minimal, None)
     );
 
     let open = said("open:lora/roof/8");
@@ -233,7 +237,7 @@ async fn an_edge_speaks_for_itself_alone() {
     assert!(dispatch.message.origin.is_open() && !dispatch.message.proven);
     assert_eq!(
         (dispatch.permissions.level, dispatch.message.person),
-        (Level::Minimal, None)
+        (PermissionLevel::Minimal, None)
     );
 
     world.wait_until_acked().await;
@@ -251,23 +255,27 @@ async fn an_edge_speaks_for_itself_alone() {
 async fn an_address_is_a_person_only_where_the_origin_proves_it() {
     let (world, _roof) = world().await;
     let origins = [
-        ("verified:telegram/default", Level::Full),
-        ("verified:telegram/other", Level::Minimal),
-        ("verified:webhook/std", Level::Minimal),
-        ("token:crm", Level::Minimal),
-        ("open", Level::Minimal),
+        ("verified:telegram/default", PermissionLevel::Full),
+        ("verified:telegram/other", PermissionLevel::Minimal),
+        ("verified:webhook/std", PermissionLevel::Minimal),
+        ("token:crm", PermissionLevel::Minimal),
+        ("open", PermissionLevel::Minimal),
     ];
 
     for (number, (origin, level)) in origins.into_iter().enumerate() {
         let id = EventId::parse(format!("telegram:default/{number}")).expect("an id");
         let mut event = Event::new(id, "telegram", "boss", UnixMillis(1_700_000_000_000));
         event.from.id = "boss".to_owned();
-        event.origin = Origin::parse(origin).expect("an origin");
+        event.origin = EventOrigin::parse(origin).expect("an origin");
         world.publish(&event).await;
         let dispatch = of(&world, &event.id).await;
 
         assert_eq!(dispatch.permissions.level, level, "{origin}");
-        assert_eq!(dispatch.message.person.is_some(), level == Level::Full, "{origin}");
+        assert_eq!(
+            dispatch.message.person.is_some(),
+            level == PermissionLevel::Full,
+            "{origin}"
+        );
     }
 }
 
@@ -286,7 +294,7 @@ async fn a_message_that_is_sent_again_under_another_id_is_no_new_event() {
         .expect("readable")
         .expect("there");
 
-    let mut again = Outgoing::raw(subject::event(&event), stored.headers.clone(), stored.payload.clone());
+    let mut again = OutgoingMessage::raw(subject::event(&event), stored.headers.clone(), stored.payload.clone());
     again.headers.insert(MSG_ID, "another");
     world.bus.publish(again).await.expect("stored");
     world.wait_until_acked().await;

@@ -167,7 +167,9 @@ async fn one_open_event_stops_nobody_a_thousand_messages_further_and_a_new_owner
     let last = last.expect("readable").expect("an event").sequence;
     let stored = async || {
         let record = floors.get("floors.hook").await.expect("readable");
-        record.and_then(|record| record.value.of(partition)).unwrap_or_default()
+        record
+            .and_then(|record| record.value.floor_of(partition))
+            .unwrap_or_default()
     };
 
     eventually("what is settled behind the open event is stored", async || {

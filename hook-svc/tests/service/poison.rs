@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use shared::bus::{Outgoing, RequestError};
+use shared::bus::{OutgoingMessage, RequestError};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::buckets::{ATTEMPTS, HOOK_RESULTS, HOOK_STATE, LEASES};
@@ -23,7 +23,7 @@ async fn broken_coordination_records_hold_up_no_partition() {
         format!("{ATTEMPTS}.floors.hook"),
         format!("{ATTEMPTS}.attempts.hook.{partition}"),
     ] {
-        let garbage = Outgoing::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
+        let garbage = OutgoingMessage::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
         world.bus.publish(garbage).await.expect("stored");
     }
 
@@ -38,7 +38,7 @@ async fn broken_coordination_records_hold_up_no_partition() {
 async fn who_writes_under_another_subject_or_of_anothers_hook_is_refused() {
     let world = World::with_one_replica(&[("fire.ts", FIRE)]).await;
     let (good, forged) = (event("v1", 1, "hello"), event("owner", 2, "I am the owner"));
-    let mut out = Outgoing::event(&forged, world.bus.trust());
+    let mut out = OutgoingMessage::event(&forged, world.bus.trust());
     out.subject = subject::event(&good);
     world.bus.publish(out).await.expect("stored");
     world.publish(&good).await;
@@ -83,7 +83,7 @@ async fn a_stored_answer_or_state_that_cannot_be_read_holds_up_nothing() {
     let key = subject::token(asked.id.as_str());
 
     for key in [format!("{HOOK_STATE}.once"), format!("{HOOK_RESULTS}.{key}")] {
-        let garbage = Outgoing::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
+        let garbage = OutgoingMessage::raw(format!("$KV.{key}"), Headers::new(), Bytes::from_static(b"\xff"));
         world.bus.publish(garbage).await.expect("stored");
     }
 

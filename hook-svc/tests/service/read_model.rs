@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use shared::model::event::Event;
-use shared::model::permission::Level;
+use shared::model::permission::PermissionLevel;
 use shared::projection::api::{SearchReply, SearchRequest};
 use shared::wire::headers::Headers;
 
@@ -109,7 +109,7 @@ async fn a_script_of_the_older_spelling_finds_who_writes_and_what_was_said() {
         .into_iter()
         .rfind(|dispatch| dispatch.message.from == "aunt");
     let level = newest.expect("hers").permissions.level;
-    assert_eq!(level, Level::Restricted, "permissions follow it too");
+    assert_eq!(level, PermissionLevel::Restricted, "permissions follow it too");
 
     let question = SearchRequest {
         query: "bank".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::invocation::{EventInvocations, HookOutcome};
 use shared::model::time::UnixMillis;
@@ -31,7 +31,7 @@ async fn send(bus: Bus, over: Arc<AtomicBool>) -> u32 {
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
         let event = event(&format!("v{}", number % 20), number, "hello");
-        let out = Outgoing::event(&event, bus.trust());
+        let out = OutgoingMessage::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
         number += 1;
         pause(Duration::from_millis(2)).await;
@@ -60,7 +60,7 @@ async fn a_saved_file_is_in_force_on_every_replica_within_a_second() {
     world.wait_for_members(2).await;
     let over = Arc::new(AtomicBool::new(false));
     let sending = tokio::spawn(send(world.bus.clone(), Arc::clone(&over)));
-    let mut records = world.bus.ordered(INVOCATIONS, &[], 1).await.expect("readable");
+    let mut records = world.bus.read_ordered(INVOCATIONS, &[], 1).await.expect("readable");
 
     let mut edits: Vec<UnixMillis> = Vec::new();
     let mut took_ms = Vec::new();

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use shared::bus::{Marked, Outgoing, Witness};
+use shared::bus::{MarkedStream, OutgoingMessage, StreamWitness};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::Dispatch;
-use shared::model::event::{Direction, Event};
-use shared::testing::model_server::{ModelServer, Scripted};
+use shared::model::event::{Event, EventDirection};
+use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::testing::sample;
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
@@ -32,7 +32,7 @@ async fn floors_that_are_lost_make_nobody_evaluate_again_however_far_behind() {
     // More than a partition's owner ever has past its floor.
     const EVENTS: u32 = 1_100;
 
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let mut world = world(&model).await;
     world.start("a");
     world.wait_for_members(1).await;
@@ -63,7 +63,7 @@ async fn floors_that_are_lost_make_nobody_evaluate_again_however_far_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_behind_a_floor_of_a_stream_that_is_gone_are_evaluated() {
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let mut world = world(&model).await;
     world.start("a");
     world.wait_for_members(1).await;
@@ -112,7 +112,7 @@ const ASKS_AND_FIRES: &str = "export default async ({ llm }) => { await llm('wel
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_is_sent_again_after_its_stream_lost_it_has_been_evaluated() {
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let mut world = world(&model).await;
     world.write_hook("asks.ts", ASKS_AND_FIRES);
     world.start("a");
@@ -187,7 +187,7 @@ fn once(texts: &[&str]) -> BTreeMap<String, usize> {
 /// A change of the one item, which says `text`.
 fn change(text: &str) -> Event {
     Event {
-        direction: Direction::Updated,
+        direction: EventDirection::Updated,
         content: text.to_owned(),
         ..event("v1", 0, "the item")
     }
@@ -195,7 +195,7 @@ fn change(text: &str) -> Event {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let mut world = world(&model).await;
     world.write_hook("changes.ts", ASKS_OF_CHANGES);
     world.start("a");
@@ -248,7 +248,7 @@ async fn another_change_at_the_sequence_of_one_that_is_gone_is_evaluated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_whose_owner_was_killed_between_the_answer_and_the_record_is_asked_about_once() {
-    let model = ModelServer::ruled(|_, _| Scripted::text("no")).await;
+    let model = ModelServer::ruled(|_, _| ScriptedAnswer::text("no")).await;
     let mut world = world(&model).await;
     world.write_hook("changes.ts", ASKS_OF_CHANGES);
     world.write_hook("slow.ts", SLOW_UPON_CHANGES);
@@ -315,7 +315,7 @@ async fn three_dispatched(streams: &[&str]) -> (World, Vec<tempfile::TempDir>, V
 /// Notes that a broker has run `dispatch`.
 async fn run(world: &World, dispatch: &Dispatch) {
     let turn = sample::whole_turn(dispatch, SystemClock.now());
-    let out = Outgoing::new(subject::ledger(&dispatch.target), &turn);
+    let out = OutgoingMessage::new(subject::ledger(&dispatch.target), &turn);
     world.bus.publish(out).await.expect("stored");
 }
 
@@ -355,7 +355,7 @@ async fn dispatches_that_their_stream_has_lost_are_published_again_unless_they_w
 async fn lost_dispatches_of_which_the_ledger_cannot_tell_are_held() {
     let (mut world, older, dispatches) = three_dispatched(&[DISPATCHES, LEDGER]).await;
     run(&world, &dispatches[1]).await;
-    let witness = Witness::new(&world.bus, Marked::Dispatches);
+    let witness = StreamWitness::new(&world.bus, MarkedStream::Dispatches);
     witness.check(SystemClock.now()).await.expect("kept");
     world.nats.stop().await;
     world.nats.put_back(DISPATCHES, &older[0]);
@@ -364,7 +364,12 @@ async fn lost_dispatches_of_which_the_ledger_cannot_tell_are_held() {
 
     world.start("b");
     eventually("all are held", async || {
-        world.bus.held().entries().await.is_ok_and(|held| held.len() == 3)
+        world
+            .bus
+            .held_bucket()
+            .entries()
+            .await
+            .is_ok_and(|held| held.len() == 3)
     })
     .await;
 

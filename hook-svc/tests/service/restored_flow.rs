@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::process::status::{ReplicaStatus, ask_replicas};
@@ -41,7 +41,7 @@ impl Flow {
             while !is_stopped.load(Ordering::Relaxed) {
                 let number = count.load(Ordering::Relaxed);
                 let next = event(&format!("f{}", number % 20), number, "quick");
-                if bus.publish(Outgoing::event(&next, bus.trust())).await.is_ok() {
+                if bus.publish(OutgoingMessage::event(&next, bus.trust())).await.is_ok() {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 pause(Duration::from_millis(20)).await;
@@ -66,7 +66,7 @@ impl Flow {
 /// The events of which something is deferred, or was.
 async fn deferred(world: &World) -> BTreeSet<String> {
     let records = world.invocations().await.into_iter();
-    let deferred = records.filter(|record| record.deferred().next().is_some());
+    let deferred = records.filter(|record| record.deferred_hooks().next().is_some());
     deferred.map(|record| record.event_id.to_string()).collect()
 }
 
@@ -89,7 +89,7 @@ async fn dispatched(world: &World) -> BTreeMap<String, usize> {
 async fn ended(world: &World) -> BTreeMap<(String, u64), usize> {
     let mut times = BTreeMap::new();
     for record in world.invocations().await {
-        if record.deferred().next().is_none() {
+        if record.deferred_hooks().next().is_none() {
             *times
                 .entry((record.event_id.to_string(), record.event_seq))
                 .or_default() += 1;

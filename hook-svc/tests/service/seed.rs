@@ -3,7 +3,7 @@
 use serde_json::json;
 use shared::model::hook::HookStatus;
 use shared::model::invocation::HookOutcome;
-use shared::testing::model_server::{ModelServer, Scripted};
+use shared::testing::model_server::{ModelServer, ScriptedAnswer};
 use shared::testing::says;
 
 use crate::world::{World, event, eventually, of};
@@ -97,7 +97,7 @@ export default async function(ctx: HookContext): Promise<HookResult> {
 async fn hooks_of_the_seed_run_as_they_are_written_there() {
     let model = ModelServer::ruled(|asked, _| {
         let json = asked.last_user_text().contains("service name");
-        Scripted::text(if json { r#"{"service": "Chase"}"# } else { "Yes." })
+        ScriptedAnswer::text(if json { r#"{"service": "Chase"}"# } else { "Yes." })
     })
     .await;
     let files = [

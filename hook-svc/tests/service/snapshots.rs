@@ -1,8 +1,8 @@
 //! A replica without a read model begins with a copy of one.
 
 use hook_svc::snapshot;
-use shared::process::Shutdown;
-use shared::projection::{Projection, Source, feed};
+use shared::process::ShutdownSignal;
+use shared::projection::{FeedSource, Projection, feed};
 use shared::wire::topology::objects::SNAPSHOTS;
 
 use crate::world::{World, event, eventually};
@@ -18,18 +18,21 @@ export default ({ event, dbPath }) => {
 ";
 
 /// A read model of all that is stored, made in this process.
-async fn model(world: &World, path: &std::path::Path) -> (Projection, Shutdown) {
+async fn model(world: &World, path: &std::path::Path) -> (Projection, ShutdownSignal) {
     let projection = Projection::open(path).expect("it opens");
-    let shutdown = Shutdown::default();
+    let shutdown = ShutdownSignal::default();
     tokio::spawn(feed::run(world.bus.clone(), projection.clone(), shutdown.clone()));
     let last = world.bus.stream_state("EVENTS").await.expect("its state").last;
-    projection.reached(Source::Events, last).await.expect("reached");
+    projection
+        .wait_reached(FeedSource::Events, last)
+        .await
+        .expect("reached");
     (projection, shutdown)
 }
 
 /// The name of the copy that goes up to event `sequence`.
 fn copy(sequence: u64) -> String {
-    format!("{}{sequence}", shared::projection::snapshot::folder())
+    format!("{}{sequence}", shared::projection::snapshot::name_prefix())
 }
 
 /// The copies in the store.
@@ -50,14 +53,20 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     }
 
     let (projection, shutdown) = model(&world, &folder.path().join("made.sqlite")).await;
-    assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 30);
+    assert_eq!(
+        snapshot::upload_copy(&world.bus, &projection).await.expect("stored"),
+        30
+    );
 
     for number in 30..40 {
         world.publish(&event(&format!("v{number}"), number, "later")).await;
     }
 
-    projection.reached(Source::Events, 40).await.expect("reached");
-    assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 40);
+    projection.wait_reached(FeedSource::Events, 40).await.expect("reached");
+    assert_eq!(
+        snapshot::upload_copy(&world.bus, &projection).await.expect("stored"),
+        40
+    );
 
     shutdown.trigger();
     let store = world.bus.objects(SNAPSHOTS);
@@ -71,11 +80,11 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     let restored = folder.path().join("below/restored.sqlite");
     std::fs::create_dir_all(folder.path().join("below")).expect("made");
     std::fs::write(restored.with_extension("fetching"), "left by one that was killed").expect("written");
-    snapshot::bootstrap(&world.bus, &restored).await;
+    snapshot::bootstrap_model(&world.bus, &restored).await;
     let begun = Projection::open(&restored).expect("it opens");
 
     assert_eq!(
-        begun.position(Source::Events),
+        begun.position(FeedSource::Events),
         40,
         "nothing was read from the streams yet"
     );
@@ -87,7 +96,10 @@ async fn a_replica_without_a_file_begins_with_the_newest_copy_and_reads_what_cam
     begun.close().await;
 
     // What is further than the stream goes is of other streams, and goes.
-    assert_eq!(snapshot::upload(&world.bus, &projection).await.expect("stored"), 40);
+    assert_eq!(
+        snapshot::upload_copy(&world.bus, &projection).await.expect("stored"),
+        40
+    );
     assert_eq!(names(&world).await, [copy(30), copy(40)]);
 
     // The same by a whole replica, which takes part and knows everything.

@@ -182,7 +182,7 @@ async fn a_hook_is_tried_upon_one_event_and_nothing_comes_of_it() {
 
     let found = world
         .bus
-        .ask(
+        .request_bytes(
             "$SRV.INFO.nexus-hook",
             &shared::wire::headers::Headers::new(),
             bytes::Bytes::new(),

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use shared::bus::{Bus, NatsConfig, Outgoing, RequestError};
+use shared::bus::{Bus, NatsConfig, OutgoingMessage, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::channel::{ConfiguredChannels, DELIVERED};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::{Event, EventId};
 use shared::model::hook::{HookRecord, HookState};
 use shared::model::invocation::{EventInvocations, HookInvocation};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::testing::trust_section;
 use shared::wire::dead_letter::DeadLetter;
-use shared::wire::envelope::Wire;
+use shared::wire::envelope::WireMessage;
 use shared::wire::headers::{Headers, MSG_ID};
 use shared::wire::session_mark::PartitionFloors;
 use shared::wire::subject;
@@ -100,7 +100,9 @@ impl World {
             ..NatsConfig::default()
         };
         let bus = shared::testing::connect(&config, "test").await;
-        bus.ensure(&topology(1), false).await.expect("the topology stands");
+        bus.ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology stands");
         let folder = tempfile::tempdir().expect("a folder");
 
         // Hooks may be another user's, who has to reach the read model.
@@ -232,7 +234,7 @@ impl World {
 
     /// Waits until `count` replicas take part and every partition is held.
     pub(crate) async fn wait_for_members(&self, count: usize) {
-        let members = self.bus.kv::<shared::wire::session_mark::Member>(buckets::MEMBERS);
+        let members = self.bus.kv::<shared::wire::session_mark::GroupMember>(buckets::MEMBERS);
         let leases = self.bus.kv::<shared::wire::session_mark::LeaseRecord>(buckets::LEASES);
         eventually("the replicas share all partitions", async || {
             let members = members.entries().await.unwrap_or_default();
@@ -250,7 +252,7 @@ impl World {
     }
 
     pub(crate) async fn publish(&self, event: &Event) -> u64 {
-        let out = Outgoing::event(event, self.bus.trust());
+        let out = OutgoingMessage::event(event, self.bus.trust());
         self.bus.publish(out).await.expect("published").sequence
     }
 
@@ -259,7 +261,7 @@ impl World {
         let trust = self.bus.trust();
         let publishing = events
             .iter()
-            .map(|event| self.bus.publish(Outgoing::event(event, trust)));
+            .map(|event| self.bus.publish(OutgoingMessage::event(event, trust)));
         for published in futures_util::future::join_all(publishing).await {
             published.expect("published");
         }
@@ -267,13 +269,13 @@ impl World {
 
     /// Publishes without a message id, so that the server cannot tell a repetition.
     pub(crate) async fn publish_anonymously(&self, event: &Event) -> u64 {
-        let mut out = Outgoing::event(event, self.bus.trust());
+        let mut out = OutgoingMessage::event(event, self.bus.trust());
         out.headers.remove(MSG_ID);
         self.bus.publish(out).await.expect("published").sequence
     }
 
     /// Everything on `stream`, decoded.
-    pub(crate) async fn all<T: Wire>(&self, stream: &str) -> Vec<T> {
+    pub(crate) async fn all<T: WireMessage>(&self, stream: &str) -> Vec<T> {
         let state = self.bus.stream_state(stream).await.expect("its state");
         let mut found = Vec::new();
         for sequence in state.first.max(1)..=state.last {
@@ -377,7 +379,7 @@ pub(crate) fn event(peer: &str, number: u32, content: &str) -> Event {
     let id = EventId::parse(format!("webchat:{peer}/{number}")).expect("valid");
     let mut event = Event::new(id, "webchat", peer, UnixMillis(1_700_000_000_000 + i64::from(number)));
     event.from.id = peer.to_owned();
-    event.origin = Origin::visitor("default", peer);
+    event.origin = EventOrigin::visitor("default", peer);
     event.content = content.to_owned();
     event
 }

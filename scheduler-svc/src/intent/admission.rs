@@ -5,12 +5,13 @@
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::identity::PermissionPresets;
-use shared::model::intent::book::{AgentBook, Booking, Charge, day_of};
+use shared::model::intent::book::{AgentBook, IntentBooking, RateCharge, day_of};
 use shared::model::intent::service::ProposeIntent;
 use shared::model::intent::{
-    ApprovalRequirement, HookIntent, IntentSchedule, IntentScope, MAX_PARAMETER_BYTES, MAX_REASON_BYTES, Rejection,
+    ApprovalRequirement, HookIntent, IntentRejection, IntentSchedule, IntentScope, MAX_PARAMETER_BYTES,
+    MAX_REASON_BYTES,
 };
-use shared::model::permission::{Level, permitted};
+use shared::model::permission::{PermissionLevel, is_tool_permitted};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -23,7 +24,7 @@ pub struct AdmissibleIntent {
     /// When it fires.
     pub plan: IntentPlan,
     /// What it reserves.
-    pub booking: Booking,
+    pub booking: IntentBooking,
 }
 
 /// The whole record of `proposal` under `id`, with the approval that kind, policy and wish demand together. A kind that
@@ -70,11 +71,11 @@ pub fn check_entitled(
     intent: &HookIntent,
     proposal: &ProposeIntent,
     depth: u8,
-) -> Result<(), Rejection> {
+) -> Result<(), IntentRejection> {
     let kind = registry.kind(&intent.kind)?;
     let size = serde_json::to_vec(&intent.parameters).map_or(0, |bytes| bytes.len());
     if size > MAX_PARAMETER_BYTES {
-        return Err(Rejection::BadParameters {
+        return Err(IntentRejection::BadParameters {
             path: String::new(),
             why: format!("{size} bytes, at most {MAX_PARAMETER_BYTES} are taken"),
         });
@@ -84,9 +85,9 @@ pub fn check_entitled(
     kind.check_trust(proposal.permissions.level)?;
 
     if let Some(capability) = &kind.capability
-        && !permitted(capability, &proposal.permissions, &PermissionPresets::default())
+        && !is_tool_permitted(capability, &proposal.permissions, &PermissionPresets::default())
     {
-        return Err(Rejection::NoCapability {
+        return Err(IntentRejection::NoCapability {
             capability: capability.clone(),
         });
     }
@@ -96,7 +97,7 @@ pub fn check_entitled(
     delivery_target(intent, proposal)?;
 
     if depth > MAX_DEPTH {
-        return Err(Rejection::OverBudget {
+        return Err(IntentRejection::OverBudget {
             budget: "chain_depth".to_owned(),
             limit: u64::from(MAX_DEPTH),
             needed: u64::from(depth),
@@ -107,7 +108,7 @@ pub fn check_entitled(
 }
 
 /// Other sessions than the asking one are for the owner's turns.
-fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejection> {
+fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), IntentRejection> {
     let elsewhere = match &intent.scope {
         IntentScope::Own | IntentScope::Thread { .. } => false,
         IntentScope::Session { session } => *session != proposal.session,
@@ -115,19 +116,23 @@ fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejecti
     };
 
     match proposal.permissions.level {
-        Level::Restricted | Level::Group | Level::Minimal if elsewhere => Err(Rejection::NoCapability {
-            capability: "scope: another session".to_owned(),
-        }),
-        Level::Full | Level::Restricted | Level::Group | Level::Minimal => Ok(()),
+        PermissionLevel::Restricted | PermissionLevel::Group | PermissionLevel::Minimal if elsewhere => {
+            Err(IntentRejection::NoCapability {
+                capability: "scope: another session".to_owned(),
+            })
+        }
+        PermissionLevel::Full | PermissionLevel::Restricted | PermissionLevel::Group | PermissionLevel::Minimal => {
+            Ok(())
+        }
     }
 }
 
 /// Quiet, and a user's message, are those of the conversation that it is asked for in: there has to be one.
-fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), Rejection> {
+fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), IntentRejection> {
     let looks = intent.schedule.quiet_seconds().is_some() || intent.cancel_on_user_turn;
     let nobody = proposal.delivery_context.peer_id.as_deref().is_none_or(str::is_empty);
     if looks && nobody {
-        return Err(Rejection::BadSchedule {
+        return Err(IntentRejection::BadSchedule {
             why: "it is asked for outside of a conversation, so there is no user to wait for".to_owned(),
         });
     }
@@ -139,7 +144,7 @@ fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), 
 ///
 /// # Errors
 /// [`Rejection`] where the target cannot be read, or is another conversation that the turn may not speak in.
-pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, Rejection> {
+pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, IntentRejection> {
     let mut here = proposal.delivery_context.clone();
     here.reply_to_id = None;
 
@@ -160,7 +165,7 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
     };
 
     if channel.is_empty() || peer.is_empty() {
-        return Err(Rejection::BadParameters {
+        return Err(IntentRejection::BadParameters {
             path: "/target".to_owned(),
             why: "expected `here`, `channel/peer` or `channel/account/peer`".to_owned(),
         });
@@ -173,8 +178,8 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
         return Ok(here);
     }
 
-    if !permitted("send_message", &proposal.permissions, &PermissionPresets::default()) {
-        return Err(Rejection::NoCapability {
+    if !is_tool_permitted("send_message", &proposal.permissions, &PermissionPresets::default()) {
+        return Err(IntentRejection::NoCapability {
             capability: "send_message".to_owned(),
         });
     }
@@ -198,39 +203,40 @@ pub fn check_fit(
     schedule: &IntentSchedule,
     book: &AgentBook,
     now: UnixMillis,
-) -> Result<AdmissibleIntent, Rejection> {
-    let plan = plan_schedule(schedule, now).map_err(|why| Rejection::BadSchedule { why })?;
+) -> Result<AdmissibleIntent, IntentRejection> {
+    let plan = plan_schedule(schedule, now).map_err(|why| IntentRejection::BadSchedule { why })?;
     let expired = |expires: UnixMillis| expires <= now || plan.due.is_some_and(|due| due > expires);
     if intent.expires_at.is_some_and(expired) {
-        return Err(Rejection::Expired);
+        return Err(IntentRejection::Expired);
     }
 
     let mut others = book.clone();
     others.bookings.remove(&intent.id);
     others.forget_past(now);
 
-    if others.pending(now) >= MAX_PENDING {
-        return Err(Rejection::TooManyPending {
+    if others.pending_count(now) >= MAX_PENDING {
+        return Err(IntentRejection::TooManyPending {
             limit: MAX_PENDING as u64,
         });
     }
 
     let kind = registry.kind(&intent.kind)?;
-    let booking = Booking {
+    let booking = IntentBooking {
         due: plan.due.filter(|_| !schedule.recurs()),
         firings: plan.per_day,
         tokens: kind.tokens * u64::from(plan.per_day),
     };
 
-    let charged = booking
-        .due
-        .map_or_else(|| others.heaviest(day_of(now)), |due| others.charge_of(day_of(due)));
+    let charged = booking.due.map_or_else(
+        || others.heaviest_charge(day_of(now)),
+        |due| others.charge_of(day_of(due)),
+    );
     check_budgets(&booking, charged, registry.budgets_of(&intent.agent))?;
 
     Ok(AdmissibleIntent { plan, booking })
 }
 
-fn check_budgets(booking: &Booking, charged: Charge, budgets: DailyBudgets) -> Result<(), Rejection> {
+fn check_budgets(booking: &IntentBooking, charged: RateCharge, budgets: DailyBudgets) -> Result<(), IntentRejection> {
     let firings = charged.firings + u64::from(booking.firings);
     let tokens = charged.tokens + booking.tokens;
     for (budget, needed, limit) in [
@@ -238,7 +244,7 @@ fn check_budgets(booking: &Booking, charged: Charge, budgets: DailyBudgets) -> R
         ("tokens", tokens, budgets.tokens_per_day),
     ] {
         if needed > limit {
-            return Err(Rejection::OverBudget {
+            return Err(IntentRejection::OverBudget {
                 budget: budget.to_owned(),
                 limit,
                 needed,

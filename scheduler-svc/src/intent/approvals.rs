@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use shared::bus::{Bus, CasError, Entry, Kv, Outgoing, PublishError};
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Trail};
+use shared::bus::{Bus, CasError, Kv, KvEntry, OutgoingMessage, PublishError};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ApprovalTrail, ConfirmationTerms};
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
@@ -33,7 +33,7 @@ const MAX_TRIES: u32 = 16;
 #[derive(Debug)]
 pub struct IntentApprovals {
     bus: Bus,
-    values: Kv<Confirmation>,
+    values: Kv<ConfirmationTerms>,
 }
 
 /// A decision.
@@ -65,14 +65,14 @@ fn hash(arguments: &Value) -> String {
         .collect()
 }
 
-fn new_request(intent: &Intent, now: UnixMillis) -> Confirmation {
+fn new_request(intent: &Intent, now: UnixMillis) -> ConfirmationTerms {
     let record = &intent.intent;
     let expires_at = now.max(intent.due.unwrap_or(now)).plus(EXPIRES_AFTER_MS);
     let arguments = serde_json::json!({
         "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
     });
 
-    Confirmation {
+    ConfirmationTerms {
         request: ApprovalRequest {
             id: key(intent),
             call: record.id.to_string(),
@@ -90,7 +90,7 @@ fn new_request(intent: &Intent, now: UnixMillis) -> Confirmation {
         decided_at: None,
         decided_by: None,
         response: None,
-        trail: Trail::default(),
+        trail: ApprovalTrail::default(),
     }
 }
 
@@ -113,10 +113,10 @@ impl IntentApprovals {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the bucket cannot be read or written.
-    pub async fn ask_approval(&self, intent: &Intent, now: UnixMillis) -> Result<Confirmation, HandleIntentError> {
+    pub async fn ask_approval(&self, intent: &Intent, now: UnixMillis) -> Result<ConfirmationTerms, HandleIntentError> {
         let id = intent.intent.id;
         for _ in 0..MAX_TRIES {
-            let Some(Entry { value, revision }) = self.values.get(&key(intent)).await? else {
+            let Some(KvEntry { value, revision }) = self.values.get(&key(intent)).await? else {
                 let asked = new_request(intent, now);
                 let nominal = intent.due.unwrap_or(now);
                 let timer = timers::new_timer(intent, TimerPurpose::Approval, nominal);
@@ -142,7 +142,7 @@ impl IntentApprovals {
                 return Ok(value);
             }
 
-            let lapsed = Confirmation {
+            let lapsed = ConfirmationTerms {
                 status: ApprovalStatus::Expired,
                 decided_at: Some(now),
                 ..value
@@ -159,11 +159,11 @@ impl IntentApprovals {
     }
 
     /// Tells the conversation that asked; told before, it is delivered once.
-    async fn send_card(&self, intent: &Intent, asked: &Confirmation) -> Result<(), HandleIntentError> {
+    async fn send_card(&self, intent: &Intent, asked: &ConfirmationTerms) -> Result<(), HandleIntentError> {
         let Some(card) = approval_card(intent, asked)? else {
             return Ok(());
         };
-        match self.bus.publish(Outgoing::reply(&card).repeated()).await {
+        match self.bus.publish(OutgoingMessage::reply(&card).repeated()).await {
             Ok(_) => Ok(()),
             // What no server takes keeps nobody from deciding.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
@@ -194,7 +194,7 @@ impl IntentApprovals {
         intent: &Intent,
         decision: IntentDecision<'_>,
         now: UnixMillis,
-    ) -> Result<Confirmation, HandleIntentError> {
+    ) -> Result<ConfirmationTerms, HandleIntentError> {
         let id = intent.intent.id;
         let wanted = if decision.approve {
             ApprovalStatus::Approved
@@ -218,7 +218,7 @@ impl IntentApprovals {
                 )));
             }
 
-            let decided = Confirmation {
+            let decided = ConfirmationTerms {
                 status: wanted,
                 decided_at: Some(now),
                 decided_by: Some(decision.by.to_owned()),

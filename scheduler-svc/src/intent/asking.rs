@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shared::bus::Entry;
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::bus::KvEntry;
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatus};
 use shared::model::time::UnixMillis;
@@ -55,9 +55,9 @@ impl IntentExecutor {
     /// occurrence is let be, and with the last one the intent.
     pub(super) async fn find_approval(
         &self,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         now: UnixMillis,
-    ) -> Result<Option<Confirmation>, HandleIntentError> {
+    ) -> Result<Option<ConfirmationTerms>, HandleIntentError> {
         let confirmation = self.approvals.ask_approval(&entry.value, now).await?;
         let code = match confirmation.status {
             ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(Some(confirmation)),

@@ -11,7 +11,7 @@ use shared::clock::pause;
 use shared::model::ledger::LedgerRecord;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::envelope::decode;
 use shared::wire::subject;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -37,7 +37,7 @@ const LOOKS: [Duration; 4] = [
 pub struct TurnListener {
     bus: Bus,
     ears: Arc<Semaphore>,
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
 }
 
 /// One session being listened to.
@@ -50,7 +50,7 @@ pub struct SessionListener {
 impl TurnListener {
     /// On `bus`, until `shutdown`.
     #[must_use]
-    pub fn new(bus: Bus, shutdown: Shutdown) -> Self {
+    pub fn new(bus: Bus, shutdown: ShutdownSignal) -> Self {
         Self {
             bus,
             ears: Arc::new(Semaphore::new(MAX_EARS)),

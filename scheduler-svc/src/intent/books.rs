@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shared::bus::{Bus, CasError, Kv};
 use shared::model::intent::book::AgentBook;
-use shared::model::intent::{HookIntent, IntentSchedule, Rejection};
+use shared::model::intent::{HookIntent, IntentRejection, IntentSchedule};
 use shared::model::time::UnixMillis;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
@@ -67,7 +67,7 @@ impl BudgetLedger {
         wanted: ReservationRequest<'_>,
         mut known: Option<VersionedBook>,
         arm: impl Fn(AdmissibleIntent) -> Armed,
-    ) -> Result<Result<AdmissibleIntent, Rejection>, HandleIntentError> {
+    ) -> Result<Result<AdmissibleIntent, IntentRejection>, HandleIntentError> {
         let ReservationRequest { intent, schedule, now } = wanted;
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = match known.take() {
@@ -103,7 +103,7 @@ impl BudgetLedger {
     ) -> Result<(), HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let (mut book, revision) = self.read(agent).await?;
-            if !book.settle(id, fired, now) {
+            if !book.settle_booking(id, fired, now) {
                 return Ok(());
             }
 

@@ -1,7 +1,7 @@
 //! What the conversation that an intent was asked for in is told while the intent waits for its owner's word. *Pure.*
 
-use shared::model::approval::Confirmation;
-use shared::model::dispatch::{Causation, derived_ulid};
+use shared::model::approval::ConfirmationTerms;
+use shared::model::dispatch::{DispatchCause, derived_ulid};
 use shared::model::event::ParseEventIdError;
 use shared::model::intent::{Intent, event_id};
 use shared::model::reply::Reply;
@@ -15,7 +15,7 @@ const MAX_PARAMETERS: usize = 1_000;
 ///
 /// # Errors
 /// Never for an id made of these; the type of the event's id demands the check.
-pub fn approval_card(intent: &Intent, asked: &Confirmation) -> Result<Option<Reply>, ParseEventIdError> {
+pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Option<Reply>, ParseEventIdError> {
     let place = intent.asked_in();
     if place.channel.is_empty() {
         return Ok(None);
@@ -32,14 +32,14 @@ pub fn approval_card(intent: &Intent, asked: &Confirmation) -> Result<Option<Rep
         content: text(intent, asked),
         attachments: Vec::new(),
         interactive: None,
-        causation: Causation {
+        causation: DispatchCause {
             event: event_id(record.id, at)?,
             hops: firing_hops(intent),
         },
     }))
 }
 
-fn text(intent: &Intent, asked: &Confirmation) -> String {
+fn text(intent: &Intent, asked: &ConfirmationTerms) -> String {
     let record = &intent.intent;
     let instant = |at: shared::model::time::UnixMillis| {
         jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| at.to_string(), |at| format!("{at:.0}"))

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shared::bus::Stored;
+use shared::bus::StoredMessage;
 use shared::bus::position::told_degraded;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{ApprovalRequirement, Intent, IntentRecord, IntentStatus};
@@ -50,7 +50,7 @@ impl IntentStore {
     ///
     /// # Errors
     /// [`HandleIntentError`] if it cannot be read or written.
-    pub(super) async fn catch_up(&self, value: &Intent, last: Stored) -> Result<(), HandleIntentError> {
+    pub(super) async fn catch_up(&self, value: &Intent, last: StoredMessage) -> Result<(), HandleIntentError> {
         let intent = &value.intent;
 
         // After `AUDIT`, and from the leader: whoever wrote a record there had written its value before.
@@ -96,8 +96,8 @@ impl IntentStore {
     }
 
     /// The records behind `value`, read from `last` backwards: each names the one that it was written upon.
-    async fn lacking(&self, value: &Intent, last: Stored) -> Result<Lacking, HandleIntentError> {
-        let upon = last.upon().unwrap_or_default();
+    async fn lacking(&self, value: &Intent, last: StoredMessage) -> Result<Lacking, HandleIntentError> {
+        let upon = last.previous_sequence().unwrap_or_default();
         let mut records = Vec::new();
 
         let mut next = Some(last);
@@ -106,7 +106,7 @@ impl IntentStore {
                 break;
             }
             records.extend(stored.decode::<IntentRecord>().ok());
-            next = self.bus.before(AUDIT, &stored).await?;
+            next = self.bus.previous_message(AUDIT, &stored).await?;
         }
 
         records.reverse();

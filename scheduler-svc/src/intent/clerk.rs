@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use shared::bus::{Bus, Entry, Outgoing, claim};
+use shared::bus::{Bus, KvEntry, OutgoingMessage, claim};
 use shared::clock::SharedClock;
 use shared::model::event::Event;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{ApprovalRequirement, Intent, IntentCode, IntentStatus};
 use shared::model::time::UnixMillis;
 use shared::process::trace::{carrier_of, root_span};
-use shared::wire::headers::{CAUSATION, Carrier, HOPS};
+use shared::wire::headers::{CAUSATION, HOPS, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams::DISPATCHES;
 use tracing::Instrument as _;
@@ -124,13 +124,17 @@ impl IntentExecutor {
         Err(HandleIntentError::Conflict(id))
     }
 
-    async fn decide_proposed(&self, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+    async fn decide_proposed(&self, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
         // Nobody is asked about what `AUDIT` says is decided.
         self.store.check(&entry.value).await?;
         super::desk::decide_admission(self, entry).await
     }
 
-    async fn fire_again(self: &Arc<Self>, entry: &Entry<Intent>, nominal: UnixMillis) -> Result<(), HandleIntentError> {
+    async fn fire_again(
+        self: &Arc<Self>,
+        entry: &KvEntry<Intent>,
+        nominal: UnixMillis,
+    ) -> Result<(), HandleIntentError> {
         let running = entry.value.running.as_ref();
         if running.is_some_and(|running| running.nominal == nominal) {
             self.store.check(&entry.value).await?;
@@ -141,7 +145,7 @@ impl IntentExecutor {
 
     async fn fire_pending(
         self: &Arc<Self>,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         nominal: UnixMillis,
         met: Option<IntentCode>,
     ) -> Result<(), HandleIntentError> {
@@ -193,7 +197,7 @@ impl IntentExecutor {
     /// Withdraws `entry`, which waits, because of `code`.
     async fn withdraw_waiting(
         &self,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         code: IntentCode,
         at: UnixMillis,
     ) -> Result<(), HandleIntentError> {
@@ -232,7 +236,7 @@ impl IntentExecutor {
 
     async fn fire_intent(
         self: &Arc<Self>,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         nominal: UnixMillis,
         code: IntentCode,
         cause: StepCause<'_>,
@@ -265,7 +269,7 @@ impl IntentExecutor {
     /// [`HandleIntentError`]: to be tried again.
     pub(super) async fn publish_firing(
         self: &Arc<Self>,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         publication: Publication,
     ) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
@@ -274,7 +278,7 @@ impl IntentExecutor {
         };
 
         let span = root_span("scheduler.intent");
-        let carrier = carrier_of(&span, &Carrier::default());
+        let carrier = carrier_of(&span, &TraceCarrier::default());
 
         async {
             let event = firing::firing_event(intent, running.nominal, running.at)?;
@@ -295,7 +299,7 @@ impl IntentExecutor {
                 };
             };
 
-            let mut out = Outgoing::new(subject::dispatch(&target), &dispatch)
+            let mut out = OutgoingMessage::new(subject::dispatch(&target), &dispatch)
                 .msg_id(self.message_id(dispatch.id, publication).await?)
                 .header(HOPS, dispatch.causation.hops.to_string())
                 .header(CAUSATION, dispatch.event_id.as_str())
@@ -329,7 +333,7 @@ impl IntentExecutor {
         &self,
         event: &Event,
         publication: Publication,
-        carrier: &Carrier,
+        carrier: &TraceCarrier,
     ) -> Result<(u64, bool), HandleIntentError> {
         if publication != Publication::First
             && let Some(sequence) = lost::stored_event(&self.bus, &self.clock, event).await?
@@ -337,7 +341,7 @@ impl IntentExecutor {
             return Ok((sequence, true));
         }
 
-        let out = Outgoing::event(event, self.bus.trust())
+        let out = OutgoingMessage::event(event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .carrier(carrier);
         let stored = self.bus.publish(out).await?;
@@ -361,7 +365,7 @@ impl IntentExecutor {
     ///
     /// # Errors
     /// [`HandleIntentError`]: to be tried again.
-    pub async fn finish_firing(&self, entry: &Entry<Intent>, ending: &FiringEnd) -> Result<(), HandleIntentError> {
+    pub async fn finish_firing(&self, entry: &KvEntry<Intent>, ending: &FiringEnd) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::bus::position::{told_sound, told_void};
-use shared::bus::{Bus, CasError, Incoming, Kv, KvEvent, Ordered, ReadStreamError};
+use shared::bus::{Bus, CasError, IncomingMessage, Kv, KvEvent, OrderedReader, ReadStreamError};
 use shared::clock::pause;
 use shared::model::intent::mark::IntentMark;
 use shared::model::intent::{Intent, IntentCode, IntentSchedule};
-use shared::model::position::{Position, Standing};
+use shared::model::position::{PositionStanding, StreamPosition};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::EVENTS;
@@ -103,9 +103,9 @@ struct Awaited {
 pub struct ConditionWatcher {
     clerk: Arc<IntentExecutor>,
     marks: BTreeMap<String, Awaited>,
-    reader: Option<Ordered>,
+    reader: Option<OrderedReader>,
     /// Everything up to here was read; without a time where nothing was yet.
-    position: Position,
+    position: StreamPosition,
     /// From behind this one on events are to be read again, as soon as they can be.
     again_from: Option<u64>,
     /// Of some marks the leader was not asked yet.
@@ -129,7 +129,7 @@ impl ConditionWatcher {
             clerk,
             marks: BTreeMap::new(),
             reader: None,
-            position: Position::default(),
+            position: StreamPosition::default(),
             again_from: None,
             has_unasked: false,
             waiting: VecDeque::new(),
@@ -141,7 +141,7 @@ impl ConditionWatcher {
     }
 
     /// Reads until `shutdown`.
-    pub async fn run(mut self, shutdown: Shutdown) {
+    pub async fn run(mut self, shutdown: ShutdownSignal) {
         let mut changes = self.marks_bucket().watch(PREFIX);
         let mut connections = self.clerk.bus.connections();
 
@@ -152,7 +152,7 @@ impl ConditionWatcher {
             tokio::select! {
                 () = shutdown.requested() => return,
                 () = connections.stands_anew() => {
-                    connections.begin();
+                    connections.count_from_now();
                     self.doubt_position().await;
                 }
                 change = changes.next() => self.handle_change(change).await,
@@ -199,9 +199,9 @@ impl ConditionWatcher {
     /// The connection stands anew: `EVENTS` may be another stream than was read.
     async fn doubt_position(&mut self) {
         if self.position.stored_at_ns != 0 {
-            match self.clerk.bus.standing(EVENTS, &self.position).await {
-                Ok(Standing::Holds) => return,
-                Ok(Standing::Void(_)) => {}
+            match self.clerk.bus.check_position(EVENTS, &self.position).await {
+                Ok(PositionStanding::Holds) => return,
+                Ok(PositionStanding::Void(_)) => {}
                 Err(error) => tracing::debug!(%error, "failed to query events"),
             }
         }
@@ -225,9 +225,9 @@ impl ConditionWatcher {
         }
 
         let Some(from) = self.again_from else { return };
-        match self.clerk.bus.ordered(EVENTS, &[], from + 1).await {
+        match self.clerk.bus.read_ordered(EVENTS, &[], from + 1).await {
             Ok(reader) => {
-                self.position = Position {
+                self.position = StreamPosition {
                     incarnation: reader.incarnation().to_owned(),
                     sequence: from,
                     stored_at_ns: 0,
@@ -268,9 +268,9 @@ impl ConditionWatcher {
     async fn counted_from(&self, key: &str, mark: &IntentMark) -> Result<u64, ReadStreamError> {
         let bus = &self.clerk.bus;
         let stored_at_ns = match &mark.position {
-            Some(position) => match bus.standing(EVENTS, position).await? {
-                Standing::Holds => return Ok(mark.from),
-                Standing::Void(why) => {
+            Some(position) => match bus.check_position(EVENTS, position).await? {
+                PositionStanding::Holds => return Ok(mark.from),
+                PositionStanding::Void(why) => {
                     told_void(WHAT, EVENTS, position, why);
                     position.stored_at_ns
                 }
@@ -307,13 +307,13 @@ impl ConditionWatcher {
         }
     }
 
-    async fn match_event(&mut self, stored: &Incoming) {
-        self.position = Position {
+    async fn match_event(&mut self, stored: &IncomingMessage) {
+        self.position = StreamPosition {
             incarnation: self.position.incarnation.clone(),
             sequence: stored.sequence,
             stored_at_ns: stored.stored_at_ns,
         };
-        let Ok(event) = stored.event(self.clerk.bus.trust()) else {
+        let Ok(event) = stored.read_event(self.clerk.bus.trust()) else {
             return;
         };
 
@@ -322,7 +322,7 @@ impl ConditionWatcher {
             .values()
             .filter(|awaited| awaited.from.is_some_and(|from| from < stored.sequence))
             .map(|awaited| &awaited.mark)
-            .filter(|mark| mark.matches.holds(&event))
+            .filter(|mark| mark.matches.matches_event(&event))
             .cloned()
             .collect();
 
@@ -415,7 +415,7 @@ impl ConditionWatcher {
     }
 }
 
-async fn next(reader: &mut Option<Ordered>) -> Incoming {
+async fn next(reader: &mut Option<OrderedReader>) -> IncomingMessage {
     match reader {
         Some(reader) => reader.next().await,
         None => std::future::pending().await,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use shared::bus::Entry;
+use shared::bus::KvEntry;
 use shared::clock::SharedIds;
 use shared::model::approval::ApprovalStatus;
 use shared::model::intent::service::{
@@ -15,10 +15,10 @@ use shared::model::intent::service::{
 };
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{
-    ApprovalRequirement, Intent, IntentCode, IntentSchedule, IntentStatus, Rejection, firing_of,
+    ApprovalRequirement, Intent, IntentCode, IntentRejection, IntentSchedule, IntentStatus, firing_of,
 };
-use shared::model::position::Position;
-use shared::wire::envelope::Wire as _;
+use shared::model::position::StreamPosition;
+use shared::wire::envelope::WireMessage as _;
 use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 
@@ -180,7 +180,7 @@ impl IntentService {
 
     async fn apply_reschedule(
         &self,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         schedule: &IntentSchedule,
         why: &str,
         by: &str,
@@ -354,7 +354,7 @@ impl IntentService {
 }
 
 fn answer_of(intent: &Intent) -> IntentAnswer {
-    let mut answer = IntentAnswer::of(intent);
+    let mut answer = IntentAnswer::from_intent(intent);
     if intent.status == IntentStatus::Proposed {
         answer.approval = Some(approvals::key(intent));
     }
@@ -364,11 +364,11 @@ fn answer_of(intent: &Intent) -> IntentAnswer {
 /// Admits `value`, which is `entry`'s next or the first of its name; refuses it where it does not fit.
 async fn admit_intent(
     clerk: &IntentExecutor,
-    entry: Option<&Entry<Intent>>,
+    entry: Option<&KvEntry<Intent>>,
     value: Intent,
     book: Option<VersionedBook>,
     (by, why): (&str, &str),
-) -> Result<Entry<Intent>, HandleIntentError> {
+) -> Result<KvEntry<Intent>, HandleIntentError> {
     let (record, now) = (&value.intent, clerk.clock.now());
     let from = events_from(clerk, &record.schedule).await?;
     let admitted = |fit: AdmissibleIntent| -> Result<Intent, HandleIntentError> {
@@ -391,12 +391,12 @@ async fn admit_intent(
 
 async fn reject_intent(
     clerk: &IntentExecutor,
-    entry: Option<&Entry<Intent>>,
+    entry: Option<&KvEntry<Intent>>,
     mut value: Intent,
-    rejection: Rejection,
+    rejection: IntentRejection,
     code: IntentCode,
     by: &str,
-) -> Result<Entry<Intent>, HandleIntentError> {
+) -> Result<KvEntry<Intent>, HandleIntentError> {
     tracing::info!(intent = %value.intent.id, agent = value.intent.agent, %rejection, "intent rejected");
     metrics::counter!("nexus_scheduler_intents_rejected_total", "code" => rejection.code()).increment(1);
     let why = rejection.to_string();
@@ -407,9 +407,9 @@ async fn reject_intent(
 
 async fn write(
     clerk: &IntentExecutor,
-    entry: Option<&Entry<Intent>>,
+    entry: Option<&KvEntry<Intent>>,
     value: Intent,
-) -> Result<Entry<Intent>, HandleIntentError> {
+) -> Result<KvEntry<Intent>, HandleIntentError> {
     match entry {
         Some(entry) => clerk.store.advance_intent(entry, value).await,
         None => clerk.store.create_intent(value).await,
@@ -430,7 +430,7 @@ async fn arm_intent(clerk: &IntentExecutor, value: &Intent, fit: &AdmissibleInte
 }
 
 /// Behind which message of `EVENTS` events count for `schedule`.
-async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Result<Position, HandleIntentError> {
+async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Result<StreamPosition, HandleIntentError> {
     match schedule {
         IntentSchedule::EventMatches { .. } => Ok(clerk.bus.end_of(EVENTS).await?),
         IntentSchedule::At { .. }
@@ -438,7 +438,7 @@ async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Resul
         | IntentSchedule::Cron { .. }
         | IntentSchedule::Rrule { .. }
         | IntentSchedule::UserIdle { .. }
-        | IntentSchedule::ChatEnded { .. } => Ok(Position::default()),
+        | IntentSchedule::ChatEnded { .. } => Ok(StreamPosition::default()),
     }
 }
 
@@ -446,7 +446,7 @@ async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Resul
 ///
 /// # Errors
 /// [`HandleIntentError`]; a conflict where somebody else has written.
-pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &Entry<Intent>) -> Result<(), HandleIntentError> {
+pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
     let confirmation = clerk.approvals.ask_approval(&entry.value, clerk.clock.now()).await?;
     let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
     let next = machine::next_value(&entry.value);
@@ -464,7 +464,7 @@ pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &Entry<Inten
         }
     };
 
-    let rejection = Rejection::Sensitivity { why };
+    let rejection = IntentRejection::Sensitivity { why };
     let refused = reject_intent(clerk, Some(entry), next, rejection, code, by).await?;
 
     clerk.settle_intent(&refused.value, clerk.clock.now()).await

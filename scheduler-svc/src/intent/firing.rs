@@ -4,10 +4,10 @@
 //! `docs/design/schedules.md` §3.8 (Scope, Firing); `docs/design/wire.md` §1.5.
 
 use serde_json::{Map, Value, json};
-use shared::model::dispatch::{Causation, Dispatch, DispatchContext, Message, derived_ulid, dispatch_id};
-use shared::model::event::{Direction, Event, EventId, MAX_HOPS, ParseEventIdError, Sender};
+use shared::model::dispatch::{Dispatch, DispatchCause, DispatchContext, DispatchMessage, derived_ulid, dispatch_id};
+use shared::model::event::{Event, EventDirection, EventId, EventSender, MAX_HOPS, ParseEventIdError};
 use shared::model::intent::{Intent, event_id};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::reply::Reply;
 use shared::model::schedule::{ScheduleMark, ScheduleTarget};
 use shared::model::session::{QueueMode, SessionRef};
@@ -58,12 +58,12 @@ pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Res
         &conversation_of(&target),
         nominal,
     );
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.received_at = at;
-    event.direction = Direction::Created;
-    event.from = Sender {
+    event.direction = EventDirection::Created;
+    event.from = EventSender {
         id: format!("agent:{}", intent.intent.agent),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
     event.content = turn_content(intent);
@@ -145,14 +145,14 @@ pub fn firing_dispatch(
         timestamp: at,
         target: intent.target(),
         queue_mode: Some(QueueMode::Followup),
-        message: Message {
+        message: DispatchMessage {
             from: format!("agent:{}", record.agent),
             channel: None,
             content: turn_content(intent),
             content_type: "text".to_owned(),
             metadata: Map::new(),
             attachments: Vec::new(),
-            origin: Origin::System,
+            origin: EventOrigin::System,
             proven: true,
             person: None,
         },
@@ -163,7 +163,7 @@ pub fn firing_dispatch(
             include_thread_history: true,
         },
         delivery_context: intent.delivery_context.clone(),
-        causation: Causation {
+        causation: DispatchCause {
             event,
             hops: firing_hops(intent),
         },
@@ -189,7 +189,7 @@ pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply
         content: string_parameter(intent, "text").to_owned(),
         attachments: Vec::new(),
         interactive: None,
-        causation: Causation {
+        causation: DispatchCause {
             event: event_id(record.id, nominal)?,
             hops: firing_hops(intent),
         },

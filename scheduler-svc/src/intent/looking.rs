@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use shared::bus::Entry;
+use shared::bus::KvEntry;
 use shared::model::intent::timer::IntentTimer;
-use shared::model::intent::{Firing, Intent, IntentCode, event_id};
+use shared::model::intent::{Intent, IntentCode, IntentFiring, event_id};
 use shared::model::ledger::LedgerRecord;
 use shared::model::time::UnixMillis;
 use shared::wire::subject;
@@ -78,7 +78,11 @@ impl IntentExecutor {
     }
 
     /// Publishes the firing under way of `entry` again, of which no record tells, if it waits nowhere.
-    async fn publish_lost(self: &Arc<Self>, entry: &Entry<Intent>, running: &Firing) -> Result<(), HandleIntentError> {
+    async fn publish_lost(
+        self: &Arc<Self>,
+        entry: &KvEntry<Intent>,
+        running: &IntentFiring,
+    ) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         // A value that was put back to an older state may be of a firing that is long over.
         self.store.check(intent).await?;
@@ -189,7 +193,7 @@ impl IntentExecutor {
                 found @ (SearchResult::Ended(_) | SearchResult::Runs(_) | SearchResult::NotYet) => return Ok(found),
             }
 
-            next = self.bus.before(LEDGER, &stored).await?;
+            next = self.bus.previous_message(LEDGER, &stored).await?;
         }
 
         Ok(SearchResult::Further)

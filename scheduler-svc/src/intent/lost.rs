@@ -3,11 +3,11 @@
 //! No record of another service names what an intent publishes itself, so the intent's own value is what it is made again
 //! from, with the same ids. Whoever takes it looks whether an earlier copy was handled.
 
-use shared::bus::{Bus, ReadStreamError, Stored};
+use shared::bus::{Bus, ReadStreamError, StoredMessage};
 use shared::clock::SharedClock;
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::Event;
-use shared::model::intent::{Firing, Intent};
+use shared::model::intent::{Intent, IntentFiring};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::EVENT;
@@ -44,7 +44,7 @@ pub async fn is_lost(
     bus: &Bus,
     clock: &SharedClock,
     intent: &Intent,
-    running: &Firing,
+    running: &IntentFiring,
 ) -> Result<bool, HandleIntentError> {
     if let Some(dispatch) = running.dispatch {
         let place = Place {
@@ -79,7 +79,7 @@ pub async fn stored_event(bus: &Bus, clock: &SharedClock, event: &Event) -> Resu
         since: Some(stored_since(bus, clock, event.timestamp).await?),
     };
 
-    let is_it = |stored: &Stored| stored.headers.get(EVENT) == Some(event.id.as_str());
+    let is_it = |stored: &StoredMessage| stored.headers.get(EVENT) == Some(event.id.as_str());
     Ok(first(bus, place, is_it).await?.map(|stored| stored.sequence))
 }
 
@@ -89,7 +89,7 @@ async fn stored_since(bus: &Bus, clock: &SharedClock, at: UnixMillis) -> Result<
     Ok(at.plus(server.ahead_ms).plus(-SKEW_MS))
 }
 
-fn has_dispatch(stored: &Stored, id: Ulid) -> bool {
+fn has_dispatch(stored: &StoredMessage, id: Ulid) -> bool {
     stored.decode::<Dispatch>().is_ok_and(|dispatch| dispatch.id == id)
 }
 
@@ -102,7 +102,7 @@ async fn waits_to_be_sent(bus: &Bus, reply: &Reply) -> Result<bool, ReadStreamEr
             since: None,
         };
 
-        let is_it = |stored: &Stored| stored.decode::<Reply>().is_ok_and(|waiting| waiting.id == reply.id);
+        let is_it = |stored: &StoredMessage| stored.decode::<Reply>().is_ok_and(|waiting| waiting.id == reply.id);
         if first(bus, place, is_it).await?.is_some() {
             return Ok(true);
         }
@@ -117,7 +117,7 @@ fn stored_delivery(root: &str, to: &DeliveryContext) -> String {
 }
 
 async fn is_held(bus: &Bus, kind: HeldKind, id: Ulid) -> Result<bool, ReadStreamError> {
-    Ok(bus.held().find(&held_key(kind, id)).await?.0.is_some())
+    Ok(bus.held_bucket().find(&held_key(kind, id)).await?.0.is_some())
 }
 
 /// The first message at `place` that `is_it`. A replica that lags may lack it: then it is published once more, and known
@@ -125,19 +125,19 @@ async fn is_held(bus: &Bus, kind: HeldKind, id: Ulid) -> Result<bool, ReadStream
 async fn first(
     bus: &Bus,
     place: Place<'_>,
-    is_it: impl Fn(&Stored) -> bool,
-) -> Result<Option<Stored>, ReadStreamError> {
+    is_it: impl Fn(&StoredMessage) -> bool,
+) -> Result<Option<StoredMessage>, ReadStreamError> {
     let Place { stream, subject, since } = place;
     let mut page = match since {
         Some(since) => bus.history_since(stream, subject, since, PAGE).await?,
-        None => bus.history(stream, subject, 1, PAGE).await?,
+        None => bus.read_history(stream, subject, 1, PAGE).await?,
     };
 
     while let Some(through) = page.last().map(|stored| stored.sequence) {
         if let Some(found) = page.into_iter().find(&is_it) {
             return Ok(Some(found));
         }
-        page = bus.history(stream, subject, through + 1, PAGE).await?;
+        page = bus.read_history(stream, subject, through + 1, PAGE).await?;
     }
 
     Ok(None)

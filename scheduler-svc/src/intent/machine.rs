@@ -7,11 +7,11 @@
 
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::{
-    Firing, HookIntent, Intent, IntentCode, IntentRecord, IntentSchedule, IntentStatus, Lineage, MAX_LINEAGE,
-    Rejection, Withdrawn,
+    HookIntent, Intent, IntentCode, IntentFiring, IntentLineage, IntentRecord, IntentRejection, IntentSchedule,
+    IntentStatus, MAX_LINEAGE, WithdrawnIntent,
 };
 use shared::model::permission::PermissionSet;
-use shared::model::position::Position;
+use shared::model::position::StreamPosition;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -111,7 +111,7 @@ pub fn next_value(value: &Intent) -> Intent {
 pub fn admit_intent(
     value: &mut Intent,
     plan: &IntentPlan,
-    events: &Position,
+    events: &StreamPosition,
     cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
     value.due = plan.due;
@@ -126,7 +126,7 @@ pub fn admit_intent(
 /// [`TakeStepError`].
 pub fn reject_intent(
     value: &mut Intent,
-    rejection: Rejection,
+    rejection: IntentRejection,
     code: IntentCode,
     cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
@@ -152,7 +152,7 @@ pub fn fire_intent(
     value.due = Some(nominal);
     step(value, IntentStatus::Running, code, cause)?;
     value.fired += 1;
-    value.running = Some(Firing {
+    value.running = Some(IntentFiring {
         nominal,
         at: cause.at,
         dispatch,
@@ -212,7 +212,7 @@ pub fn cancel_intent(
     let running = value.running.take();
 
     value.withdrawn = running.and_then(|firing| {
-        Some(Withdrawn {
+        Some(WithdrawnIntent {
             nominal: firing.nominal,
             dispatch: firing.dispatch?,
             spares_turn,
@@ -245,10 +245,10 @@ pub fn reschedule_intent(
     value: &mut Intent,
     schedule: IntentSchedule,
     plan: &IntentPlan,
-    events: &Position,
+    events: &StreamPosition,
     cause: StepCause<'_>,
 ) -> Result<(), TakeStepError> {
-    let lineage = Lineage {
+    let lineage = IntentLineage {
         old: value.intent.schedule.clone(),
         new: schedule.clone(),
         old_due: value.due,
@@ -286,7 +286,7 @@ pub fn rearm(value: &mut Intent, code: IntentCode, cause: StepCause<'_>) -> Resu
 }
 
 /// Lets events behind `events` count for the condition of `value`.
-pub fn count_from(value: &mut Intent, events: &Position) {
+pub fn count_from(value: &mut Intent, events: &StreamPosition) {
     value.events_from = events.sequence;
     value.events_position = (events.sequence > 0).then(|| events.clone());
 }

@@ -155,7 +155,7 @@ pub fn ends_something(record: &LedgerRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use shared::model::event::EventId;
-    use shared::model::ledger::{AppendId, Cursor, DispatchRef, DropReason, TurnLimits};
+    use shared::model::ledger::{AppendId, DispatchRef, DropReason, LedgerCursor, TurnLimits};
     use shared::model::permission::PermissionSet;
 
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
             turn: ulid(turn),
             reply: None,
             head: ulid(turn),
-            cursor: Cursor::default(),
+            cursor: LedgerCursor::default(),
         }
     }
 
@@ -200,7 +200,7 @@ mod tests {
             turn: ulid(turn),
             failure: TurnFailure::NoAgent,
             reply: None,
-            cursor: Cursor::default(),
+            cursor: LedgerCursor::default(),
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
             dispatch: dispatch(1),
             reason: DropReason::OverflowOld,
             detail: None,
-            cursor: Cursor::default(),
+            cursor: LedgerCursor::default(),
         };
         assert_eq!(code(check(vec![vec![dropped]], 0)), IntentCode::DispatchDropped);
     }

@@ -3,8 +3,8 @@
 //! Nothing follows a conversation while an intent waits for its quiet: the timer rings when it could have been quiet for
 //! long enough, the last event tells whether it was, and if not, when to look again.
 
-use shared::bus::{Bus, Stored};
-use shared::model::event::{DEFAULT_ACCOUNT, Direction, Event};
+use shared::bus::{Bus, StoredMessage};
+use shared::model::event::{DEFAULT_ACCOUNT, Event, EventDirection};
 use shared::model::intent::{Intent, IntentSchedule};
 use shared::model::ledger::{LedgerEntry, LedgerRecord};
 use shared::model::session::SessionRef;
@@ -86,7 +86,7 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
             return Ok(true);
         }
 
-        next = bus.before(LEDGER, &stored).await?;
+        next = bus.previous_message(LEDGER, &stored).await?;
     }
 
     Ok(false)
@@ -115,13 +115,15 @@ async fn last_after(
 
     let counts = |event: &Event| match event.direction {
         // A stranger who names this conversation is not its user.
-        Direction::Received => event.origin.speaks_on(event),
-        Direction::Sent | Direction::Observed | Direction::Created | Direction::Updated | Direction::Deleted => {
-            !only_user
-        }
+        EventDirection::Received => event.origin.speaks_on(event),
+        EventDirection::Sent
+        | EventDirection::Observed
+        | EventDirection::Created
+        | EventDirection::Updated
+        | EventDirection::Deleted => !only_user,
     };
 
-    let is_counted = |stored: &Stored| stored.event(bus.trust()).is_ok_and(|event| counts(&event));
+    let is_counted = |stored: &StoredMessage| stored.read_event(bus.trust()).is_ok_and(|event| counts(&event));
     let newest = bus.last_on_subject(EVENTS, &subject).await?;
     let Some(newest) = newest.filter(|newest| newest.published_at >= since) else {
         return Ok(None);

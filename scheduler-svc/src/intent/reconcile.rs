@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use shared::bus::position::told_sound;
-use shared::bus::{Bus, Connections, Incoming, Ordered, StreamInfo};
+use shared::bus::{Bus, ConnectionCount, IncomingMessage, OrderedReader, StreamInfo};
 use shared::clock::pause;
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentStatus};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::subject::untoken;
 use shared::wire::topology::buckets::INTENTS;
 
@@ -76,10 +76,10 @@ impl Walked {
 
 /// Walks until `shutdown`: every hour, when an intent was behind `AUDIT`, and when the connection stands anew to a bucket
 /// that was put back.
-pub async fn run(clerk: Arc<IntentExecutor>, shutdown: Shutdown) {
+pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
     let mut walked = None;
     let mut connections = clerk.bus.connections();
-    connections.begin();
+    connections.count_from_now();
     while !shutdown.is_requested() {
         let rest = match walk_on(&clerk, walked.as_ref(), &shutdown).await {
             Ok(through) => {
@@ -102,10 +102,10 @@ pub async fn run(clerk: Arc<IntentExecutor>, shutdown: Shutdown) {
 }
 
 /// Waits until the connection stands anew and the bucket is not the one that was `walked`, as far as can be told.
-async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: &mut Connections) {
+async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: &mut ConnectionCount) {
     loop {
         connections.stands_anew().await;
-        connections.begin();
+        connections.count_from_now();
 
         match bus.stream_info(STREAM).await {
             Ok(info) if walked.is_some_and(|walked| walked.is_of(&info)) => {}
@@ -122,7 +122,7 @@ async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: 
 async fn walk_on(
     clerk: &Arc<IntentExecutor>,
     walked: Option<&Walked>,
-    shutdown: &Shutdown,
+    shutdown: &ShutdownSignal,
 ) -> Result<Option<Walked>, HandleIntentError> {
     let info = clerk.bus.stream_info(STREAM).await?;
     let audited = walked
@@ -153,7 +153,7 @@ async fn walk_on(
 pub async fn reconcile_all(
     clerk: &Arc<IntentExecutor>,
     audited: u64,
-    shutdown: &Shutdown,
+    shutdown: &ShutdownSignal,
 ) -> Result<u64, HandleIntentError> {
     let state = clerk.bus.stream_state(STREAM).await?;
     let lately = state.last.saturating_sub(LATELY).max(state.first);
@@ -167,14 +167,14 @@ async fn reconcile_range(
     clerk: &Arc<IntentExecutor>,
     audited: u64,
     through: RangeInclusive<u64>,
-    shutdown: &Shutdown,
+    shutdown: &ShutdownSignal,
 ) -> Result<(), HandleIntentError> {
     let (mut from, to) = through.into_inner();
     if from > to {
         return Ok(());
     }
 
-    let mut reader = clerk.bus.ordered(STREAM, &[], from).await?;
+    let mut reader = clerk.bus.read_ordered(STREAM, &[], from).await?;
     while from <= to && !shutdown.is_requested() {
         let begun = clerk.clock.monotonic();
         let (page, next) = read_page(clerk, &mut reader, from..=to).await?;
@@ -199,9 +199,9 @@ async fn reconcile_range(
 /// The next messages at the revisions `through`, and the revision behind them.
 async fn read_page(
     clerk: &Arc<IntentExecutor>,
-    reader: &mut Ordered,
+    reader: &mut OrderedReader,
     through: RangeInclusive<u64>,
-) -> Result<(Vec<Incoming>, u64), HandleIntentError> {
+) -> Result<(Vec<IncomingMessage>, u64), HandleIntentError> {
     let (mut from, to) = through.into_inner();
     let mut page = Vec::with_capacity(PAGE);
     while from <= to && page.len() < PAGE {
@@ -225,7 +225,7 @@ async fn read_page(
 
 async fn reconcile_entry(
     clerk: &Arc<IntentExecutor>,
-    message: &Incoming,
+    message: &IncomingMessage,
     audited: u64,
 ) -> Result<(), HandleIntentError> {
     let key = message
@@ -246,7 +246,11 @@ async fn reconcile_entry(
 }
 
 /// Frees the reservations that no day settles and no intent stands behind. One that lapses with its day is left to that.
-async fn look_at_book(clerk: &Arc<IntentExecutor>, agent: &str, stored: &Incoming) -> Result<(), HandleIntentError> {
+async fn look_at_book(
+    clerk: &Arc<IntentExecutor>,
+    agent: &str,
+    stored: &IncomingMessage,
+) -> Result<(), HandleIntentError> {
     let Ok(book) = stored.decode::<AgentBook>() else {
         return Ok(());
     };
@@ -270,7 +274,11 @@ async fn look_at_book(clerk: &Arc<IntentExecutor>, agent: &str, stored: &Incomin
     Ok(())
 }
 
-async fn look_at_intent(clerk: &Arc<IntentExecutor>, stored: &Incoming, audited: u64) -> Result<(), HandleIntentError> {
+async fn look_at_intent(
+    clerk: &Arc<IntentExecutor>,
+    stored: &IncomingMessage,
+    audited: u64,
+) -> Result<(), HandleIntentError> {
     let Ok(intent) = stored.decode::<Intent>() else {
         return Ok(());
     };

@@ -5,7 +5,9 @@
 //! ([`Refolded::counts_from`]), and whether a turn withdrew its own intent; then its turn is spared.
 
 use shared::model::event::ParseEventIdError;
-use shared::model::intent::{Firing, Intent, IntentCode, IntentRecord, IntentStatus, Lineage, MAX_LINEAGE, Withdrawn};
+use shared::model::intent::{
+    Intent, IntentCode, IntentFiring, IntentLineage, IntentRecord, IntentStatus, MAX_LINEAGE, WithdrawnIntent,
+};
 use shared::model::time::UnixMillis;
 
 use super::clerk::occurrence_after;
@@ -82,7 +84,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
         IntentStatus::Running => {
             let nominal = record.due.unwrap_or(record.at);
             value.fired = value.fired.saturating_add(1);
-            value.running = Some(Firing {
+            value.running = Some(IntentFiring {
                 nominal,
                 at: record.at,
                 dispatch: firing::dispatch_of(value, nominal)?,
@@ -91,7 +93,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
         IntentStatus::Canceled => {
             let firing = value.running.take();
             value.withdrawn = firing.and_then(|firing| {
-                Some(Withdrawn {
+                Some(WithdrawnIntent {
                     nominal: firing.nominal,
                     dispatch: firing.dispatch?,
                     spares_turn: true,
@@ -109,7 +111,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
     Ok(())
 }
 
-fn note_lineage(value: &mut Intent, lineage: &Lineage) {
+fn note_lineage(value: &mut Intent, lineage: &IntentLineage) {
     value.lineage.push(lineage.clone());
     if value.lineage.len() > MAX_LINEAGE {
         value.lineage.remove(0);

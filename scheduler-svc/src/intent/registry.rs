@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use shared::model::intent::{ApprovalRequirement, Rejection};
-use shared::model::permission::Level;
+use shared::model::intent::{ApprovalRequirement, IntentRejection};
+use shared::model::permission::PermissionLevel;
 use shared::process::config::{KeyFault, read_yaml};
 
 use super::schema::Schema;
@@ -140,8 +140,8 @@ impl KindRegistry {
     ///
     /// # Errors
     /// [`Rejection::UnknownKind`].
-    pub fn kind(&self, name: &str) -> Result<&IntentKind, Rejection> {
-        self.kinds.get(name).ok_or_else(|| Rejection::UnknownKind {
+    pub fn kind(&self, name: &str) -> Result<&IntentKind, IntentRejection> {
+        self.kinds.get(name).ok_or_else(|| IntentRejection::UnknownKind {
             kind: name.chars().take(80).collect(),
         })
     }
@@ -214,9 +214,9 @@ impl IntentKind {
     ///
     /// # Errors
     /// [`Rejection::BadParameters`] with the first place that does not.
-    pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), Rejection> {
+    pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), IntentRejection> {
         let misfit = self.schema.check(&Value::Object(parameters.clone()));
-        misfit.map_err(|misfit| Rejection::BadParameters {
+        misfit.map_err(|misfit| IntentRejection::BadParameters {
             path: misfit.path,
             why: misfit.why,
         })
@@ -226,18 +226,18 @@ impl IntentKind {
     ///
     /// # Errors
     /// [`Rejection::Sensitivity`].
-    pub fn check_trust(&self, level: Level) -> Result<(), Rejection> {
+    pub fn check_trust(&self, level: PermissionLevel) -> Result<(), IntentRejection> {
         let trusted = match level {
-            Level::Full => KindSensitivity::High,
-            Level::Restricted => KindSensitivity::Medium,
-            Level::Group | Level::Minimal => KindSensitivity::Low,
+            PermissionLevel::Full => KindSensitivity::High,
+            PermissionLevel::Restricted => KindSensitivity::Medium,
+            PermissionLevel::Group | PermissionLevel::Minimal => KindSensitivity::Low,
         };
 
         if self.sensitivity <= trusted {
             return Ok(());
         }
 
-        Err(Rejection::Sensitivity {
+        Err(IntentRejection::Sensitivity {
             why: format!(
                 "its sensitivity is {:?}, and the asking turn is trusted up to {trusted:?}",
                 self.sensitivity
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "it is written at the place of the call")]
-    fn check(kind: &str, parameters: Value) -> Result<(), Rejection> {
+    fn check(kind: &str, parameters: Value) -> Result<(), IntentRejection> {
         let registry = KindRegistry::shipped_registry().expect("what is shipped is right");
         let parameters = parameters.as_object().cloned().expect("an object");
         registry.kind(kind)?.check(&parameters)
@@ -282,7 +282,7 @@ mod tests {
             (json!({ "subject": "s", "message": "m", "when": "later" }), "/when"),
         ] {
             match check("remind", parameters.clone()) {
-                Err(Rejection::BadParameters { path: found, why }) => {
+                Err(IntentRejection::BadParameters { path: found, why }) => {
                     assert_eq!(found, path, "{parameters}");
                     assert!(!why.is_empty());
                 }
@@ -295,9 +295,11 @@ mod tests {
     fn trust_is_by_level() {
         let registry = KindRegistry::shipped_registry().expect("right");
         let send = registry.kind("send_message").expect("shipped");
-        assert!(send.check_trust(Level::Restricted).is_ok());
+        assert!(send.check_trust(PermissionLevel::Restricted).is_ok());
         assert_eq!(
-            send.check_trust(Level::Group).expect_err("not a group's").code(),
+            send.check_trust(PermissionLevel::Group)
+                .expect_err("not a group's")
+                .code(),
             "sensitivity"
         );
     }

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::pause;
 use shared::model::intent::IntentCode;
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::RECEIPTS;
 
@@ -35,9 +35,9 @@ const MAX_RECEIPTS: u32 = 4_096;
 pub async fn send_and_wait(
     bus: &Bus,
     reply: &Reply,
-    carrier: &Carrier,
+    carrier: &TraceCarrier,
 ) -> Result<Option<FiringEnd>, HandleIntentError> {
-    let out = Outgoing::reply(reply).repeated().carrier(carrier);
+    let out = OutgoingMessage::reply(reply).repeated().carrier(carrier);
     // Receipts of before cannot be of a reply that was not published before.
     let subject = subject::receipt(&reply.delivery_context);
     let newest = bus.last_on_subject(RECEIPTS, &subject).await?;
@@ -73,11 +73,11 @@ pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Op
             return Ok(ending);
         }
 
-        if stored.upon().is_none_or(|upon| upon <= before) {
+        if stored.previous_sequence().is_none_or(|upon| upon <= before) {
             return Ok(None);
         }
 
-        next = bus.before(RECEIPTS, &stored).await?;
+        next = bus.previous_message(RECEIPTS, &stored).await?;
     }
 
     Ok(None)

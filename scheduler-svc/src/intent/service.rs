@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use shared::bus::{Bus, Incoming, PullOptions, ServiceHandle, ServiceSpec};
+use shared::bus::{Bus, IncomingMessage, PullOptions, ServiceHandle, ServiceSpec};
 use shared::clock::{SharedClock, SharedIds};
 use shared::model::intent::event_id;
 use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, ListIntents, ProposeIntent, RescheduleIntent, SERVICE, TellReset,
 };
 use shared::model::intent::timer::IntentTimer;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::topology::INTENT_TIMERS;
 use shared::wire::topology::streams::SCHEDULES;
 use tokio::sync::{Semaphore, watch};
@@ -46,7 +46,7 @@ pub struct IntentContext {
     /// This replica.
     pub instance: String,
     /// The request to stop.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSignal,
 }
 
 impl std::fmt::Debug for IntentContext {
@@ -159,10 +159,10 @@ async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
     while under_way.join_next().await.is_some() {}
 }
 
-async fn handle(clerk: &Arc<IntentExecutor>, message: &Incoming) {
+async fn handle(clerk: &Arc<IntentExecutor>, message: &IncomingMessage) {
     let timer = match message.decode::<IntentTimer>() {
         Ok(timer) => timer,
-        Err(error) => return message.bury(&clerk.bus, OURS, &error, clerk.clock.now()).await,
+        Err(error) => return message.dead_letter(&clerk.bus, OURS, &error, clerk.clock.now()).await,
     };
     match clerk.handle_timer(&timer).await {
         Ok(()) => message.ack().await,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use shared::bus::{Bus, Entry, Kv, Outgoing, PublishError, Stored};
+use shared::bus::{Bus, Kv, KvEntry, OutgoingMessage, PublishError, StoredMessage};
 use shared::clock::{SharedClock, pause};
 use shared::model::intent::service::IntentList;
 use shared::model::intent::{Intent, IntentRecord};
@@ -79,7 +79,7 @@ impl IntentStore {
     ///
     /// # Errors
     /// [`HandleIntentError`] where the bucket cannot be read.
-    pub async fn get(&self, agent: Option<&str>, id: Ulid) -> Result<Option<Entry<Intent>>, HandleIntentError> {
+    pub async fn get(&self, agent: Option<&str>, id: Ulid) -> Result<Option<KvEntry<Intent>>, HandleIntentError> {
         let key = agent.map_or_else(|| format!("i.*.{id}"), |agent| key(agent, id));
         Ok(self.values.get(&key).await?)
     }
@@ -88,7 +88,7 @@ impl IntentStore {
     ///
     /// # Errors
     /// [`HandleIntentError::Unknown`] where it is not.
-    pub async fn find(&self, agent: Option<&str>, id: Ulid) -> Result<Entry<Intent>, HandleIntentError> {
+    pub async fn find(&self, agent: Option<&str>, id: Ulid) -> Result<KvEntry<Intent>, HandleIntentError> {
         self.get(agent, id).await?.ok_or(HandleIntentError::Unknown(id))
     }
 
@@ -96,7 +96,7 @@ impl IntentStore {
     ///
     /// # Errors
     /// [`HandleIntentError::Conflict`] where there is one already.
-    pub async fn create_intent(&self, mut value: Intent) -> Result<Entry<Intent>, HandleIntentError> {
+    pub async fn create_intent(&self, mut value: Intent) -> Result<KvEntry<Intent>, HandleIntentError> {
         let id = value.intent.id;
         value.writer = self.new_writer();
         let revision = self
@@ -105,7 +105,7 @@ impl IntentStore {
             .await
             .map_err(|error| HandleIntentError::from_cas(id, error))?;
         self.spawn_audit(&value).await;
-        Ok(Entry { value, revision })
+        Ok(KvEntry { value, revision })
     }
 
     /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
@@ -135,9 +135,9 @@ impl IntentStore {
     /// [`HandleIntentError::Conflict`] where somebody else has written.
     pub async fn advance_intent(
         &self,
-        current: &Entry<Intent>,
+        current: &KvEntry<Intent>,
         next: Intent,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
+    ) -> Result<KvEntry<Intent>, HandleIntentError> {
         self.advance_after(current, next, std::future::ready(Ok(()))).await
     }
 
@@ -147,10 +147,10 @@ impl IntentStore {
     /// [`HandleIntentError::Conflict`] where somebody else has written; that of `before`.
     pub async fn advance_after(
         &self,
-        current: &Entry<Intent>,
+        current: &KvEntry<Intent>,
         mut next: Intent,
         before: impl Future<Output = Result<(), HandleIntentError>>,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
+    ) -> Result<KvEntry<Intent>, HandleIntentError> {
         let id = next.intent.id;
         let (audited, ()) = tokio::try_join!(self.ensure_audited(&current.value), before)?;
         next.audited = audited;
@@ -164,7 +164,7 @@ impl IntentStore {
         metrics::counter!("nexus_scheduler_intents_total", "status" => next.status.name()).increment(1);
         self.spawn_audit(&next).await;
 
-        Ok(Entry { value: next, revision })
+        Ok(KvEntry { value: next, revision })
     }
 
     /// Removes `value`, which stands there at `revision` and is over; `AUDIT` keeps what happened to it.
@@ -199,7 +199,7 @@ impl IntentStore {
     }
 
     /// The newest record of `value`'s intent in `AUDIT`, which is none of a later value.
-    async fn newest(&self, value: &Intent) -> Result<Option<Stored>, HandleIntentError> {
+    async fn newest(&self, value: &Intent) -> Result<Option<StoredMessage>, HandleIntentError> {
         let id = value.intent.id;
         let found = self.bus.last_on_subject(AUDIT, &intent_audit(&id.to_string())).await?;
         match found {
@@ -217,7 +217,7 @@ impl IntentStore {
     /// [`HandleIntentError`] where they cannot be read.
     pub async fn read_history(&self, id: Ulid) -> Result<Vec<IntentRecord>, HandleIntentError> {
         let subject = intent_audit(&id.to_string());
-        let stored = self.bus.history(AUDIT, &subject, 1, MAX_HISTORY).await?;
+        let stored = self.bus.read_history(AUDIT, &subject, 1, MAX_HISTORY).await?;
         Ok(stored.iter().filter_map(|stored| stored.decode().ok()).collect())
     }
 
@@ -240,7 +240,7 @@ impl IntentStore {
 
         let mut from = after + 1;
         loop {
-            let page = self.bus.history(STREAM, &subject, from, PAGE).await?;
+            let page = self.bus.read_history(STREAM, &subject, from, PAGE).await?;
             for stored in &page {
                 from = stored.sequence + 1;
                 let Ok(intent) = stored.decode::<Intent>() else {
@@ -292,7 +292,7 @@ async fn append_records(
             continue;
         }
 
-        let out = Outgoing::new(subject.clone(), record).expect_last(last);
+        let out = OutgoingMessage::new(subject.clone(), record).expect_last(last);
         match bus.publish(out).await {
             Ok(published) => last = published.sequence,
             Err(PublishError::WrongLastSequence { .. }) => {
@@ -317,6 +317,6 @@ async fn append_records(
 }
 
 /// Which transition `stored`, a message of `AUDIT`, tells of; 0 if it cannot be read.
-pub(super) fn record_number(stored: &Stored) -> u32 {
+pub(super) fn record_number(stored: &StoredMessage) -> u32 {
     stored.decode::<IntentRecord>().map_or(0, |record| record.n)
 }

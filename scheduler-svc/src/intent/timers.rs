@@ -5,7 +5,7 @@
 //! takes an old timer away: one that rings for a time that is not the intent's any more is ignored. Stopping one is
 //! tidiness, not correctness.
 
-use shared::bus::{Bus, Outgoing, PublishError};
+use shared::bus::{Bus, OutgoingMessage, PublishError};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::time::UnixMillis;
 use shared::wire::subject::{intent_fire, intent_timer};
@@ -20,7 +20,7 @@ fn format_rfc3339(at: UnixMillis) -> String {
 }
 
 fn name(timer: &IntentTimer) -> String {
-    format!("{}-{}{}", timer.intent, timer.purpose.letter(), timer.nominal)
+    format!("{}-{}{}", timer.intent, timer.purpose.subject_letter(), timer.nominal)
 }
 
 /// Has `timer` ring at `at`; at once where that is past.
@@ -29,7 +29,7 @@ fn name(timer: &IntentTimer) -> String {
 /// [`PublishError`] where the server refuses it for good.
 pub async fn set_timer(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result<(), PublishError> {
     let name = name(timer);
-    let out = Outgoing::new(intent_timer(&name), timer)
+    let out = OutgoingMessage::new(intent_timer(&name), timer)
         .header("Nats-Schedule", format!("@at {}", format_rfc3339(at)))
         .header("Nats-Schedule-Target", intent_fire(&name))
         .header("Nats-Schedule-TTL", FIRED_TTL);

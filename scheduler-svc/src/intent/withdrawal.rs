@@ -3,13 +3,13 @@
 //! Each step may be cut off, and is taken again by whoever comes by next: a repeated question, a timer that rings for
 //! what is over, the reconciler. So an intent that takes the place of another never fires while that one stands.
 
-use shared::bus::{Entry, Outgoing, claim};
+use shared::bus::{KvEntry, OutgoingMessage, claim};
 use shared::model::dispatch::derived_ulid;
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::intent::{Intent, IntentCode, IntentStatus};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::time::UnixMillis;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use ulid::Ulid;
 
@@ -67,7 +67,7 @@ impl IntentExecutor {
         why: &str,
         by: &str,
         asking: Option<Ulid>,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
+    ) -> Result<KvEntry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
             let spares_turn = match asking {
@@ -105,11 +105,11 @@ impl IntentExecutor {
     /// [`HandleIntentError`]; a conflict where somebody else has written.
     pub async fn cancel_entry(
         &self,
-        entry: &Entry<Intent>,
+        entry: &KvEntry<Intent>,
         code: IntentCode,
         spares_turn: bool,
         cause: StepCause<'_>,
-    ) -> Result<Entry<Intent>, HandleIntentError> {
+    ) -> Result<KvEntry<Intent>, HandleIntentError> {
         let intent = &entry.value;
         let mut next = machine::next_value(intent);
         machine::cancel_intent(&mut next, code, spares_turn, cause)?;
@@ -147,7 +147,7 @@ impl IntentExecutor {
         let order = SessionOrder {
             id: derived_ulid(record.at, &named),
             target: intent.target(),
-            wanted: Wanted::Withdraw {
+            wanted: OrderKind::Withdraw {
                 dispatch: withdrawn.dispatch,
                 spares_turn: withdrawn.spares_turn,
             },
@@ -156,9 +156,9 @@ impl IntentExecutor {
             at: record.at,
         };
 
-        let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
+        let out = OutgoingMessage::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
         self.bus.publish(out).await?;
-        claim::publish(&self.bus, &order.target, &Carrier::default()).await?;
+        claim::publish(&self.bus, &order.target, &TraceCarrier::default()).await?;
         tracing::info!(
             intent = %intent.intent.id, dispatch_id = %withdrawn.dispatch, session = %order.target,
             "withdrew the dispatch of a canceled intent"

@@ -1,14 +1,14 @@
 //! `nexus.svc.schedule.{list,show,next,pause,resume,fire,backfill}`: schedules for operators, served by any replica.
 
 use shared::bus::ServiceSpec;
-use shared::model::schedule::{LastFiring, MAX_NOTE_BYTES, Pause, ScheduleRecord};
+use shared::model::schedule::{LastFiring, MAX_NOTE_BYTES, SchedulePause, ScheduleRecord};
 use shared::model::schedule_api::{
     BackfillSchedule, ListSchedules, MAX_FIRINGS, OneSchedule, PREVIEWED, PauseSchedule, PreviewSchedule,
     ScheduleFired, ScheduleList, SchedulePreview,
 };
 use shared::model::time::UnixMillis;
-use shared::schedule::admission::admit;
-use shared::schedule::preview;
+use shared::schedule::admission::admit_schedule;
+use shared::schedule::next_instants;
 
 use super::event;
 use super::keeper::{KeepScheduleError, ScheduleWriter, plan_of};
@@ -128,9 +128,9 @@ async fn next(
         (None, Some(text)) => {
             let zone = question.zone.unwrap_or_else(|| zone.to_owned());
             // A preview must not show a schedule that no job may have.
-            let schedule =
-                admit(&text, &zone, after).map_err(|error| ScheduleRejection(BAD_REQUEST, error.to_string()))?;
-            let firings = preview(&schedule, after, count).into_iter();
+            let schedule = admit_schedule(&text, &zone, after)
+                .map_err(|error| ScheduleRejection(BAD_REQUEST, error.to_string()))?;
+            let firings = next_instants(&schedule, after, count).into_iter();
             let firings = firings.map(|at| shared::model::schedule::NextFiring { nominal: at, due: at });
 
             Ok(SchedulePreview {
@@ -156,7 +156,7 @@ async fn pause_schedule(keeper: &ScheduleWriter, order: PauseSchedule) -> Result
     keeper
         .change_record(&order.id, |record, now| {
             Ok(ScheduleRecord {
-                paused: Some(Pause {
+                paused: Some(SchedulePause {
                     note: order.note.clone(),
                     by: order.by.clone(),
                     at: now,

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sha2::{Digest, Sha256};
 use shared::model::schedule::{
-    ActiveHours, BufferedFiring, LastFiring, Missed, NextFiring, ONE_SHOT_WINDOW_MS, Overlap, RECURRING_WINDOW_MS,
-    ScheduleRecord, ScheduleSpec, ScheduleTarget,
+    ActiveHours, BufferedFiring, LastFiring, MissedPolicy, NextFiring, ONE_SHOT_WINDOW_MS, OverlapPolicy,
+    RECURRING_WINDOW_MS, ScheduleRecord, ScheduleSpec, ScheduleTarget,
 };
 use shared::model::time::UnixMillis;
 use shared::schedule::{Schedule, next_after};
@@ -183,9 +183,9 @@ pub fn decide_next(
     let may_be = fresh_last(record, now).is_some() || matches!(record.spec.target, ScheduleTarget::Persona(_));
     let under_way = match (record.spec.policies.overlap, under_way) {
         _ if wish.is_empty() || !may_be => false,
-        (Overlap::Allow, _) => false,
-        (Overlap::Skip | Overlap::BufferOne, Some(under_way)) => under_way.holds_back(record, now),
-        (Overlap::Skip | Overlap::BufferOne, None) => return ScheduleDecision::Ask,
+        (OverlapPolicy::Allow, _) => false,
+        (OverlapPolicy::Skip | OverlapPolicy::BufferOne, Some(under_way)) => under_way.holds_back(record, now),
+        (OverlapPolicy::Skip | OverlapPolicy::BufferOne, None) => return ScheduleDecision::Ask,
     };
 
     let decided_until = overdue.until.unwrap_or(record.decided_until);
@@ -200,8 +200,8 @@ pub fn decide_next(
     // A firing that has waited is in progress from now on: the one that is due with it waits in turn.
     let now_fire = match (under_way, waits, record.spec.policies.overlap) {
         (true, _, _) => 0,
-        (false, Some(_), Overlap::Skip | Overlap::BufferOne) => 1,
-        (false, Some(_), Overlap::Allow) | (false, None, _) => wish.len(),
+        (false, Some(_), OverlapPolicy::Skip | OverlapPolicy::BufferOne) => 1,
+        (false, Some(_), OverlapPolicy::Allow) | (false, None, _) => wish.len(),
     };
     let (fires, held_back) = wish.split_at(now_fire);
     if let Some(last) = fires.last() {
@@ -226,8 +226,8 @@ pub fn decide_next(
 pub fn gives_up_waiting(before: &ScheduleRecord, after: &ScheduleRecord, now: UnixMillis) -> bool {
     let held_back = before.buffered.is_some() || before.last.is_some_and(|last| last.nominal < before.decided_until);
     let can_hold_back = match before.spec.policies.overlap {
-        Overlap::Skip | Overlap::BufferOne => true,
-        Overlap::Allow => false,
+        OverlapPolicy::Skip | OverlapPolicy::BufferOne => true,
+        OverlapPolicy::Allow => false,
     };
     let is_stale = before.last.is_some() && fresh_last(before, now).is_none();
     can_hold_back && held_back && is_stale && !after.firing.is_empty()
@@ -267,11 +267,11 @@ fn put_away(record: &ScheduleRecord) -> ScheduleDecision {
 /// Holds firings back while the previous one is in progress: one may wait, the others are skipped.
 fn hold_back(record: &mut ScheduleRecord, wish: &[UnixMillis], now: UnixMillis) {
     let waiting = match record.spec.policies.overlap {
-        Overlap::BufferOne => record
+        OverlapPolicy::BufferOne => record
             .buffered
             .map(|buffered| buffered.nominal)
             .or_else(|| wish.first().copied()),
-        Overlap::Skip | Overlap::Allow => None,
+        OverlapPolicy::Skip | OverlapPolicy::Allow => None,
     };
 
     let held = usize::from(waiting.is_some_and(|waiting| wish.contains(&waiting)));
@@ -316,9 +316,9 @@ fn find_overdue(record: &ScheduleRecord, plan: &SchedulePlan<'_>, now: UnixMilli
     };
 
     let fires = match plan.spec.policies.missed {
-        Missed::Skip => keep(GRACE_MS, MAX_MADE_UP),
-        Missed::FireOnce => keep(plan.window_ms(), 1),
-        Missed::All => keep(plan.window_ms(), MAX_MADE_UP),
+        MissedPolicy::Skip => keep(GRACE_MS, MAX_MADE_UP),
+        MissedPolicy::FireOnce => keep(plan.window_ms(), 1),
+        MissedPolicy::All => keep(plan.window_ms(), MAX_MADE_UP),
     };
 
     Overdue {

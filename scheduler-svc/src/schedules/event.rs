@@ -1,8 +1,8 @@
 //! Event of a firing. *Pure.* Source: seed 003 §4, §7; `docs/design/schedules.md` §2.1.
 
 use serde_json::{Value, json};
-use shared::model::event::{Direction, Event, EventId, ParseEventIdError, Sender};
-use shared::model::origin::Origin;
+use shared::model::event::{Event, EventDirection, EventId, EventSender, ParseEventIdError};
+use shared::model::origin::EventOrigin;
 use shared::model::schedule::{ScheduleMark, ScheduleSpec};
 use shared::model::time::UnixMillis;
 
@@ -22,12 +22,12 @@ pub fn firing_event(
 ) -> Result<Event, ParseEventIdError> {
     let id = EventId::parse(format!("{TIMER_CHANNEL}:{}:{nominal}", spec.id))?;
     let mut event = Event::new(id, TIMER_CHANNEL, &spec.id, nominal);
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.received_at = received_at;
-    event.direction = Direction::Created;
-    event.from = Sender {
+    event.direction = EventDirection::Created;
+    event.from = EventSender {
         id: TIMER_CHANNEL.to_owned(),
-        ..Sender::default()
+        ..EventSender::default()
     };
 
     event.content.clone_from(&spec.content);

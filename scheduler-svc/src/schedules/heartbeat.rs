@@ -8,7 +8,7 @@ use shared::model::heartbeat::{Heartbeat, HeartbeatMark};
 use shared::model::schedule::{ActiveHours, SchedulePolicies, ScheduleSpec, ScheduleTarget};
 use shared::model::time::UnixMillis;
 use shared::process::config::{KeyFault, read_yaml};
-use shared::schedule::admission::admit;
+use shared::schedule::admission::admit_schedule;
 
 /// Prefix of the ids of heartbeats.
 pub const PREFIX: &str = "persona:";
@@ -62,7 +62,7 @@ fn heartbeat_spec(persona: &str, beat: &Heartbeat, now: UnixMillis) -> Result<Sc
     };
 
     let schedule = format!("every {}", beat.every);
-    if let Err(error) = admit(&schedule, &beat.time_zone, now) {
+    if let Err(error) = admit_schedule(&schedule, &beat.time_zone, now) {
         fault("every", error.to_string());
     }
 

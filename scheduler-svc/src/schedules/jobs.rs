@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
-use shared::model::schedule::{Missed, Overlap, SchedulePolicies, ScheduleSpec, ScheduleTarget};
+use shared::model::schedule::{MissedPolicy, OverlapPolicy, SchedulePolicies, ScheduleSpec, ScheduleTarget};
 use shared::model::time::UnixMillis;
 use shared::schedule::admission::check;
 use shared::schedule::duration;
@@ -27,9 +27,9 @@ pub struct ConfiguredJob {
     /// Content of its events.
     pub content: String,
     /// Policy while the previous firing is in progress: `skip`, `buffer_one`, `allow`.
-    pub overlap: Overlap,
+    pub overlap: OverlapPolicy,
     /// Policy for firings that were missed in an outage: `skip`, `fire_once`, `all`.
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// Maximum delay of a firing that is made up for: `10m`; empty for 10 minutes, or 24 hours for `at`.
     pub catchup_window: String,
     /// Maximum random delay of firings: `30s`; empty for none.

@@ -7,16 +7,16 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use shared::bus::{Bus, CasError, Entry, KvEvent, Outgoing};
+use shared::bus::{Bus, CasError, KvEntry, KvEvent, OutgoingMessage};
 use shared::clock::{SharedClock, pause};
 use shared::model::event::ParseEventIdError;
 use shared::model::schedule::{ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::process::trace::{carrier_of, root_span};
 use shared::schedule::book::ScheduleBook;
 use shared::schedule::{ParseScheduleError, Schedule, zone_named};
-use shared::wire::headers::{Carrier, HOPS};
+use shared::wire::headers::{HOPS, TraceCarrier};
 use shared::wire::subject;
 use shared::wire::topology::streams;
 use tracing::Instrument as _;
@@ -125,7 +125,7 @@ impl ScheduleWriter {
 
     /// Checks every schedule that exists, then each one that its owner writes, and, a moment later, each one that a
     /// scheduler has written, because it may have died before it set the timer. Checks all again every `every`.
-    pub async fn run(&self, every: Duration, shutdown: &Shutdown) {
+    pub async fn run(&self, every: Duration, shutdown: &ShutdownSignal) {
         let mut written: FuturesUnordered<BoxFuture<'_, String>> = FuturesUnordered::new();
         let mut waits = HashSet::new();
         while !shutdown.is_requested() {
@@ -264,7 +264,7 @@ impl ScheduleWriter {
     }
 
     /// Writes the record. Returns whether it was still the one that was read.
-    async fn write(&self, entry: &Entry<ScheduleRecord>, after: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
+    async fn write(&self, entry: &KvEntry<ScheduleRecord>, after: &ScheduleRecord) -> Result<bool, KeepScheduleError> {
         let key = ScheduleBook::key(&after.spec.id);
         match self.book.kv().update(&key, after, entry.revision).await {
             Ok(_) => Ok(true),
@@ -306,7 +306,7 @@ impl ScheduleWriter {
         let event = event::firing_event(&record.spec, *nominal, *nominal)?;
         let place = subject::conversation(&event.channel, event.account(), &event.peer.id);
         let stored = self.bus.last_on_subject(streams::EVENTS, &place).await?;
-        let last = stored.and_then(|stored| stored.event(self.bus.trust()).ok());
+        let last = stored.and_then(|stored| stored.read_event(self.bus.trust()).ok());
         Ok(last.is_some_and(|last| last.id == event.id))
     }
 
@@ -370,9 +370,9 @@ impl ScheduleWriter {
         let now = self.clock.now();
         let event = event::firing_event(&record.spec, nominal, now)?;
         let span = root_span("scheduler.schedule");
-        let carrier = carrier_of(&span, &Carrier::default());
+        let carrier = carrier_of(&span, &TraceCarrier::default());
         span.record("event_id", tracing::field::display(&event.id));
-        let out = Outgoing::event(&event, self.bus.trust())
+        let out = OutgoingMessage::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .carrier(&carrier);
         let published = self.bus.publish(out).instrument(span).await?;

@@ -11,7 +11,7 @@ use shared::model::event::{Event, EventId};
 use shared::model::heartbeat::HeartbeatMark;
 use shared::model::schedule::{ScheduleRecord, ScheduleTarget};
 use shared::model::session::SessionRef;
-use shared::projection::api::{Trace, TraceRequest};
+use shared::projection::api::{EventTrace, TraceRequest};
 use shared::wire::headers::Headers;
 use shared::wire::subject;
 use shared::wire::topology::streams;
@@ -45,9 +45,12 @@ pub(super) async fn find_out(bus: &Bus, record: &ScheduleRecord, last: Option<&E
 
 async fn is_unfinished(bus: &Bus, id: &EventId) -> UnderWay {
     let question = TraceRequest { event_id: id.clone() };
-    match bus.request::<_, Trace>(TRACE, Headers::new(), &question, TIMEOUT).await {
-        Ok(Trace { complete: true, .. }) => UnderWay::No,
-        Ok(Trace { complete: false, .. }) => UnderWay::Yes,
+    match bus
+        .request::<_, EventTrace>(TRACE, Headers::new(), &question, TIMEOUT)
+        .await
+    {
+        Ok(EventTrace { complete: true, .. }) => UnderWay::No,
+        Ok(EventTrace { complete: false, .. }) => UnderWay::Yes,
         Err(error) => {
             tracing::debug!(event_id = %id, %error, "unknown if the last firing is still running");
             UnderWay::Unknown

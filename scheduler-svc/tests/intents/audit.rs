@@ -22,7 +22,7 @@ impl World {
     async fn stream_api(&self, what: &str, payload: Vec<u8>) -> Value {
         let subject = format!("$JS.API.STREAM.{what}.{AUDIT}");
         let (headers, payload) = (Headers::new(), Bytes::from(payload));
-        let answer = self.bus.ask(&subject, &headers, payload, PATIENCE).await;
+        let answer = self.bus.request_bytes(&subject, &headers, payload, PATIENCE).await;
         let answer: Value = serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON");
         assert!(answer["error"].is_null(), "{answer}");
         answer

@@ -3,7 +3,7 @@
 use scheduler_svc::intent::reconcile;
 use scheduler_svc::intent::store::key;
 use serde_json::json;
-use shared::model::intent::book::{AgentBook, Booking};
+use shared::model::intent::book::{AgentBook, IntentBooking};
 use shared::model::intent::service::{CancelIntent, DecideIntent};
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::wire::topology::buckets::INTENTS;
@@ -37,7 +37,7 @@ impl World {
     async fn book_again(&self, numbers: &[u128]) {
         let (mut book, revision) = self.book().await;
         for number in numbers {
-            let booking = Booking {
+            let booking = IntentBooking {
                 due: None,
                 firings: 1,
                 tokens: 1,

@@ -11,7 +11,7 @@ use shared::model::intent::service::{
     CancelIntent, DecideIntent, GetIntent, IntentAnswer, IntentHistory, IntentList, ListIntents, RescheduleIntent,
 };
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
-use shared::model::intent::{IntentCode, IntentStatus, Rejection, firing_of};
+use shared::model::intent::{IntentCode, IntentRejection, IntentStatus, firing_of};
 use shared::model::reply::Reply;
 use shared::wire::headers::Headers;
 use shared::wire::subject;
@@ -52,7 +52,7 @@ async fn what_is_asked_over_the_service_is_told_over_it() {
     assert_eq!(refused.status, IntentStatus::Rejected);
 
     let kind = "dance".to_owned();
-    assert_eq!(refused.rejection, Some(Rejection::UnknownKind { kind }));
+    assert_eq!(refused.rejection, Some(IntentRejection::UnknownKind { kind }));
     assert_eq!(
         world.ways(ulid(2)).await,
         [IntentStatus::Proposed, IntentStatus::Rejected]
@@ -330,7 +330,7 @@ async fn each_occurrence_is_asked_for_ahead_and_lapses_alone() {
 
     let told = world
         .bus
-        .history(DELIVERIES, "nexus.dl.>", 1, 100)
+        .read_history(DELIVERIES, "nexus.dl.>", 1, 100)
         .await
         .expect("deliveries");
     assert_eq!(

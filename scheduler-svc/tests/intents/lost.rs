@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use scheduler_svc::intent::store::key;
 use serde_json::{Value, json};
-use shared::bus::{Outgoing, Stored};
+use shared::bus::{OutgoingMessage, StoredMessage};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
@@ -17,7 +17,7 @@ use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::{Headers, REPEATED};
-use shared::wire::held::{Held, HeldKind, HeldUntil};
+use shared::wire::held::{HeldKind, HeldMessage, HeldUntil};
 use shared::wire::subject;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::{DELIVERIES, DISPATCHES, EVENTS, INVOCATIONS, PARKED, RECEIPTS};
@@ -59,8 +59,12 @@ impl World {
     }
 
     /// The messages of `stream` on `subject` that are no orders.
-    async fn stored(&self, stream: &str, subject: &str) -> Vec<Stored> {
-        let mut stored = self.bus.history(stream, subject, 1, 1_000).await.expect("readable");
+    async fn stored(&self, stream: &str, subject: &str) -> Vec<StoredMessage> {
+        let mut stored = self
+            .bus
+            .read_history(stream, subject, 1, 1_000)
+            .await
+            .expect("readable");
         stored.retain(|stored| stored.decode::<SessionOrder>().is_err());
         stored
     }
@@ -68,7 +72,7 @@ impl World {
     /// `stream` is another one, without a message.
     async fn made_anew(&self, stream: &str) {
         assert!(self.bus.delete_stream(stream).await.expect("deleted"));
-        self.bus.ensure(&topology(1), false).await.expect("made again");
+        self.bus.ensure_topology(&topology(1), false).await.expect("made again");
     }
 
     /// `stream` forgets ids of messages at once.
@@ -77,7 +81,7 @@ impl World {
             let subject = format!("$JS.API.STREAM.{what}.{stream}");
             let answer = self
                 .bus
-                .ask(&subject, &Headers::new(), Bytes::from(payload), PATIENCE)
+                .request_bytes(&subject, &Headers::new(), Bytes::from(payload), PATIENCE)
                 .await;
             let answer: Value = serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON");
             assert!(answer["error"].is_null(), "{answer}");
@@ -90,11 +94,11 @@ impl World {
     }
 }
 
-fn dispatched(stored: &Stored) -> Dispatch {
+fn dispatched(stored: &StoredMessage) -> Dispatch {
     stored.decode().expect("a dispatch")
 }
 
-fn is_marked(stored: &Stored) -> bool {
+fn is_marked(stored: &StoredMessage) -> bool {
     stored.headers.get(REPEATED).is_some()
 }
 
@@ -136,19 +140,19 @@ async fn a_dispatch_that_is_held_is_the_operator_s() {
     let world = World::start(1).await;
     let due = world.has_fired(1, json!({})).await;
     let stored = world.stored(DISPATCHES, ">").await.remove(0);
-    let held = Held {
+    let held = HeldMessage {
         kind: HeldKind::Dispatch,
         id: dispatched(&stored).id,
         stream: DISPATCHES.to_owned(),
         sequence: stored.sequence,
         subject: stored.subject.clone(),
         headers: Vec::new(),
-        payload: Held::encode_payload(&stored.payload),
+        payload: HeldMessage::encode_payload(&stored.payload),
         why: "a test".to_owned(),
         at: world.now(),
         wanted: HeldUntil::Decided,
     };
-    world.bus.hold(&held).await.expect("held");
+    world.bus.hold_message(&held).await.expect("held");
 
     world.made_anew(DISPATCHES).await;
     world.look(1, due, 5).await;
@@ -178,7 +182,11 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
     // Its destination fails: it is parked, and waits there.
     let parked = world.stored(DELIVERIES, ">").await.remove(0);
     let at = parked.subject.replacen("nexus.dl", "nexus.parked", 1);
-    world.bus.publish(Outgoing::new(at, &first)).await.expect("parked");
+    world
+        .bus
+        .publish(OutgoingMessage::new(at, &first))
+        .await
+        .expect("parked");
     world.made_anew(DELIVERIES).await;
     world.look(1, due, 20).await;
     assert!(world.stored(DELIVERIES, ">").await.is_empty(), "it is parked");
@@ -200,7 +208,7 @@ async fn a_text_that_is_gone_is_sent_again_until_its_receipt_is_there() {
     let at = subject::receipt(&first.delivery_context);
     world
         .bus
-        .publish(Outgoing::new(at, &receipt).expect_last(0))
+        .publish(OutgoingMessage::new(at, &receipt).expect_last(0))
         .await
         .expect("stored");
     world.look(1, due, 30).await;

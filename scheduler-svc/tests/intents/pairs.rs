@@ -10,7 +10,7 @@ use shared::model::intent::IntentCode::{
 use shared::model::intent::service::{CancelIntent, DecideIntent, ProposeIntent, RescheduleIntent};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{Intent, IntentRecord};
-use shared::model::ledger::{Cursor, LedgerEntry, TurnFailure};
+use shared::model::ledger::{LedgerCursor, LedgerEntry, TurnFailure};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
@@ -129,7 +129,7 @@ const PAIRS: &[(Before, Step, Step, &[Way])] = {
     ]
 };
 
-fn failed(turn: Ulid, cursor: Cursor) -> LedgerEntry {
+fn failed(turn: Ulid, cursor: LedgerCursor) -> LedgerEntry {
     LedgerEntry::TurnFailed {
         turn,
         failure: TurnFailure::NoAgent,

@@ -6,7 +6,7 @@ use scheduler_svc::intent::reconcile;
 use scheduler_svc::intent::store::{STREAM, key};
 use serde_json::{Value, json};
 use shared::bus::position::void_positions;
-use shared::model::approval::Confirmation;
+use shared::model::approval::ConfirmationTerms;
 use shared::model::dispatch::Dispatch;
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::mark::IntentMark;
@@ -44,7 +44,7 @@ impl World {
 
     /// The timer's message, if it waits.
     async fn waits(&self, number: u128, purpose: TimerPurpose, nominal: UnixMillis) -> bool {
-        let set = subject::intent_timer(&format!("{}-{}{nominal}", ulid(number), purpose.letter()));
+        let set = subject::intent_timer(&format!("{}-{}{nominal}", ulid(number), purpose.subject_letter()));
         let found = self.bus.last_on_subject(SCHEDULES, &set).await.expect("SCHEDULES");
         found.is_some()
     }
@@ -208,7 +208,7 @@ async fn a_recurring_one_goes_on_with_its_next_occurrence() {
 
     // Its timer is lost as well: whoever brings the intent to where it is sets another.
     for purpose in [TimerPurpose::Fire, TimerPurpose::Outcome] {
-        let set = subject::intent_timer(&format!("{}-{}{second}", ulid(1), purpose.letter()));
+        let set = subject::intent_timer(&format!("{}-{}{second}", ulid(1), purpose.subject_letter()));
         world.bus.purge_subject(SCHEDULES, &set).await.expect("purged");
     }
 
@@ -285,7 +285,7 @@ async fn nobody_is_asked_again_about_what_was_decided() {
     world.put_back(&proposed).await;
 
     // The approvals are put back as well.
-    let approvals = world.bus.kv::<Confirmation>(APPROVALS);
+    let approvals = world.bus.kv::<ConfirmationTerms>(APPROVALS);
     let approval = format!("intent.{}.admission", ulid(1));
     approvals.delete(&approval, None).await.expect("deleted");
 

@@ -1,7 +1,7 @@
 //! Intents that send a text: as it was asked for, once, and ended by the receipt.
 
 use serde_json::json;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::model::intent::{IntentCode, IntentStatus};
 use shared::model::receipt::{Receipt, ReceiptStep};
 use shared::model::reply::Reply;
@@ -16,7 +16,7 @@ impl World {
     async fn sent(&self) -> Vec<Reply> {
         let stored = self
             .bus
-            .history(DELIVERIES, "nexus.dl.>", 1, 100)
+            .read_history(DELIVERIES, "nexus.dl.>", 1, 100)
             .await
             .expect("deliveries");
         stored.iter().map(|stored| stored.decode().expect("a reply")).collect()
@@ -35,7 +35,7 @@ impl World {
             step,
         };
 
-        let out = Outgoing::new(at, &receipt).expect_last(last.map_or(0, |stored| stored.sequence));
+        let out = OutgoingMessage::new(at, &receipt).expect_last(last.map_or(0, |stored| stored.sequence));
         self.bus.publish(out).await.expect("stored");
     }
 }

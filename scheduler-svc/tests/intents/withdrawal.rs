@@ -5,7 +5,7 @@ use shared::model::dispatch::Dispatch;
 use shared::model::intent::service::{CancelIntent, DecideIntent, ProposeIntent};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
 use shared::model::intent::{IntentCode, IntentStatus};
-use shared::model::order::{SessionOrder, Wanted};
+use shared::model::order::{OrderKind, SessionOrder};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
@@ -17,7 +17,7 @@ use crate::world::{World, proposal, ulid};
 impl World {
     /// The orders to the session of `dispatch` so far.
     async fn orders(&self) -> Vec<SessionOrder> {
-        let stored = self.bus.history(DISPATCHES, "nexus.dispatch.>", 1, 1_000).await;
+        let stored = self.bus.read_history(DISPATCHES, "nexus.dispatch.>", 1, 1_000).await;
         let stored = stored.expect("what sessions are told");
         stored.iter().filter_map(|stored| stored.decode().ok()).collect()
     }
@@ -73,7 +73,7 @@ async fn the_dispatch_of_a_running_intent_is_taken_back_once() {
         (&dispatch.target, "agent:default")
     );
 
-    let wanted = |dispatch: &Dispatch, spares_turn| Wanted::Withdraw {
+    let wanted = |dispatch: &Dispatch, spares_turn| OrderKind::Withdraw {
         dispatch: dispatch.id,
         spares_turn,
     };
@@ -135,8 +135,8 @@ async fn a_firing_that_waited_behind_the_asking_turn_is_not_spared() {
     desk.propose_intent(asks(4, 3, asking)).await.expect("an answer");
     desk.decide_intent(yes(4)).await.expect("agreed");
     let spared = |order: &SessionOrder| match order.wanted {
-        Wanted::Withdraw { spares_turn, .. } => Some(spares_turn),
-        Wanted::Abort | Wanted::Interrupt | Wanted::Reset | Wanted::Queue { .. } => None,
+        OrderKind::Withdraw { spares_turn, .. } => Some(spares_turn),
+        OrderKind::Abort | OrderKind::Interrupt | OrderKind::Reset | OrderKind::Queue { .. } => None,
     };
 
     let spared: Vec<_> = world.orders().await.iter().map(spared).collect();

@@ -7,20 +7,20 @@ use scheduler_svc::intent::desk::IntentService;
 use scheduler_svc::intent::registry::KindRegistry;
 use scheduler_svc::intent::service::{IntentContext, new_desk};
 use serde_json::{Value, json};
-use shared::bus::{Bus, NatsConfig, Outgoing, Stored};
+use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage};
 use shared::clock::{Clock as _, SharedClock, SystemClock, pause};
 use shared::model::dispatch::{DeliveryContext, Dispatch};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
 use shared::model::intent::{Intent, IntentRecord, IntentStatus};
 use shared::model::invocation::{EventInvocations, HookInvocation};
-use shared::model::ledger::{AppendId, Cursor, LedgerEntry, LedgerRecord};
+use shared::model::ledger::{AppendId, LedgerCursor, LedgerEntry, LedgerRecord};
 use shared::model::order::SessionOrder;
-use shared::model::origin::Origin;
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::origin::EventOrigin;
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
 use shared::testing::{ManualClock, SeededIds, sample};
 use shared::wire::subject;
@@ -34,7 +34,7 @@ pub(crate) struct World {
     pub(crate) server: NatsServer,
     pub(crate) bus: Bus,
     pub(crate) clock: ManualClock,
-    pub(crate) shutdown: Shutdown,
+    pub(crate) shutdown: ShutdownSignal,
     pub(crate) desks: Vec<Arc<IntentService>>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
     shared::testing::connect(&config, name).await
 }
 
-pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &Shutdown) -> IntentContext {
+pub(crate) fn needs(bus: &Bus, clock: SharedClock, number: u64, shutdown: &ShutdownSignal) -> IntentContext {
     IntentContext {
         bus: bus.clone(),
         clock,
@@ -67,9 +67,11 @@ impl World {
     pub(crate) async fn start(replicas: u64) -> Self {
         let server = NatsServer::start().await;
         let bus = connect(&server, "test").await;
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        bus.ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology is made");
         let clock = ManualClock::at(SystemClock.now());
-        let shutdown = Shutdown::default();
+        let shutdown = ShutdownSignal::default();
 
         let mut desks = Vec::new();
         for number in 0..replicas {
@@ -150,10 +152,10 @@ impl World {
     pub(crate) async fn dispatches(&self) -> Vec<(u64, Dispatch)> {
         let stored = self
             .bus
-            .history(DISPATCHES, "nexus.dispatch.>", 1, 1_000)
+            .read_history(DISPATCHES, "nexus.dispatch.>", 1, 1_000)
             .await
             .expect("dispatches");
-        let orders = |stored: &&Stored| stored.decode::<SessionOrder>().is_err();
+        let orders = |stored: &&StoredMessage| stored.decode::<SessionOrder>().is_err();
         let dispatches = stored.iter().filter(orders);
 
         dispatches
@@ -175,7 +177,11 @@ impl World {
     }
 
     pub(crate) async fn events(&self) -> Vec<Event> {
-        let stored = self.bus.history(EVENTS, "nexus.ev.>", 1, 1_000).await.expect("events");
+        let stored = self
+            .bus
+            .read_history(EVENTS, "nexus.ev.>", 1, 1_000)
+            .await
+            .expect("events");
         stored.iter().map(|stored| stored.decode().expect("an event")).collect()
     }
 
@@ -184,8 +190,8 @@ impl World {
         let id = EventId::parse(format!("webchat:{source}")).expect("an id");
         let mut event = Event::new(id, "webchat", "v1", self.now());
         content.clone_into(&mut event.content);
-        event.origin = Origin::visitor("default", "v1");
-        let out = Outgoing::event(&event, self.bus.trust());
+        event.origin = EventOrigin::visitor("default", "v1");
+        let out = OutgoingMessage::event(&event, self.bus.trust());
         self.bus.publish(out).await.expect("published");
     }
 
@@ -198,9 +204,9 @@ impl World {
     }
 
     /// Plays the broker: the turn of `dispatch` begins, and ends with `end`.
-    pub(crate) async fn turn(&self, dispatch: &Dispatch, end: impl FnOnce(Ulid, Cursor) -> LedgerEntry) {
+    pub(crate) async fn turn(&self, dispatch: &Dispatch, end: impl FnOnce(Ulid, LedgerCursor) -> LedgerEntry) {
         let turn = self.begin(dispatch).await;
-        self.append(&dispatch.target, end(turn, Cursor::default())).await;
+        self.append(&dispatch.target, end(turn, LedgerCursor::default())).await;
     }
 
     /// Appends `entry` to the ledger of `session`, as the broker does.
@@ -218,7 +224,7 @@ impl World {
             entries: vec![entry],
         };
 
-        let out = Outgoing::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
+        let out = OutgoingMessage::new(at, &record).expect_last(last.map_or(0, |stored| stored.sequence));
         self.bus.publish(out).await.expect("appended");
     }
 
@@ -245,12 +251,12 @@ impl World {
             is_slim: false,
         };
 
-        let out = Outgoing::new(subject::invocation(partition, &event.id), &record);
+        let out = OutgoingMessage::new(subject::invocation(partition, &event.id), &record);
         self.bus.publish(out).await.expect("recorded");
     }
 }
 
-pub(crate) fn completed(turn: Ulid, cursor: Cursor) -> LedgerEntry {
+pub(crate) fn completed(turn: Ulid, cursor: LedgerCursor) -> LedgerEntry {
     LedgerEntry::TurnCompleted {
         turn,
         reply: None,
@@ -281,7 +287,7 @@ pub(crate) fn proposal(number: u128, more: Value) -> ProposeIntent {
         session: "main".to_owned(),
         turn: None,
         permissions: PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         },
         delivery_context: DeliveryContext {

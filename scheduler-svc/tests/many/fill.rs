@@ -1,14 +1,14 @@
 //! Pending intents as admission leaves them, written without asking for each: values, records, timers and books.
 
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::intent::IntentSchedule;
-use shared::model::intent::book::{AgentBook, Booking};
+use shared::model::intent::book::{AgentBook, IntentBooking};
 use shared::model::intent::timer::TimerPurpose;
 use shared::model::permission::PermissionSet;
-use shared::model::position::Position;
+use shared::model::position::StreamPosition;
 use shared::model::time::UnixMillis;
 use shared::wire::subject::intent_audit;
 use tokio::task::JoinSet;
@@ -86,19 +86,21 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
         };
 
         let mut value = new_intent(intent, setting, cause);
-        admit_intent(&mut value, &plan, &Position::default(), cause).expect("legal");
+        admit_intent(&mut value, &plan, &StreamPosition::default(), cause).expect("legal");
         timers::set_timer(bus, &timers::new_timer(&value, TimerPurpose::Fire, due), due)
             .await
             .expect("stored");
         let subject = format!("$KV.intents.{}", store::key(&value.intent.agent, id));
-        bus.publish(Outgoing::new(subject, &value)).await.expect("stored");
+        bus.publish(OutgoingMessage::new(subject, &value))
+            .await
+            .expect("stored");
 
         for record in &value.records {
-            let out = Outgoing::new(intent_audit(&id.to_string()), record);
+            let out = OutgoingMessage::new(intent_audit(&id.to_string()), record);
             bus.publish(out).await.expect("stored");
         }
 
-        let booking = Booking {
+        let booking = IntentBooking {
             due: Some(due),
             firings: 1,
             tokens: 2_000,
@@ -107,5 +109,5 @@ async fn fill_agent(bus: &Bus, agent: u64, each: u64, now: UnixMillis) {
     }
 
     let subject = format!("$KV.intents.a.agent-{agent}");
-    bus.publish(Outgoing::new(subject, &book)).await.expect("stored");
+    bus.publish(OutgoingMessage::new(subject, &book)).await.expect("stored");
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use scheduler_svc::intent::store::STREAM;
 use serde_json::{Value, json};
-use shared::bus::{Bus, Outgoing, RequestError};
+use shared::bus::{Bus, OutgoingMessage, RequestError};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::{Dispatch, derived_ulid};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::book::AgentBook;
 use shared::model::intent::service::{CancelIntent, IntentAnswer, ProposeIntent, RescheduleIntent};
 use shared::model::intent::{IntentCode, IntentStatus};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::testing::sample;
@@ -187,7 +187,7 @@ async fn asked(bus: Bus, number: u64, lot: Lot, due: UnixMillis) {
 async fn brokers(bus: Bus, mut from: u64) {
     loop {
         for stored in bus
-            .history(DISPATCHES, "nexus.dispatch.>", from, 256)
+            .read_history(DISPATCHES, "nexus.dispatch.>", from, 256)
             .await
             .unwrap_or_default()
         {
@@ -203,7 +203,7 @@ async fn brokers(bus: Bus, mut from: u64) {
 
 async fn completes(bus: &Bus, dispatch: &Dispatch) {
     let record = sample::whole_turn(dispatch, SystemClock.now());
-    let out = Outgoing::new(subject::ledger(&dispatch.target), &record).msg_id(dispatch.id.to_string());
+    let out = OutgoingMessage::new(subject::ledger(&dispatch.target), &record).msg_id(dispatch.id.to_string());
     bus.publish(out).await.expect("appended");
 }
 
@@ -296,8 +296,8 @@ async fn tell_the_words(bus: &Bus, mixed: u64) {
         let source = EventId::parse(format!("webchat:many/{number}")).expect("an id");
         let mut event = Event::new(source, "webchat", "v1", SystemClock.now());
         event.content = words(number);
-        event.origin = Origin::visitor("default", "v1");
-        let out = Outgoing::event(&event, bus.trust());
+        event.origin = EventOrigin::visitor("default", "v1");
+        let out = OutgoingMessage::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
     }
 }

@@ -157,7 +157,7 @@ async fn fired(bus: &Bus) -> Option<BTreeMap<String, f64>> {
     let mut found = BTreeMap::new();
     let mut from = 1;
     loop {
-        let page = bus.history(EVENTS, "nexus.ev.*.timer.>", from, 1_000).await.ok()?;
+        let page = bus.read_history(EVENTS, "nexus.ev.*.timer.>", from, 1_000).await.ok()?;
         for stored in &page {
             from = stored.sequence + 1;
             let event: Event = stored.decode().expect("an event");
@@ -221,7 +221,9 @@ async fn many_are_pending_and_many_are_due_at_once() {
     };
 
     let bus = shared::testing::connect(&config, "test").await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
     fill(&bus, size.agents, size.pending / size.agents).await;
     println!(
         "server: {} MiB with {} pending",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler_svc::intent::store::STREAM;
-use shared::bus::{Bus, Stored};
+use shared::bus::{Bus, StoredMessage};
 use shared::model::dispatch::Dispatch;
 use shared::model::event::Event;
 use shared::model::intent::{Intent, IntentRecord, firing_of};
@@ -36,10 +36,10 @@ async fn behind(bus: &Bus, stream: &str) -> u64 {
 }
 
 /// Everything in `stream` on `subject` from `from` on; none where the server does not answer.
-pub(crate) async fn all(bus: &Bus, stream: &str, subject: &str, mut from: u64) -> Option<Vec<Stored>> {
+pub(crate) async fn all(bus: &Bus, stream: &str, subject: &str, mut from: u64) -> Option<Vec<StoredMessage>> {
     let mut all = Vec::new();
     loop {
-        let page = bus.history(stream, subject, from, 256).await.ok()?;
+        let page = bus.read_history(stream, subject, from, 256).await.ok()?;
         let Some(last) = page.last() else { return Some(all) };
         from = last.sequence + 1;
         all.extend(page);

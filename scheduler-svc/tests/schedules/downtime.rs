@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::bus::{Outgoing, RequestError, ServiceHandle, ServiceSpec};
+use shared::bus::{OutgoingMessage, RequestError, ServiceHandle, ServiceSpec};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::dispatch::Dispatch;
 use shared::model::intent::IntentStatus;
 use shared::model::intent::service::{IntentAnswer, IntentHistory};
 use shared::model::schedule::ScheduleRecord;
 use shared::model::time::UnixMillis;
-use shared::projection::api::{Trace, TraceRequest};
+use shared::projection::api::{EventTrace, TraceRequest};
 use shared::schedule::book::ScheduleBook;
 use shared::testing::sample;
 use shared::wire::headers::Headers;
@@ -112,7 +112,7 @@ impl World {
     async fn completes(&self, id: Ulid) {
         let waited = tokio::time::timeout(DEADLINE, async {
             loop {
-                let stored = self.bus.history(DISPATCHES, "nexus.dispatch.>", 1, 100).await;
+                let stored = self.bus.read_history(DISPATCHES, "nexus.dispatch.>", 1, 100).await;
                 let all = stored.unwrap_or_default().into_iter();
                 let own = all.filter_map(|stored| stored.decode::<Dispatch>().ok());
                 let own: Vec<Dispatch> = own
@@ -133,7 +133,7 @@ impl World {
             .await
             .unwrap_or_else(|_| panic!("a dispatch in time:\n{}", self.log()));
         let record = sample::whole_turn(&dispatch, SystemClock.now().plus(BACK * MINUTE_MS));
-        let out = Outgoing::new(subject::ledger(&dispatch.target), &record);
+        let out = OutgoingMessage::new(subject::ledger(&dispatch.target), &record);
         self.bus.publish(out).await.expect("appended");
     }
 
@@ -208,7 +208,7 @@ async fn after_an_hour_without_schedulers_each_policy_is_honoured() {
     // As hook-svc says it of a hook with `@schedule`.
     let grid = format!("every 10m from {}", instant(first));
     let book = ScheduleBook::new(&world.bus);
-    book.replace("hook:a/b:", &[spec("hook:a/b:0", &grid)], now)
+    book.replace_schedules("hook:a/b:", &[spec("hook:a/b:0", &grid)], now)
         .await
         .expect("written");
     let mut before = world.scheduler();
@@ -283,9 +283,9 @@ async fn traced(world: &World, over: &Arc<AtomicBool>) -> ServiceHandle {
     let spec = ServiceSpec::new("events", "whether they are over").endpoint("trace", move |_: TraceRequest| {
         let complete = over.load(Ordering::Relaxed);
         async move {
-            Ok::<_, (usize, String)>(Trace {
+            Ok::<_, (usize, String)>(EventTrace {
                 complete,
-                ..Trace::default()
+                ..EventTrace::default()
             })
         }
     });

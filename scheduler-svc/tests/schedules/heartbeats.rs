@@ -8,7 +8,7 @@ use shared::bus::claim;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::session::SessionRef;
 use shared::testing::ManualClock;
-use shared::wire::headers::Carrier;
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use shared::wire::topology::streams::CLAIMS;
 
@@ -23,7 +23,7 @@ async fn a_busy_session_is_not_woken() {
     let specs = heartbeat_specs(personas, clock.now()).expect("a heartbeat");
     keeper
         .schedule_book()
-        .replace(PREFIX, &specs, clock.now())
+        .replace_schedules(PREFIX, &specs, clock.now())
         .await
         .expect("it is said");
 
@@ -42,7 +42,7 @@ async fn a_busy_session_is_not_woken() {
         (record.fired, record.skipped)
     };
 
-    claim::publish(&world.bus, &inner, &Carrier::default())
+    claim::publish(&world.bus, &inner, &TraceCarrier::default())
         .await
         .expect("it has something to run");
     assert_eq!(beat().await, (0, 1), "the first beat");
@@ -58,7 +58,7 @@ async fn a_busy_session_is_not_woken() {
 
     assert_eq!(beat().await, (1, 1));
 
-    claim::publish(&world.bus, &inner, &Carrier::default())
+    claim::publish(&world.bus, &inner, &TraceCarrier::default())
         .await
         .expect("it has something to run");
     assert_eq!(beat().await, (1, 2));

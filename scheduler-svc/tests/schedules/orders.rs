@@ -9,9 +9,9 @@ use scheduler_svc::schedules::keeper::ScheduleWriter;
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::{Clock as _, SystemClock, pause};
-use shared::model::schedule::{NextFiring, Overlap, ScheduleRecord, ScheduleTimer};
+use shared::model::schedule::{NextFiring, OverlapPolicy, ScheduleRecord, ScheduleTimer};
 use shared::model::time::UnixMillis;
-use shared::process::lifecycle::Shutdown;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::schedule::book::ScheduleBook;
 use shared::wire::headers::Headers;
 use shared::wire::topology::SCHEDULE_TIMERS;
@@ -26,7 +26,7 @@ fn every_six_hours(now: UnixMillis) -> String {
 
 /// A scheduler within the test.
 struct Replica {
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
     tasks: Vec<tokio::task::JoinHandle<()>>,
     _service: shared::bus::ServiceHandle,
 }
@@ -39,7 +39,7 @@ impl Replica {
             .serve(api::service_spec(&keeper, "UTC"))
             .await
             .expect("it is served");
-        let shutdown = Shutdown::default();
+        let shutdown = ShutdownSignal::default();
         let owner = Arc::new(keeper.clone()) as Arc<dyn OnFire<ScheduleTimer>>;
         let fired = TimerDispatcher::new(world.bus.clone(), Arc::new(SystemClock), SCHEDULE_TIMERS, owner);
         let (one, other) = (shutdown.clone(), shutdown.clone());
@@ -76,7 +76,7 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
     let replicas = [Replica::start(&world).await, Replica::start(&world).await];
     let now = SystemClock.now();
 
-    book.replace(
+    book.replace_schedules(
         "hook:a/b:",
         &[
             spec("hook:a/b:0", &every_six_hours(now)),
@@ -140,7 +140,7 @@ async fn schedules_are_paused_resumed_fired_and_backfilled() {
     assert!(refused.contains("more than 100 firings"), "{refused}");
     assert_eq!(world.fired().await["hook:a/b:0"].len(), 5);
 
-    book.replace("hook:a/b:", &[spec("hook:a/b:1", "cron 0 9 * * *")], now)
+    book.replace_schedules("hook:a/b:", &[spec("hook:a/b:1", "cron 0 9 * * *")], now)
         .await
         .expect("written");
     assert_eq!(world.record("hook:a/b:0").await, None);
@@ -216,7 +216,7 @@ async fn who_dies_behind_a_write_leaves_it_to_whoever_is_there() {
     let replica = Replica::start(&world).await;
     let now = SystemClock.now();
     let id = "hook:e:0";
-    book.replace("hook:e:", &[spec(id, &every_six_hours(now))], now)
+    book.replace_schedules("hook:e:", &[spec(id, &every_six_hours(now))], now)
         .await
         .expect("written");
     world.until_record(id, |record| record.next.is_some()).await;
@@ -264,8 +264,8 @@ async fn the_timer_of_a_record_that_is_lost_holds_nothing_back() {
     let id = "hook:f:0";
     let mut often = spec(id, "every 1s");
     // Nobody answers whether the one before is over.
-    often.policies.overlap = Overlap::Allow;
-    book.replace("hook:f:", &[often], now).await.expect("written");
+    often.policies.overlap = OverlapPolicy::Allow;
+    book.replace_schedules("hook:f:", &[often], now).await.expect("written");
     world.until_record(id, |record| record.fired > 0).await;
     replica.stop().await;
 

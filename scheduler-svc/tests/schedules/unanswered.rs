@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use scheduler_svc::schedules::keeper::ScheduleWriter;
 use shared::clock::{Clock as _, SystemClock};
-use shared::model::schedule::{Overlap, SchedulePolicies, ScheduleRecord, ScheduleSpec};
+use shared::model::schedule::{OverlapPolicy, SchedulePolicies, ScheduleRecord, ScheduleSpec};
 use shared::testing::ManualClock;
 
 use crate::world::{World, spec};
 
 const MINUTE_MS: i64 = 60_000;
 
-fn every_ten_minutes(name: &str, overlap: Overlap) -> ScheduleSpec {
+fn every_ten_minutes(name: &str, overlap: OverlapPolicy) -> ScheduleSpec {
     ScheduleSpec {
         policies: SchedulePolicies {
             overlap,
@@ -27,8 +27,8 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
     let clock = ManualClock::at(SystemClock.now());
     let keeper = ScheduleWriter::new(world.bus.clone(), Arc::new(clock.clone()));
     let specs = [
-        every_ten_minutes("leaves-out", Overlap::Skip),
-        every_ten_minutes("waits", Overlap::BufferOne),
+        every_ten_minutes("leaves-out", OverlapPolicy::Skip),
+        every_ten_minutes("waits", OverlapPolicy::BufferOne),
     ];
 
     let next_of = async |id: &str| -> ScheduleRecord {
@@ -42,7 +42,10 @@ async fn what_nobody_can_tell_of_holds_back_for_an_hour_and_no_longer() {
     for spec in &specs {
         let id = spec.id.as_str();
         let one = std::slice::from_ref(spec);
-        let said = keeper.schedule_book().replace("config:", one, clock.now()).await;
+        let said = keeper
+            .schedule_book()
+            .replace_schedules("config:", one, clock.now())
+            .await;
         said.expect("it is said");
 
         let first = next_of(id).await;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use shared::bus::{Bus, NatsConfig, Stored};
+use shared::bus::{Bus, NatsConfig, StoredMessage};
 use shared::clock::pause;
 use shared::model::event::Event;
 use shared::model::schedule::{SchedulePolicies, ScheduleRecord, ScheduleSpec, ScheduleTarget};
@@ -43,7 +43,9 @@ impl World {
     pub(crate) async fn start() -> Self {
         let server = NatsServer::start().await;
         let bus = connect(&server).await;
-        bus.ensure(&topology(1), false).await.expect("the topology is made");
+        bus.ensure_topology(&topology(1), false)
+            .await
+            .expect("the topology is made");
         Self {
             server,
             bus,
@@ -120,10 +122,10 @@ impl World {
     }
 
     /// Events from sequence `from` on; a server that is just back may not answer at once.
-    async fn page(&self, from: u64) -> Vec<Stored> {
+    async fn page(&self, from: u64) -> Vec<StoredMessage> {
         let read = tokio::time::timeout(DEADLINE, async {
             loop {
-                if let Ok(page) = self.bus.history(streams::EVENTS, "nexus.ev.>", from, 1_000).await {
+                if let Ok(page) = self.bus.read_history(streams::EVENTS, "nexus.ev.>", from, 1_000).await {
                     return page;
                 }
                 pause(Duration::from_millis(25)).await;

@@ -3,7 +3,7 @@
 use crate::breaker::{Breaker, key_of};
 
 use super::error::CasError;
-use super::kv::{Entry, Kv};
+use super::kv::{Kv, KvEntry};
 
 /// Maximum number of retries of a compare-and-set after a conflict.
 const MAX_TRIES: u32 = 20;
@@ -16,17 +16,17 @@ impl Kv<Breaker> {
     ///
     /// # Errors
     /// Returns [`CasError`] if the server cannot be asked, or if other writers are first 20 times in a row.
-    pub async fn change(
+    pub async fn change_breaker(
         &self,
         hook_id: &str,
         content_hash: &str,
         mut next: impl FnMut(&Breaker) -> Option<Breaker>,
-    ) -> Result<(Breaker, Option<Entry<Breaker>>), CasError> {
+    ) -> Result<(Breaker, Option<KvEntry<Breaker>>), CasError> {
         let of_source = |stored: Option<&Breaker>| {
             let own = stored.filter(|breaker| breaker.content_hash == content_hash);
-            own.cloned().unwrap_or_else(|| Breaker::of(hook_id, content_hash))
+            own.cloned().unwrap_or_else(|| Breaker::for_hook(hook_id, content_hash))
         };
-        let entry = self.decide(hook_id, |stored| next(&of_source(stored))).await?;
+        let entry = self.change_entry(hook_id, |stored| next(&of_source(stored))).await?;
         Ok((of_source(entry.as_ref().map(|entry| &entry.value)), entry))
     }
 
@@ -42,17 +42,17 @@ impl Kv<Breaker> {
             former = Some(stored.clone());
             Some(stored.reset())
         };
-        self.decide(hook_id, reset).await?;
+        self.change_entry(hook_id, reset).await?;
         Ok(former)
     }
 
     /// Repeats a compare-and-set of the whole entry until it succeeds or `next` returns `None`. Returns the entry that
     /// is stored then.
-    async fn decide(
+    async fn change_entry(
         &self,
         hook_id: &str,
         mut next: impl FnMut(Option<&Breaker>) -> Option<Breaker>,
-    ) -> Result<Option<Entry<Breaker>>, CasError> {
+    ) -> Result<Option<KvEntry<Breaker>>, CasError> {
         let key = key_of(hook_id);
         let mut tries = 0;
         loop {
@@ -66,7 +66,7 @@ impl Kv<Breaker> {
                 Some(entry) => self.update(&key, &value, entry.revision).await,
             };
             match written {
-                Ok(revision) => return Ok(Some(Entry { value, revision })),
+                Ok(revision) => return Ok(Some(KvEntry { value, revision })),
                 Err(CasError::Conflict { .. }) if tries < MAX_TRIES => tries += 1,
                 Err(error) => return Err(error),
             }
@@ -83,7 +83,7 @@ mod tests {
     use crate::wire::topology::buckets::BREAKERS;
 
     fn fails(breaker: &Breaker) -> Breaker {
-        let failed = breaker.failed(&BreakerPolicy::default(), "other", UnixMillis(1));
+        let failed = breaker.after_failure(&BreakerPolicy::default(), "other", UnixMillis(1));
         failed.expect("it counts")
     }
 
@@ -98,10 +98,12 @@ mod tests {
     async fn who_is_second_decides_upon_what_stands_then() {
         let (_server, bus) = world().await;
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
-        kv.create("h", &fails(&Breaker::of("h", "1"))).await.expect("stored");
+        kv.create("h", &fails(&Breaker::for_hook("h", "1")))
+            .await
+            .expect("stored");
         let mut seen = Vec::new();
 
-        let decided = kv.decide("h", |stored| {
+        let decided = kv.change_entry("h", |stored| {
             let stored = stored.expect("it is stored");
             seen.push(stored.failures);
             if seen.len() <= 3 {
@@ -120,10 +122,10 @@ mod tests {
     async fn who_is_second_for_ever_is_told() {
         let (_server, bus) = world().await;
         let kv: Kv<Breaker> = bus.kv(BREAKERS);
-        kv.create("h", &Breaker::of("h", "1")).await.expect("stored");
+        kv.create("h", &Breaker::for_hook("h", "1")).await.expect("stored");
         let mut looks = 0;
 
-        let decided = kv.decide("h", |stored| {
+        let decided = kv.change_entry("h", |stored| {
             looks += 1;
             let stored = stored.expect("it is stored").reset();
             interfere(&kv, &stored);

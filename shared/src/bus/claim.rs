@@ -5,20 +5,20 @@
 //! window would swallow the next wake-up.
 
 use crate::model::session::SessionRef;
-use crate::wire::headers::Carrier;
-use crate::wire::session_mark::Claim;
+use crate::wire::headers::TraceCarrier;
+use crate::wire::session_mark::SessionClaim;
 use crate::wire::subject;
 use crate::wire::topology::streams::CLAIMS;
 
 use super::connect::Bus;
-use super::consume::{Pull, PullOptions};
+use super::consume::{PullOptions, PullSettings};
 use super::error::{PublishError, ReadStreamError};
-use super::fetch::Fetcher;
-use super::publish::Outgoing;
+use super::fetch::MessageFetcher;
+use super::publish::OutgoingMessage;
 
 /// Outcome of publishing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimedKey {
     /// The claim was stored.
     New,
     /// The session had a claim already.
@@ -29,27 +29,27 @@ pub enum Claimed {
 ///
 /// # Errors
 /// Returns [`PublishError`] if the server rejects the claim for good.
-pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &Carrier) -> Result<Claimed, PublishError> {
-    let claim = Claim {
+pub async fn publish(bus: &Bus, session: &SessionRef, carrier: &TraceCarrier) -> Result<ClaimedKey, PublishError> {
+    let claim = SessionClaim {
         session: session.clone(),
     };
-    let out = Outgoing::new(subject::claim(session), &claim).carrier(carrier);
+    let out = OutgoingMessage::new(subject::claim(session), &claim).carrier(carrier);
     match bus.publish(out).await {
-        Ok(_) => Ok(Claimed::New),
-        Err(PublishError::SubjectFull { .. }) => Ok(Claimed::AlreadyHeld),
+        Ok(_) => Ok(ClaimedKey::New),
+        Err(PublishError::SubjectFull { .. }) => Ok(ClaimedKey::AlreadyHeld),
         Err(error) => Err(error),
     }
 }
 
 /// Pulls the claims from the consumer that all brokers share, `batch` at a time.
 #[must_use]
-pub fn pull(bus: &Bus, batch: usize) -> Pull {
+pub fn pull(bus: &Bus, batch: usize) -> PullSettings {
     bus.pull(CLAIMS, "broker", PullOptions { batch })
 }
 
 /// Fetches the claims from the same consumer, for a broker that asks for as many as it has free slots.
 #[must_use]
-pub fn fetcher(bus: &Bus) -> Fetcher {
+pub fn fetcher(bus: &Bus) -> MessageFetcher {
     bus.fetcher(CLAIMS, "broker")
 }
 

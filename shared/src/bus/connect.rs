@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::error::ConnectBusError;
-use super::link::Link;
-use super::pulse::{Beating, Pulse};
-use super::sentry::Sentry;
-use crate::process::secret::Secret;
+use super::link::ServerLink;
+use super::pulse::{Beating, ClockPulse};
+use super::sentry::ConsumerSentry;
+use crate::process::secret::SecretValue;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
-use crate::wire::seal::Trust;
+use crate::wire::seal::TrustKeys;
 
 /// Maximum number of publishes in flight, over the whole process.
 pub(super) const MAX_IN_FLIGHT: usize = 4_096;
@@ -26,7 +26,7 @@ pub(super) const API_TIMEOUT: Duration = Duration::from_secs(5);
 /// Level of failure that an acknowledged event survives (`docs/design/wire.md` §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Durability {
+pub enum StreamDurability {
     /// An acked event survives the death of any process.
     #[default]
     Process,
@@ -43,7 +43,7 @@ pub struct NatsConfig {
     /// Addresses of the servers, each `nats://host:port`.
     pub servers: Vec<String>,
     /// Level of failure that an accepted event survives; checked at start, as far as `monitors` allow.
-    pub durability: Durability,
+    pub durability: StreamDurability,
     /// Monitoring addresses of the servers, each `http://host:port`. Needed to check `power`; an empty list skips the
     /// check.
     pub monitors: Vec<String>,
@@ -57,14 +57,14 @@ pub struct NatsConfig {
     pub user: String,
     /// Password of that user, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub password: Option<Secret>,
+    pub password: Option<SecretValue>,
 }
 
 impl Default for NatsConfig {
     fn default() -> Self {
         Self {
             servers: vec!["nats://127.0.0.1:4222".to_owned()],
-            durability: Durability::Process,
+            durability: StreamDurability::Process,
             monitors: Vec::new(),
             replicas: 1,
             ensure: true,
@@ -102,13 +102,13 @@ pub struct Bus {
     pub(super) client: async_nats::Client,
     pub(super) jetstream: async_nats::jetstream::Context,
     pub(super) in_flight: Arc<Semaphore>,
-    pub(super) link: Arc<Link>,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) link: Arc<ServerLink>,
+    pub(super) pulse: Arc<ClockPulse>,
     /// Guard against unreadable messages; `None` if no streams are read over this connection.
-    sentry: Option<Arc<Sentry>>,
+    sentry: Option<Arc<ConsumerSentry>>,
     /// Task that keeps `pulse` going; `None` under the same condition as `sentry`.
     beating: Option<Arc<Beating>>,
-    trust: Arc<Trust>,
+    trust: Arc<TrustKeys>,
 }
 
 impl Bus {
@@ -118,7 +118,7 @@ impl Bus {
     /// # Errors
     /// Returns [`ConnectBusError`] if an address or a credential cannot be read, or if no server answers.
     pub async fn connect(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Ok(Self::open(config, name, false).await?.watched(config))
+        Ok(Self::open(config, name, false).await?.with_sentry(config))
     }
 
     /// Connects as [`Bus::connect`] does, but returns at once and connects as soon as a server answers. For callers
@@ -127,7 +127,7 @@ impl Bus {
     /// # Errors
     /// Returns [`ConnectBusError`] if an address or a credential cannot be read.
     pub async fn connect_later(config: &NatsConfig, name: &str) -> Result<Self, ConnectBusError> {
-        Ok(Self::open(config, name, true).await?.watched(config))
+        Ok(Self::open(config, name, true).await?.with_sentry(config))
     }
 
     /// Connects as [`Bus::connect`] does, but without a guard on the connection: for the guard of the other
@@ -136,14 +136,14 @@ impl Bus {
         Self::open(config, name, false).await
     }
 
-    fn watched(mut self, config: &NatsConfig) -> Self {
-        self.sentry = Some(Arc::new(Sentry::post(
+    fn with_sentry(mut self, config: &NatsConfig) -> Self {
+        self.sentry = Some(Arc::new(ConsumerSentry::start_watching(
             self.client.clone(),
             Arc::clone(&self.link),
             config.clone(),
         )));
         let pulse = Arc::clone(&self.pulse);
-        self.beating = Some(Arc::new(pulse.keep(self.client.clone())));
+        self.beating = Some(Arc::new(pulse.run_watch(self.client.clone())));
         self
     }
 
@@ -161,7 +161,7 @@ impl Bus {
         }
 
         if !config.user.is_empty() {
-            let password = config.password.as_ref().map_or("", Secret::reveal);
+            let password = config.password.as_ref().map_or("", SecretValue::reveal);
             // The server does not let a user listen on the inboxes of another user.
             options = options
                 .user_and_password(config.user.clone(), password.to_owned())
@@ -172,7 +172,7 @@ impl Bus {
             options = options.retry_on_initial_connect();
         }
 
-        let link: Arc<Link> = Arc::default();
+        let link: Arc<ServerLink> = Arc::default();
         let telling = Arc::clone(&link);
         let options = options
             .name(name)
@@ -181,7 +181,7 @@ impl Bus {
             .subscription_capacity(SUBSCRIPTION_CAPACITY)
             .reconnect_delay_callback(|attempt| Duration::from_millis(50 * (attempt as u64).clamp(1, 10)))
             .event_callback(move |event| {
-                telling.hear(&event);
+                telling.handle_event(&event);
                 std::future::ready(())
             });
 
@@ -223,14 +223,14 @@ impl Bus {
     /// Returns the same connection with `trust` as the key ring that seals and checks its events. Without it, no event
     /// is sealed and no seal is accepted.
     #[must_use]
-    pub fn trusting(mut self, trust: Arc<Trust>) -> Self {
+    pub fn with_trust(mut self, trust: Arc<TrustKeys>) -> Self {
         self.trust = trust;
         self
     }
 
     /// Keys and rules with which events are sealed and checked.
     #[must_use]
-    pub const fn trust(&self) -> &Arc<Trust> {
+    pub const fn trust(&self) -> &Arc<TrustKeys> {
         &self.trust
     }
 

@@ -19,7 +19,7 @@ use crate::clock::pause;
 use super::connect::Bus;
 use super::error::{ConsumeError, ReadStreamError};
 use super::link;
-use super::message::Incoming;
+use super::message::IncomingMessage;
 
 /// How long the server holds a pull request; short, so that a restarted server is noticed.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
@@ -50,13 +50,13 @@ impl Default for PullOptions {
 /// Number of failed attempts in a row to reach a consumer. A server that comes back takes one or two attempts. A
 /// consumer that was removed never succeeds; the log warns of it, at doubling intervals.
 #[derive(Debug, Default)]
-pub(super) struct Missed(u32);
+pub(super) struct MissedMessages(u32);
 
-impl Missed {
+impl MissedMessages {
     /// Number of attempts from which on a failure is logged as a warning.
     const WARN_FROM: u32 = 4;
 
-    pub(super) fn tell(&mut self, error: &ConsumeError) {
+    pub(super) fn log_missed(&mut self, error: &ConsumeError) {
         self.0 = self.0.saturating_add(1);
         if self.0 >= Self::WARN_FROM && self.0.is_power_of_two() {
             tracing::warn!(%error, attempts = self.0, "consumer unreachable");
@@ -68,16 +68,16 @@ impl Missed {
 
 /// A durable consumer, pulled in batches. If it is dropped, its buffered messages are delivered again after the ack
 /// wait.
-pub struct Pull {
+pub struct PullSettings {
     bus: Bus,
     stream: String,
     consumer: String,
     options: PullOptions,
     messages: Option<pull::Stream>,
-    missed: Missed,
+    missed: MissedMessages,
 }
 
-impl std::fmt::Debug for Pull {
+impl std::fmt::Debug for PullSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pull")
             .field("stream", &self.stream)
@@ -90,14 +90,14 @@ impl Bus {
     /// Pulls the durable `consumer` of `stream`, starting with the first [`Pull::next`]. If the consumer does not
     /// exist, [`Pull::next`] waits for it.
     #[must_use]
-    pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> Pull {
-        Pull {
+    pub fn pull(&self, stream: &str, consumer: &str, options: PullOptions) -> PullSettings {
+        PullSettings {
             bus: self.clone(),
             stream: stream.to_owned(),
             consumer: consumer.to_owned(),
             options,
             messages: None,
-            missed: Missed::default(),
+            missed: MissedMessages::default(),
         }
     }
 
@@ -106,27 +106,34 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ConsumeError`] if there is no such stream.
-    pub async fn ordered(&self, stream: &str, filters: &[String], from: u64) -> Result<Ordered, ConsumeError> {
-        let mut ordered = Ordered {
+    pub async fn read_ordered(
+        &self,
+        stream: &str,
+        filters: &[String],
+        from: u64,
+    ) -> Result<OrderedReader, ConsumeError> {
+        let mut ordered = OrderedReader {
             bus: self.clone(),
             stream: stream.to_owned(),
             filters: filters.to_vec(),
             last: from.max(1) - 1,
             last_at: None,
             incarnation: String::new(),
-            reading: Reading::new(self),
+            reading: ConnectionWatch::new(self),
         };
 
         let info = self.stream_info(stream).await;
-        ordered.incarnation = info.map_err(|error| ordered.failed(error.to_string()))?.incarnation;
+        ordered.incarnation = info
+            .map_err(|error| ordered.consume_error(error.to_string()))?
+            .incarnation;
         let messages = ordered.open().await?;
-        ordered.reading.stand(messages);
+        ordered.reading.use_messages(messages);
 
         Ok(ordered)
     }
 }
 
-impl Pull {
+impl PullSettings {
     async fn open(&mut self) -> Result<pull::Stream, ConsumeError> {
         let failed = |detail: String| ConsumeError {
             stream: self.stream.clone(),
@@ -152,16 +159,16 @@ impl Pull {
 
     /// Returns the next message. Repairs itself without limit; the caller bounds the wait by dropping the future,
     /// which loses no message.
-    pub async fn next(&mut self) -> Incoming {
+    pub async fn next(&mut self) -> IncomingMessage {
         loop {
             if self.messages.is_none() {
                 match self.open().await {
                     Ok(messages) => {
-                        self.missed = Missed::default();
+                        self.missed = MissedMessages::default();
                         self.messages = Some(messages);
                     }
                     Err(error) => {
-                        self.missed.tell(&error);
+                        self.missed.log_missed(&error);
                         pause(REPAIR_PAUSE).await;
                         continue;
                     }
@@ -173,7 +180,7 @@ impl Pull {
             };
             match messages.next().await {
                 Some(Ok(message)) => {
-                    if let Some(incoming) = Incoming::new(message) {
+                    if let Some(incoming) = IncomingMessage::new(message) {
                         return incoming;
                     }
                 }
@@ -194,7 +201,7 @@ impl Pull {
 
 /// Request of a reader without acks.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct PullRequest<'a> {
     pub(super) stream: &'a str,
     /// Subjects that are read; empty for all subjects.
     pub(super) filters: &'a [String],
@@ -204,7 +211,7 @@ pub(super) struct Asked<'a> {
 impl Bus {
     /// Starts to read without acks. Returns the messages, and the number of messages that are waiting at the start.
     /// The server removes the consumer [`FORGOTTEN_AFTER`] the last pull.
-    pub(super) async fn read_unacked(&self, asked: Asked<'_>) -> Result<(pull::Stream, u64), String> {
+    pub(super) async fn read_unacked(&self, asked: PullRequest<'_>) -> Result<(pull::Stream, u64), String> {
         let (filter_subject, filter_subjects) = match asked.filters {
             [one] => (one.clone(), Vec::new()),
             several => (String::new(), several.to_vec()),
@@ -244,7 +251,7 @@ impl Bus {
 ///
 /// If the stream was restored, purged or recreated, the reader returns no more messages. All users of positions in
 /// this process are notified as after a new connection ([`super::link::Connections`]), and start again.
-pub struct Ordered {
+pub struct OrderedReader {
     bus: Bus,
     stream: String,
     filters: Vec<String>,
@@ -252,10 +259,10 @@ pub struct Ordered {
     /// Time at which the message at `last` was stored, nanoseconds since 1970; `None` if no message was read yet.
     last_at: Option<i64>,
     incarnation: String,
-    reading: Reading,
+    reading: ConnectionWatch,
 }
 
-impl std::fmt::Debug for Ordered {
+impl std::fmt::Debug for OrderedReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ordered")
             .field("stream", &self.stream)
@@ -264,9 +271,9 @@ impl std::fmt::Debug for Ordered {
     }
 }
 
-impl Ordered {
+impl OrderedReader {
     async fn open(&mut self) -> Result<pull::Stream, ConsumeError> {
-        let asked = Asked {
+        let asked = PullRequest {
             stream: &self.stream,
             filters: &self.filters,
             from: DeliverPolicy::ByStartSequence {
@@ -275,12 +282,12 @@ impl Ordered {
         };
 
         let opened = self.bus.read_unacked(asked).await;
-        let (messages, _) = opened.map_err(|detail| self.failed(detail))?;
+        let (messages, _) = opened.map_err(|detail| self.consume_error(detail))?;
 
         Ok(messages)
     }
 
-    fn failed(&self, detail: String) -> ConsumeError {
+    fn consume_error(&self, detail: String) -> ConsumeError {
         ConsumeError {
             stream: self.stream.clone(),
             consumer: "(ordered)".to_owned(),
@@ -291,7 +298,7 @@ impl Ordered {
     /// Returns the reason why the stream is not the one that was read, or `None` if it is the same. A message that was
     /// read may be missing from the same stream: streams that keep the last message of each subject drop messages, and
     /// so do work queues.
-    async fn difference(&self) -> Result<Option<&'static str>, ReadStreamError> {
+    async fn find_difference(&self) -> Result<Option<&'static str>, ReadStreamError> {
         let there = match self.last {
             0 => None,
             last => self.bus.at_sequence(&self.stream, last).await?,
@@ -312,14 +319,14 @@ impl Ordered {
 
     /// Starts again after the last message that was read. Returns false if the stream is another one.
     async fn open_again(&mut self) -> Result<bool, ConsumeError> {
-        let difference = self.difference().await;
-        if let Some(why) = difference.map_err(|error| self.failed(error.to_string()))? {
+        let difference = self.find_difference().await;
+        if let Some(why) = difference.map_err(|error| self.consume_error(error.to_string()))? {
             let (stream, last) = (&self.stream, self.last);
             tracing::error!(stream, last, why, "stream was replaced while being read");
             return Ok(false);
         }
         let messages = self.open().await?;
-        self.reading.stand(messages);
+        self.reading.use_messages(messages);
         Ok(true)
     }
 
@@ -330,10 +337,10 @@ impl Ordered {
     }
 
     /// Returns the next message, in order.
-    pub async fn next(&mut self) -> Incoming {
+    pub async fn next(&mut self) -> IncomingMessage {
         loop {
             if self.reading.is_broken() {
-                self.reading.begin();
+                self.reading.count_connections();
 
                 match self.open_again().await {
                     Ok(true) => {}
@@ -362,14 +369,14 @@ impl Ordered {
 }
 
 /// A reader without acks, valid while its consumer and its connection last. Its owner must replace it if it is broken.
-pub(super) struct Reading {
+pub(super) struct ConnectionWatch {
     messages: Option<pull::Stream>,
     /// Consumer sequence that the next message must have.
     expected: u64,
     connections: watch::Receiver<u64>,
 }
 
-impl Reading {
+impl ConnectionWatch {
     pub(super) fn new(bus: &Bus) -> Self {
         Self {
             messages: None,
@@ -383,11 +390,11 @@ impl Reading {
     }
 
     /// Ignores connections made so far: a consumer is about to be created over the current one.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn count_connections(&mut self) {
         self.connections.mark_unchanged();
     }
 
-    pub(super) fn stand(&mut self, messages: pull::Stream) {
+    pub(super) fn use_messages(&mut self, messages: pull::Stream) {
         self.expected = 1;
         self.messages = Some(messages);
     }
@@ -399,7 +406,7 @@ impl Reading {
 
     /// Returns the next message of `stream`. Returns `None` if the message does not come from a stream, or if the
     /// reader is broken now: after a short pause, or at once if there is a new connection.
-    pub(super) async fn next(&mut self, stream: &str) -> Option<Incoming> {
+    pub(super) async fn next(&mut self, stream: &str) -> Option<IncomingMessage> {
         let messages = self.messages.as_mut()?;
         let next = tokio::select! {
             biased;
@@ -413,7 +420,7 @@ impl Reading {
         // A gap in the consumer's count means that a message was lost on the way.
         let error = match next {
             Some(Ok(message)) => {
-                let incoming = Incoming::new(message)?;
+                let incoming = IncomingMessage::new(message)?;
                 if incoming.consumer_sequence == self.expected {
                     self.expected += 1;
                     return Some(incoming);

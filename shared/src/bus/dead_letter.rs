@@ -10,22 +10,22 @@ use crate::wire::subject;
 
 use super::connect::Bus;
 use super::error::PublishError;
-use super::message::Incoming;
-use super::publish::Outgoing;
+use super::message::IncomingMessage;
+use super::publish::OutgoingMessage;
 
 /// Number of bytes of the payload's hash that a dead letter's id contains.
 const HASH_BYTES: usize = 10;
 
 /// Reason why a message becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct MessageVerdict {
     /// One word for the reason: `malformed`, `newer_schema`, `gave_up`, …
     pub reason: String,
     /// One sentence with the details, for people.
     pub detail: String,
 }
 
-impl Verdict {
+impl MessageVerdict {
     /// Builds a verdict: `reason` is one word, `detail` one sentence.
     pub fn new(reason: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
@@ -59,8 +59,8 @@ impl Bus {
     pub async fn dead_letter(
         &self,
         service: &str,
-        message: &Incoming,
-        verdict: &Verdict,
+        message: &IncomingMessage,
+        verdict: &MessageVerdict,
         now: UnixMillis,
     ) -> Result<(), PublishError> {
         let letter = DeadLetter {
@@ -106,7 +106,7 @@ impl Bus {
         );
 
         metrics::counter!("nexus_dead_letters_total", "reason" => letter.reason.clone()).increment(1);
-        let out = Outgoing::new(subject::dlq(&letter.service), &letter);
+        let out = OutgoingMessage::new(subject::dlq(&letter.service), &letter);
         // Without a stream there is no position, so that the id would not be unique.
         let out = if letter.stream.is_empty() { out } else { out.msg_id(id) };
 

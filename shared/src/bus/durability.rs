@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::connect::{Durability, NatsConfig};
+use super::connect::{NatsConfig, StreamDurability};
 
 /// Timeout of a request to a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -19,7 +19,7 @@ const MAX_ANSWER: u64 = 64 * 1_024;
 
 /// Result of checking the promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Promise {
+pub enum DurabilityPromise {
     /// The promise does not depend on the servers' own settings.
     ByProtocol,
     /// Every server that answered syncs each message.
@@ -30,7 +30,7 @@ pub enum Promise {
     Unchecked,
 }
 
-impl std::fmt::Display for Promise {
+impl std::fmt::Display for DurabilityPromise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::ByProtocol => "it asks nothing more of the server",
@@ -41,12 +41,12 @@ impl std::fmt::Display for Promise {
     }
 }
 
-impl Promise {
+impl DurabilityPromise {
     /// Checks the servers of `nats`, if the promise depends on their settings.
-    pub async fn of(nats: &NatsConfig) -> Self {
+    pub async fn check_servers(nats: &NatsConfig) -> Self {
         match nats.durability {
-            Durability::Process | Durability::Replicated => return Self::ByProtocol,
-            Durability::Power => {}
+            StreamDurability::Process | StreamDurability::Replicated => return Self::ByProtocol,
+            StreamDurability::Power => {}
         }
 
         let mut told = Self::Unchecked;
@@ -76,12 +76,12 @@ enum AskMonitorError {
 /// Returns whether the server with the monitoring port `monitor` syncs each message before it acks it.
 async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     #[derive(Deserialize)]
-    struct Jsz {
-        config: Config,
+    struct JetStreamReport {
+        config: ServerConfig,
     }
 
     #[derive(Deserialize)]
-    struct Config {
+    struct ServerConfig {
         #[serde(default)]
         sync_always: bool,
     }
@@ -96,7 +96,7 @@ async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
     let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let body = body.filter(|_| answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200"));
     let body = body.and_then(|at| answer.get(at..)).ok_or(AskMonitorError::Answer)?;
-    let told: Jsz = serde_json::from_slice(body).map_err(|_| AskMonitorError::Answer)?;
+    let told: JetStreamReport = serde_json::from_slice(body).map_err(|_| AskMonitorError::Answer)?;
 
     Ok(told.config.sync_always)
 }
@@ -105,31 +105,31 @@ async fn syncs_always(monitor: &str) -> Result<bool, AskMonitorError> {
 mod tests {
     use super::*;
     use crate::clock::{Clock as _, SystemClock, pause};
-    use crate::testing::nats::{NatsServer, Options};
+    use crate::testing::nats::{NatsOptions, NatsServer};
 
     /// Deadline by which a running server answers, however busy the machine is.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     /// Asserts that the promise is `expected`, once servers answer in time.
-    async fn comes_to(nats: &NatsConfig, expected: Promise) {
+    async fn comes_to(nats: &NatsConfig, expected: DurabilityPromise) {
         let begun = SystemClock.monotonic();
         loop {
-            let told = Promise::of(nats).await;
+            let told = DurabilityPromise::check_servers(nats).await;
             if told == expected {
                 return;
             }
             let waited = SystemClock.monotonic().saturating_duration_since(begun);
 
-            assert!(told == Promise::Unchecked && waited < DEADLINE, "{told:?}");
+            assert!(told == DurabilityPromise::Unchecked && waited < DEADLINE, "{told:?}");
 
             pause(Duration::from_millis(50)).await;
         }
     }
 
-    async fn check(sync: Option<&str>, durability: Durability, asks: bool, expected: Promise) {
-        let options = Options {
+    async fn check(sync: Option<&str>, durability: StreamDurability, asks: bool, expected: DurabilityPromise) {
+        let options = NatsOptions {
             sync_interval: sync.map(str::to_owned),
-            ..Options::default()
+            ..NatsOptions::default()
         };
         let server = NatsServer::with(options).await;
         let nats = NatsConfig {
@@ -143,17 +143,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_syncs_now_and_then_does_not_keep_against_power_loss() {
-        check(Some("always"), Durability::Power, true, Promise::Kept).await;
-        check(None, Durability::Power, true, Promise::Broken).await;
-        check(Some("always"), Durability::Power, false, Promise::Unchecked).await;
-        check(None, Durability::Process, true, Promise::ByProtocol).await;
+        check(Some("always"), StreamDurability::Power, true, DurabilityPromise::Kept).await;
+        check(None, StreamDurability::Power, true, DurabilityPromise::Broken).await;
+        check(
+            Some("always"),
+            StreamDurability::Power,
+            false,
+            DurabilityPromise::Unchecked,
+        )
+        .await;
+        check(None, StreamDurability::Process, true, DurabilityPromise::ByProtocol).await;
     }
 
     #[tokio::test]
     async fn who_does_not_answer_tells_nothing() {
         let mut server = NatsServer::start().await;
         let nats = NatsConfig {
-            durability: Durability::Power,
+            durability: StreamDurability::Power,
             monitors: vec![
                 server.monitor(),
                 "mail.example".to_owned(),
@@ -162,8 +168,11 @@ mod tests {
             ..NatsConfig::default()
         };
 
-        comes_to(&nats, Promise::Broken).await;
+        comes_to(&nats, DurabilityPromise::Broken).await;
         server.kill9();
-        assert_eq!(Promise::of(&nats).await, Promise::Unchecked);
+        assert_eq!(
+            DurabilityPromise::check_servers(&nats).await,
+            DurabilityPromise::Unchecked
+        );
     }
 }

@@ -6,7 +6,7 @@ use async_nats::jetstream::stream::{
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::wire::topology::{ConsumerSpec, Retention, StreamSpec, Topology};
+use crate::wire::topology::{ConsumerSpec, StreamRetention, StreamSpec, Topology};
 
 use super::connect::Bus;
 use super::error::EnsureTopologyError;
@@ -21,7 +21,7 @@ const MISSING: &str = "missing";
 
 /// One difference between what is wanted and what is there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Drift {
+pub struct TopologyDrift {
     /// `stream EVENTS`, `consumer hook-7 of EVENTS`.
     pub what: String,
     /// The option; `missing` if the whole is not there.
@@ -32,7 +32,7 @@ pub struct Drift {
     pub found: String,
 }
 
-impl Drift {
+impl TopologyDrift {
     /// Whether the whole is not there.
     #[must_use]
     pub fn is_missing(&self) -> bool {
@@ -46,7 +46,7 @@ impl Drift {
     }
 }
 
-impl std::fmt::Display for Drift {
+impl std::fmt::Display for TopologyDrift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_missing() {
             return write!(f, "{} is missing", self.what);
@@ -74,8 +74,8 @@ fn stream_config(spec: &StreamSpec) -> Config {
         name: spec.name.clone(),
         subjects: spec.subjects.clone(),
         retention: match spec.retention {
-            Retention::Limits => RetentionPolicy::Limits,
-            Retention::WorkQueue => RetentionPolicy::WorkQueue,
+            StreamRetention::Limits => RetentionPolicy::Limits,
+            StreamRetention::WorkQueue => RetentionPolicy::WorkQueue,
         },
         storage: StorageType::File,
         max_age: spec.max_age,
@@ -156,14 +156,18 @@ fn stream_options(config: &Config) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn differences(what: &str, wanted: Vec<(&'static str, String)>, found: Vec<(&'static str, String)>) -> Vec<Drift> {
+fn compare_options(
+    what: &str,
+    wanted: Vec<(&'static str, String)>,
+    found: Vec<(&'static str, String)>,
+) -> Vec<TopologyDrift> {
     let pairs = wanted
         .into_iter()
         .zip(found)
         .filter(|((_, wanted), (_, found))| wanted != found);
 
     pairs
-        .map(|((option, wanted), (_, found))| Drift {
+        .map(|((option, wanted), (_, found))| TopologyDrift {
             what: what.to_owned(),
             option: option.to_owned(),
             wanted,
@@ -172,8 +176,8 @@ fn differences(what: &str, wanted: Vec<(&'static str, String)>, found: Vec<(&'st
         .collect()
 }
 
-fn missing(what: String) -> Drift {
-    Drift {
+fn missing_drift(what: String) -> TopologyDrift {
+    TopologyDrift {
         what,
         option: MISSING.to_owned(),
         wanted: "there".to_owned(),
@@ -186,7 +190,7 @@ impl Bus {
     ///
     /// # Errors
     /// [`EnsureTopologyError::Lookup`] where it cannot be asked.
-    pub async fn drift(&self, topology: &Topology) -> Result<Vec<Drift>, EnsureTopologyError> {
+    pub async fn find_drift(&self, topology: &Topology) -> Result<Vec<TopologyDrift>, EnsureTopologyError> {
         let streams = stream::iter(topology.streams.iter())
             .map(|spec| self.stream_drift(spec))
             .buffered(CREATIONS_AT_ONCE)
@@ -201,14 +205,14 @@ impl Bus {
         Ok([streams, consumers].concat())
     }
 
-    async fn stream_drift(&self, spec: &StreamSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
+    async fn stream_drift(&self, spec: &StreamSpec) -> Result<Vec<TopologyDrift>, EnsureTopologyError> {
         let what = format!("stream {}", spec.name);
         match self.jetstream.get_stream(&spec.name).await {
             Ok(found) => {
                 let found = stream_options(&found.cached_info().config);
-                Ok(differences(&what, stream_options(&stream_config(spec)), found))
+                Ok(compare_options(&what, stream_options(&stream_config(spec)), found))
             }
-            Err(error) if is_not_found(&error.to_string()) => Ok(vec![missing(what)]),
+            Err(error) if is_not_found(&error.to_string()) => Ok(vec![missing_drift(what)]),
             Err(error) => Err(EnsureTopologyError::Lookup {
                 what: "stream",
                 name: spec.name.clone(),
@@ -217,7 +221,7 @@ impl Bus {
         }
     }
 
-    async fn consumer_drift(&self, spec: &ConsumerSpec) -> Result<Vec<Drift>, EnsureTopologyError> {
+    async fn consumer_drift(&self, spec: &ConsumerSpec) -> Result<Vec<TopologyDrift>, EnsureTopologyError> {
         let what = format!("consumer {} of {}", spec.name, spec.stream);
         let found = self
             .jetstream
@@ -226,7 +230,7 @@ impl Bus {
 
         let mut found: PullConsumer = match found {
             Ok(found) => found,
-            Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing(what)]),
+            Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing_drift(what)]),
             Err(error) => {
                 let detail = error.to_string();
                 return Err(EnsureTopologyError::Lookup {
@@ -257,7 +261,7 @@ impl Bus {
             ("max_ack_pending", config.max_ack_pending.to_string()),
         ];
 
-        Ok(differences(&what, wanted, there))
+        Ok(compare_options(&what, wanted, there))
     }
 
     /// Makes what is missing. Two replicas that do it at once do no harm.
@@ -267,11 +271,15 @@ impl Bus {
     ///
     /// # Errors
     /// [`EnsureTopologyError`].
-    pub async fn ensure(&self, topology: &Topology, update: bool) -> Result<EnsureReport, EnsureTopologyError> {
-        let drift = self.drift(topology).await?;
+    pub async fn ensure_topology(
+        &self,
+        topology: &Topology,
+        update: bool,
+    ) -> Result<EnsureReport, EnsureTopologyError> {
+        let drift = self.find_drift(topology).await?;
         let mut report = EnsureReport::default();
 
-        let differing: Vec<&Drift> = drift.iter().filter(|d| d.is_conflict()).collect();
+        let differing: Vec<&TopologyDrift> = drift.iter().filter(|d| d.is_conflict()).collect();
         if let (false, Some(first)) = (update, differing.first()) {
             return Err(EnsureTopologyError::Incompatible {
                 count: differing.len(),
@@ -328,7 +336,7 @@ impl Bus {
         let metadata = match self.jetstream.get_stream(&spec.name).await {
             Ok(found) => found.cached_info().config.metadata.clone(),
             Err(error) if is_not_found(&error.to_string()) => {
-                config.metadata.insert(INCARNATION.to_owned(), writer::random());
+                config.metadata.insert(INCARNATION.to_owned(), writer::random_name());
                 return match self.jetstream.create_stream(config).await {
                     Ok(_) => Ok(()),
                     // Another replica was faster, and gave it another incarnation.
@@ -339,7 +347,7 @@ impl Bus {
             Err(error) => return Err(failed(error.to_string())),
         };
 
-        let incarnation = metadata.get(INCARNATION).cloned().unwrap_or_else(writer::random);
+        let incarnation = metadata.get(INCARNATION).cloned().unwrap_or_else(writer::random_name);
         config.metadata.insert(INCARNATION.to_owned(), incarnation);
         let lineage = metadata.get(LINEAGE).cloned();
         config

@@ -13,9 +13,9 @@ use futures_util::StreamExt as _;
 use crate::clock::pause;
 
 use super::connect::Bus;
-use super::consume::{Missed, REPAIR_PAUSE};
+use super::consume::{MissedMessages, REPAIR_PAUSE};
 use super::error::ConsumeError;
-use super::message::Incoming;
+use super::message::IncomingMessage;
 
 /// How long the server holds a request.
 const FETCH_EXPIRES: Duration = Duration::from_secs(1);
@@ -23,21 +23,21 @@ const FETCH_EXPIRES: Duration = Duration::from_secs(1);
 const FETCH_GRACE: Duration = Duration::from_millis(500);
 
 /// A durable consumer from which the caller requests a given number of messages at a time.
-pub struct Fetcher {
+pub struct MessageFetcher {
     bus: Bus,
     /// Handle of the consumer; `None` until the first request has found it.
     consumer: Option<PullConsumer>,
-    missed: Missed,
+    missed: MissedMessages,
     names: (String, String),
-    request: Option<Request>,
+    request: Option<OpenRequest>,
 }
 
-struct Request {
+struct OpenRequest {
     messages: pull::Batch,
     lost: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl std::fmt::Debug for Fetcher {
+impl std::fmt::Debug for MessageFetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetcher")
             .field("names", &self.names)
@@ -48,26 +48,26 @@ impl std::fmt::Debug for Fetcher {
 impl Bus {
     /// Fetches from the durable `consumer` of `stream`, which is looked up at the first [`Fetcher::ask`].
     #[must_use]
-    pub fn fetcher(&self, stream: &str, consumer: &str) -> Fetcher {
-        Fetcher {
+    pub fn fetcher(&self, stream: &str, consumer: &str) -> MessageFetcher {
+        MessageFetcher {
             bus: self.clone(),
             consumer: None,
-            missed: Missed::default(),
+            missed: MissedMessages::default(),
             names: (stream.to_owned(), consumer.to_owned()),
             request: None,
         }
     }
 }
 
-impl Fetcher {
+impl MessageFetcher {
     /// Requests `count` messages, and gives up the rest of an earlier request.
     ///
     /// # Errors
     /// Returns [`ConsumeError`], after a short pause, if the consumer cannot be reached.
-    pub async fn ask(&mut self, count: usize) -> Result<(), ConsumeError> {
+    pub async fn request_messages(&mut self, count: usize) -> Result<(), ConsumeError> {
         self.request = None;
 
-        match self.begin(count).await {
+        match self.open_request(count).await {
             Ok(request) => {
                 self.request = Some(request);
                 Ok(())
@@ -80,14 +80,14 @@ impl Fetcher {
                     detail,
                 };
 
-                self.missed.tell(&error);
+                self.missed.log_missed(&error);
                 pause(REPAIR_PAUSE).await;
                 Err(error)
             }
         }
     }
 
-    async fn begin(&mut self, count: usize) -> Result<Request, String> {
+    async fn open_request(&mut self, count: usize) -> Result<OpenRequest, String> {
         let consumer = match &self.consumer {
             Some(known) => known,
             None => {
@@ -101,12 +101,12 @@ impl Fetcher {
         let messages = batch.messages().await.map_err(|error| error.to_string())?;
         let lost = Box::pin(pause(FETCH_EXPIRES + FETCH_GRACE));
 
-        Ok(Request { messages, lost })
+        Ok(OpenRequest { messages, lost })
     }
 
     /// Returns the next message of those requested, or `None` if no more come and it is time to ask again. The caller
     /// bounds the wait by dropping the future, which loses no message.
-    pub async fn next(&mut self) -> Option<Incoming> {
+    pub async fn next(&mut self) -> Option<IncomingMessage> {
         loop {
             let request = self.request.as_mut()?;
             let next = tokio::select! {
@@ -121,8 +121,8 @@ impl Fetcher {
 
             match next {
                 Some(Ok(message)) => {
-                    self.missed = Missed::default();
-                    if let Some(incoming) = Incoming::new(message) {
+                    self.missed = MissedMessages::default();
+                    if let Some(incoming) = IncomingMessage::new(message) {
                         return Some(incoming);
                     }
                 }
@@ -132,7 +132,7 @@ impl Fetcher {
                     return None;
                 }
                 None => {
-                    self.missed = Missed::default();
+                    self.missed = MissedMessages::default();
                     self.request = None;
                     return None;
                 }
@@ -149,7 +149,7 @@ impl Fetcher {
     }
 
     /// Gives up the current request; its messages in flight are delivered again after the ack wait.
-    pub fn forget(&mut self) {
+    pub fn cancel_request(&mut self) {
         self.request = None;
     }
 }

@@ -6,18 +6,18 @@
 use crate::wire::headers::Headers;
 
 /// Returns the headers of a block, without those that the client could not read or write.
-pub(super) fn readable(block: &[u8]) -> Headers {
+pub(super) fn readable_headers(block: &[u8]) -> Headers {
     let text = String::from_utf8_lossy(block);
     text.split("\r\n")
         .skip(1)
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.trim(), value.trim()))
-        .filter(|(name, value)| error(name, value).is_none())
+        .filter(|(name, value)| header_error(name, value).is_none())
         .collect()
 }
 
 /// Returns the reason why the client cannot read a stored message with this header block, or `None` if it can.
-pub(super) fn fault(block: &[u8]) -> Option<String> {
+pub(super) fn find_fault(block: &[u8]) -> Option<String> {
     if block.is_empty() {
         return None;
     }
@@ -45,7 +45,7 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
             value.push_str(folded);
         }
 
-        if let Some(fault) = error(name, value.trim()) {
+        if let Some(fault) = header_error(name, value.trim()) {
             return Some(fault);
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn fault(block: &[u8]) -> Option<String> {
 }
 
 /// Returns the reason why the client rejects a header, or `None` if it accepts it.
-fn error(name: &str, value: &str) -> Option<String> {
+fn header_error(name: &str, value: &str) -> Option<String> {
     if let Err(refused) = name.parse::<async_nats::HeaderName>() {
         return Some(format!("header name {name:?}: {refused}"));
     }
@@ -73,7 +73,7 @@ mod tests {
             "NATS/1.0\r\n\r\n",
             "NATS/1.0\r\na: b\r\nNats-Msg-Id:x:y\r\nempty:\r\n folded\r\n\r\n",
         ] {
-            assert_eq!(fault(good.as_bytes()), None, "{good:?}");
+            assert_eq!(find_fault(good.as_bytes()), None, "{good:?}");
         }
 
         for bad in [
@@ -84,9 +84,9 @@ mod tests {
             "NATS/1.0 503\r\n\r\n",
             "HTTP/1.1\r\n\r\n",
         ] {
-            assert!(fault(bad.as_bytes()).is_some(), "{bad:?}");
+            assert!(find_fault(bad.as_bytes()).is_some(), "{bad:?}");
         }
 
-        assert!(fault(b"NATS/1.0\r\na: \xff\r\n\r\n").is_some());
+        assert!(find_fault(b"NATS/1.0\r\na: \xff\r\n\r\n").is_some());
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers;
-use crate::wire::held::{HELD_LETTER, Held, HeldKind, HeldUntil};
+use crate::wire::held::{HELD_LETTER, HeldKind, HeldMessage, HeldUntil};
 use crate::wire::subject;
 use crate::wire::topology::{buckets, streams};
 
 use super::connect::Bus;
 use super::error::{CasError, PublishError, ReadStreamError};
 use super::kv::Kv;
-use super::message::Stored;
-use super::publish::Outgoing;
+use super::message::StoredMessage;
+use super::publish::OutgoingMessage;
 
 /// How long a decision is kept: longer than the lifetime of any message that may ask for it.
 const KEPT: Duration = Duration::from_secs(120 * 24 * 3_600);
@@ -37,7 +37,7 @@ pub enum HoldError {
 impl Bus {
     /// The bucket of held messages.
     #[must_use]
-    pub fn held(&self) -> Kv<Held> {
+    pub fn held_bucket(&self) -> Kv<HeldMessage> {
         self.kv(buckets::HELD)
     }
 
@@ -46,21 +46,21 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`HoldError`] if it cannot be stored.
-    pub async fn hold(&self, held: &Held) -> Result<HeldUntil, HoldError> {
+    pub async fn hold_message(&self, held: &HeldMessage) -> Result<HeldUntil, HoldError> {
         let key = held.key();
-        if let (Some(known), _) = self.held().find(&key).await? {
+        if let (Some(known), _) = self.held_bucket().find(&key).await? {
             return Ok(known.wanted);
         }
 
         // If the process is killed after this line, the dead letter alone causes the message to be held again.
-        let letter = Outgoing::new(subject::dlq(HELD_LETTER), &held.letter());
+        let letter = OutgoingMessage::new(subject::dlq(HELD_LETTER), &held.to_dead_letter());
         let letter = letter.header(headers::HELD, key.clone());
         self.publish(letter.msg_id(format!("{HELD_LETTER}:{key}"))).await?;
 
-        match self.held().create(&key, held).await {
+        match self.held_bucket().create(&key, held).await {
             Ok(_) => {}
             Err(CasError::Conflict { .. }) => {
-                let known = self.held().get(&key).await?;
+                let known = self.held_bucket().get(&key).await?;
                 return Ok(known.map_or(HeldUntil::Decided, |known| known.value.wanted));
             }
             Err(error) => return Err(error.into()),
@@ -83,10 +83,13 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`CasError::Conflict`] if another decision was recorded meanwhile.
-    pub async fn decide_held(&self, held: &Held, wanted: HeldUntil, revision: u64) -> Result<(), CasError> {
-        let decided = Held { wanted, ..held.clone() };
+    pub async fn decide_held(&self, held: &HeldMessage, wanted: HeldUntil, revision: u64) -> Result<(), CasError> {
+        let decided = HeldMessage { wanted, ..held.clone() };
         let key = held.key();
-        self.held().update_ttl(&key, &decided, revision, KEPT).await.map(|_| ())
+        self.held_bucket()
+            .update_ttl(&key, &decided, revision, KEPT)
+            .await
+            .map(|_| ())
     }
 
     /// Restores the entries of `kind` that the bucket has lost, from the dead letters beside them. Returns the number
@@ -100,15 +103,15 @@ impl Bus {
             let Ok(letter) = stored.decode::<DeadLetter>() else {
                 continue;
             };
-            let Some(held) = Held::of_letter(&key, letter).filter(|held| held.kind == kind) else {
+            let Some(held) = HeldMessage::of_letter(&key, letter).filter(|held| held.kind == kind) else {
                 continue;
             };
 
-            if self.held().find(&key).await?.0.is_some() {
+            if self.held_bucket().find(&key).await?.0.is_some() {
                 continue;
             }
 
-            match self.held().create(&key, &held).await {
+            match self.held_bucket().create(&key, &held).await {
                 Ok(_) => again += 1,
                 // Another replica restored it first, or an operator has decided.
                 Err(CasError::Conflict { .. }) => continue,
@@ -129,7 +132,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`HoldError`]. Dead letters may be left then; they change no decision while the bucket has one.
-    pub async fn take_held_letters(&self, held: &Held) -> Result<(), HoldError> {
+    pub async fn take_held_letters(&self, held: &HeldMessage) -> Result<(), HoldError> {
         let mine = held.key();
         for (stored, key) in self.held_letters().await? {
             if key == mine {
@@ -140,7 +143,7 @@ impl Bus {
     }
 
     /// Returns the dead letters beside the held messages, each with its key.
-    async fn held_letters(&self) -> Result<Vec<(Stored, String)>, ReadStreamError> {
+    async fn held_letters(&self) -> Result<Vec<(StoredMessage, String)>, ReadStreamError> {
         let subject = subject::dlq(HELD_LETTER);
         let (mut found, mut from) = (Vec::new(), 1);
         while let Some(stored) = self.next_on_subject(streams::DLQ, &subject, from).await? {

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::wire::envelope::Wire;
+use crate::wire::envelope::WireMessage;
 use crate::wire::headers::Headers;
 
 use super::connect::Bus;
 use super::error::{CasError, PublishError, ReadStreamError};
-use super::message::Stored;
-use super::publish::Outgoing;
+use super::message::StoredMessage;
+use super::publish::OutgoingMessage;
 
 pub use watch::KvWatch;
 
@@ -48,7 +48,7 @@ impl<T> Clone for Kv<T> {
 
 /// A value and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry<T> {
+pub struct KvEntry<T> {
     /// Decoded value of the key.
     pub value: T,
     /// Revision of the entry: the stream sequence, which grows with every change of the bucket.
@@ -57,9 +57,9 @@ pub struct Entry<T> {
 
 /// Contents of a bucket at one time.
 #[derive(Debug)]
-pub struct Survey<T> {
+pub struct KvSurvey<T> {
     /// Keys whose values can be decoded, with their entries.
-    pub entries: Vec<(String, Entry<T>)>,
+    pub entries: Vec<(String, KvEntry<T>)>,
     /// Keys whose values cannot be decoded, each with the reason.
     pub unread: Vec<(String, String)>,
 }
@@ -103,7 +103,7 @@ pub enum KvEvent<T> {
 impl Bus {
     /// The bucket `bucket` (see [`crate::wire::topology::buckets`]).
     #[must_use]
-    pub fn kv<T: Wire>(&self, bucket: &'static str) -> Kv<T> {
+    pub fn kv<T: WireMessage>(&self, bucket: &'static str) -> Kv<T> {
         Kv {
             bus: self.clone(),
             bucket,
@@ -113,31 +113,31 @@ impl Bus {
 }
 
 /// Message that removes the key on `subject`.
-pub(super) fn purge(subject: &str) -> Outgoing {
+pub(super) fn purge_message(subject: &str) -> OutgoingMessage {
     let headers: Headers = [(OPERATION, "PURGE"), (ROLLUP, "sub")].into_iter().collect();
-    Outgoing::raw(subject.to_owned(), headers, Bytes::new())
+    OutgoingMessage::raw(subject.to_owned(), headers, Bytes::new())
 }
 
 fn is_marker(headers: &Headers) -> bool {
     headers.get(OPERATION).is_some() || headers.get(MARKER_REASON).is_some()
 }
 
-impl<T: Wire> Kv<T> {
+impl<T: WireMessage> Kv<T> {
     /// The bus that the bucket is on.
     #[must_use]
     pub const fn bus(&self) -> &Bus {
         &self.bus
     }
 
-    fn stream(&self) -> String {
+    fn stream_name(&self) -> String {
         format!("KV_{}", self.bucket)
     }
 
-    fn subject(&self, key: &str) -> String {
+    fn key_subject(&self, key: &str) -> String {
         format!("$KV.{}.{key}", self.bucket)
     }
 
-    fn conflict(&self, key: &str, error: PublishError) -> CasError {
+    fn to_cas_error(&self, key: &str, error: PublishError) -> CasError {
         match error {
             PublishError::WrongLastSequence { .. } => CasError::Conflict {
                 bucket: self.bucket.to_owned(),
@@ -152,27 +152,33 @@ impl<T: Wire> Kv<T> {
         }
     }
 
-    async fn raw(&self, key: &str) -> Result<Option<Stored>, ReadStreamError> {
-        self.bus.last_on_subject(&self.stream(), &self.subject(key)).await
+    async fn read_stored(&self, key: &str) -> Result<Option<StoredMessage>, ReadStreamError> {
+        self.bus
+            .last_on_subject(&self.stream_name(), &self.key_subject(key))
+            .await
     }
 
     /// Returns the entry of `key` from the leader, or `None` if the key has no value.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked or the value cannot be decoded.
-    pub async fn get(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
-        let Some(stored) = self.raw(key).await?.filter(|stored| !is_marker(&stored.headers)) else {
+    pub async fn get(&self, key: &str) -> Result<Option<KvEntry<T>>, ReadStreamError> {
+        let Some(stored) = self
+            .read_stored(key)
+            .await?
+            .filter(|stored| !is_marker(&stored.headers))
+        else {
             return Ok(None);
         };
-        self.entry(key, &stored).map(Some)
+        self.decode_entry(key, &stored).map(Some)
     }
 
-    fn entry(&self, key: &str, stored: &Stored) -> Result<Entry<T>, ReadStreamError> {
+    fn decode_entry(&self, key: &str, stored: &StoredMessage) -> Result<KvEntry<T>, ReadStreamError> {
         let value = stored.decode().map_err(|error| ReadStreamError::Unreadable {
-            stream: self.stream(),
+            stream: self.stream_name(),
             detail: format!("key {key}: {error}"),
         })?;
-        Ok(Entry {
+        Ok(KvEntry {
             value,
             revision: stored.sequence,
         })
@@ -182,12 +188,12 @@ impl<T: Wire> Kv<T> {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked or the value cannot be decoded.
-    pub(super) async fn written_here(&self, key: &str) -> Result<Option<Entry<T>>, ReadStreamError> {
+    pub(super) async fn written_here(&self, key: &str) -> Result<Option<KvEntry<T>>, ReadStreamError> {
         let ours = self
-            .raw(key)
+            .read_stored(key)
             .await?
             .filter(|stored| !is_marker(&stored.headers) && super::writer::is_of_this_process(&stored.headers));
-        ours.map(|stored| self.entry(key, &stored)).transpose()
+        ours.map(|stored| self.decode_entry(key, &stored)).transpose()
     }
 
     /// Returns the value of `key` from the leader, and the revision at which it can be overwritten. A value that
@@ -197,7 +203,7 @@ impl<T: Wire> Kv<T> {
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
     pub async fn find(&self, key: &str) -> Result<(Option<T>, u64), ReadStreamError> {
-        let Some(stored) = self.raw(key).await? else {
+        let Some(stored) = self.read_stored(key).await? else {
             return Ok((None, 0));
         };
         if is_marker(&stored.headers) {
@@ -230,7 +236,7 @@ impl<T: Wire> Kv<T> {
 
     async fn create_with(&self, key: &str, value: &T, ttl: Option<Duration>) -> Result<u64, CasError> {
         match self.write(key, value, Some(0), ttl).await {
-            Err(CasError::Conflict { bucket, key: taken }) => match self.raw(key).await? {
+            Err(CasError::Conflict { bucket, key: taken }) => match self.read_stored(key).await? {
                 Some(stored) if is_marker(&stored.headers) => self.write(key, value, Some(stored.sequence), ttl).await,
                 Some(_) | None => Err(CasError::Conflict { bucket, key: taken }),
             },
@@ -272,7 +278,7 @@ impl<T: Wire> Kv<T> {
     }
 
     async fn write(&self, key: &str, value: &T, expected: Option<u64>, ttl: Option<Duration>) -> Result<u64, CasError> {
-        let mut out = Outgoing::new(self.subject(key), value);
+        let mut out = OutgoingMessage::new(self.key_subject(key), value);
         if let Some(expected) = expected {
             out = out.expect_last(expected);
         }
@@ -285,7 +291,7 @@ impl<T: Wire> Kv<T> {
             .publish(out)
             .await
             .map(|published| published.sequence)
-            .map_err(|error| self.conflict(key, error))
+            .map_err(|error| self.to_cas_error(key, error))
     }
 
     /// Removes `key`. If `revision` is given, only if the key has that revision.
@@ -293,7 +299,7 @@ impl<T: Wire> Kv<T> {
     /// # Errors
     /// Returns [`CasError::Conflict`] if the revision is another.
     pub async fn delete(&self, key: &str, revision: Option<u64>) -> Result<(), CasError> {
-        let mut out = purge(&self.subject(key));
+        let mut out = purge_message(&self.key_subject(key));
         if let Some(revision) = revision {
             out = out.expect_last(revision);
         }
@@ -301,7 +307,7 @@ impl<T: Wire> Kv<T> {
             .publish(out)
             .await
             .map(|_| ())
-            .map_err(|error| self.conflict(key, error))
+            .map_err(|error| self.to_cas_error(key, error))
     }
 
     /// Watches all keys: every entry that exists and every later change, in order.
@@ -322,8 +328,8 @@ impl<T: Wire> Kv<T> {
     ///
     /// # Errors
     /// Returns no error at present; [`Kv::survey`] fails if the bucket does not exist.
-    pub async fn entries(&self) -> Result<Vec<(String, Entry<T>)>, ReadStreamError> {
-        let survey = self.look().await;
+    pub async fn entries(&self) -> Result<Vec<(String, KvEntry<T>)>, ReadStreamError> {
+        let survey = self.read_all().await;
         for (key, error) in &survey.unread {
             tracing::warn!(bucket = self.bucket, key, error, "failed to read a value");
         }
@@ -334,22 +340,22 @@ impl<T: Wire> Kv<T> {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket does not exist or cannot be asked.
-    pub async fn survey(&self) -> Result<Survey<T>, ReadStreamError> {
+    pub async fn survey(&self) -> Result<KvSurvey<T>, ReadStreamError> {
         // A watch of a bucket that does not exist would wait until it does.
-        self.bus.stream_state(&self.stream()).await?;
-        Ok(self.look().await)
+        self.bus.stream_state(&self.stream_name()).await?;
+        Ok(self.read_all().await)
     }
 
-    async fn look(&self) -> Survey<T> {
+    async fn read_all(&self) -> KvSurvey<T> {
         let mut watch = self.watch_all();
-        let mut found: BTreeMap<String, Entry<T>> = BTreeMap::new();
+        let mut found: BTreeMap<String, KvEntry<T>> = BTreeMap::new();
 
         let mut unread: BTreeMap<String, String> = BTreeMap::new();
         loop {
             match watch.next().await {
                 KvEvent::Put { key, value, revision } => {
                     unread.remove(&key);
-                    found.insert(key, Entry { value, revision });
+                    found.insert(key, KvEntry { value, revision });
                 }
                 KvEvent::Gone { key, .. } => {
                     unread.remove(&key);
@@ -359,7 +365,7 @@ impl<T: Wire> Kv<T> {
                 // All entries follow again, and then the keys that are gone.
                 KvEvent::Anew => {}
                 KvEvent::Current => {
-                    return Survey {
+                    return KvSurvey {
                         entries: found.into_iter().collect(),
                         unread: unread.into_iter().collect(),
                     };

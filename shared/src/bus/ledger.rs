@@ -8,15 +8,15 @@
 
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
-use crate::wire::envelope::{DecodeError, Wire as _};
-use crate::wire::headers::Carrier;
+use crate::wire::envelope::{DecodeError, WireMessage as _};
+use crate::wire::headers::TraceCarrier;
 use crate::wire::subject;
 use crate::wire::topology::streams::LEDGER;
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::{PublishError, ReadStreamError};
-use super::message::Stored;
-use super::publish::Outgoing;
+use super::message::StoredMessage;
+use super::publish::OutgoingMessage;
 
 /// Number of tries of one append while no server answers.
 const APPEND_TRIES: u32 = 20;
@@ -72,9 +72,9 @@ pub async fn append(
     session: &SessionRef,
     record: &LedgerRecord,
     expected: u64,
-    carrier: &Carrier,
+    carrier: &TraceCarrier,
 ) -> Result<u64, AppendLedgerError> {
-    let out = Outgoing::new(subject::ledger(session), record)
+    let out = OutgoingMessage::new(subject::ledger(session), record)
         .expect_last(expected)
         .carrier(carrier);
     let size = out.payload.len();
@@ -101,7 +101,7 @@ pub async fn append(
                 });
             }
             // An earlier try may have been stored without an ack.
-            Err(PublishError::WrongLastSequence { .. }) => return whose(bus, session, &out).await,
+            Err(PublishError::WrongLastSequence { .. }) => return find_earlier_try(bus, session, &out).await,
             Err(error) if error.may_pass() && tries < APPEND_TRIES => {
                 crate::clock::pause(API_TIMEOUT / 50).await;
             }
@@ -123,7 +123,7 @@ pub async fn append(
 
 /// Decides after a repetition of `out` was rejected: returns the sequence of an earlier try if that was stored, else
 /// [`AppendLedgerError::FenceLost`].
-async fn whose(bus: &Bus, session: &SessionRef, out: &Outgoing) -> Result<u64, AppendLedgerError> {
+async fn find_earlier_try(bus: &Bus, session: &SessionRef, out: &OutgoingMessage) -> Result<u64, AppendLedgerError> {
     match bus.stored_attempt(out).await {
         Ok(Some(published)) => Ok(published.sequence),
         Ok(None) => Err(AppendLedgerError::FenceLost {
@@ -139,7 +139,7 @@ async fn whose(bus: &Bus, session: &SessionRef, out: &Outgoing) -> Result<u64, A
 /// One stored record: its sequence, and the decoded record or the reason why it cannot be decoded.
 pub type ReadRecord = (u64, Result<LedgerRecord, DecodeError>);
 
-fn read(stored: &Stored) -> ReadRecord {
+fn read(stored: &StoredMessage) -> ReadRecord {
     (stored.sequence, stored.decode())
 }
 
@@ -163,7 +163,7 @@ pub async fn read_after(bus: &Bus, session: &SessionRef, after: u64) -> Result<V
             return Ok(records);
         }
 
-        let page = bus.history(LEDGER, &subject, from, PAGE).await?;
+        let page = bus.read_history(LEDGER, &subject, from, PAGE).await?;
         // A replica that lags behind may lack the next record; the leader has it.
         let page = if page.is_empty() {
             Vec::from_iter(bus.next_on_subject(LEDGER, &subject, from).await?)

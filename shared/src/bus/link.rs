@@ -18,15 +18,15 @@ const STEADY: Duration = Duration::from_millis(200);
 
 /// State of one client's connection.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(super) struct ServerLink {
     lost_at: Mutex<VecDeque<Instant>>,
     lost: Notify,
     connected: watch::Sender<u64>,
 }
 
-impl Link {
+impl ServerLink {
     /// Handles an event of the client.
-    pub(super) fn hear(&self, event: &async_nats::Event) {
+    pub(super) fn handle_event(&self, event: &async_nats::Event) {
         match event {
             async_nats::Event::Connected => {
                 tracing::info!("connected to nats");
@@ -62,7 +62,7 @@ impl Link {
     }
 
     /// Waits until the connection is lost.
-    pub(super) async fn lost(&self) {
+    pub(super) async fn wait_lost(&self) {
         self.lost.notified().await;
     }
 
@@ -88,11 +88,11 @@ impl Link {
 /// Notifies of new connections, and of streams that turned out to be replaced: users of positions must then check
 /// whether they are still valid.
 #[derive(Debug)]
-pub struct Connections(watch::Receiver<u64>);
+pub struct ConnectionCount(watch::Receiver<u64>);
 
-impl Connections {
+impl ConnectionCount {
     /// Ignores connections made so far.
-    pub fn begin(&mut self) {
+    pub fn count_from_now(&mut self) {
         self.0.mark_unchanged();
     }
 
@@ -111,8 +111,8 @@ impl super::connect::Bus {
 
     /// Returns a receiver of the connections made from now on.
     #[must_use]
-    pub fn connections(&self) -> Connections {
-        Connections(self.link.connections())
+    pub fn connections(&self) -> ConnectionCount {
+        ConnectionCount(self.link.connections())
     }
 }
 
@@ -142,9 +142,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_connection_is_told_also_to_whoever_stopped_waiting_for_it_to_stand() {
-        let link = Link::default();
+        let link = ServerLink::default();
         let mut connections = link.connections();
-        link.hear(&async_nats::Event::Connected);
+        link.handle_event(&async_nats::Event::Connected);
         let cut_short = tokio::time::timeout(STEADY / 10, stands_anew(&mut connections)).await;
         assert!(cut_short.is_err(), "it does not stand yet");
         let told = tokio::time::timeout(STEADY * 100, stands_anew(&mut connections)).await;
@@ -158,7 +158,7 @@ mod tests {
         let then = SystemClock.monotonic();
         let at = |seconds| then + Duration::from_secs(seconds);
 
-        let link = Link::default();
+        let link = ServerLink::default();
         for second in [0, 70, 240, 250] {
             link.note_loss(at(second));
         }

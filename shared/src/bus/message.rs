@@ -10,14 +10,14 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use crate::model::event::Event;
-use crate::model::position::Place;
+use crate::model::position::StreamPlace;
 use crate::model::time::UnixMillis;
-use crate::wire::envelope::{DecodeError, Wire, decode};
-use crate::wire::headers::{Carrier, EXPECTED_LAST_SUBJECT_SEQUENCE, Headers};
-use crate::wire::seal::{ReadEventError, Trust};
+use crate::wire::envelope::{DecodeError, WireMessage, decode};
+use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, TraceCarrier};
+use crate::wire::seal::{ReadEventError, TrustKeys};
 
 use super::connect::Bus;
-use super::dead_letter::Verdict;
+use super::dead_letter::MessageVerdict;
 use super::partition::Floor;
 
 /// Number of deliveries after which a message of a newer release becomes a dead letter: during a rolling update,
@@ -39,7 +39,7 @@ pub(super) fn headers_of(map: Option<&async_nats::HeaderMap>) -> Headers {
 /// Converts our headers to the client's.
 pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
     let mut map = async_nats::HeaderMap::new();
-    for (name, value) in headers.named() {
+    for (name, value) in headers.iter_named() {
         match name {
             Cow::Borrowed(name) => map.insert(HeaderName::from_static(name), value),
             Cow::Owned(name) => map.insert(name.as_str(), value),
@@ -50,7 +50,7 @@ pub(super) fn header_map(headers: &Headers) -> async_nats::HeaderMap {
 
 /// A stored message, read from its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredMessage {
     /// Subject under which it is stored.
     pub subject: String,
     /// Headers of the message.
@@ -65,12 +65,12 @@ pub struct Stored {
     pub stored_at_ns: i64,
 }
 
-impl Stored {
+impl StoredMessage {
     /// Decodes the payload.
     ///
     /// # Errors
     /// Returns [`DecodeError`], which names the type and the place.
-    pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
+    pub fn decode<T: WireMessage>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
     }
 
@@ -78,26 +78,26 @@ impl Stored {
     ///
     /// # Errors
     /// Returns [`ReadEventError`] if the event must not be processed.
-    pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
+    pub fn read_event(&self, trust: &TrustKeys) -> Result<Event, ReadEventError> {
         trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
     /// Trace context of the message.
     #[must_use]
-    pub fn carrier(&self) -> Carrier {
-        Carrier::read(&self.headers)
+    pub fn carrier(&self) -> TraceCarrier {
+        TraceCarrier::read(&self.headers)
     }
 
     /// Returns the sequence of the previous message on its subject that the writer expected: 0 if it expected none,
     /// `None` if the writer stated no expectation.
     #[must_use]
-    pub fn upon(&self) -> Option<u64> {
+    pub fn previous_sequence(&self) -> Option<u64> {
         self.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE)?.parse().ok()
     }
 }
 
 /// A message delivered by a consumer.
-pub struct Incoming {
+pub struct IncomingMessage {
     /// Subject under which it is stored.
     pub subject: String,
     /// Headers of the message.
@@ -118,7 +118,7 @@ pub struct Incoming {
     pub pending: u64,
     /// Name of the stream that stores it.
     pub stream: String,
-    pub(super) acker: Acker,
+    pub(super) acker: MessageAcker,
 }
 
 /// Receiver of a message's ack.
@@ -126,14 +126,14 @@ pub struct Incoming {
     clippy::large_enum_variant,
     reason = "every message has one, and most the large one: a box would be one more allocation each"
 )]
-pub(super) enum Acker {
+pub(super) enum MessageAcker {
     /// The server, with the ack protocol of JetStream.
     Server(async_nats::jetstream::message::Acker),
     /// The partition's own floor; the server receives no ack.
     Floor(Arc<Floor>),
 }
 
-impl std::fmt::Debug for Incoming {
+impl std::fmt::Debug for IncomingMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Incoming")
             .field("subject", &self.subject)
@@ -142,7 +142,7 @@ impl std::fmt::Debug for Incoming {
     }
 }
 
-impl Incoming {
+impl IncomingMessage {
     pub(super) fn new(message: async_nats::jetstream::Message) -> Option<Self> {
         let (sequence, consumer_sequence, delivered, stored_at_ns, pending, stream) = {
             let info = message.info().ok()?;
@@ -170,12 +170,12 @@ impl Incoming {
             stored_at_ns,
             pending,
             stream,
-            acker: Acker::Server(acker),
+            acker: MessageAcker::Server(acker),
         })
     }
 
     /// Builds a message that was delivered as number `handed` before, read again from `stream` and settled at `floor`.
-    pub(super) fn again(stored: Stored, stream: &str, handed: u64, floor: Arc<Floor>) -> Self {
+    pub(super) fn from_reread(stored: StoredMessage, stream: &str, handed: u64, floor: Arc<Floor>) -> Self {
         Self {
             subject: stored.subject,
             headers: stored.headers,
@@ -187,21 +187,21 @@ impl Incoming {
             stored_at_ns: stored.stored_at_ns,
             pending: 0,
             stream: stream.to_owned(),
-            acker: Acker::Floor(floor),
+            acker: MessageAcker::Floor(floor),
         }
     }
 
     /// Position of the message in its stream.
     #[must_use]
-    pub const fn place(&self) -> Place {
-        Place {
+    pub const fn place(&self) -> StreamPlace {
+        StreamPlace {
             sequence: self.sequence,
             stored_at_ns: self.stored_at_ns,
         }
     }
 
     /// Returns a copy of the message that is settled at `acker`.
-    pub(super) fn copy(&self, acker: Acker) -> Self {
+    pub(super) fn copy_for(&self, acker: MessageAcker) -> Self {
         Self {
             subject: self.subject.clone(),
             headers: self.headers.clone(),
@@ -216,7 +216,7 @@ impl Incoming {
     ///
     /// # Errors
     /// Returns [`DecodeError`], which names the type and the place.
-    pub fn decode<T: Wire>(&self) -> Result<T, DecodeError> {
+    pub fn decode<T: WireMessage>(&self) -> Result<T, DecodeError> {
         decode(&self.headers, &self.payload)
     }
 
@@ -224,40 +224,40 @@ impl Incoming {
     ///
     /// # Errors
     /// Returns [`ReadEventError`] if nothing but a dead letter may result from it.
-    pub fn event(&self, trust: &Trust) -> Result<Event, ReadEventError> {
+    pub fn read_event(&self, trust: &TrustKeys) -> Result<Event, ReadEventError> {
         trust.read_stored(&self.subject, &self.headers, &self.payload, self.published_at)
     }
 
     /// Trace context of the message.
     #[must_use]
-    pub fn carrier(&self) -> Carrier {
-        Carrier::read(&self.headers)
+    pub fn carrier(&self) -> TraceCarrier {
+        TraceCarrier::read(&self.headers)
     }
 
     /// Acks the message: all its effects are durable. A lost ack causes a redelivery, whose handler finds the effects
     /// done.
     pub async fn ack(&self) {
-        self.answer(AckKind::Ack).await;
+        self.send_ack(AckKind::Ack).await;
     }
 
     /// Requests a redelivery, after `delay` or at once.
     pub async fn nak(&self, delay: Option<Duration>) {
-        self.answer(AckKind::Nak(delay)).await;
+        self.send_ack(AckKind::Nak(delay)).await;
     }
 
     /// Terminates the message: it must never be delivered again.
     pub async fn term(&self) {
-        self.answer(AckKind::Term).await;
+        self.send_ack(AckKind::Term).await;
     }
 
     /// Settles a message that cannot be decoded because of `error`. The dead letter of `service` is stored before the
     /// message is terminated. A message of a newer release is first left to a replica that can decode it.
-    pub async fn bury(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
+    pub async fn dead_letter(&self, bus: &Bus, service: &str, error: &DecodeError, now: UnixMillis) {
         if matches!(error, DecodeError::NewerSchema { .. }) && self.delivered < NEWER_TRIES {
             return self.nak(Some(NEWER_PAUSE)).await;
         }
 
-        let verdict = Verdict::new(error.reason(), error.to_string());
+        let verdict = MessageVerdict::new(error.reason(), error.to_string());
         match bus.dead_letter(service, self, &verdict, now).await {
             Ok(()) => self.term().await,
             Err(error) => {
@@ -271,17 +271,17 @@ impl Incoming {
     }
 
     /// Extends the ack wait: the message is still being processed.
-    pub async fn progress(&self) {
-        self.answer(AckKind::Progress).await;
+    pub async fn send_progress(&self) {
+        self.send_ack(AckKind::Progress).await;
     }
 
-    async fn answer(&self, kind: AckKind) {
+    async fn send_ack(&self, kind: AckKind) {
         let acker = match &self.acker {
-            Acker::Server(acker) => acker,
-            Acker::Floor(floor) => {
+            MessageAcker::Server(acker) => acker,
+            MessageAcker::Floor(floor) => {
                 // The other kinds concern redeliveries, of which a floor has none.
                 if matches!(kind, AckKind::Ack | AckKind::Term) {
-                    floor.settle(self.sequence);
+                    floor.settle_message(self.sequence);
                 }
                 return;
             }
@@ -346,7 +346,7 @@ impl Bus {
         payload: Bytes,
         may: impl Fn() -> bool + Send,
     ) -> bool {
-        self.pulse.awake(&self.client).await;
+        self.pulse.wait_awake(&self.client).await;
 
         if !may() {
             return false;

@@ -46,7 +46,7 @@ pub struct StoredObject {
 
 /// A bucket of objects; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Objects {
+pub struct ObjectStore {
     bus: Bus,
     bucket: &'static str,
 }
@@ -54,25 +54,25 @@ pub struct Objects {
 impl Bus {
     /// The objects of `bucket`, a bucket that the topology creates.
     #[must_use]
-    pub fn objects(&self, bucket: &'static str) -> Objects {
-        Objects {
+    pub fn objects(&self, bucket: &'static str) -> ObjectStore {
+        ObjectStore {
             bus: self.clone(),
             bucket,
         }
     }
 }
 
-impl Objects {
-    fn failed(&self, error: &dyn std::fmt::Display) -> StoreObjectError {
+impl ObjectStore {
+    fn store_error(&self, error: &dyn std::fmt::Display) -> StoreObjectError {
         StoreObjectError::Bucket {
             bucket: self.bucket,
             detail: error.to_string(),
         }
     }
 
-    async fn store(&self) -> Result<ObjectStore, StoreObjectError> {
+    async fn open_store(&self) -> Result<ObjectStore, StoreObjectError> {
         let store = self.bus.jetstream.get_object_store(self.bucket).await;
-        store.map_err(|error| self.failed(&error))
+        store.map_err(|error| self.store_error(&error))
     }
 
     /// Stores the file at `path` as `name`. The object becomes visible only as a whole.
@@ -80,7 +80,7 @@ impl Objects {
     /// # Errors
     /// Returns [`StoreObjectError`] if the file cannot be read or the bucket does not take it.
     pub async fn put(&self, name: &str, path: &Path) -> Result<(), StoreObjectError> {
-        let store = self.store().await?;
+        let store = self.open_store().await?;
         let opened = File::open(path).await;
         let mut file = opened.map_err(|source| file_error(path, source))?;
         let meta = ObjectMetadata {
@@ -89,7 +89,10 @@ impl Objects {
             ..ObjectMetadata::default()
         };
 
-        store.put(meta, &mut file).await.map_err(|error| self.failed(&error))?;
+        store
+            .put(meta, &mut file)
+            .await
+            .map_err(|error| self.store_error(&error))?;
         Ok(())
     }
 
@@ -98,8 +101,8 @@ impl Objects {
     /// # Errors
     /// Returns [`StoreObjectError`]; the file at `path` is not valid then.
     pub async fn get(&self, name: &str, path: &Path) -> Result<(), StoreObjectError> {
-        let store = self.store().await?;
-        let mut object = store.get(name).await.map_err(|error| self.failed(&error))?;
+        let store = self.open_store().await?;
+        let mut object = store.get(name).await.map_err(|error| self.store_error(&error))?;
         let failed = |source| file_error(path, source);
         let mut file = File::create(path).await.map_err(failed)?;
         tokio::io::copy(&mut object, &mut file).await.map_err(failed)?;
@@ -112,7 +115,7 @@ impl Objects {
     /// # Errors
     /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked.
     pub async fn list(&self) -> Result<Vec<StoredObject>, StoreObjectError> {
-        let objects = self.infos().await?.into_iter().map(|info| StoredObject {
+        let objects = self.list_infos().await?.into_iter().map(|info| StoredObject {
             stored_at: info
                 .modified
                 .map_or_else(UnixMillis::default, |at| UnixMillis::from_seconds(at.unix_timestamp())),
@@ -121,12 +124,12 @@ impl Objects {
         Ok(objects.collect())
     }
 
-    async fn infos(&self) -> Result<Vec<ObjectInfo>, StoreObjectError> {
-        let store = self.store().await?;
-        let mut listed = store.list().await.map_err(|error| self.failed(&error))?;
+    async fn list_infos(&self) -> Result<Vec<ObjectInfo>, StoreObjectError> {
+        let store = self.open_store().await?;
+        let mut listed = store.list().await.map_err(|error| self.store_error(&error))?;
         let mut infos = Vec::new();
         while let Some(object) = listed.next().await {
-            infos.push(object.map_err(|error| self.failed(&error))?);
+            infos.push(object.map_err(|error| self.store_error(&error))?);
         }
         Ok(infos)
     }
@@ -137,19 +140,19 @@ impl Objects {
     /// # Errors
     /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked.
     pub async fn sweep(&self) -> Result<usize, StoreObjectError> {
-        let whole: BTreeSet<String> = self.infos().await?.into_iter().map(|info| info.nuid).collect();
+        let whole: BTreeSet<String> = self.list_infos().await?.into_iter().map(|info| info.nuid).collect();
         // The subject of a chunk ends with the id of its writer.
         let pieces = format!("$O.{}.C.", self.bucket);
         let stream = self.bus.jetstream.get_stream(format!("OBJ_{}", self.bucket)).await;
-        let stream = stream.map_err(|error| self.failed(&error))?;
+        let stream = stream.map_err(|error| self.store_error(&error))?;
         let mut subjects = stream
             .info_with_subjects(format!("{pieces}>"))
             .await
-            .map_err(|error| self.failed(&error))?;
+            .map_err(|error| self.store_error(&error))?;
 
         let mut left = Vec::new();
         while let Some(subject) = subjects.next().await {
-            let (subject, _) = subject.map_err(|error| self.failed(&error))?;
+            let (subject, _) = subject.map_err(|error| self.store_error(&error))?;
             if subject
                 .strip_prefix(&pieces)
                 .is_some_and(|writer| !whole.contains(writer))
@@ -160,7 +163,7 @@ impl Objects {
 
         for subject in &left {
             let purged = stream.purge().filter(subject).await;
-            purged.map_err(|error| self.failed(&error))?;
+            purged.map_err(|error| self.store_error(&error))?;
         }
 
         Ok(left.len())
@@ -171,8 +174,8 @@ impl Objects {
     /// # Errors
     /// Returns [`StoreObjectError::Bucket`] if the bucket cannot be asked or has no such object.
     pub async fn delete(&self, name: &str) -> Result<(), StoreObjectError> {
-        let deleted = self.store().await?.delete(name).await;
-        deleted.map_err(|error| self.failed(&error))
+        let deleted = self.open_store().await?.delete(name).await;
+        deleted.map_err(|error| self.store_error(&error))
     }
 }
 

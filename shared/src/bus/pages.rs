@@ -4,7 +4,7 @@ use crate::model::time::UnixMillis;
 
 use super::connect::Bus;
 use super::error::ReadStreamError;
-use super::message::Stored;
+use super::message::StoredMessage;
 
 /// Messages read at once.
 const PAGE: usize = 500;
@@ -14,7 +14,7 @@ const PAGE: usize = 500;
 /// Whichever replica is at hand tells most of it; one that lags has only the beginning, and what it lacks would look lost, so
 /// the leader tells the rest.
 #[derive(Debug)]
-pub struct Pages {
+pub struct StreamPages {
     bus: Bus,
     stream: &'static str,
     since: UnixMillis,
@@ -23,7 +23,7 @@ pub struct Pages {
     read: u64,
 }
 
-impl Pages {
+impl StreamPages {
     /// Everything in `stream` that was stored at or after `since`.
     #[must_use]
     pub fn since(bus: &Bus, stream: &'static str, since: UnixMillis) -> Self {
@@ -46,10 +46,10 @@ impl Pages {
     ///
     /// # Errors
     /// [`ReadStreamError`] if the stream cannot be asked.
-    pub async fn next(&mut self) -> Result<Vec<Stored>, ReadStreamError> {
+    pub async fn next(&mut self) -> Result<Vec<StoredMessage>, ReadStreamError> {
         let mut page = match self.next {
             None => self.bus.history_since(self.stream, ">", self.since, PAGE).await?,
-            Some(next) => self.bus.history(self.stream, ">", next, PAGE).await?,
+            Some(next) => self.bus.read_history(self.stream, ">", next, PAGE).await?,
         };
 
         if page.is_empty() {

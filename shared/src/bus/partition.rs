@@ -24,23 +24,23 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::clock::SharedClock;
-use crate::process::lifecycle::Shutdown;
-use crate::wire::partition::owners;
-use crate::wire::session_mark::Member;
+use crate::process::lifecycle::ShutdownSignal;
+use crate::wire::partition::partition_owners;
+use crate::wire::session_mark::GroupMember;
 use crate::wire::subject::token;
 use crate::wire::topology::{PARTITIONS, buckets};
 
 use super::connect::Bus;
 use super::kv::Kv;
-use super::tap::Tap;
+use super::tap::StreamTap;
 
 pub(in crate::bus) use floor::Floor;
-pub use lease::Lease;
-pub use owned::{Again, Owned, unsettled};
+pub use lease::PartitionLease;
+pub use owned::{OwnedPartition, RedeliverySource, count_unsettled};
 
-use floors::Floors;
-use lease::{Held, take};
-use view::View;
+use floors::PartitionFloorStore;
+use lease::{HeldLease, take};
+use view::GroupView;
 
 /// Time to live of a member or a lease without a refresh; whole seconds (the server's unit).
 pub(super) const TTL: Duration = Duration::from_secs(3);
@@ -52,7 +52,7 @@ const TICK: Duration = Duration::from_millis(700);
 
 /// Keeper of a partition's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum SettledOutcome {
     /// The server, in a durable consumer: each message is acked.
     ByServer,
     /// The owners, in a floor: for streams that keep their messages, and whose messages leave done-markers. A message
@@ -62,7 +62,7 @@ pub enum Settled {
 
 /// A group of replicas that share the partitions of a stream.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct PartitionGroup {
     /// Name of the group; consumers are named `{name}-{partition}` and keys `{name}.{partition}`.
     pub name: &'static str,
     /// Stream whose partitions are shared.
@@ -72,17 +72,17 @@ pub struct Group {
     /// Whether this replica may take part at this moment.
     pub may_join: watch::Receiver<bool>,
     /// Keeper of the partitions' progress.
-    pub settled: Settled,
+    pub settled: SettledOutcome,
     /// Reader of the whole stream in this process, if there is one: with [`Settled::ByOwner`], owners take their
     /// messages from it.
-    pub tap: Option<Tap>,
+    pub tap: Option<StreamTap>,
     /// Number of messages requested at once, per partition.
     pub batch: usize,
     /// Clock that measures deadlines.
     pub clock: SharedClock,
 }
 
-impl Group {
+impl PartitionGroup {
     fn member_key(&self) -> String {
         format!("{}.{}", self.name, token(&self.instance))
     }
@@ -94,29 +94,29 @@ impl Group {
 
 /// Takes part in `group` until `shutdown`. Runs `handler` once for each partition while this replica owns it, and
 /// again each time the partition is restarted. Returns when every handler has ended and every lease is given back.
-pub async fn run<H, F>(bus: Bus, group: Group, shutdown: Shutdown, handler: H)
+pub async fn run<H, F>(bus: Bus, group: PartitionGroup, shutdown: ShutdownSignal, handler: H)
 where
-    H: Fn(Owned) -> F + Clone + Send + Sync + 'static,
+    H: Fn(OwnedPartition) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let members: Kv<Member> = bus.kv(buckets::MEMBERS);
-    let view = View::watch(&bus, group.name, &group.clock);
+    let members: Kv<GroupMember> = bus.kv(buckets::MEMBERS);
+    let view = GroupView::watch_group(&bus, group.name, &group.clock);
     let group = Arc::new(group);
-    let floors = Arc::new(Floors::new(&bus, group.name));
+    let floors = Arc::new(PartitionFloorStore::new(&bus, group.name));
 
     // The tasks of this set end with this function.
     let mut keeping = JoinSet::new();
-    if group.settled == Settled::ByOwner {
+    if group.settled == SettledOutcome::ByOwner {
         let floors = Arc::clone(&floors);
-        keeping.spawn(async move { floors.keep().await });
+        keeping.spawn(async move { floors.run_storing().await });
     }
 
-    let mut held: HashMap<u16, Held> = HashMap::new();
+    let mut held: HashMap<u16, HeldLease> = HashMap::new();
     let mut joined = false;
     let mut refresh_at = group.clock.monotonic();
     // Without members and leases nothing is owned yet: there is nothing to give back.
     tokio::select! {
-        () = view.settled() => {}
+        () = view.wait_settled() => {}
         () = shutdown.requested() => return,
     }
 
@@ -137,10 +137,14 @@ where
         }
 
         if is_due || may_join != joined {
-            joined = announce(&members, &group, may_join, joined).await;
+            joined = announce_member(&members, &group, may_join, joined).await;
         }
 
-        let wanted = if may_join { wanted(&view, &group) } else { Vec::new() };
+        let wanted = if may_join {
+            wanted_partitions(&view, &group)
+        } else {
+            Vec::new()
+        };
         for (partition, lease) in &mut held {
             if wanted.get(usize::from(*partition)) != Some(&true) {
                 lease.give_back();
@@ -150,7 +154,7 @@ where
         keep_up(&mut held, is_due, &floors).await;
         // A request sent without a connection would be served long after it is stale.
         let wanted = if bus.is_connected() { wanted } else { Vec::new() };
-        let free = view.free(&wanted, |partition| held.contains_key(&partition));
+        let free = view.free_partitions(&wanted, |partition| held.contains_key(&partition));
 
         let taken = join_all(free.into_iter().map(|(partition, revision)| {
             take(
@@ -178,53 +182,53 @@ where
 
         tokio::select! {
             () = crate::clock::pause(refresh_at.saturating_duration_since(group.clock.monotonic())) => {}
-            () = view.changed() => {}
-            () = Held::any_over(&held) => {}
+            () = view.wait_changed() => {}
+            () = HeldLease::any_over(&held) => {}
             () = shutdown.requested(), if !leaving => {}
         }
     }
 }
 
 /// Gives back the leases whose handlers have ended, and refreshes the others if `is_due`.
-async fn keep_up(held: &mut HashMap<u16, Held>, is_due: bool, floors: &Floors) {
+async fn keep_up(held: &mut HashMap<u16, HeldLease>, is_due: bool, floors: &PartitionFloorStore) {
     let mut any_ended = false;
     for lease in held.values_mut() {
         any_ended |= lease.note_end();
     }
 
     // The next owner starts at the floor; if that is not stored, it has to look up more done-markers.
-    if any_ended && tokio::time::timeout(TICK, floors.store()).await.is_err() {
+    if any_ended && tokio::time::timeout(TICK, floors.store_moved()).await.is_err() {
         tracing::debug!("failed to store floors at shutdown");
     }
 
     let attended = held.values_mut().filter(|lease| is_due || lease.has_ended());
-    join_all(attended.map(Held::refresh)).await;
+    join_all(attended.map(HeldLease::refresh_lease)).await;
     held.retain(|partition, lease| {
         if lease.is_over() {
-            floors.forget(*partition);
+            floors.forget_partition(*partition);
         }
         !lease.is_over()
     });
 }
 
 /// Returns for each partition, by index, whether this replica should hold it according to the members it knows.
-fn wanted(view: &View, group: &Group) -> Vec<bool> {
-    let mut members = view.members();
+fn wanted_partitions(view: &GroupView, group: &PartitionGroup) -> Vec<bool> {
+    let mut members = view.live_members();
     let me = token(&group.instance);
     if !members.contains(&me) {
         members.push(me.clone());
     }
-    owners(PARTITIONS, &members)
+    partition_owners(PARTITIONS, &members)
         .into_iter()
         .map(|owner| owner == me)
         .collect()
 }
 
 /// Announces that this replica takes part, or no longer does. Returns whether it is announced now.
-async fn announce(members: &Kv<Member>, group: &Group, may_join: bool, joined: bool) -> bool {
+async fn announce_member(members: &Kv<GroupMember>, group: &PartitionGroup, may_join: bool, joined: bool) -> bool {
     let key = group.member_key();
     if may_join {
-        let member = Member {
+        let member = GroupMember {
             instance: group.instance.clone(),
         };
         let said = tokio::time::timeout(TICK, members.put_ttl(&key, &member, TTL)).await;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::model::position::{Found, Position, Standing, judge};
+use crate::model::position::{FoundPosition, PositionStanding, StreamPosition, judge_position};
 
 use super::connect::Bus;
 use super::error::{EnsureTopologyError, ReadStreamError};
@@ -19,7 +19,7 @@ pub(super) const INCARNATION: &str = "nexus.incarnation";
 pub(super) const LINEAGE: &str = "nexus.lineage";
 
 /// Returns the positions that are void at the moment, by the name of their user, each with the reason.
-fn degraded() -> MutexGuard<'static, BTreeMap<String, String>> {
+fn lock_degraded() -> MutexGuard<'static, BTreeMap<String, String>> {
     static DEGRADED: OnceLock<Mutex<BTreeMap<String, String>>> = OnceLock::new();
     let all = DEGRADED.get_or_init(Mutex::default);
     all.lock().unwrap_or_else(PoisonError::into_inner)
@@ -29,11 +29,11 @@ fn degraded() -> MutexGuard<'static, BTreeMap<String, String>> {
 /// all are valid.
 #[must_use]
 pub fn void_positions() -> BTreeMap<String, String> {
-    degraded().clone()
+    lock_degraded().clone()
 }
 
 /// Reports that `position` in `stream`, which `what` uses, is void; until [`told_sound`].
-pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
+pub fn told_void(what: &str, stream: &str, position: &StreamPosition, why: &str) {
     let sentence = format!("position {} in {stream} is void: {why}", position.sequence);
     tracing::error!(
         what,
@@ -44,7 +44,7 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
     );
 
     metrics::counter!("nexus_positions_void_total", "stream" => stream.to_owned()).increment(1);
-    let mut degraded = degraded();
+    let mut degraded = lock_degraded();
     degraded.insert(what.to_owned(), sentence);
     metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
 }
@@ -52,7 +52,7 @@ pub fn told_void(what: &str, stream: &str, position: &Position, why: &str) {
 /// Reports that `what` decides by the records instead of a position, for the reason in `sentence`, until
 /// [`told_sound`]. Logged once.
 pub fn told_degraded(what: &str, sentence: String) {
-    let mut degraded = degraded();
+    let mut degraded = lock_degraded();
     if !degraded.contains_key(what) {
         tracing::warn!(what, why = sentence, "using records to find completed work");
     }
@@ -62,7 +62,7 @@ pub fn told_degraded(what: &str, sentence: String) {
 
 /// Reports that the position of `what` is valid again.
 pub fn told_sound(what: &str) {
-    let mut degraded = degraded();
+    let mut degraded = lock_degraded();
     if degraded.remove(what).is_some() {
         tracing::info!(what, "position is valid again");
         metrics::gauge!("nexus_positions_degraded").set(degraded.len() as f64);
@@ -74,7 +74,11 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn standing(&self, stream: &str, position: &Position) -> Result<Standing, ReadStreamError> {
+    pub async fn check_position(
+        &self,
+        stream: &str,
+        position: &StreamPosition,
+    ) -> Result<PositionStanding, ReadStreamError> {
         let info = self.stream_info(stream).await?;
         let stored_at_ns = match position.sequence {
             0 => None,
@@ -85,24 +89,24 @@ impl Bus {
                 .map(|found| found.stored_at_ns),
         };
 
-        let found = Found {
+        let found = FoundPosition {
             incarnation: &info.incarnation,
             lineage: &info.lineage,
             first: info.state.first,
             stored_at_ns,
         };
 
-        Ok(judge(position, &found))
+        Ok(judge_position(position, &found))
     }
 
     /// Returns the position of the message at `sequence` of `stream`, or `None` if there is no such message.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn position_at(&self, stream: &str, sequence: u64) -> Result<Option<Position>, ReadStreamError> {
+    pub async fn position_at(&self, stream: &str, sequence: u64) -> Result<Option<StreamPosition>, ReadStreamError> {
         let incarnation = self.stream_info(stream).await?.incarnation;
         let found = self.at_sequence(stream, sequence).await?;
-        Ok(found.map(|found| Position {
+        Ok(found.map(|found| StreamPosition {
             incarnation,
             sequence,
             stored_at_ns: found.stored_at_ns,
@@ -113,10 +117,10 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn end_of(&self, stream: &str) -> Result<Position, ReadStreamError> {
+    pub async fn end_of(&self, stream: &str) -> Result<StreamPosition, ReadStreamError> {
         let last = self.last_on_subject(stream, ">").await?;
         let incarnation = self.stream_info(stream).await?.incarnation;
-        Ok(last.map_or_else(Position::default, |last| Position {
+        Ok(last.map_or_else(StreamPosition::default, |last| StreamPosition {
             incarnation,
             sequence: last.sequence,
             stored_at_ns: last.stored_at_ns,
@@ -129,9 +133,9 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn stored_by(&self, stream: &str, stored_at_ns: i64) -> Result<Position, ReadStreamError> {
+    pub async fn stored_by(&self, stream: &str, stored_at_ns: i64) -> Result<StreamPosition, ReadStreamError> {
         let info = self.stream_info(stream).await?;
-        let mut found = Position::default();
+        let mut found = StreamPosition::default();
 
         // Invariant: every message below `from` was stored by then, every message from `to` on later.
         let (mut from, mut to) = (info.state.first, info.state.last.saturating_add(1));
@@ -140,7 +144,7 @@ impl Bus {
             match self.next_on_subject(stream, ">", middle).await? {
                 Some(next) if next.sequence < to && next.stored_at_ns <= stored_at_ns => {
                     from = next.sequence + 1;
-                    found = Position {
+                    found = StreamPosition {
                         incarnation: info.incarnation.clone(),
                         sequence: next.sequence,
                         stored_at_ns: next.stored_at_ns,
@@ -170,7 +174,9 @@ impl Bus {
             .config
             .clone();
 
-        config.metadata.insert(INCARNATION.to_owned(), super::writer::random());
+        config
+            .metadata
+            .insert(INCARNATION.to_owned(), super::writer::random_name());
         config.metadata.remove(LINEAGE);
         let updated = self.jetstream.update_stream(&config).await;
 

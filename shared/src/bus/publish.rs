@@ -13,11 +13,11 @@ use serde::Deserialize;
 use crate::clock::pause;
 use crate::model::event::Event;
 use crate::model::reply::Reply;
-use crate::wire::envelope::{Format, Wire, encode, payload};
+use crate::wire::envelope::{PayloadFormat, WireMessage, encode, encode_payload};
 use crate::wire::headers::{
-    CAUSATION, Carrier, EVENT, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, SEAL, TTL, WRITER,
+    CAUSATION, EVENT, EXPECTED_LAST_SUBJECT_SEQUENCE, HOPS, Headers, MSG_ID, REPEATED, SEAL, TTL, TraceCarrier, WRITER,
 };
-use crate::wire::seal::Trust;
+use crate::wire::seal::TrustKeys;
 use crate::wire::subject;
 
 use super::connect::{API_TIMEOUT, Bus};
@@ -44,7 +44,7 @@ const PASSING: [u64; 10] = [
 
 /// A message to be published.
 #[derive(Debug, Clone)]
-pub struct Outgoing {
+pub struct OutgoingMessage {
     /// Subject of the publish.
     pub subject: String,
     /// Headers of the message.
@@ -53,11 +53,11 @@ pub struct Outgoing {
     pub payload: Bytes,
 }
 
-impl Outgoing {
+impl OutgoingMessage {
     /// Builds a message with `value` in CBOR, to `subject`.
     #[must_use]
-    pub fn new<T: Wire>(subject: String, value: &T) -> Self {
-        let (payload, headers) = encode(value, Format::Cbor);
+    pub fn new<T: WireMessage>(subject: String, value: &T) -> Self {
+        let (payload, headers) = encode(value, PayloadFormat::Cbor);
         Self {
             subject,
             headers,
@@ -77,11 +77,11 @@ impl Outgoing {
 
     /// Builds a message with `value` in JSON, to `subject`.
     #[must_use]
-    pub fn json<T: Wire>(subject: String, value: &T) -> Self {
+    pub fn json<T: WireMessage>(subject: String, value: &T) -> Self {
         let mut out = Self::new(subject, value);
-        out.payload = payload(value, Format::Json);
+        out.payload = encode_payload(value, PayloadFormat::Json);
         out.headers
-            .insert(crate::wire::headers::CONTENT_TYPE, Format::Json.content_type());
+            .insert(crate::wire::headers::CONTENT_TYPE, PayloadFormat::Json.content_type());
         out
     }
 
@@ -90,9 +90,9 @@ impl Outgoing {
     ///
     /// Without a key of the cluster it has neither, and its readers accept no origin for it.
     #[must_use]
-    pub fn event(event: &Event, trust: &Trust) -> Self {
+    pub fn event(event: &Event, trust: &TrustKeys) -> Self {
         let out = Self::new(subject::event(event), event).header(EVENT, event.id.as_str());
-        let Some(key) = trust.cluster() else { return out };
+        let Some(key) = trust.cluster_key() else { return out };
         let seal = key.seal(&event.id, &out.payload, &event.origin);
         out.msg_id(key.message_id(event)).header(SEAL, seal)
     }
@@ -134,7 +134,7 @@ impl Outgoing {
 
     /// Sets the trace context to `carrier`.
     #[must_use]
-    pub fn carrier(mut self, carrier: &Carrier) -> Self {
+    pub fn carrier(mut self, carrier: &TraceCarrier) -> Self {
         carrier.write(&mut self.headers);
         self
     }
@@ -149,7 +149,7 @@ impl Outgoing {
 
 /// Ack of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedMessage {
     /// Sequence of the message; for a duplicate, the sequence of the first copy.
     pub sequence: u64,
     /// Whether the server had the message already, by its message id.
@@ -183,7 +183,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`PublishError`] if the server rejects it for good or the bus is closed; never `Unknown`.
-    pub async fn publish(&self, mut out: Outgoing) -> Result<Published, PublishError> {
+    pub async fn publish(&self, mut out: OutgoingMessage) -> Result<PublishedMessage, PublishError> {
         let mut wait = FIRST_PAUSE;
         let mut without_stream = 0_u32;
 
@@ -230,7 +230,11 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`PublishError`]; after `Unknown` the server may have stored the message or not.
-    pub async fn publish_once(&self, out: &Outgoing, timeout: Duration) -> Result<Published, PublishError> {
+    pub async fn publish_once(
+        &self,
+        out: &OutgoingMessage,
+        timeout: Duration,
+    ) -> Result<PublishedMessage, PublishError> {
         let subject = || out.subject.clone();
         let _slot = self
             .in_flight
@@ -238,7 +242,7 @@ impl Bus {
             .await
             .map_err(|_| PublishError::Closed { subject: subject() })?;
 
-        if tokio::time::timeout(timeout, self.pulse.awake(&self.client))
+        if tokio::time::timeout(timeout, self.pulse.wait_awake(&self.client))
             .await
             .is_err()
         {
@@ -283,16 +287,16 @@ impl Bus {
         let ack: PubAck =
             serde_json::from_slice(&message.payload).map_err(|_| PublishError::Unknown { subject: subject() })?;
         match ack.error {
-            None => Ok(Published {
+            None => Ok(PublishedMessage {
                 sequence: ack.seq,
                 duplicate: ack.duplicate,
             }),
-            Some(error) => Err(refusal(subject(), size, error)),
+            Some(error) => Err(publish_error(subject(), size, error)),
         }
     }
 }
 
-fn refusal(subject: String, size: usize, error: ApiError) -> PublishError {
+fn publish_error(subject: String, size: usize, error: ApiError) -> PublishError {
     match error.err_code {
         code if WRONG_LAST_SEQUENCE.contains(&code) => PublishError::WrongLastSequence { subject },
         STORE_FAILED if error.description.contains("per subject") => PublishError::SubjectFull { subject },
@@ -317,7 +321,7 @@ mod tests {
             err_code,
             description: String::new(),
         };
-        refusal("nexus.event.a.b.c".to_owned(), 1, error).may_pass()
+        publish_error("nexus.event.a.b.c".to_owned(), 1, error).may_pass()
     }
 
     #[test]

@@ -25,14 +25,14 @@ const REST: Duration = Duration::from_millis(500);
 
 /// Time of the last sign of life of the process, and the number of gaps longer than [`GAP`].
 #[derive(Debug, Clone, Copy)]
-struct Signs {
+struct ClockSigns {
     last: Instant,
     gaps: u64,
 }
 
-impl Signs {
+impl ClockSigns {
     /// Records a sign of life at `now`. Returns the number of gaps, including one that ends now.
-    fn beat(&mut self, now: Instant) -> u64 {
+    fn note_beat(&mut self, now: Instant) -> u64 {
         if now.saturating_duration_since(self.last) > GAP {
             self.gaps += 1;
             tracing::warn!("process was suspended for longer than its leases: dropping work in progress");
@@ -44,13 +44,13 @@ impl Signs {
 }
 
 /// Signs of life of this process; `None` before its first connection.
-static SIGNS: Mutex<Option<Signs>> = Mutex::new(None);
+static SIGNS: Mutex<Option<ClockSigns>> = Mutex::new(None);
 
 /// Gives a sign of life, and returns the number of gaps so far.
-fn beat() -> u64 {
-    let mut signs: MutexGuard<'_, Option<Signs>> = SIGNS.lock().unwrap_or_else(PoisonError::into_inner);
+fn give_beat() -> u64 {
+    let mut signs: MutexGuard<'_, Option<ClockSigns>> = SIGNS.lock().unwrap_or_else(PoisonError::into_inner);
     let now = SystemClock.monotonic();
-    signs.get_or_insert(Signs { last: now, gaps: 0 }).beat(now)
+    signs.get_or_insert(ClockSigns { last: now, gaps: 0 }).note_beat(now)
 }
 
 /// Starts the thread that gives signs of life, once per process.
@@ -62,7 +62,7 @@ fn keep_beating() {
         let begun = thread.spawn(|| {
             loop {
                 rest_thread(EVERY);
-                beat();
+                give_beat();
             }
         });
 
@@ -75,14 +75,14 @@ fn keep_beating() {
 
 /// State of one connection: the number of gaps it knows, and the end of its rest.
 #[derive(Debug)]
-struct Seen {
+struct SeenBeats {
     gaps: u64,
     rest_until: Option<Instant>,
 }
 
-impl Seen {
+impl SeenBeats {
     /// Records at `now` that there were `gaps`. Returns whether there is a new one.
-    fn look(&mut self, gaps: u64, now: Instant) -> bool {
+    fn note_gaps(&mut self, gaps: u64, now: Instant) -> bool {
         let is_new = gaps != self.gaps;
         self.gaps = gaps;
         if is_new {
@@ -92,7 +92,7 @@ impl Seen {
     }
 
     /// Returns how long publishing must wait at `now`; `None` if it need not.
-    fn rest(&mut self, now: Instant) -> Option<Duration> {
+    fn rest_left(&mut self, now: Instant) -> Option<Duration> {
         let left = self.rest_until?.saturating_duration_since(now);
         if left.is_zero() {
             self.rest_until = None;
@@ -104,31 +104,31 @@ impl Seen {
 
 /// Signs of life of the process, as one connection has handled them.
 #[derive(Debug)]
-pub(super) struct Pulse {
-    seen: Mutex<Seen>,
+pub(super) struct ClockPulse {
+    seen: Mutex<SeenBeats>,
 }
 
-impl Default for Pulse {
+impl Default for ClockPulse {
     fn default() -> Self {
         keep_beating();
         Self {
-            seen: Mutex::new(Seen {
-                gaps: beat(),
+            seen: Mutex::new(SeenBeats {
+                gaps: give_beat(),
                 rest_until: None,
             }),
         }
     }
 }
 
-impl Pulse {
+impl ClockPulse {
     /// Waits until publishing over `client` is allowed. Closes its connection first if the process was stopped.
-    pub(super) async fn awake(&self, client: &async_nats::Client) {
+    pub(super) async fn wait_awake(&self, client: &async_nats::Client) {
         loop {
             let (is_new, rest) = {
-                let gaps = beat();
+                let gaps = give_beat();
                 let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = SystemClock.monotonic();
-                (seen.look(gaps, now), seen.rest(now))
+                (seen.note_gaps(gaps, now), seen.rest_left(now))
             };
 
             if is_new && let Err(error) = client.force_reconnect().await {
@@ -143,11 +143,11 @@ impl Pulse {
     }
 
     /// Repeats [`Pulse::awake`] at intervals, so that a connection without publishes is closed as well.
-    pub(super) fn keep(self: Arc<Self>, client: async_nats::Client) -> Beating {
+    pub(super) fn run_watch(self: Arc<Self>, client: async_nats::Client) -> Beating {
         Beating(tokio::spawn(async move {
             loop {
                 pause(EVERY).await;
-                self.awake(&client).await;
+                self.wait_awake(&client).await;
             }
         }))
     }
@@ -170,25 +170,25 @@ mod tests {
     #[test]
     fn a_gap_longer_than_a_lease_is_told_once_and_makes_publishing_rest() {
         let then = SystemClock.monotonic();
-        let mut signs = Signs { last: then, gaps: 0 };
-        assert_eq!(signs.beat(then + GAP), 0);
+        let mut signs = ClockSigns { last: then, gaps: 0 };
+        assert_eq!(signs.note_beat(then + GAP), 0);
 
         let woken = then + GAP * 3;
-        assert_eq!((signs.beat(woken), signs.beat(woken)), (1, 1));
+        assert_eq!((signs.note_beat(woken), signs.note_beat(woken)), (1, 1));
 
-        let mut seen = Seen {
+        let mut seen = SeenBeats {
             gaps: 0,
             rest_until: None,
         };
-        assert!(seen.look(1, woken) && !seen.look(1, woken));
-        assert_eq!(seen.rest(woken), Some(REST));
-        assert_eq!(seen.rest(woken + REST), None);
-        assert_eq!(seen.rest(woken), None, "it is over");
+        assert!(seen.note_gaps(1, woken) && !seen.note_gaps(1, woken));
+        assert_eq!(seen.rest_left(woken), Some(REST));
+        assert_eq!(seen.rest_left(woken + REST), None);
+        assert_eq!(seen.rest_left(woken), None, "it is over");
     }
 
     #[test]
     fn signs_are_given_although_nothing_of_a_runtime_runs() {
-        let _pulse = Pulse::default();
+        let _pulse = ClockPulse::default();
         let last = || SIGNS.lock().expect("not poisoned").expect("begun").last;
         let (first, deadline) = (last(), SystemClock.monotonic() + GAP);
         while last() == first {

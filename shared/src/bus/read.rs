@@ -12,14 +12,14 @@ use futures_util::StreamExt as _;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::model::position::Lineage;
+use crate::model::position::StreamLineage;
 use crate::model::time::UnixMillis;
 use crate::wire::headers::Headers;
 
 use super::connect::{API_TIMEOUT, Bus};
 use super::error::ReadStreamError;
 use super::header_block;
-use super::message::{Stored, headers_of};
+use super::message::{StoredMessage, headers_of};
 use super::position::{INCARNATION, LINEAGE};
 use super::publish::ApiError;
 
@@ -78,7 +78,7 @@ impl RawStored {
 
     /// Headers of the message that can be decoded.
     pub(super) fn headers(&self) -> Headers {
-        header_block::readable(&self.header_block())
+        header_block::readable_headers(&self.header_block())
     }
 }
 
@@ -92,7 +92,7 @@ pub struct StreamInfo {
     /// Time of its creation, as the server writes it (RFC 3339).
     pub created: String,
     /// Former incarnations of a restored stream.
-    pub lineage: Lineage,
+    pub lineage: StreamLineage,
 }
 
 #[derive(Deserialize)]
@@ -123,7 +123,7 @@ pub struct ConsumerLag {
 impl ConsumerLag {
     /// Sum of waiting and unacked messages.
     #[must_use]
-    pub const fn all(self) -> u64 {
+    pub const fn total_lag(self) -> u64 {
         self.waiting + self.in_hand
     }
 }
@@ -133,7 +133,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns the server's error text if it cannot be asked.
-    pub async fn storage(&self) -> Result<(u64, Option<u64>), String> {
+    pub async fn storage_use(&self) -> Result<(u64, Option<u64>), String> {
         let account = self
             .jetstream
             .query_account()
@@ -147,7 +147,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn last_on_subject(&self, stream: &str, subject: &str) -> Result<Option<Stored>, ReadStreamError> {
+    pub async fn last_on_subject(&self, stream: &str, subject: &str) -> Result<Option<StoredMessage>, ReadStreamError> {
         self.get(stream, json!({ "last_by_subj": subject })).await
     }
 
@@ -160,7 +160,7 @@ impl Bus {
         stream: &str,
         subject: &str,
         from: u64,
-    ) -> Result<Option<Stored>, ReadStreamError> {
+    ) -> Result<Option<StoredMessage>, ReadStreamError> {
         self.get(stream, json!({ "seq": from.max(1), "next_by_subj": subject }))
             .await
     }
@@ -180,7 +180,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn at_sequence(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, ReadStreamError> {
+    pub async fn at_sequence(&self, stream: &str, sequence: u64) -> Result<Option<StoredMessage>, ReadStreamError> {
         self.get(stream, json!({ "seq": sequence })).await
     }
 
@@ -189,14 +189,18 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn before(&self, stream: &str, stored: &Stored) -> Result<Option<Stored>, ReadStreamError> {
-        match stored.upon() {
+    pub async fn previous_message(
+        &self,
+        stream: &str,
+        stored: &StoredMessage,
+    ) -> Result<Option<StoredMessage>, ReadStreamError> {
+        match stored.previous_sequence() {
             None | Some(0) => Ok(None),
             Some(upon) => self.at_sequence(stream, upon).await,
         }
     }
 
-    async fn get(&self, stream: &str, query: serde_json::Value) -> Result<Option<Stored>, ReadStreamError> {
+    async fn get(&self, stream: &str, query: serde_json::Value) -> Result<Option<StoredMessage>, ReadStreamError> {
         let unreadable = |detail: &str| ReadStreamError::Unavailable {
             stream: stream.to_owned(),
             detail: detail.to_owned(),
@@ -205,14 +209,14 @@ impl Bus {
             return Ok(None);
         };
 
-        stored(raw)
+        to_stored(raw)
             .map(Some)
             .ok_or_else(|| unreadable("the answer cannot be read"))
     }
 
     async fn get_raw(&self, stream: &str, query: serde_json::Value) -> Result<Option<RawStored>, ReadStreamError> {
         let call = format!("STREAM.MSG.GET.{stream}");
-        match self.api::<GetAnswer>(stream, &call, &query).await {
+        match self.call_api::<GetAnswer>(stream, &call, &query).await {
             Ok(answer) => Ok(Some(answer.message)),
             Err(ReadStreamError::Refused { code: NO_MESSAGE, .. }) => Ok(None),
             Err(error) => Err(error),
@@ -224,13 +228,13 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be asked.
-    pub async fn history(
+    pub async fn read_history(
         &self,
         stream: &str,
         subject: &str,
         from: u64,
         limit: usize,
-    ) -> Result<Vec<Stored>, ReadStreamError> {
+    ) -> Result<Vec<StoredMessage>, ReadStreamError> {
         let query = json!({ "seq": from.max(1), "next_by_subj": subject, "batch": limit.clamp(1, MAX_BATCH) });
         self.direct_batch(stream, &query).await
     }
@@ -245,7 +249,7 @@ impl Bus {
         subject: &str,
         since: UnixMillis,
         limit: usize,
-    ) -> Result<Vec<Stored>, ReadStreamError> {
+    ) -> Result<Vec<StoredMessage>, ReadStreamError> {
         let nanos = i128::from(since.0.max(0)) * 1_000_000;
         let start = time::OffsetDateTime::from_unix_timestamp_nanos(nanos)
             .ok()
@@ -256,11 +260,19 @@ impl Bus {
         self.direct_batch(stream, &query).await
     }
 
-    async fn direct_batch(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
-        again(|| self.direct_once(stream, query)).await
+    async fn direct_batch(
+        &self,
+        stream: &str,
+        query: &serde_json::Value,
+    ) -> Result<Vec<StoredMessage>, ReadStreamError> {
+        retry_unanswered(|| self.direct_once(stream, query)).await
     }
 
-    async fn direct_once(&self, stream: &str, query: &serde_json::Value) -> Result<Vec<Stored>, ReadStreamError> {
+    async fn direct_once(
+        &self,
+        stream: &str,
+        query: &serde_json::Value,
+    ) -> Result<Vec<StoredMessage>, ReadStreamError> {
         let unavailable = |detail: String| ReadStreamError::Unavailable {
             stream: stream.to_owned(),
             detail,
@@ -295,7 +307,7 @@ impl Bus {
             };
 
             let stored_at_ns = parse_time(headers.get("Nats-Time-Stamp").unwrap_or_default());
-            let stored = Stored {
+            let stored = StoredMessage {
                 subject: headers.get("Nats-Subject").unwrap_or_default().to_owned(),
                 published_at: UnixMillis(stored_at_ns / 1_000_000),
                 stored_at_ns,
@@ -320,7 +332,7 @@ impl Bus {
 
         let query = json!({ "seq": sequence, "no_erase": true });
         match self
-            .api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query)
+            .call_api::<Deleted>(stream, &format!("STREAM.MSG.DELETE.{stream}"), &query)
             .await
         {
             Ok(answer) => Ok(answer.success),
@@ -342,7 +354,7 @@ impl Bus {
             purged: u64,
         }
         let answer = self
-            .api::<Purged>(stream, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": subject }))
+            .call_api::<Purged>(stream, &format!("STREAM.PURGE.{stream}"), &json!({ "filter": subject }))
             .await?;
         Ok(answer.purged)
     }
@@ -361,7 +373,7 @@ impl Bus {
     /// Returns [`ReadStreamError`] if the stream cannot be asked.
     pub async fn stream_info(&self, stream: &str) -> Result<StreamInfo, ReadStreamError> {
         let answer = self
-            .api::<InfoAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
+            .call_api::<InfoAnswer>(stream, &format!("STREAM.INFO.{stream}"), &json!({}))
             .await?;
         let of = |key: &str| answer.config.metadata.get(key).cloned().unwrap_or_default();
 
@@ -369,7 +381,7 @@ impl Bus {
             state: answer.state,
             created: answer.created,
             incarnation: of(INCARNATION),
-            lineage: Lineage::parse(&of(LINEAGE)),
+            lineage: StreamLineage::parse(&of(LINEAGE)),
         })
     }
 
@@ -378,7 +390,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the stream cannot be asked.
-    pub async fn subjects(&self, stream: &str, filter: &str) -> Result<BTreeMap<String, u64>, ReadStreamError> {
+    pub async fn list_subjects(&self, stream: &str, filter: &str) -> Result<BTreeMap<String, u64>, ReadStreamError> {
         #[derive(Deserialize)]
         struct Listed {
             #[serde(default)]
@@ -391,7 +403,7 @@ impl Bus {
         }
 
         let query = json!({ "subjects_filter": filter });
-        let info: Info = self.api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
+        let info: Info = self.call_api(stream, &format!("STREAM.INFO.{stream}"), &query).await?;
 
         Ok(info.state.subjects)
     }
@@ -401,18 +413,18 @@ impl Bus {
     /// # Errors
     /// Returns [`ReadStreamError`] if the consumer cannot be asked.
     pub async fn consumer_lag(&self, stream: &str, consumer: &str) -> Result<ConsumerLag, ReadStreamError> {
-        self.api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
+        self.call_api(stream, &format!("CONSUMER.INFO.{stream}.{consumer}"), &json!({}))
             .await
     }
 
     /// Sends a request to the JetStream API, and repeats it a few times if there is no leader.
-    pub(super) async fn api<T: serde::de::DeserializeOwned>(
+    pub(super) async fn call_api<T: serde::de::DeserializeOwned>(
         &self,
         stream: &str,
         call: &str,
         query: &serde_json::Value,
     ) -> Result<T, ReadStreamError> {
-        again(|| self.api_once(stream, call, query)).await
+        retry_unanswered(|| self.api_once(stream, call, query)).await
     }
 
     async fn api_once<T: serde::de::DeserializeOwned>(
@@ -448,7 +460,7 @@ impl Bus {
 }
 
 /// Repeats `ask` a few times if no server answered.
-async fn again<T, A>(mut ask: impl FnMut() -> A) -> Result<T, ReadStreamError>
+async fn retry_unanswered<T, A>(mut ask: impl FnMut() -> A) -> Result<T, ReadStreamError>
 where
     A: Future<Output = Result<T, ReadStreamError>>,
 {
@@ -465,9 +477,9 @@ where
     }
 }
 
-fn stored(raw: RawStored) -> Option<Stored> {
+fn to_stored(raw: RawStored) -> Option<StoredMessage> {
     let stored_at_ns = parse_time(&raw.time);
-    Some(Stored {
+    Some(StoredMessage {
         headers: raw.headers(),
         subject: raw.subject,
         payload: Bytes::from(STANDARD.decode(&raw.data).ok()?),

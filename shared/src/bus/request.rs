@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::wire::envelope::{Format, payload};
+use crate::wire::envelope::{PayloadFormat, encode_payload};
 use crate::wire::headers::{CONTENT_TYPE, Headers};
 
 use super::connect::Bus;
@@ -30,9 +30,14 @@ impl Bus {
         timeout: Duration,
     ) -> Result<A, RequestError> {
         let mut headers = headers;
-        headers.insert(CONTENT_TYPE, Format::Json.content_type());
+        headers.insert(CONTENT_TYPE, PayloadFormat::Json.content_type());
         let answer = self
-            .ask(subject, &headers, payload(question, Format::Json), timeout)
+            .request_bytes(
+                subject,
+                &headers,
+                encode_payload(question, PayloadFormat::Json),
+                timeout,
+            )
             .await?;
 
         serde_json::from_slice(&answer.payload).map_err(|error| RequestError::Answer {
@@ -46,7 +51,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns the client's error text if the request cannot be sent.
-    pub async fn gather(&self, subject: &str, patience: Duration) -> Result<Vec<bytes::Bytes>, String> {
+    pub async fn gather_answers(&self, subject: &str, patience: Duration) -> Result<Vec<bytes::Bytes>, String> {
         let inbox = self.client.new_inbox();
         let mut heard = self.core_subscribe(&inbox).await?;
         let asked = self
@@ -77,7 +82,7 @@ impl Bus {
     ///
     /// # Errors
     /// As [`Bus::request`].
-    pub async fn ask(
+    pub async fn request_bytes(
         &self,
         subject: &str,
         headers: &Headers,

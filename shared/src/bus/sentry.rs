@@ -24,8 +24,8 @@ use super::connect::{Bus, NatsConfig};
 use super::dead_letter::redrive_subject;
 use super::error::{PublishError, ReadStreamError};
 use super::header_block;
-use super::kv::purge;
-use super::link::Link;
+use super::kv::purge_message;
+use super::link::ServerLink;
 use super::read::RawStored;
 
 /// Service name in dead letters.
@@ -40,21 +40,21 @@ const MAX_LOOKED: u64 = 2_048;
 
 /// Task of the guard; ends with the last clone of its bus.
 #[derive(Debug)]
-pub(super) struct Sentry(JoinHandle<()>);
+pub(super) struct ConsumerSentry(JoinHandle<()>);
 
-impl Drop for Sentry {
+impl Drop for ConsumerSentry {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Sentry {
+impl ConsumerSentry {
     /// Starts to guard `client`, whose connection is `link`.
-    pub(super) fn post(client: async_nats::Client, link: Arc<Link>, config: NatsConfig) -> Self {
+    pub(super) fn start_watching(client: async_nats::Client, link: Arc<ServerLink>, config: NatsConfig) -> Self {
         Self(tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    () = link.lost() => {}
+                    () = link.wait_lost() => {}
                     () = pause(ROUND) => {}
                 }
                 // A flush fails only if the client's task has ended; a timeout proves nothing.
@@ -70,7 +70,7 @@ impl Sentry {
                 );
 
                 match Bus::connect_plain(&config, "nexus-sentry").await {
-                    Ok(bus) => look(&bus).await,
+                    Ok(bus) => check_consumers(&bus).await,
                     Err(error) => tracing::debug!(%error, "failed to look for the unreadable message"),
                 }
 
@@ -81,13 +81,13 @@ impl Sentry {
 }
 
 /// Inspects the messages that every consumer of every stream delivered last.
-async fn look(bus: &Bus) {
-    let streams = match streams(bus).await {
+async fn check_consumers(bus: &Bus) {
+    let streams = match stream_names(bus).await {
         Ok(streams) => streams,
         Err(error) => return tracing::debug!(%error, "failed to list streams"),
     };
     for stream in streams {
-        match consumers(bus, &stream).await {
+        match consumer_spans(bus, &stream).await {
             Ok(spans) => {
                 for (filter, span) in spans {
                     if let Err(error) = clear(bus, &stream, &filter, span).await {
@@ -102,12 +102,12 @@ async fn look(bus: &Bus) {
 
 /// Range of sequences that a consumer has delivered and may deliver again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Span {
+struct SequenceSpan {
     from: u64,
     through: u64,
 }
 
-impl Span {
+impl SequenceSpan {
     fn with(self, other: Self) -> Self {
         Self {
             from: self.from.min(other.from),
@@ -117,7 +117,7 @@ impl Span {
 }
 
 #[derive(Debug, Deserialize)]
-struct Place {
+struct ConsumerPlace {
     stream_seq: u64,
 }
 
@@ -134,12 +134,12 @@ struct ConsumerConfig {
 #[derive(Debug, Deserialize)]
 struct ConsumerInfo {
     config: ConsumerConfig,
-    delivered: Place,
-    ack_floor: Place,
+    delivered: ConsumerPlace,
+    ack_floor: ConsumerPlace,
 }
 
 impl ConsumerInfo {
-    fn spans(self) -> impl Iterator<Item = (String, Span)> {
+    fn filter_spans(self) -> impl Iterator<Item = (String, SequenceSpan)> {
         let through = self.delivered.stream_seq + 1;
         let is_filtered = !self.config.filter_subject.is_empty() || !self.config.filter_subjects.is_empty();
 
@@ -152,7 +152,7 @@ impl ConsumerInfo {
             _ => self.ack_floor.stream_seq + 1,
         };
 
-        let span = Span {
+        let span = SequenceSpan {
             from: from.max(1),
             through,
         };
@@ -166,7 +166,7 @@ impl ConsumerInfo {
     }
 }
 
-async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
+async fn stream_names(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
     #[derive(Deserialize)]
     struct Page {
         #[serde(default)]
@@ -177,7 +177,7 @@ async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
     let mut names = Vec::new();
     loop {
         let query = json!({ "offset": names.len() });
-        let page: Page = bus.api("(all)", "STREAM.NAMES", &query).await?;
+        let page: Page = bus.call_api("(all)", "STREAM.NAMES", &query).await?;
         let listed = page.streams.unwrap_or_default();
         let is_last = listed.is_empty() || names.len() + listed.len() >= page.total;
         names.extend(listed);
@@ -189,7 +189,7 @@ async fn streams(bus: &Bus) -> Result<Vec<String>, ReadStreamError> {
 }
 
 /// Returns the ranges that the consumers of `stream` have delivered: one per filter, however many consumers share it.
-async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, ReadStreamError> {
+async fn consumer_spans(bus: &Bus, stream: &str) -> Result<BTreeMap<String, SequenceSpan>, ReadStreamError> {
     #[derive(Deserialize)]
     struct Page {
         #[serde(default)]
@@ -197,16 +197,16 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
         total: usize,
     }
 
-    let mut spans: BTreeMap<String, Span> = BTreeMap::new();
+    let mut spans: BTreeMap<String, SequenceSpan> = BTreeMap::new();
     let mut seen = 0;
     loop {
         let query = json!({ "offset": seen });
-        let page: Page = bus.api(stream, &format!("CONSUMER.LIST.{stream}"), &query).await?;
+        let page: Page = bus.call_api(stream, &format!("CONSUMER.LIST.{stream}"), &query).await?;
         let listed = page.consumers.unwrap_or_default();
         seen += listed.len();
         let is_last = listed.is_empty() || seen >= page.total;
 
-        for (filter, span) in listed.into_iter().flat_map(ConsumerInfo::spans) {
+        for (filter, span) in listed.into_iter().flat_map(ConsumerInfo::filter_spans) {
             spans
                 .entry(filter)
                 .and_modify(|known| *known = known.with(span))
@@ -220,19 +220,19 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
 }
 
 /// Removes the unreadable messages of `span`: stores the dead letter first, then deletes the message.
-async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), ClearSpanError> {
+async fn clear(bus: &Bus, stream: &str, filter: &str, span: SequenceSpan) -> Result<(), ClearSpanError> {
     let mut next = span.from;
     while next <= span.through {
         let Some(raw) = bus.next_raw(stream, filter, next).await? else {
             return Ok(());
         };
         next = raw.seq + 1;
-        let Some(fault) = header_block::fault(&raw.header_block()) else {
+        let Some(fault) = header_block::find_fault(&raw.header_block()) else {
             continue;
         };
 
         let (subject, sequence) = (raw.subject.clone(), raw.seq);
-        let mut letter = letter(stream, raw, fault);
+        let mut letter = build_letter(stream, raw, fault);
         match bus.dead_letter_record(letter.clone()).await {
             Err(PublishError::TooLarge { size, .. }) => {
                 letter.detail = format!(
@@ -247,7 +247,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
 
         if !bus.delete_message(stream, sequence).await? && subject.starts_with("$KV.") {
             // A bucket's stream does not allow deletes: the key is purged, unless it was written again meanwhile.
-            match bus.publish(purge(&subject).expect_last(sequence)).await {
+            match bus.publish(purge_message(&subject).expect_last(sequence)).await {
                 Ok(_) | Err(PublishError::WrongLastSequence { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -257,7 +257,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
     Ok(())
 }
 
-fn letter(stream: &str, raw: RawStored, fault: String) -> DeadLetter {
+fn build_letter(stream: &str, raw: RawStored, fault: String) -> DeadLetter {
     DeadLetter {
         service: SERVICE.to_owned(),
         redrive_subject: redrive_subject(&raw.subject),
@@ -292,11 +292,11 @@ mod tests {
 
     #[test]
     fn a_consumer_is_looked_at_from_what_it_may_be_given_again() {
-        let info = |json: serde_json::Value| -> Vec<(String, Span)> {
+        let info = |json: serde_json::Value| -> Vec<(String, SequenceSpan)> {
             let info: ConsumerInfo = serde_json::from_value(json).expect("an info");
-            info.spans().collect()
+            info.filter_spans().collect()
         };
-        let span = |filter: &str, from, through| (filter.to_owned(), Span { from, through });
+        let span = |filter: &str, from, through| (filter.to_owned(), SequenceSpan { from, through });
         let ordered = json!({
             "config": { "ack_policy": "none", "opt_start_seq": 40, "filter_subjects": ["a.>", "b"] },
             "delivered": { "stream_seq": 50 }, "ack_floor": { "stream_seq": 50 },
@@ -322,7 +322,7 @@ mod tests {
         });
         assert_eq!(info(watch), [span(">", 1, 900_001)]);
 
-        let both = Span { from: 10, through: 20 }.with(Span { from: 5, through: 12 });
-        assert_eq!(both, Span { from: 5, through: 20 });
+        let both = SequenceSpan { from: 10, through: 20 }.with(SequenceSpan { from: 5, through: 12 });
+        assert_eq!(both, SequenceSpan { from: 5, through: 20 });
     }
 }

@@ -57,7 +57,7 @@ impl Bus {
         let stream = format!("KV_{}", buckets::LEASES);
         let before = clock.now();
         let answer = self
-            .api::<Answer>(&stream, &format!("STREAM.INFO.{stream}"), &json!({}))
+            .call_api::<Answer>(&stream, &format!("STREAM.INFO.{stream}"), &json!({}))
             .await?;
         let after = clock.now();
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::model::position::Lineage;
+use crate::model::position::StreamLineage;
 
 use super::connect::Bus;
 use super::position::{INCARNATION, LINEAGE};
@@ -60,7 +60,7 @@ impl StreamHead {
             self.config["metadata"] = json!({});
         }
         let known = self.config["metadata"][LINEAGE].as_str().unwrap_or_default();
-        let lineage = Lineage::parse(known).restored_from(self.incarnation(), self.position().last);
+        let lineage = StreamLineage::parse(known).restored_from(self.incarnation(), self.position().last);
         self.config["metadata"][LINEAGE] = lineage.to_string().into();
         self.config["metadata"][INCARNATION] = incarnation.into();
     }
@@ -227,7 +227,7 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`SnapshotError`]; `file` is incomplete then.
-    pub async fn snapshot(
+    pub async fn write_snapshot(
         &self,
         stream: &str,
         file: &mut (impl AsyncWrite + Unpin + Send),
@@ -313,7 +313,7 @@ impl Bus {
             if count > 0 {
                 let told: Option<PieceAnswer> = serde_json::from_slice(&answer).ok();
                 if let Some(error) = told.and_then(|told| told.error) {
-                    return Err(refused(stream, &error));
+                    return Err(snapshot_error(stream, &error));
                 }
                 continue;
             }
@@ -360,7 +360,7 @@ fn read_answer<T: DeserializeOwned>(stream: &str, payload: &[u8]) -> Result<T, S
     let answer: Answer<T> =
         serde_json::from_slice(payload).map_err(|error| interrupted(format!("the answer cannot be read: {error}")))?;
     match answer {
-        Answer { error: Some(error), .. } => Err(refused(stream, &error)),
+        Answer { error: Some(error), .. } => Err(snapshot_error(stream, &error)),
         Answer { value: Some(value), .. } => Ok(value),
         Answer {
             error: None,
@@ -369,7 +369,7 @@ fn read_answer<T: DeserializeOwned>(stream: &str, payload: &[u8]) -> Result<T, S
     }
 }
 
-fn refused(stream: &str, error: &ApiError) -> SnapshotError {
+fn snapshot_error(stream: &str, error: &ApiError) -> SnapshotError {
     SnapshotError::Refused {
         stream: stream.to_owned(),
         detail: format!("{} ({}, {})", error.description, error.code, error.err_code),

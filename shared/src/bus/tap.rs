@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::message::{Acker, Incoming};
+use super::message::{IncomingMessage, MessageAcker};
 use super::partition::Floor;
 
 /// Maximum number of messages that wait for one taker.
@@ -28,51 +28,51 @@ const NEAR: u64 = 1_000;
 
 /// One reading of a stream, to be shared; clones share the same one.
 #[derive(Debug, Clone)]
-pub struct Tap(Arc<Inner>);
+pub struct StreamTap(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<TapState>,
     memory: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TapState {
     /// Sequence of the last message passed on; every later one is passed on too, or its taker is dropped.
     passed: u64,
     /// Whether the stream is being read, and the reader has come close to its end.
     keeps_up: bool,
     /// Takers by the number of their partition.
-    takers: HashMap<u16, Taker>,
+    takers: HashMap<u16, TapTaker>,
 }
 
 #[derive(Debug)]
-struct Taker {
+struct TapTaker {
     messages: mpsc::Sender<Waiting>,
     floor: Arc<Floor>,
 }
 
-type Waiting = (Incoming, OwnedSemaphorePermit);
+type Waiting = (IncomingMessage, OwnedSemaphorePermit);
 
 /// Receiver of a partition's messages from now on.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenSubjects {
     messages: mpsc::Receiver<Waiting>,
     /// Sequence after which every message of the partition arrives here.
     pub(super) from: u64,
 }
 
-impl Taken {
+impl TakenSubjects {
     /// Returns the next message of the partition, or `None` if this taker was dropped: later messages are only in the
     /// stream.
-    pub(super) async fn next(&mut self) -> Option<Incoming> {
+    pub(super) async fn next(&mut self) -> Option<IncomingMessage> {
         self.messages.recv().await.map(|(incoming, _)| incoming)
     }
 }
 
 /// Handle of the reader, which passes messages on while this lives. Dropping it drops all takers.
 #[derive(Debug)]
-pub struct Passing(Tap);
+pub struct PassingMessage(StreamTap);
 
 /// Reason why a message was not passed on yet.
 enum Refused {
@@ -82,7 +82,7 @@ enum Refused {
     Memory,
 }
 
-impl Default for Tap {
+impl Default for StreamTap {
     fn default() -> Self {
         Self(Arc::new(Inner {
             state: Mutex::default(),
@@ -91,20 +91,20 @@ impl Default for Tap {
     }
 }
 
-impl Tap {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl StreamTap {
+    fn state(&self) -> MutexGuard<'_, TapState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a reading of the stream after `position`; `keeps_up` states that this is close to the stream's end.
     #[must_use]
-    pub fn begin(&self, position: u64, keeps_up: bool) -> Passing {
-        *self.state() = State {
+    pub fn begin_behind(&self, position: u64, keeps_up: bool) -> PassingMessage {
+        *self.state() = TapState {
             passed: position,
             keeps_up,
             takers: HashMap::new(),
         };
-        Passing(self.clone())
+        PassingMessage(self.clone())
     }
 
     /// Returns whether a new taker will receive new messages soon.
@@ -114,26 +114,26 @@ impl Tap {
 
     /// Makes the caller the taker of `partition`, in place of any earlier one; its messages are settled at `floor`.
     /// Returns `None` if the stream is not being read, or the reader is far from its end.
-    pub(super) fn take(&self, partition: u16, floor: &Arc<Floor>) -> Option<Taken> {
+    pub(super) fn take(&self, partition: u16, floor: &Arc<Floor>) -> Option<TakenSubjects> {
         let mut state = self.state();
         if !state.keeps_up {
             return None;
         }
 
         let (sender, messages) = mpsc::channel(ROOM);
-        let taker = Taker {
+        let taker = TapTaker {
             messages: sender,
             floor: Arc::clone(floor),
         };
 
         state.takers.insert(partition, taker);
-        Some(Taken {
+        Some(TakenSubjects {
             messages,
             from: state.passed,
         })
     }
 
-    fn offer(&self, incoming: &Incoming) -> Result<(), Refused> {
+    fn offer_message(&self, incoming: &IncomingMessage) -> Result<(), Refused> {
         let mut state = self.state();
         if incoming.pending <= NEAR {
             state.keeps_up = true;
@@ -148,7 +148,7 @@ impl Tap {
                     let Ok(memory) = Arc::clone(&self.0.memory).try_acquire_many_owned(kib) else {
                         return Err(Refused::Memory);
                     };
-                    place.send((incoming.copy(Acker::Floor(Arc::clone(&taker.floor))), memory));
+                    place.send((incoming.copy_for(MessageAcker::Floor(Arc::clone(&taker.floor))), memory));
                 }
                 Err(mpsc::error::TrySendError::Full(())) => return Err(Refused::Full(taker.messages.clone())),
                 // The closed taker is replaced when the partition is taken again.
@@ -161,7 +161,7 @@ impl Tap {
     }
 
     /// Drops the taker of `incoming`: it receives neither this message nor any later one.
-    fn let_go(&self, incoming: &Incoming) {
+    fn let_go(&self, incoming: &IncomingMessage) {
         let mut state = self.state();
         let taker = partition_of(&incoming.subject).and_then(|partition| state.takers.remove(&partition));
         if taker.is_some() {
@@ -178,14 +178,14 @@ impl Tap {
     }
 }
 
-impl Passing {
+impl PassingMessage {
     /// Passes `incoming` on to the taker of its partition. Waits while all takers are behind, and returns whether it
     /// waited.
-    pub async fn pass(&self, incoming: &Incoming) -> bool {
+    pub async fn pass_on(&self, incoming: &IncomingMessage) -> bool {
         let tap = &self.0;
         let mut waited = false;
         for _ in 0..LOOKS {
-            match tap.offer(incoming) {
+            match tap.offer_message(incoming) {
                 Ok(()) => return waited,
                 Err(Refused::Memory) => break,
                 Err(Refused::Full(taker)) => {
@@ -210,7 +210,7 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for PassingMessage {
     fn drop(&mut self) {
         self.hold_up();
     }

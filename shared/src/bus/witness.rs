@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{SharedClock, pause};
-use crate::model::position::{Position, Standing};
+use crate::model::position::{PositionStanding, StreamPosition};
 use crate::model::time::UnixMillis;
-use crate::process::lifecycle::Shutdown;
+use crate::process::lifecycle::ShutdownSignal;
 use crate::wire::held::{HeldKind, HeldUntil};
 use crate::wire::session_mark::{SWEEPER, SettledFloor};
 use crate::wire::topology::{RECEIPTS_KEPT, buckets, streams};
-use crate::wire::witness::Witnessed;
+use crate::wire::witness::WitnessedPosition;
 
 use super::connect::Bus;
 use super::error::{CasError, ReadStreamError};
@@ -35,15 +35,15 @@ const UNSETTLED_MS: i64 = 15_000;
 
 /// Kind of work whose done-markers a witnessed stream holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Marked {
+pub enum MarkedStream {
     /// Dispatches, marked in `LEDGER`.
     Dispatches,
     /// Deliveries, marked in `RECEIPTS`.
     Deliveries,
 }
 
-impl Marked {
-    const fn stream(self) -> &'static str {
+impl MarkedStream {
+    const fn stream_name(self) -> &'static str {
         match self {
             Self::Dispatches => streams::LEDGER,
             Self::Deliveries => streams::RECEIPTS,
@@ -58,7 +58,7 @@ impl Marked {
         }
     }
 
-    const fn held(self) -> HeldKind {
+    const fn held_kind(self) -> HeldKind {
         match self {
             Self::Dispatches => HeldKind::Dispatch,
             Self::Deliveries => HeldKind::Delivery,
@@ -68,16 +68,16 @@ impl Marked {
 
 /// The witness of one stream. Clones share the result of the last comparison.
 #[derive(Debug, Clone)]
-pub struct Witness {
+pub struct StreamWitness {
     bus: Bus,
-    marked: Marked,
-    kv: Kv<Witnessed>,
+    marked: MarkedStream,
+    kv: Kv<WitnessedPosition>,
     /// Result of the last comparison: the connection it was made over, and the time until which work is in doubt.
-    found: Arc<Mutex<Option<Found>>>,
+    found: Arc<Mutex<Option<FoundStanding>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct FoundStanding {
     connection: u64,
     doubt_until: Option<UnixMillis>,
 }
@@ -93,10 +93,10 @@ pub enum WitnessError {
     Write(#[from] CasError),
 }
 
-impl Witness {
+impl StreamWitness {
     /// Builds the witness of the stream that marks `marked` as done.
     #[must_use]
-    pub fn new(bus: &Bus, marked: Marked) -> Self {
+    pub fn new(bus: &Bus, marked: MarkedStream) -> Self {
         Self {
             kv: bus.kv(buckets::POSITIONS),
             bus: bus.clone(),
@@ -127,14 +127,14 @@ impl Witness {
         // compares again.
         let connection = self.bus.connection_number();
         let witnessed = self.brought_up(now).await?;
-        self.tell(&witnessed);
+        self.report_standing(&witnessed);
 
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let known = found.and_then(|found| found.doubt_until);
 
         // A doubt stays for this process, even if the witness itself is lost.
         let doubt_until = known.max(witnessed.doubt_until());
-        *found = Some(Found {
+        *found = Some(FoundStanding {
             connection,
             doubt_until,
         });
@@ -142,17 +142,17 @@ impl Witness {
         Ok(doubt_until)
     }
 
-    async fn brought_up(&self, now: UnixMillis) -> Result<Witnessed, WitnessError> {
-        let stream = self.marked.stream();
+    async fn brought_up(&self, now: UnixMillis) -> Result<WitnessedPosition, WitnessError> {
+        let stream = self.marked.stream_name();
         for _ in 0..TRIES {
             let (known, revision) = self.kv.find(stream).await?;
             let witnessed = match &known {
-                None => Witnessed::default(),
-                Some(known) => self.compared(known, now).await?,
+                None => WitnessedPosition::default(),
+                Some(known) => self.compare_known(known, now).await?,
             };
 
-            let mut next = Witnessed {
-                position: self.last().await?,
+            let mut next = WitnessedPosition {
+                position: self.last_position().await?,
                 ..witnessed
             };
             if let Some(until) = next.unsettled_until()
@@ -179,7 +179,7 @@ impl Witness {
 
     /// Keeps the witness up to date until `stop`, with a last update then; after a reconnect it is updated at once. At
     /// the start of each connection, the lost entries of the bucket of held messages are restored.
-    pub async fn keep(self, clock: SharedClock, stop: Shutdown) {
+    pub async fn run_witness(self, clock: SharedClock, stop: ShutdownSignal) {
         let mut connections = self.bus.connections();
         let mut looked_at = None;
         loop {
@@ -187,7 +187,7 @@ impl Witness {
             let connection = self.bus.connection_number();
             // The bucket may have been restored before this connection was made.
             if !stops && looked_at != Some(connection) {
-                match self.bus.hold_again(self.marked.held()).await {
+                match self.bus.hold_again(self.marked.held_kind()).await {
                     Ok(_) => looked_at = Some(connection),
                     Err(error) => tracing::debug!(%error, "failed to check held messages"),
                 }
@@ -195,7 +195,7 @@ impl Witness {
 
             let checked = tokio::time::timeout(EVERY, self.check(clock.now())).await;
             if !matches!(checked, Ok(Ok(_))) {
-                let stream = self.marked.stream();
+                let stream = self.marked.stream_name();
                 tracing::debug!(stream, ?checked, "failed to update a stream witness");
             }
 
@@ -211,39 +211,43 @@ impl Witness {
         }
     }
 
-    fn what(&self) -> String {
-        format!("witness of {}", self.marked.stream())
+    fn witness_name(&self) -> String {
+        format!("witness of {}", self.marked.stream_name())
     }
 
     /// Reports whether the stream is complete or in doubt.
-    fn tell(&self, witnessed: &Witnessed) {
+    fn report_standing(&self, witnessed: &WitnessedPosition) {
         match witnessed.unsettled_until() {
-            None => told_sound(&self.what()),
+            None => told_sound(&self.witness_name()),
             Some(until) => {
-                let stream = self.marked.stream();
+                let stream = self.marked.stream_name();
                 let sentence = format!(
                     "{stream} was put back, cut or made anew: what was under way until {} ms since 1970 and has no record is held",
                     until.0
                 );
-                told_degraded(&self.what(), sentence);
+                told_degraded(&self.witness_name(), sentence);
             }
         }
     }
 
     /// Returns the witness after the stream was compared with `known`.
-    async fn compared(&self, known: &Witnessed, now: UnixMillis) -> Result<Witnessed, ReadStreamError> {
-        let (stream, position) = (self.marked.stream(), &known.position);
-        let why = match self.bus.standing(stream, position).await? {
-            Standing::Void(why) => why,
-            Standing::Holds if self.was_emptied(position, now).await? => "the stream was emptied",
-            Standing::Holds => return Ok(known.clone()),
+    async fn compare_known(
+        &self,
+        known: &WitnessedPosition,
+        now: UnixMillis,
+    ) -> Result<WitnessedPosition, ReadStreamError> {
+        let (stream, position) = (self.marked.stream_name(), &known.position);
+        let why = match self.bus.check_position(stream, position).await? {
+            PositionStanding::Void(why) => why,
+            PositionStanding::Holds if self.was_emptied(position, now).await? => "the stream was emptied",
+            PositionStanding::Holds => return Ok(known.clone()),
         };
 
-        told_void(&self.what(), stream, position, why);
+        told_void(&self.witness_name(), stream, position, why);
         // The stream may lack any work done between the last witness and this moment.
         let witnessed = position.stored_at_ns / 1_000_000 + MARGIN_MS;
 
-        Ok(Witnessed {
+        Ok(WitnessedPosition {
             doubt_until_ms: known.doubt_until_ms.max(witnessed).max(now.0),
             ..known.clone()
         })
@@ -256,8 +260,8 @@ impl Witness {
         }
 
         let is_worked_off = match self.marked {
-            Marked::Dispatches => self.is_swept(until).await?,
-            Marked::Deliveries => {
+            MarkedStream::Dispatches => self.is_swept(until).await?,
+            MarkedStream::Deliveries => {
                 self.begins_behind(streams::DELIVERIES, until).await?
                     && self.begins_behind(streams::PARKED, until).await?
             }
@@ -267,8 +271,8 @@ impl Witness {
             return Ok(false);
         }
 
-        let held = self.bus.held().entries().await?;
-        let is_open = |wanted, kind| wanted == HeldUntil::Decided && kind == self.marked.held();
+        let held = self.bus.held_bucket().entries().await?;
+        let is_open = |wanted, kind| wanted == HeldUntil::Decided && kind == self.marked.held_kind();
 
         Ok(!held
             .iter()
@@ -303,7 +307,7 @@ impl Witness {
 
         // A restore may have replaced both streams: a floor of the former one proves nothing about the messages
         // waiting in this one.
-        if self.bus.standing(streams::DISPATCHES, &position).await? != Standing::Holds {
+        if self.bus.check_position(streams::DISPATCHES, &position).await? != PositionStanding::Holds {
             return Ok(false);
         }
 
@@ -311,8 +315,8 @@ impl Witness {
     }
 
     /// Returns whether the message at `position` is gone although it has not reached the maximum age.
-    async fn was_emptied(&self, position: &Position, now: UnixMillis) -> Result<bool, ReadStreamError> {
-        let state = self.bus.stream_state(self.marked.stream()).await?;
+    async fn was_emptied(&self, position: &StreamPosition, now: UnixMillis) -> Result<bool, ReadStreamError> {
+        let state = self.bus.stream_state(self.marked.stream_name()).await?;
         let age = now.since(UnixMillis(position.stored_at_ns / 1_000_000));
         let kept = i64::try_from(self.marked.max_age().as_millis()).unwrap_or(i64::MAX);
         let may_be_old = kept > 0 && age + MARGIN_MS >= kept;
@@ -320,15 +324,15 @@ impl Witness {
     }
 
     /// Returns the position of the stream's last message.
-    async fn last(&self) -> Result<Position, ReadStreamError> {
-        let stream = self.marked.stream();
+    async fn last_position(&self) -> Result<StreamPosition, ReadStreamError> {
+        let stream = self.marked.stream_name();
         let info = self.bus.stream_info(stream).await?;
         let last = match info.state.messages {
             0 => None,
             _ => self.bus.at_sequence(stream, info.state.last).await?,
         };
 
-        Ok(Position {
+        Ok(StreamPosition {
             incarnation: info.incarnation,
             sequence: last.as_ref().map_or(0, |last| last.sequence),
             stored_at_ns: last.map_or(0, |last| last.stored_at_ns),
@@ -339,7 +343,7 @@ impl Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bus::Outgoing;
+    use crate::bus::OutgoingMessage;
     use crate::model::event::EventId;
     use crate::model::session::SessionRef;
     use crate::testing::{sample, world};
@@ -348,7 +352,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_floor_of_another_stream_settles_nothing() {
         let (_server, bus) = world().await;
-        let witness = Witness::new(&bus, Marked::Dispatches);
+        let witness = StreamWitness::new(&bus, MarkedStream::Dispatches);
         let floors = bus.kv(buckets::SESSION_CHECKPOINTS);
         let until = UnixMillis(1);
 
@@ -361,7 +365,7 @@ mod tests {
         };
 
         let waiting = sample::dispatch(event, 1, "hook", session, until);
-        let waiting = Outgoing::new(subject::dispatch(&waiting.target), &waiting);
+        let waiting = OutgoingMessage::new(subject::dispatch(&waiting.target), &waiting);
         let stored = bus.publish(waiting).await.expect("stored");
         let position = bus
             .position_at(streams::DISPATCHES, stored.sequence)
@@ -376,7 +380,7 @@ mod tests {
         assert!(witness.is_swept(until).await.expect("told"), "everything was looked at");
 
         // The state after a restore of both: a floor beyond the stream, of messages that are not in it.
-        let gone = floor.position.map(|position| Position {
+        let gone = floor.position.map(|position| StreamPosition {
             sequence: 9,
             stored_at_ns: i64::MAX,
             ..position

@@ -16,30 +16,30 @@ use crate::wire::headers::{EXPECTED_LAST_SUBJECT_SEQUENCE, Headers, WRITER};
 
 use super::connect::Bus;
 use super::error::ReadStreamError;
-use super::publish::{Outgoing, Published};
+use super::publish::{OutgoingMessage, PublishedMessage};
 
 /// Returns a random name.
-pub(super) fn random() -> String {
+pub(super) fn random_name() -> String {
     SystemIds.ulid().to_string()
 }
 
 /// Returns a random id of this run of the process.
-fn process() -> &'static str {
+fn process_token() -> &'static str {
     static PROCESS: OnceLock<String> = OnceLock::new();
-    PROCESS.get_or_init(random)
+    PROCESS.get_or_init(random_name)
 }
 
 /// Returns the name of this process's next attempt; no other attempt has the same name.
 pub(super) fn next_attempt() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(1);
-    format!("{}-{}", process(), COUNTER.fetch_add(1, Ordering::Relaxed))
+    format!("{}-{}", process_token(), COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns whether `headers` belong to a message that this process wrote under an expected sequence.
 pub(super) fn is_of_this_process(headers: &Headers) -> bool {
     headers
         .get(WRITER)
-        .and_then(|writer| writer.strip_prefix(process()))
+        .and_then(|writer| writer.strip_prefix(process_token()))
         .is_some_and(|rest| rest.starts_with('-'))
 }
 
@@ -50,7 +50,10 @@ impl Bus {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub(super) async fn stored_attempt(&self, out: &Outgoing) -> Result<Option<Published>, ReadStreamError> {
+    pub(super) async fn stored_attempt(
+        &self,
+        out: &OutgoingMessage,
+    ) -> Result<Option<PublishedMessage>, ReadStreamError> {
         let expected = out.headers.get(EXPECTED_LAST_SUBJECT_SEQUENCE);
         let (Some(attempt), Some(expected)) = (
             out.headers.get(WRITER),
@@ -65,7 +68,7 @@ impl Bus {
         let first = self.next_on_subject(&stream, &out.subject, expected + 1).await?;
         let ours = first.filter(|stored| stored.headers.get(WRITER) == Some(attempt));
 
-        Ok(ours.map(|stored| Published {
+        Ok(ours.map(|stored| PublishedMessage {
             sequence: stored.sequence,
             duplicate: false,
         }))
@@ -79,7 +82,7 @@ impl Bus {
             streams: Option<Vec<String>>,
         }
         let named: Named = self
-            .api(subject, "STREAM.NAMES", &json!({ "subject": subject }))
+            .call_api(subject, "STREAM.NAMES", &json!({ "subject": subject }))
             .await?;
         Ok(named.streams.unwrap_or_default().into_iter().next())
     }

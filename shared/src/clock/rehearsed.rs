@@ -5,23 +5,23 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Offsets, TEST_CLOCK, process_time};
+use super::{ClockOffsets, TEST_CLOCK, process_time};
 
 /// Time for which offsets are used before the file is read again.
 const KEPT: Duration = Duration::from_millis(1);
 
 /// The source of the offsets.
-enum Source {
+enum OffsetSource {
     /// Fixed offsets in the variable itself.
-    Fixed(Offsets),
+    Fixed(ClockOffsets),
     /// The first of these files that exists.
-    Files([PathBuf; 2], Mutex<Known>),
+    Files([PathBuf; 2], Mutex<KnownOffsets>),
 }
 
 /// The offsets as last read, with the time of reading.
 #[derive(Debug, Default)]
-struct Known {
-    offsets: Offsets,
+struct KnownOffsets {
+    offsets: ClockOffsets,
     read_at: Option<Instant>,
 }
 
@@ -31,27 +31,27 @@ pub(super) fn is_set() -> bool {
 }
 
 /// Returns the offsets at this moment.
-pub(super) fn offsets() -> Offsets {
+pub(super) fn current_offsets() -> ClockOffsets {
     match source() {
-        None => Offsets::default(),
-        Some(Source::Fixed(offsets)) => *offsets,
-        Some(Source::Files(paths, known)) => read(paths, known),
+        None => ClockOffsets::default(),
+        Some(OffsetSource::Fixed(offsets)) => *offsets,
+        Some(OffsetSource::Files(paths, known)) => read(paths, known),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests set it; no configuration has it")]
-fn source() -> Option<&'static Source> {
-    static SOURCE: OnceLock<Option<Source>> = OnceLock::new();
+fn source() -> Option<&'static OffsetSource> {
+    static SOURCE: OnceLock<Option<OffsetSource>> = OnceLock::new();
     let source = SOURCE.get_or_init(|| {
         let value = std::env::var(TEST_CLOCK).ok().filter(|value| !value.is_empty())?;
         let instance = std::env::var("NEXUS_INSTANCE").unwrap_or_default();
-        Some(Source::of(&value, &instance))
+        Some(OffsetSource::from_value(&value, &instance))
     });
     source.as_ref()
 }
 
-impl Source {
-    fn of(value: &str, instance: &str) -> Self {
+impl OffsetSource {
+    fn from_value(value: &str, instance: &str) -> Self {
         if value.contains('=') {
             return Self::Fixed(parse(value).unwrap_or_else(|problem| panic!("{TEST_CLOCK}: {problem}")));
         }
@@ -62,7 +62,7 @@ impl Source {
 
 /// Returns the offsets in the first of `paths` that exists, or zero if none does. The boot time never goes back: a test
 /// that stops a process for as long as its clock is to have stood sets no boot time back.
-fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
+fn read(paths: &[PathBuf; 2], known: &Mutex<KnownOffsets>) -> ClockOffsets {
     let now = process_time();
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     if known.read_at.is_some_and(|at| now.saturating_duration_since(at) < KEPT) {
@@ -71,7 +71,7 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
 
     let text = paths.iter().find_map(|path| std::fs::read_to_string(path).ok());
     let told = parse(&text.unwrap_or_default()).unwrap_or_else(|problem| panic!("{TEST_CLOCK}: {problem}"));
-    known.offsets = Offsets {
+    known.offsets = ClockOffsets {
         wall_ms: told.wall_ms,
         boot: told.boot.max(known.offsets.boot),
         stood: told.stood.max(known.offsets.stood),
@@ -82,13 +82,14 @@ fn read(paths: &[PathBuf; 2], known: &Mutex<Known>) -> Offsets {
 }
 
 /// Parses `wall=+86400s boot=+500ms stood=5s`. A clock that is not named has the offset zero.
-fn parse(text: &str) -> Result<Offsets, String> {
-    let mut offsets = Offsets::default();
+fn parse(text: &str) -> Result<ClockOffsets, String> {
+    let mut offsets = ClockOffsets::default();
     for word in text.split_whitespace() {
         let (name, value) = word
             .split_once('=')
             .ok_or_else(|| format!("`{word}`: expected wall=… or boot=…"))?;
-        let millis = millis(value).ok_or_else(|| format!("`{word}`: expected a time such as +86400s or -500ms"))?;
+        let millis =
+            parse_millis(value).ok_or_else(|| format!("`{word}`: expected a time such as +86400s or -500ms"))?;
         match name {
             "wall" => offsets.wall_ms = millis,
             "boot" => {
@@ -106,7 +107,7 @@ fn parse(text: &str) -> Result<Offsets, String> {
     Ok(offsets)
 }
 
-fn millis(text: &str) -> Option<i64> {
+fn parse_millis(text: &str) -> Option<i64> {
     match text.strip_suffix("ms") {
         Some(millis) => millis.parse().ok(),
         None => text.strip_suffix('s')?.parse::<i64>().ok()?.checked_mul(1_000),
@@ -119,26 +120,26 @@ mod tests {
 
     #[test]
     fn offsets_are_read_in_seconds_and_milliseconds() {
-        let day = Offsets {
+        let day = ClockOffsets {
             wall_ms: 86_400_000,
             boot: Duration::from_secs(86_400),
             stood: Duration::ZERO,
         };
         assert_eq!(parse("wall=+86400s boot=86400s\n"), Ok(day));
 
-        let back = Offsets {
+        let back = ClockOffsets {
             wall_ms: -1_500,
-            ..Offsets::default()
+            ..ClockOffsets::default()
         };
         assert_eq!(parse("wall=-1500ms"), Ok(back));
 
-        let paused = Offsets {
+        let paused = ClockOffsets {
             wall_ms: -1_500,
             stood: Duration::from_millis(1_500),
-            ..Offsets::default()
+            ..ClockOffsets::default()
         };
         assert_eq!(parse("wall=-1500ms stood=1500ms"), Ok(paused));
-        assert_eq!(parse(""), Ok(Offsets::default()));
+        assert_eq!(parse(""), Ok(ClockOffsets::default()));
 
         for wrong in ["wall", "wall=1", "boot=-1s", "moon=+1s", "wall=1h"] {
             assert!(parse(wrong).is_err(), "{wrong}");
@@ -149,7 +150,8 @@ mod tests {
     fn a_file_is_read_again_and_a_replica_s_own_goes_first() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("clock");
-        let Source::Files(paths, known) = Source::of(path.to_str().expect("text"), "broker-0") else {
+        let OffsetSource::Files(paths, known) = OffsetSource::from_value(path.to_str().expect("text"), "broker-0")
+        else {
             panic!("a path is a file");
         };
 
@@ -157,7 +159,7 @@ mod tests {
             known.lock().expect("not poisoned").read_at = None;
             read(&paths, &known)
         };
-        assert_eq!(fresh(), Offsets::default(), "no file yet");
+        assert_eq!(fresh(), ClockOffsets::default(), "no file yet");
 
         std::fs::write(&path, "wall=+60s boot=+60s").expect("written");
         assert_eq!(fresh().wall_ms, 60_000);

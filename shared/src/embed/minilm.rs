@@ -20,8 +20,8 @@ use tokio::sync::Semaphore;
 pub use self::network::ReadNetworkError;
 use self::network::{Config, Network};
 use self::word_pieces::WordPieces;
-use super::weights::Tensors;
-use super::{CONFIG, EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
+use super::weights::TensorFile;
+use super::{CONFIG, EmbedTextsError, LoadModelError, TOKENIZER, TextEmbedder, WEIGHTS, embedded_text, read_file};
 
 /// Name of the model that `deploy/fetch-tools` puts into `.tools/models`, and of its folder.
 pub const MINILM_MODEL: &str = "all-minilm-l6-v2";
@@ -78,20 +78,20 @@ impl MiniLm {
         let config = Config::parse(&config)?;
 
         let pieces = WordPieces::parse(&tokenizer)?;
-        if config.pieces() != pieces.count() {
+        if config.piece_count() != pieces.count() {
             return Err(LoadModelError::Mismatch {
                 pieces: pieces.count(),
-                rows: config.pieces(),
+                rows: config.piece_count(),
             });
         }
 
-        let network = Network::read(&config, &Tensors::open(&weights)?)?;
+        let network = Network::read(&config, &TensorFile::open(&weights)?)?;
         let folder = folder.file_name().unwrap_or_default().to_string_lossy();
 
         Ok(Self(Arc::new(Inner {
             name: format!("{folder}:{}", &hash[..HASH_CHARS]),
             pieces,
-            most: MAX_PIECES.min(config.longest()),
+            most: MAX_PIECES.min(config.max_pieces()),
             network,
             computing: Arc::new(Semaphore::new(AT_ONCE)),
         })))
@@ -99,7 +99,7 @@ impl MiniLm {
 
     /// Returns the vectors of `texts`, in their order.
     #[must_use]
-    pub fn vectors(&self, texts: &[String]) -> Vec<Vec<f32>> {
+    pub fn embed_texts(&self, texts: &[String]) -> Vec<Vec<f32>> {
         let inner = &*self.0;
         let mut vectors = Vec::with_capacity(texts.len());
         let mut together: Vec<Vec<u32>> = Vec::new();
@@ -107,7 +107,7 @@ impl MiniLm {
 
         let mut count = 0;
         for text in texts {
-            let pieces = inner.pieces.encode(cut(text), inner.most);
+            let pieces = inner.pieces.encode(embedded_text(text), inner.most);
             wordless.push(pieces.len() <= MARKS);
 
             if count + pieces.len() > MAX_PIECES_TOGETHER {
@@ -133,7 +133,7 @@ impl MiniLm {
 }
 
 #[async_trait]
-impl Embedder for MiniLm {
+impl TextEmbedder for MiniLm {
     fn model(&self) -> &str {
         &self.0.name
     }
@@ -148,7 +148,7 @@ impl Embedder for MiniLm {
         let turn = turn.map_err(|error| unavailable(&error))?;
         let model = self.clone();
         let work = move || {
-            let vectors = model.vectors(&texts);
+            let vectors = model.embed_texts(&texts);
             drop(turn);
             vectors
         };

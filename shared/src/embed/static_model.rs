@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::tokens::Tokenizer;
-use super::weights::{Matrix, Tensors};
-use super::{EmbedTextsError, Embedder, LoadModelError, TOKENIZER, WEIGHTS, cut, read_file};
+use super::tokens::BpeTokenizer;
+use super::weights::{TensorFile, WeightMatrix};
+use super::{EmbedTextsError, LoadModelError, TOKENIZER, TextEmbedder, WEIGHTS, embedded_text, read_file};
 
 /// Name of the model that `deploy/fetch-tools` puts into `.tools/models`, and of its folder.
 pub const STATIC_MODEL: &str = "wordllama-l2-supercat-256";
@@ -29,8 +29,8 @@ pub struct StaticModel(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     name: String,
-    tokenizer: Tokenizer,
-    matrix: Matrix,
+    tokenizer: BpeTokenizer,
+    matrix: WeightMatrix,
     words: Mutex<HashMap<Box<str>, Box<[u32]>>>,
 }
 
@@ -40,11 +40,11 @@ impl StaticModel {
     /// # Errors
     /// Returns [`LoadModelError`] if the model is missing or not valid.
     pub fn load(folder: &Path) -> Result<Self, LoadModelError> {
-        let tokenizer = Tokenizer::parse(&read_file(folder, TOKENIZER, STATIC_MODEL)?)?;
-        let matrix = Tensors::open(&read_file(folder, WEIGHTS, STATIC_MODEL)?)?.matrix()?;
-        if matrix.rows() < tokenizer.pieces() {
+        let tokenizer = BpeTokenizer::parse(&read_file(folder, TOKENIZER, STATIC_MODEL)?)?;
+        let matrix = TensorFile::open(&read_file(folder, WEIGHTS, STATIC_MODEL)?)?.read_matrix()?;
+        if matrix.rows() < tokenizer.piece_limit() {
             return Err(LoadModelError::Mismatch {
-                pieces: tokenizer.pieces(),
+                pieces: tokenizer.piece_limit(),
                 rows: matrix.rows(),
             });
         }
@@ -60,7 +60,7 @@ impl StaticModel {
 
     /// Returns the vector of `text`.
     #[must_use]
-    pub fn vector(&self, text: &str) -> Vec<f32> {
+    pub fn embed_text(&self, text: &str) -> Vec<f32> {
         let inner = &*self.0;
         let mut sum = vec![0.0; inner.matrix.columns];
         let mut add = |pieces: &[u32]| {
@@ -73,7 +73,7 @@ impl StaticModel {
 
         // One lock per text: taking it for each word costs more than the sums.
         let mut words = inner.words.lock().unwrap_or_else(PoisonError::into_inner);
-        for word in cut(text).split_whitespace() {
+        for word in embedded_text(text).split_whitespace() {
             if let Some(known) = words.get(word) {
                 add(known);
                 continue;
@@ -101,14 +101,14 @@ impl StaticModel {
 }
 
 #[async_trait]
-impl Embedder for StaticModel {
+impl TextEmbedder for StaticModel {
     fn model(&self) -> &str {
         &self.0.name
     }
 
     async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, EmbedTextsError> {
         let (model, many) = (self.clone(), texts.len() > MANY);
-        let work = move || texts.iter().map(|text| model.vector(text)).collect::<Vec<_>>();
+        let work = move || texts.iter().map(|text| model.embed_text(text)).collect::<Vec<_>>();
         if !many {
             return Ok(work());
         }

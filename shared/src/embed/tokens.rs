@@ -61,7 +61,7 @@ enum Merge {
 
 /// Pieces by their text, and the rules by which neighbours are merged.
 #[derive(Debug)]
-pub(super) struct Tokenizer {
+pub(super) struct BpeTokenizer {
     chars: HashMap<char, u32>,
     bytes: Vec<Option<u32>>,
     /// Rank of the rule and merged piece, by left and right piece.
@@ -69,7 +69,7 @@ pub(super) struct Tokenizer {
     pieces: usize,
 }
 
-impl Tokenizer {
+impl BpeTokenizer {
     /// Parses the text of a `tokenizer.json`.
     pub(super) fn parse(text: &[u8]) -> Result<Self, LoadTokenizerError> {
         let Model {
@@ -118,7 +118,7 @@ impl Tokenizer {
     }
 
     /// One more than the largest id of a piece.
-    pub(super) const fn pieces(&self) -> usize {
+    pub(super) const fn piece_limit(&self) -> usize {
         self.pieces
     }
 
@@ -167,9 +167,9 @@ impl Tokenizer {
 mod tests {
     use super::*;
 
-    fn tokenizer(merges: &str) -> Result<Tokenizer, LoadTokenizerError> {
+    fn tokenizer(merges: &str) -> Result<BpeTokenizer, LoadTokenizerError> {
         let vocab = r#"{"<0xC3>":0,"<0xA9>":1,"▁":2,"a":3,"b":4,"ab":5,"▁a":6,"▁ab":7,"bb":8}"#;
-        Tokenizer::parse(
+        BpeTokenizer::parse(
             format!(r#"{{"model":{{"type":"BPE","byte_fallback":true,"vocab":{vocab},"merges":{merges}}}}}"#)
                 .as_bytes(),
         )
@@ -182,7 +182,7 @@ mod tests {
         let other = tokenizer(r#"[["▁","a"],["b","b"]]"#).expect("valid");
         assert_eq!(other.encode("ab"), [6, 4]);
         assert_eq!(other.encode("abbb"), [6, 8, 4], "from left to right");
-        assert_eq!(first.pieces(), 9);
+        assert_eq!(first.piece_limit(), 9);
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn another_kind_is_refused() {
         assert!(matches!(
-            Tokenizer::parse(br#"{"model":{"type":"WordPiece","vocab":{},"merges":[]}}"#),
+            BpeTokenizer::parse(br#"{"model":{"type":"WordPiece","vocab":{},"merges":[]}}"#),
             Err(LoadTokenizerError::OtherKind { .. })
         ));
         assert!(matches!(tokenizer(r#"["a z"]"#), Err(LoadTokenizerError::Merge(_))));

@@ -57,12 +57,12 @@ struct Tensor {
 
 /// Rows of equal length.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Matrix {
+pub(super) struct WeightMatrix {
     pub(super) columns: usize,
     pub(super) values: Vec<f32>,
 }
 
-impl Matrix {
+impl WeightMatrix {
     /// Returns the row `index`; empty if there is none.
     pub(super) fn row(&self, index: u32) -> &[f32] {
         let start = (index as usize).saturating_mul(self.columns);
@@ -77,12 +77,12 @@ impl Matrix {
 
 /// Tensors of a file, according to its header; their data is not read yet.
 #[derive(Debug)]
-pub(super) struct Tensors<'a> {
+pub(super) struct TensorFile<'a> {
     entries: BTreeMap<String, Tensor>,
     data: &'a [u8],
 }
 
-impl<'a> Tensors<'a> {
+impl<'a> TensorFile<'a> {
     /// Parses the header of `bytes`.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, ReadWeightsError> {
         let length = bytes
@@ -108,11 +108,11 @@ impl<'a> Tensors<'a> {
     }
 
     /// Returns the first matrix of the file.
-    pub(super) fn matrix(&self) -> Result<Matrix, ReadWeightsError> {
-        let is_matrix = |tensor: &Tensor| width(&tensor.dtype).is_some() && tensor.shape.len() == 2;
+    pub(super) fn read_matrix(&self) -> Result<WeightMatrix, ReadWeightsError> {
+        let is_matrix = |tensor: &Tensor| dtype_width(&tensor.dtype).is_some() && tensor.shape.len() == 2;
         let found = self.entries.iter().find(|(_, tensor)| is_matrix(tensor));
         let (name, tensor) = found.ok_or(ReadWeightsError::NoMatrix)?;
-        Ok(Matrix {
+        Ok(WeightMatrix {
             columns: tensor.shape[1],
             values: self.values(name, tensor)?,
         })
@@ -134,7 +134,7 @@ impl<'a> Tensors<'a> {
     }
 
     fn values(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>, ReadWeightsError> {
-        let width = width(&tensor.dtype).ok_or_else(|| ReadWeightsError::Type {
+        let width = dtype_width(&tensor.dtype).ok_or_else(|| ReadWeightsError::Type {
             name: name.to_owned(),
             found: tensor.dtype.clone(),
         })?;
@@ -152,7 +152,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-fn width(dtype: &str) -> Option<usize> {
+fn dtype_width(dtype: &str) -> Option<usize> {
     match dtype {
         "F16" => Some(2),
         "F32" => Some(4),
@@ -162,14 +162,14 @@ fn width(dtype: &str) -> Option<usize> {
 
 fn value(cell: &[u8]) -> f32 {
     match *cell {
-        [a, b] => half(u16::from_le_bytes([a, b])),
+        [a, b] => half_to_single(u16::from_le_bytes([a, b])),
         [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
         _ => 0.0,
     }
 }
 
 /// Converts IEEE 754 half precision to single precision; NaN and infinity are converted to 0.
-fn half(bits: u16) -> f32 {
+fn half_to_single(bits: u16) -> f32 {
     /// Smallest half without a leading one: 2⁻²⁴.
     const LEAST: f32 = 1.0 / 16_777_216.0;
     /// Difference of the exponents' biases.
@@ -196,8 +196,8 @@ mod tests {
         bytes
     }
 
-    fn first(bytes: &[u8]) -> Result<Matrix, ReadWeightsError> {
-        Tensors::open(bytes)?.matrix()
+    fn first(bytes: &[u8]) -> Result<WeightMatrix, ReadWeightsError> {
+        TensorFile::open(bytes)?.read_matrix()
     }
 
     #[test]
@@ -209,7 +209,11 @@ mod tests {
             (0x0001, 5.960_464_5e-8),
             (0, 0.0),
         ] {
-            assert!((half(bits) - value).abs() < 1e-9, "{bits:#x}: {}", half(bits));
+            assert!(
+                (half_to_single(bits) - value).abs() < 1e-9,
+                "{bits:#x}: {}",
+                half_to_single(bits)
+            );
         }
     }
 
@@ -242,7 +246,7 @@ mod tests {
     fn a_tensor_is_found_by_its_name_and_is_what_is_expected() {
         let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#;
         let bytes = file(header, &[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
-        let tensors = Tensors::open(&bytes).expect("a file");
+        let tensors = TensorFile::open(&bytes).expect("a file");
 
         assert_eq!(tensors.read("a", &[2]), Ok(vec![1.0, -2.0]));
         assert!(matches!(

@@ -8,7 +8,7 @@ use super::price::MicroDollars;
 /// Reason why the model stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Finish {
+pub enum FinishReason {
     /// The answer is complete, or the model waits for its tools.
     Done,
     /// The limit of tokens was reached: the content is cut, and a tool request may be.
@@ -48,7 +48,7 @@ pub struct ToolRequest {
 
 /// Token counts of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Input tokens, cached ones included.
     pub input: u64,
     /// Output tokens, reasoning included.
@@ -61,15 +61,15 @@ pub struct Usage {
 
 /// Answer of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ModelReply {
     /// Text of the answer.
     pub content: String,
     /// Requested tool calls, in order.
     pub tool_calls: Vec<ToolRequest>,
     /// Reason why the model stopped.
-    pub finish: Finish,
+    pub finish: FinishReason,
     /// Token counts of the answer.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Cost of the answer; `None` if the price of the model is not known.
     pub cost: Option<MicroDollars>,
     /// Name of the model that answered.

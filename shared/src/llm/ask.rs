@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::answer::{Answer, ToolRequest};
+use super::answer::{ModelReply, ToolRequest};
 
 /// Default timeout of an answer, attempts and pauses included.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -22,7 +22,7 @@ pub struct ToolSpec {
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Message {
+pub enum ModelMessage {
     /// Message of the person, or a report of an event.
     User {
         /// Text of the message.
@@ -49,7 +49,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl ModelMessage {
     /// Builds a message of the person.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Self {
@@ -70,7 +70,7 @@ impl Message {
 
     /// Builds a message from a complete answer, to be continued after its tools have run.
     #[must_use]
-    pub fn answered(answer: &Answer) -> Self {
+    pub fn from_answer(answer: &ModelReply) -> Self {
         Self::Assistant {
             content: answer.content.clone(),
             tool_calls: answer.tool_calls.clone(),
@@ -81,7 +81,7 @@ impl Message {
 
 /// Form of JSON that is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Json {
+pub enum JsonMode {
     /// Any object. Not the same as a schema without properties: providers that enforce schemas strictly could then
     /// return only the empty object.
     Object,
@@ -91,17 +91,17 @@ pub enum Json {
 
 /// A request to a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct ModelRequest {
     /// Name of the model; `None` for the configured one.
     pub model: Option<String>,
     /// System prompt; empty for none.
     pub system: String,
     /// Conversation, the newest message last.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ModelMessage>,
     /// Tools that the model may request.
     pub tools: Vec<ToolSpec>,
     /// Form of JSON that the answer's content must have, if any; otherwise the answer is rejected as bad.
-    pub json: Option<Json>,
+    pub json: Option<JsonMode>,
     /// Maximum number of tokens of the answer; `None` for the provider's own limit.
     pub max_tokens: Option<u32>,
     /// Timeout of the answer, attempts and pauses included.
@@ -110,7 +110,7 @@ pub struct Ask {
     pub stream: bool,
 }
 
-impl Default for Ask {
+impl Default for ModelRequest {
     fn default() -> Self {
         Self {
             model: None,

@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
-use super::answer::{Answer, Finish};
-use super::ask::Ask;
+use super::answer::{FinishReason, ModelReply};
+use super::ask::ModelRequest;
 use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
-use super::price::cost;
-use super::room::Room;
-use super::{Failures, Model, SharedModel, Tokens};
+use super::price::usage_cost;
+use super::room::ProviderClient;
+use super::{Failures, ModelName, SharedModel, Tokens};
 use crate::clock::SharedClock;
-use crate::process::Shutdown;
+use crate::process::ShutdownSignal;
 use crate::retry::{Failure, RetryError, retry};
 
 /// Returns the model that `config` describes. Pauses between attempts end when `shutdown` is requested.
 ///
 /// # Errors
 /// Returns [`LlmFault`] if the configuration lacks something.
-pub fn open(config: LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result<SharedModel, LlmFault> {
-    let model = config.usable()?.to_owned();
-    let room = Room::new(&config, Arc::clone(&clock))?;
-    Ok(Arc::new(Client {
+pub fn open(config: LlmConfig, clock: SharedClock, shutdown: ShutdownSignal) -> Result<SharedModel, LlmFault> {
+    let model = config.usable_model()?.to_owned();
+    let room = ProviderClient::new(&config, Arc::clone(&clock))?;
+    Ok(Arc::new(ModelClient {
         room,
         model,
         config,
@@ -34,24 +34,24 @@ pub fn open(config: LlmConfig, clock: SharedClock, shutdown: Shutdown) -> Result
 
 /// A provider behind the port.
 #[derive(Debug)]
-struct Client {
-    room: Room,
+struct ModelClient {
+    room: ProviderClient,
     model: String,
     config: LlmConfig,
     clock: SharedClock,
-    shutdown: Shutdown,
+    shutdown: ShutdownSignal,
 }
 
 /// Receiver of the text as it arrives, and whether any text was passed on.
-struct Listener<'a> {
+struct TextListener<'a> {
     tokens: &'a mut Tokens<'a>,
     failed: &'a mut Failures<'a>,
     wanted: bool,
     handed_on: bool,
 }
 
-impl Listener<'_> {
-    fn hear(&mut self, text: &str) {
+impl TextListener<'_> {
+    fn push_text(&mut self, text: &str) {
         if self.wanted && !text.is_empty() {
             self.handed_on = true;
             (self.tokens)(text);
@@ -60,19 +60,19 @@ impl Listener<'_> {
 }
 
 #[async_trait]
-impl Model for Client {
-    async fn answer(&self, ask: Ask, tokens: &mut Tokens<'_>) -> Result<Answer, AskModelError> {
+impl ModelName for ModelClient {
+    async fn answer(&self, ask: ModelRequest, tokens: &mut Tokens<'_>) -> Result<ModelReply, AskModelError> {
         self.answer_telling(ask, tokens, &mut |_| {}).await
     }
 
     async fn answer_telling(
         &self,
-        ask: Ask,
+        ask: ModelRequest,
         tokens: &mut Tokens<'_>,
         failed: &mut Failures<'_>,
-    ) -> Result<Answer, AskModelError> {
+    ) -> Result<ModelReply, AskModelError> {
         let deadline = self.clock.monotonic() + ask.timeout;
-        let listener = Mutex::new(Listener {
+        let listener = Mutex::new(TextListener {
             tokens,
             failed,
             wanted: ask.stream,
@@ -80,7 +80,7 @@ impl Model for Client {
         });
 
         let attempts = retry(&self.config.retry, &self.shutdown, |_| {
-            self.attempt(&ask, &listener, deadline)
+            self.attempt_ask(&ask, &listener, deadline)
         });
         // The timeout covers all attempts and the pauses between them.
         match tokio::time::timeout(ask.timeout, attempts).await {
@@ -94,24 +94,24 @@ impl Model for Client {
     }
 }
 
-impl Client {
-    async fn attempt(
+impl ModelClient {
+    async fn attempt_ask(
         &self,
-        ask: &Ask,
-        listener: &Mutex<Listener<'_>>,
+        ask: &ModelRequest,
+        listener: &Mutex<TextListener<'_>>,
         deadline: Instant,
-    ) -> Result<Answer, Failure<AskModelError>> {
-        let hear = |text: &str| listener.lock().unwrap_or_else(PoisonError::into_inner).hear(text);
+    ) -> Result<ModelReply, Failure<AskModelError>> {
+        let hear = |text: &str| listener.lock().unwrap_or_else(PoisonError::into_inner).push_text(text);
         let model = ask.model.as_deref().unwrap_or(&self.model);
         let outcome = self
             .room
-            .ask(model, ask, &hear)
+            .attempt_once(model, ask, &hear)
             .await
-            .and_then(|answer| checked(answer, ask));
+            .and_then(|answer| check_answer(answer, ask));
 
-        metrics::counter!("nexus_llm_attempts_total", "outcome" => label(&outcome)).increment(1);
+        metrics::counter!("nexus_llm_attempts_total", "outcome" => outcome_label(&outcome)).increment(1);
         let error = match outcome {
-            Ok(answer) => return Ok(self.priced(answer)),
+            Ok(answer) => return Ok(self.with_price(answer)),
             Err(error) => error,
         };
 
@@ -125,24 +125,24 @@ impl Client {
         let left = deadline.saturating_duration_since(self.clock.monotonic());
         // After the caller has received the beginning, it must decide how to continue; and a pause beyond the deadline
         // is useless.
-        if handed_on || !error.is_transient() || error.after().is_some_and(|after| after >= left) {
+        if handed_on || !error.is_transient() || error.retry_after().is_some_and(|after| after >= left) {
             return Err(Failure::permanent(error));
         }
 
-        Err(match error.after() {
+        Err(match error.retry_after() {
             Some(after) => Failure::retry_after(error, after.max(Duration::from_millis(1))),
             None => Failure::transient(error),
         })
     }
 
-    fn priced(&self, mut answer: Answer) -> Answer {
+    fn with_price(&self, mut answer: ModelReply) -> ModelReply {
         metrics::counter!("nexus_llm_tokens_total", "direction" => "in").increment(answer.usage.input);
         metrics::counter!("nexus_llm_tokens_total", "direction" => "out").increment(answer.usage.output);
         answer.cost = self
             .config
             .prices
-            .of(&answer.model)
-            .map(|price| cost(&answer.usage, price));
+            .price_of(&answer.model)
+            .map(|price| usage_cost(&answer.usage, price));
 
         if let Some(cost) = answer.cost {
             metrics::counter!("nexus_llm_cost_microdollars_total").increment(cost.0);
@@ -154,16 +154,16 @@ impl Client {
 
 /// Checks an answer that must be JSON: fails if it is not, unless it is known to be cut. Models without a JSON mode
 /// tend to put it into a code fence; then the content of the fence is the answer.
-fn checked(mut answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
-    if ask.json.is_none() || answer.finish != Finish::Done || !answer.tool_calls.is_empty() {
+fn check_answer(mut answer: ModelReply, ask: &ModelRequest) -> Result<ModelReply, AskModelError> {
+    if ask.json.is_none() || answer.finish != FinishReason::Done || !answer.tool_calls.is_empty() {
         return Ok(answer);
     }
 
-    let Err(error) = json(&answer.content) else {
+    let Err(error) = parse_json(&answer.content) else {
         return Ok(answer);
     };
 
-    match fenced(&answer.content).filter(|inner| json(inner).is_ok()) {
+    match fenced_text(&answer.content).filter(|inner| parse_json(inner).is_ok()) {
         Some(inner) => {
             answer.content = inner.to_owned();
             Ok(answer)
@@ -174,13 +174,13 @@ fn checked(mut answer: Answer, ask: &Ask) -> Result<Answer, AskModelError> {
     }
 }
 
-fn json(text: &str) -> Result<serde::de::IgnoredAny, serde_json::Error> {
+fn parse_json(text: &str) -> Result<serde::de::IgnoredAny, serde_json::Error> {
     serde_json::from_str(text)
 }
 
 /// Returns the content of the only code fence in `text`, with any text around it. Returns `None` if there are more
 /// fences, or if it does not end.
-fn fenced(text: &str) -> Option<&str> {
+fn fenced_text(text: &str) -> Option<&str> {
     let mut marks = text.match_indices("```").map(|(at, _)| at).filter(|at| {
         let line = text[..*at].rfind('\n').map_or(0, |end| end + 1);
         text[line..*at].trim().is_empty()
@@ -195,7 +195,7 @@ fn fenced(text: &str) -> Option<&str> {
     Some(inner[inner.find('\n')?..].trim())
 }
 
-const fn label(outcome: &Result<Answer, AskModelError>) -> &'static str {
+const fn outcome_label(outcome: &Result<ModelReply, AskModelError>) -> &'static str {
     match outcome {
         Ok(_) => "answered",
         Err(AskModelError::Unauthorised { .. }) => "unauthorised",
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn json_is_found_in_the_one_fence_that_holds_it() {
-        let check = |text: &str, inner: Option<&str>| assert_eq!(fenced(text), inner, "{text:?}");
+        let check = |text: &str, inner: Option<&str>| assert_eq!(fenced_text(text), inner, "{text:?}");
         check("```json\n{\"a\": 1}\n```", Some("{\"a\": 1}"));
         check("Here it is:\n\n  ```\n[1]\n  ```\nAnything else?", Some("[1]"));
         check("```json\r\n{}\r\n```\r\n", Some("{}"));

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::price::Prices;
-use crate::process::Secret;
-use crate::retry::Schedule;
+use super::price::PriceTable;
+use crate::process::SecretValue;
+use crate::retry::RetrySchedule;
 
 /// Default model of the provider [`Provider::Gemini`].
 pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
@@ -12,7 +12,7 @@ pub const DEFAULT_MODEL: &str = "gemini-3-flash-preview";
 /// Provider of the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Provider {
+pub enum ModelProvider {
     /// Google, with its interface `streamGenerateContent`.
     #[default]
     Gemini,
@@ -28,7 +28,7 @@ pub enum Provider {
 #[serde(default, deny_unknown_fields)]
 pub struct LlmConfig {
     /// Provider of the models.
-    pub provider: Provider,
+    pub provider: ModelProvider,
     /// Model of requests that name none; empty for the default of `gemini`.
     pub model: String,
     /// Address of the provider, including its version (`http://127.0.0.1:11434/v1`); empty for the provider's own
@@ -36,31 +36,31 @@ pub struct LlmConfig {
     pub base_url: String,
     /// API key, as a reference: `env:GEMINI_API_KEY` or `file:/path`. A self-hosted server may need none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub api_key: Option<Secret>,
+    pub api_key: Option<SecretValue>,
     /// Longest silence of the provider, in milliseconds.
     pub idle_timeout_ms: u64,
     /// Schedule of retries after 429, 5xx and broken streams. The provider's `Retry-After` is respected if it is
     /// longer.
-    pub retry: Schedule,
+    pub retry: RetrySchedule,
     /// US dollars per million tokens, by model.
-    pub prices: Prices,
+    pub prices: PriceTable,
 }
 
 impl Default for LlmConfig {
     fn default() -> Self {
         Self {
-            provider: Provider::default(),
+            provider: ModelProvider::default(),
             model: String::new(),
             base_url: String::new(),
             api_key: None,
             idle_timeout_ms: 60_000,
-            retry: Schedule {
+            retry: RetrySchedule {
                 initial_ms: 500,
                 max_ms: 20_000,
                 max_attempts: 5,
-                ..Schedule::default()
+                ..RetrySchedule::default()
             },
-            prices: Prices::default(),
+            prices: PriceTable::default(),
         }
     }
 }
@@ -83,7 +83,7 @@ impl LlmConfig {
     /// Returns the faults of meaning, each `key: what is expected`. An empty section has no faults, because a service
     /// may not need it.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let url = self.base_url.as_str();
         if !(url.is_empty() || url.starts_with("http://") || url.starts_with("https://")) {
@@ -112,9 +112,9 @@ impl LlmConfig {
     #[must_use]
     pub fn endpoint(&self) -> String {
         let own = match self.provider {
-            Provider::Gemini => "https://generativelanguage.googleapis.com/v1beta/",
-            Provider::OpenAi => "https://api.openai.com/v1/",
-            Provider::Anthropic => "https://api.anthropic.com/v1/",
+            ModelProvider::Gemini => "https://generativelanguage.googleapis.com/v1beta/",
+            ModelProvider::OpenAi => "https://api.openai.com/v1/",
+            ModelProvider::Anthropic => "https://api.anthropic.com/v1/",
         };
         match self.base_url.trim_end_matches('/') {
             "" => own.to_owned(),
@@ -126,13 +126,13 @@ impl LlmConfig {
     ///
     /// # Errors
     /// Returns [`LlmFault`] if the configuration lacks something.
-    pub fn usable(&self) -> Result<&str, LlmFault> {
+    pub fn usable_model(&self) -> Result<&str, LlmFault> {
         if self.api_key.is_none() && self.base_url.is_empty() {
             return Err(LlmFault::NoKey);
         }
         match (self.model.as_str(), self.provider) {
-            ("", Provider::Gemini) => Ok(DEFAULT_MODEL),
-            ("", Provider::OpenAi | Provider::Anthropic) => Err(LlmFault::NoModel),
+            ("", ModelProvider::Gemini) => Ok(DEFAULT_MODEL),
+            ("", ModelProvider::OpenAi | ModelProvider::Anthropic) => Err(LlmFault::NoModel),
             (model, _) => Ok(model),
         }
     }
@@ -149,21 +149,21 @@ mod tests {
     #[test]
     fn the_default_is_without_fault_and_not_usable_without_a_key() {
         let config = LlmConfig::default();
-        assert_eq!(config.faults(), Vec::<String>::new());
-        assert_eq!(config.usable(), Err(LlmFault::NoKey));
+        assert_eq!(config.find_faults(), Vec::<String>::new());
+        assert_eq!(config.usable_model(), Err(LlmFault::NoKey));
     }
 
     #[test]
     fn a_server_of_ones_own_needs_no_key_but_a_model() {
         let own = parsed("provider = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"");
-        assert_eq!(own.usable(), Err(LlmFault::NoModel));
+        assert_eq!(own.usable_model(), Err(LlmFault::NoModel));
         let own = parsed("provider = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\nmodel = \"m\"");
-        assert_eq!(own.usable(), Ok("m"));
+        assert_eq!(own.usable_model(), Ok("m"));
     }
 
     #[test]
     fn every_fault_is_told() {
         let wrong = parsed("base_url = \"x\"\nidle_timeout_ms = 0\n[prices.m]\ninput = -1\noutput = 0");
-        assert_eq!(wrong.faults().len(), 3, "{:?}", wrong.faults());
+        assert_eq!(wrong.find_faults().len(), 3, "{:?}", wrong.find_faults());
     }
 }

@@ -98,7 +98,7 @@ impl AskModelError {
 
     /// Delay after which to retry, if the provider stated one.
     #[must_use]
-    pub const fn after(&self) -> Option<Duration> {
+    pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { after, .. } | Self::Overloaded { after, .. } => *after,
             Self::Unauthorised { .. }

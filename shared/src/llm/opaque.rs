@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::config::Provider;
+use super::config::ModelProvider;
 
 /// Opaque parts of an answer, in the form of its wire.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Opaque {
+pub(super) struct OpaqueBlocks {
     /// Blocks that precede text and calls, in order: signed thoughts, steps of the provider's own tools.
     pub(super) blocks: Vec<Value>,
     /// Signature of the text.
@@ -25,8 +25,8 @@ pub(super) struct Opaque {
 /// Stored form of [`Opaque`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
-    wire: Provider,
+struct KeptBlock {
+    wire: ModelProvider,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,14 +39,14 @@ struct Kept {
     unread: Vec<Value>,
 }
 
-impl Opaque {
+impl OpaqueBlocks {
     /// Returns the form to store, or `None` if there are no opaque parts.
-    pub(super) fn kept(self, provider: Provider) -> Option<Value> {
+    pub(super) fn into_kept(self, provider: ModelProvider) -> Option<Value> {
         if self == Self::default() {
             return None;
         }
 
-        let kept = Kept {
+        let kept = KeptBlock {
             wire: provider,
             blocks: self.blocks,
             text_signature: self.text_signature,
@@ -59,8 +59,8 @@ impl Opaque {
     }
 
     /// Reads the stored form for `provider`; empty if another provider wrote it.
-    pub(super) fn of(kept: Option<&Value>, provider: Provider) -> Self {
-        let read = kept.and_then(|kept| Kept::deserialize(kept).ok());
+    pub(super) fn from_kept(kept: Option<&Value>, provider: ModelProvider) -> Self {
+        let read = kept.and_then(|kept| KeptBlock::deserialize(kept).ok());
         let Some(kept) = read.filter(|kept| kept.wire == provider) else {
             return Self::default();
         };

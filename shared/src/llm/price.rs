@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::Usage;
+use super::answer::TokenUsage;
 
 /// Number of tokens that a price is for.
 const TOKENS_PER_PRICE: u128 = 1_000_000;
@@ -25,7 +25,7 @@ impl MicroDollars {
 /// Price of a model per million tokens, in US dollars, as in providers' price lists.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Price {
+pub struct ModelPrice {
     /// Price of input tokens.
     pub input: f64,
     /// Price of output tokens, reasoning included.
@@ -39,11 +39,11 @@ pub struct Price {
 /// that a dated name (`model-2026-01-31`) finds the price of its family.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Prices(pub BTreeMap<String, Price>);
+pub struct PriceTable(pub BTreeMap<String, ModelPrice>);
 
-impl Default for Prices {
+impl Default for PriceTable {
     fn default() -> Self {
-        let flash = Price {
+        let flash = ModelPrice {
             input: 0.50,
             output: 3.00,
             cached: Some(0.05),
@@ -60,21 +60,21 @@ pub struct UnpricedModel {
     pub model: String,
 }
 
-impl Prices {
+impl PriceTable {
     /// Returns the price of `model` for a limit in US dollars.
     ///
     /// # Errors
     /// Returns [`UnpricedModel`] if it has none.
-    pub fn bounding(&self, model: &str) -> Result<Price, UnpricedModel> {
+    pub fn bounding_price(&self, model: &str) -> Result<ModelPrice, UnpricedModel> {
         let unpriced = || UnpricedModel {
             model: model.to_owned(),
         };
-        self.of(model).copied().ok_or_else(unpriced)
+        self.price_of(model).copied().ok_or_else(unpriced)
     }
 
     /// Returns the price of `model`, or of the model of which `model` is a dated version.
     #[must_use]
-    pub fn of(&self, model: &str) -> Option<&Price> {
+    pub fn price_of(&self, model: &str) -> Option<&ModelPrice> {
         let mut name = model;
         loop {
             if let Some(price) = self.0.get(name) {
@@ -97,7 +97,7 @@ fn without_date(name: &str) -> Option<&str> {
 
 /// Returns the cost of `usage` at `price`, rounded up once, at the end, to a whole micro-dollar.
 #[must_use]
-pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
+pub fn usage_cost(usage: &TokenUsage, price: &ModelPrice) -> MicroDollars {
     let cached = usage.cached.min(usage.input);
     let parts = [
         (usage.input - cached, price.input),
@@ -107,7 +107,7 @@ pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
 
     let total: u128 = parts
         .iter()
-        .map(|(tokens, dollars)| u128::from(*tokens) * u128::from(micro(*dollars)))
+        .map(|(tokens, dollars)| u128::from(*tokens) * u128::from(micro_dollars(*dollars)))
         .sum();
 
     MicroDollars(u64::try_from(total.div_ceil(TOKENS_PER_PRICE)).unwrap_or(u64::MAX))
@@ -119,7 +119,7 @@ pub fn cost(usage: &Usage, price: &Price) -> MicroDollars {
     clippy::cast_sign_loss,
     reason = "rounded, and kept within what a price can be"
 )]
-fn micro(dollars: f64) -> u64 {
+fn micro_dollars(dollars: f64) -> u64 {
     (dollars.clamp(0.0, 1_000_000.0) * 1_000_000.0).round() as u64
 }
 
@@ -127,7 +127,7 @@ fn micro(dollars: f64) -> u64 {
 mod tests {
     use super::*;
 
-    const FLASH: Price = Price {
+    const FLASH: ModelPrice = ModelPrice {
         input: 0.50,
         output: 3.00,
         cached: Some(0.05),
@@ -136,14 +136,14 @@ mod tests {
     #[test]
     fn cached_tokens_are_priced_as_cached_and_the_sum_is_rounded_up_once() {
         let check = |input, cached, output, micro| {
-            let usage = Usage {
+            let usage = TokenUsage {
                 input,
                 cached,
                 output,
                 reasoning: 0,
             };
 
-            assert_eq!(cost(&usage, &FLASH), MicroDollars(micro), "{usage:?}");
+            assert_eq!(usage_cost(&usage, &FLASH), MicroDollars(micro), "{usage:?}");
         };
 
         check(0, 0, 0, 0);
@@ -155,23 +155,23 @@ mod tests {
 
     #[test]
     fn a_dated_name_finds_the_price_of_its_family() {
-        let prices = Prices::default();
-        assert_eq!(prices.of("gemini-3-flash-preview"), Some(&FLASH));
-        assert_eq!(prices.of("gemini-3-flash-preview-05-20"), Some(&FLASH));
-        assert_eq!(prices.of("gemini-3-flash-preview-latest"), Some(&FLASH));
-        assert_eq!(prices.of("gemini-3"), None);
-        assert_eq!(prices.of("unknown"), None);
+        let prices = PriceTable::default();
+        assert_eq!(prices.price_of("gemini-3-flash-preview"), Some(&FLASH));
+        assert_eq!(prices.price_of("gemini-3-flash-preview-05-20"), Some(&FLASH));
+        assert_eq!(prices.price_of("gemini-3-flash-preview-latest"), Some(&FLASH));
+        assert_eq!(prices.price_of("gemini-3"), None);
+        assert_eq!(prices.price_of("unknown"), None);
     }
 
     #[test]
     fn another_model_of_the_family_has_no_price_until_it_is_given_one() {
-        let prices = Prices::default();
+        let prices = PriceTable::default();
         for other in [
             "gemini-3-flash-preview-pro",
             "gemini-3-flash-preview-5",
             "gemini-3-flash-preview-",
         ] {
-            assert_eq!(prices.of(other), None, "{other}");
+            assert_eq!(prices.price_of(other), None, "{other}");
         }
     }
 }

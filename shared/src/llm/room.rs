@@ -12,11 +12,11 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response};
 
-use super::answer::Answer;
-use super::ask::Ask;
-use super::config::{LlmConfig, LlmFault, Provider};
+use super::answer::ModelReply;
+use super::ask::ModelRequest;
+use super::config::{LlmConfig, LlmFault, ModelProvider};
 use super::error::AskModelError;
-use super::wire::{Heard, Reading};
+use super::wire::{AnswerReader, HeardAnswer};
 use crate::clock::SharedClock;
 
 /// Timeout of a connection: a caller learns within ten seconds that the provider cannot be reached.
@@ -33,16 +33,16 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// HTTP client, bound to one provider.
-pub(super) struct Room {
+pub(super) struct ProviderClient {
     client: Client,
-    provider: Provider,
+    provider: ModelProvider,
     endpoint: String,
     headers: HeaderMap,
     idle: Duration,
     clock: SharedClock,
 }
 
-impl std::fmt::Debug for Room {
+impl std::fmt::Debug for ProviderClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Room")
             .field("provider", &self.provider)
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Room {
     }
 }
 
-impl Room {
+impl ProviderClient {
     pub(super) fn new(config: &LlmConfig, clock: SharedClock) -> Result<Self, LlmFault> {
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -70,47 +70,51 @@ impl Room {
             client: client.map_err(|_| LlmFault::NoClient)?,
             provider: config.provider,
             endpoint: config.endpoint(),
-            headers: headers(config.provider, key).ok_or(LlmFault::NoClient)?,
+            headers: auth_headers(config.provider, key).ok_or(LlmFault::NoClient)?,
             idle: Duration::from_millis(config.idle_timeout_ms),
             clock,
         })
     }
 
     /// Makes one attempt at an answer.
-    pub(super) async fn ask(
+    pub(super) async fn attempt_once(
         &self,
         model: &str,
-        ask: &Ask,
+        ask: &ModelRequest,
         hear: &(dyn Fn(&str) + Send + Sync),
-    ) -> Result<Answer, AskModelError> {
+    ) -> Result<ModelReply, AskModelError> {
         let url = format!("{}{}", self.endpoint, question::path(model, self.provider));
-        let question = question::body(model, ask, self.provider);
+        let question = question::request_body(model, ask, self.provider);
         let request = self.client.post(url).headers(self.headers.clone()).json(&question);
         let response = match tokio::time::timeout(self.idle, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
-            Err(_) => return Err(silent(self.idle)),
+            Err(_) => return Err(silent_error(self.idle)),
         };
 
         if !response.status().is_success() {
-            return Err(self.refused(response).await);
+            return Err(self.refusal_error(response).await);
         }
 
         let heard = self.read(response, hear).await?;
-        Ok(Answer {
+        Ok(ModelReply {
             content: heard.text,
             tool_calls: heard.calls,
             finish: heard.finish,
             usage: heard.usage,
             cost: None,
             model: model.to_owned(),
-            opaque: heard.opaque.kept(self.provider),
+            opaque: heard.opaque.into_kept(self.provider),
         })
     }
 
     /// Reads the body to its end; its text is passed to `hear` as it arrives.
-    async fn read(&self, mut response: Response, hear: &(dyn Fn(&str) + Send + Sync)) -> Result<Heard, AskModelError> {
-        let mut reading = Reading::new(self.provider);
+    async fn read(
+        &self,
+        mut response: Response,
+        hear: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<HeardAnswer, AskModelError> {
+        let mut reading = AnswerReader::new(self.provider);
         while !reading.has_ended() {
             let stopped = reading.has_stopped();
             let wait = if stopped { self.idle.min(LAST_WORDS) } else { self.idle };
@@ -118,22 +122,24 @@ impl Room {
                 Ok(Ok(Some(bytes))) => bytes,
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => {
-                    let (received, begun) = (reading.received(), reading.has_begun());
+                    let (received, begun) = (reading.received_bytes(), reading.has_begun());
                     return Err(fault::of_connection(&error.without_url(), received, begun));
                 }
                 Err(_) if stopped => break,
-                Err(_) => return Err(silent(self.idle)),
+                Err(_) => return Err(silent_error(self.idle)),
             };
 
-            let received = reading.received();
+            let received = reading.received_bytes();
             let text = reading.take(&bytes).map_err(|error| fault::of_wire(error, received))?;
             if !text.is_empty() {
                 hear(text);
             }
         }
 
-        let received = reading.received();
-        let heard = reading.end().map_err(|error| fault::of_wire(error, received))?;
+        let received = reading.received_bytes();
+        let heard = reading
+            .finish_answer()
+            .map_err(|error| fault::of_wire(error, received))?;
 
         // The text of a response that is no stream is passed on at its end.
         if received < heard.text.len() {
@@ -143,7 +149,7 @@ impl Room {
         Ok(heard)
     }
 
-    async fn refused(&self, mut response: Response) -> AskModelError {
+    async fn refusal_error(&self, mut response: Response) -> AskModelError {
         let mut body = Vec::new();
         while body.len() < MAX_ERROR_BYTES
             && let Ok(Ok(Some(part))) = tokio::time::timeout(self.idle, response.chunk()).await
@@ -163,12 +169,12 @@ impl Room {
 }
 
 /// Returns the headers with the key, or `None` if the key is not valid in a header.
-fn headers(provider: Provider, key: &str) -> Option<HeaderMap> {
+fn auth_headers(provider: ModelProvider, key: &str) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     let (name, value) = match provider {
-        Provider::OpenAi => ("authorization", format!("Bearer {key}")),
-        Provider::Gemini => ("x-goog-api-key", key.to_owned()),
-        Provider::Anthropic => {
+        ModelProvider::OpenAi => ("authorization", format!("Bearer {key}")),
+        ModelProvider::Gemini => ("x-goog-api-key", key.to_owned()),
+        ModelProvider::Anthropic => {
             let version = HeaderValue::from_static(ANTHROPIC_VERSION);
             headers.insert(HeaderName::from_static("anthropic-version"), version);
             ("x-api-key", key.to_owned())
@@ -182,7 +188,7 @@ fn headers(provider: Provider, key: &str) -> Option<HeaderMap> {
     Some(headers)
 }
 
-fn silent(idle: Duration) -> AskModelError {
+fn silent_error(idle: Duration) -> AskModelError {
     AskModelError::Silent {
         silent_ms: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
     }

@@ -22,13 +22,13 @@ mod usage;
 
 use serde_json::Value;
 
-use self::anthropic::Anthropic;
-use self::gemini::Gemini;
+use self::anthropic::AnthropicDecoder;
+use self::gemini::GeminiDecoder;
 use self::openai::OpenAi;
-pub use self::said::Heard;
-use self::said::Said;
-use self::sse::Events;
-use super::config::Provider;
+use self::said::AnswerBuilder;
+pub use self::said::HeardAnswer;
+use self::sse::SseEvents;
+use super::config::ModelProvider;
 
 /// Maximum memory of a reading besides its input, in bytes.
 pub const MAX_MEMORY_BYTES: usize = 16 * 1024 * 1024;
@@ -73,7 +73,7 @@ pub enum WireFault {
 
 /// Fault of one event, before its position is known.
 #[derive(Debug)]
-enum Fault {
+enum DecodeFault {
     /// The answer is incomplete; see [`WireFault::BrokeOff`].
     Lost(String),
     /// A part exceeds its limit; see [`WireFault::TooLarge`].
@@ -84,7 +84,7 @@ enum Fault {
     Said(Value),
 }
 
-impl Fault {
+impl DecodeFault {
     fn at(self, at: u64) -> WireFault {
         match self {
             Self::Lost(detail) => WireFault::BrokeOff { at, detail },
@@ -97,28 +97,28 @@ impl Fault {
 
 /// Form of the body.
 #[derive(Debug)]
-enum Shape {
+enum BodyShape {
     /// Only white space has arrived so far.
     Unknown,
     /// A stream of server-sent events.
-    Stream(Events),
+    Stream(SseEvents),
     /// One JSON text, although a stream was requested.
     Whole(Vec<u8>),
 }
 
 #[derive(Debug)]
-enum Decoder {
+enum WireDecoder {
     OpenAi(OpenAi),
-    Anthropic(Anthropic),
-    Gemini(Gemini),
+    Anthropic(AnthropicDecoder),
+    Gemini(GeminiDecoder),
 }
 
 /// An answer that is being decoded. After a fault it must be dropped: the text until then is not an answer.
 #[derive(Debug)]
-pub struct Reading {
-    shape: Shape,
-    decoder: Decoder,
-    said: Said,
+pub struct AnswerReader {
+    shape: BodyShape,
+    decoder: WireDecoder,
+    said: AnswerBuilder,
     /// Bytes of the body so far.
     at: u64,
     /// Whether the wire's own mark of the end was read.
@@ -127,20 +127,20 @@ pub struct Reading {
     begun: bool,
 }
 
-impl Reading {
+impl AnswerReader {
     /// Starts to decode an answer on `provider`'s wire.
     #[must_use]
-    pub fn new(provider: Provider) -> Self {
+    pub fn new(provider: ModelProvider) -> Self {
         let decoder = match provider {
-            Provider::OpenAi => Decoder::OpenAi(OpenAi::default()),
-            Provider::Anthropic => Decoder::Anthropic(Anthropic::default()),
-            Provider::Gemini => Decoder::Gemini(Gemini::default()),
+            ModelProvider::OpenAi => WireDecoder::OpenAi(OpenAi::default()),
+            ModelProvider::Anthropic => WireDecoder::Anthropic(AnthropicDecoder::default()),
+            ModelProvider::Gemini => WireDecoder::Gemini(GeminiDecoder::default()),
         };
 
         Self {
-            shape: Shape::Unknown,
+            shape: BodyShape::Unknown,
             decoder,
-            said: Said::default(),
+            said: AnswerBuilder::default(),
             at: 0,
             ended: false,
             begun: false,
@@ -176,15 +176,15 @@ impl Reading {
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         match &self.decoder {
-            Decoder::OpenAi(openai) => openai.has_stopped(),
-            Decoder::Anthropic(anthropic) => anthropic.has_stopped(),
-            Decoder::Gemini(gemini) => gemini.has_stopped(),
+            WireDecoder::OpenAi(openai) => openai.has_stopped(),
+            WireDecoder::Anthropic(anthropic) => anthropic.has_stopped(),
+            WireDecoder::Gemini(gemini) => gemini.has_stopped(),
         }
     }
 
     /// Bytes of text so far.
     #[must_use]
-    pub fn received(&self) -> usize {
+    pub fn received_bytes(&self) -> usize {
         self.said.text().len()
     }
 
@@ -192,42 +192,42 @@ impl Reading {
     ///
     /// # Errors
     /// Returns [`WireFault`] if the bytes are not a complete answer.
-    pub fn end(mut self) -> Result<Heard, WireFault> {
+    pub fn finish_answer(mut self) -> Result<HeardAnswer, WireFault> {
         let at = self.at;
         self.last_words().map_err(|fault| fault.at(at))?;
         let ended = self.ended;
         let stop = match &mut self.decoder {
-            Decoder::OpenAi(openai) => openai.stop(ended, self.said.has_usage()),
-            Decoder::Anthropic(anthropic) => anthropic.rest(&mut self.said).and_then(|()| anthropic.stop()),
-            Decoder::Gemini(gemini) => gemini.stop(),
+            WireDecoder::OpenAi(openai) => openai.stop(ended, self.said.has_usage()),
+            WireDecoder::Anthropic(anthropic) => anthropic.finish_rest(&mut self.said).and_then(|()| anthropic.stop()),
+            WireDecoder::Gemini(gemini) => gemini.stop(),
         };
 
         let stop = stop.map_err(|fault| fault.at(at))?;
-        self.said.heard(stop).map_err(|fault| fault.at(at))
+        self.said.into_heard(stop).map_err(|fault| fault.at(at))
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if let Shape::Unknown = self.shape {
+    fn read(&mut self, bytes: &[u8]) -> Result<(), DecodeFault> {
+        if let BodyShape::Unknown = self.shape {
             let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) else {
                 return Ok(());
             };
             // Server-sent events never begin with a bracket.
             self.shape = match first {
-                b'{' | b'[' => Shape::Whole(Vec::new()),
-                _ => Shape::Stream(Events::default()),
+                b'{' | b'[' => BodyShape::Whole(Vec::new()),
+                _ => BodyShape::Stream(SseEvents::default()),
             };
         }
 
         match &mut self.shape {
-            Shape::Unknown => Ok(()),
-            Shape::Whole(body) => sse::extended(body, bytes, MAX_EVENT_BYTES),
-            Shape::Stream(events) => {
+            BodyShape::Unknown => Ok(()),
+            BodyShape::Whole(body) => sse::extend_bounded(body, bytes, MAX_EVENT_BYTES),
+            BodyShape::Stream(events) => {
                 let (decoder, said, ended) = (&mut self.decoder, &mut self.said, &mut self.ended);
                 let begun = &mut self.begun;
                 events.take(bytes, &mut |name, data| {
                     *begun = true;
                     if !*ended {
-                        *ended = event(decoder, said, name, data)?;
+                        *ended = read_event(decoder, said, name, data)?;
                     }
                     Ok(())
                 })
@@ -236,22 +236,22 @@ impl Reading {
     }
 
     /// Decodes the rest of the body that lacks its final line end.
-    fn last_words(&mut self) -> Result<(), Fault> {
-        match std::mem::replace(&mut self.shape, Shape::Unknown) {
-            Shape::Unknown => Ok(()),
-            Shape::Whole(body) => {
-                let answer = parsed(&body, "the answer")?;
+    fn last_words(&mut self) -> Result<(), DecodeFault> {
+        match std::mem::replace(&mut self.shape, BodyShape::Unknown) {
+            BodyShape::Unknown => Ok(()),
+            BodyShape::Whole(body) => {
+                let answer = parse_json(&body, "the answer")?;
                 drop(body);
                 self.ended = true;
-                whole(&mut self.decoder, &mut self.said, answer)
+                read_whole(&mut self.decoder, &mut self.said, answer)
             }
-            Shape::Stream(events) => {
-                let Some((name, data)) = events.rest() else {
+            BodyShape::Stream(events) => {
+                let Some((name, data)) = events.into_rest() else {
                     return Ok(());
                 };
 
                 if !self.ended {
-                    self.ended = event(&mut self.decoder, &mut self.said, &name, &data)?;
+                    self.ended = read_event(&mut self.decoder, &mut self.said, &name, &data)?;
                 }
                 Ok(())
             }
@@ -260,7 +260,12 @@ impl Reading {
 }
 
 /// Decodes one event. Returns whether it is the mark of the end.
-fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Result<bool, Fault> {
+fn read_event(
+    decoder: &mut WireDecoder,
+    said: &mut AnswerBuilder,
+    name: &[u8],
+    data: &[u8],
+) -> Result<bool, DecodeFault> {
     let data = data.trim_ascii();
     if data.is_empty() {
         return Ok(false);
@@ -271,16 +276,16 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
         return Ok(true);
     }
 
-    for part in parts(parsed(data, "an event")?) {
+    for part in into_parts(parse_json(data, "an event")?) {
         match decoder {
-            _ if !part.is_object() => said.unread(part)?,
-            Decoder::OpenAi(openai) => openai.event(said, part)?,
-            Decoder::Anthropic(anthropic) => {
-                if anthropic.event(said, name, part)? {
+            _ if !part.is_object() => said.keep_unread(part)?,
+            WireDecoder::OpenAi(openai) => openai.read_event(said, part)?,
+            WireDecoder::Anthropic(anthropic) => {
+                if anthropic.read_event(said, name, part)? {
                     return Ok(true);
                 }
             }
-            Decoder::Gemini(gemini) => gemini.event(said, part)?,
+            WireDecoder::Gemini(gemini) => gemini.read_event(said, part)?,
         }
     }
 
@@ -288,26 +293,26 @@ fn event(decoder: &mut Decoder, said: &mut Said, name: &[u8], data: &[u8]) -> Re
 }
 
 /// Decodes an answer that came as one JSON text.
-fn whole(decoder: &mut Decoder, said: &mut Said, answer: Value) -> Result<(), Fault> {
+fn read_whole(decoder: &mut WireDecoder, said: &mut AnswerBuilder, answer: Value) -> Result<(), DecodeFault> {
     // Gemini without `alt=sse` sends a list of the objects that would be events.
-    for part in parts(answer) {
+    for part in into_parts(answer) {
         match decoder {
-            Decoder::OpenAi(openai) => openai.event(said, part)?,
-            Decoder::Anthropic(anthropic) => anthropic.whole(said, part)?,
-            Decoder::Gemini(gemini) => gemini.event(said, part)?,
+            WireDecoder::OpenAi(openai) => openai.read_event(said, part)?,
+            WireDecoder::Anthropic(anthropic) => anthropic.read_whole(said, part)?,
+            WireDecoder::Gemini(gemini) => gemini.read_event(said, part)?,
         }
     }
     Ok(())
 }
 
 /// Parses the JSON in `text`. Text that is not valid JSON was cut.
-fn parsed(text: &[u8], what: &'static str) -> Result<Value, Fault> {
-    bounded(text).map_err(|limit| Fault::Large("a number of values", limit))?;
-    serde_json::from_slice(text).map_err(|error| Fault::Lost(format!("{what} cannot be read: {error}")))
+fn parse_json(text: &[u8], what: &'static str) -> Result<Value, DecodeFault> {
+    check_value_count(text).map_err(|limit| DecodeFault::Large("a number of values", limit))?;
+    serde_json::from_slice(text).map_err(|error| DecodeFault::Lost(format!("{what} cannot be read: {error}")))
 }
 
 /// Returns the elements of a list, or the one value.
-fn parts(value: Value) -> Vec<Value> {
+fn into_parts(value: Value) -> Vec<Value> {
     if let Value::Array(parts) = value {
         parts
     } else {
@@ -316,23 +321,23 @@ fn parts(value: Value) -> Vec<Value> {
 }
 
 /// Returns the elements of a list, if there is one. A value that is no list is kept as not understood.
-fn listed(said: &mut Said, value: Value) -> Result<Vec<Value>, Fault> {
+fn take_list(said: &mut AnswerBuilder, value: Value) -> Result<Vec<Value>, DecodeFault> {
     if let Value::Array(elements) = value {
         return Ok(elements);
     }
     if !value.is_null() {
-        said.unread(value)?;
+        said.keep_unread(value)?;
     }
     Ok(Vec::new())
 }
 
 /// Takes a member out of `value`; null if there is none.
-fn taken(value: &mut Value, key: &str) -> Value {
+fn take_member(value: &mut Value, key: &str) -> Value {
     value.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
 /// Checks that the number of values within a JSON text is small enough, before any of them is allocated.
-fn bounded(text: &[u8]) -> Result<(), usize> {
+fn check_value_count(text: &[u8]) -> Result<(), usize> {
     let (mut quoted, mut escaped, mut values) = (false, false, 1_usize);
     // One bit per level, 1 within a list: commas count there, colons in objects. The parser goes 128 levels deep.
     let mut lists = 0_u128;

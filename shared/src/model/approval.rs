@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
-use super::dispatch::{Causation, DeliveryContext};
+use super::dispatch::{DeliveryContext, DispatchCause};
 use super::session::SessionRef;
 use super::time::UnixMillis;
-pub use ask::{Ask, DEFAULT_EXPIRES_MS, MAX_EXPIRES_MS, Scope};
+pub use ask::{ApprovalAsk, DEFAULT_EXPIRES_MS, DeciderScope, MAX_EXPIRES_MS};
 
 /// The state of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,14 +74,14 @@ pub struct ApprovalRequest {
 /// A party on a channel: the sender of a message, or an approver. A person may have many of them (`identities.yaml`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Party {
+pub struct ApprovalParty {
     /// Name of the channel; `cli` and `operator` for callers that act on the installation itself.
     pub channel: String,
     /// Id of the party on the channel.
     pub id: String,
     /// The proof of the party's identity.
     #[serde(default, skip_serializing_if = "Proof::is_vouched")]
-    pub proof: Proof,
+    pub proof: DecisionProof,
     /// Id of the person proven by the origin of the message. With [`Proof::Channel`] the party is no other person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub person: Option<String>,
@@ -90,7 +90,7 @@ pub struct Party {
 /// The proof of a party's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Proof {
+pub enum DecisionProof {
     /// The caller of the service vouches for the party. Only the installation's bots and tools may do so.
     #[default]
     Vouched,
@@ -100,7 +100,7 @@ pub enum Proof {
     Nobody,
 }
 
-impl Proof {
+impl DecisionProof {
     /// Returns whether the caller vouches for the party.
     #[must_use]
     pub const fn is_vouched(&self) -> bool {
@@ -108,7 +108,7 @@ impl Proof {
     }
 }
 
-impl std::fmt::Display for Party {
+impl std::fmt::Display for ApprovalParty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.channel, self.id)
     }
@@ -122,10 +122,10 @@ pub struct AskedIn {
     /// Id of the turn.
     pub turn: Ulid,
     /// Approvers that may decide.
-    pub scope: Scope,
+    pub scope: DeciderScope,
     /// Sender of the message that the turn answers; absent if there were several senders or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initiator: Option<Party>,
+    pub initiator: Option<ApprovalParty>,
     /// Reason for the approval, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -135,7 +135,7 @@ pub struct AskedIn {
     /// Conversation of the turn's reply, to which the card is sent.
     pub place: DeliveryContext,
     /// Event that led to the turn.
-    pub causation: Causation,
+    pub causation: DispatchCause,
     /// For an agent that runs the call itself and asks through its turn's gate: SHA-256 in hex of the canonical form
     /// of the arguments as the agent wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ pub struct AskedIn {
 /// The interactive part of an approval's reply (`Reply.interactive`, `kind` = `approval`). Only Nexus's approval code
 /// creates it, never an agent. The client that shows the card renders it as buttons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
+pub struct ApprovalCard {
     /// Kind of the interactive part: always [`CARD`].
     pub kind: String,
     /// Id of the approval.
@@ -159,17 +159,17 @@ pub struct Card {
     pub link: Option<String>,
 }
 
-impl Card {
+impl ApprovalCard {
     /// Parses `interactive`. Returns `None` if it is not a card.
     #[must_use]
-    pub fn of(interactive: Option<&Value>) -> Option<Self> {
+    pub fn from_interactive(interactive: Option<&Value>) -> Option<Self> {
         let card: Self = serde_json::from_value(interactive?.clone()).ok()?;
         (card.kind == CARD && !card.code.is_empty()).then_some(card)
     }
 
     /// Returns `text` without the code and the link, for hooks, searches and agents.
     #[must_use]
-    pub fn veiled(&self, text: &str) -> String {
+    pub fn redact_text(&self, text: &str) -> String {
         let text = text.replace(&self.code, VEILED_CODE);
         match self.link.as_deref().filter(|link| !link.is_empty()) {
             Some(link) => text.replace(link, "(link)"),
@@ -203,7 +203,7 @@ pub struct ApprovalDecision {
 
 /// A value of KV `approvals`: the request and its state. It is decided once, by compare-and-set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Confirmation {
+pub struct ConfirmationTerms {
     /// The request to the approvers.
     pub request: ApprovalRequest,
     /// State of the approval.
@@ -223,10 +223,10 @@ pub struct Confirmation {
     pub response: Option<String>,
     /// Intermediate steps between request and decision.
     #[serde(default, skip_serializing_if = "Trail::is_empty")]
-    pub trail: Trail,
+    pub trail: ApprovalTrail,
 }
 
-impl Confirmation {
+impl ConfirmationTerms {
     /// Returns whether a turn of `session` asked.
     #[must_use]
     pub fn is_of(&self, session: &SessionRef) -> bool {
@@ -245,16 +245,16 @@ impl Confirmation {
 /// The steps of an approval between its request and its end.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Trail {
+pub struct ApprovalTrail {
     /// Reply code of 8 random letters. It appears on the card alone and is never given to an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Approvals so far, if more than one is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub votes: Vec<Vote>,
+    pub votes: Vec<ApprovalVote>,
     /// Arguments as an approver edited them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub edited: Option<Edited>,
+    pub edited: Option<EditedArguments>,
     /// JSON Schema of the tool's arguments at the time of the request, which edited arguments must match; absent if
     /// it is unknown or too large to be stored.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -288,7 +288,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl Trail {
+impl ApprovalTrail {
     /// Returns whether there has been no step yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -298,7 +298,7 @@ impl Trail {
 
 /// One approval of several that are needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vote {
+pub struct ApprovalVote {
     /// Id of the person, or `{channel}:{id}` of an unknown party.
     pub by: String,
     /// Time of the vote.
@@ -312,7 +312,7 @@ pub struct Vote {
 
 /// Arguments as an approver edited them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Edited {
+pub struct EditedArguments {
     /// Arguments as the approver wrote them.
     pub arguments: Value,
     /// SHA-256 of their canonical form, in hex.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::approval::{ApprovalStatus, Confirmation, Party};
+use super::approval::{ApprovalParty, ApprovalStatus, ConfirmationTerms};
 
 /// `list`: returns approvals, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct ListApprovals {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalList {
     /// The approvals found, newest first.
-    pub approvals: Vec<Confirmation>,
+    pub approvals: Vec<ConfirmationTerms>,
 }
 
 /// `get`: returns one approval.
@@ -43,7 +43,7 @@ pub struct DecideApproval {
     /// Whether to approve; `false` denies.
     pub approve: bool,
     /// Party that makes the decision.
-    pub by: Party,
+    pub by: ApprovalParty,
     /// Way the decision arrived: `cli`, `http`, `link`, `chat`, ….
     pub via: String,
     /// Arguments as the party edited them; absent = unchanged.

@@ -25,7 +25,7 @@ pub struct ConfiguredChannels {
 impl ConfiguredChannels {
     /// Returns whether `need` can be delivered to: `channel` (with any account) or `channel:account`.
     #[must_use]
-    pub fn has(&self, need: &str) -> bool {
+    pub fn has_channel(&self, need: &str) -> bool {
         let (channel, account) = match need.split_once(':') {
             Some((channel, account)) => (channel, Some(account)),
             None => (need, None),
@@ -42,8 +42,8 @@ impl ConfiguredChannels {
 
     /// Returns the first of `needs` that cannot be delivered to.
     #[must_use]
-    pub fn missing<'a>(&self, needs: &'a [String]) -> Option<&'a str> {
-        needs.iter().map(String::as_str).find(|need| !self.has(need))
+    pub fn missing_need<'a>(&self, needs: &'a [String]) -> Option<&'a str> {
+        needs.iter().map(String::as_str).find(|need| !self.has_channel(need))
     }
 }
 
@@ -67,11 +67,11 @@ mod tests {
             ("webchat", true),
             ("webchat:any", true),
         ] {
-            assert_eq!(known.has(need), is_there, "{need}");
+            assert_eq!(known.has_channel(need), is_there, "{need}");
         }
 
         let needs = ["webchat".to_owned(), "whatsapp:work".to_owned(), "sms".to_owned()];
-        assert_eq!(known.missing(&needs), Some("whatsapp:work"));
-        assert_eq!(known.missing(&needs[..1]), None);
+        assert_eq!(known.missing_need(&needs), Some("whatsapp:work"));
+        assert_eq!(known.missing_need(&needs[..1]), None);
     }
 }

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use ulid::Ulid;
 
 use super::event::{Attachment, EventId};
-use super::origin::Origin;
+use super::origin::EventOrigin;
 use super::permission::PermissionSet;
 use super::session::{QueueMode, SessionRef};
 use super::time::UnixMillis;
@@ -36,7 +36,7 @@ pub struct DeliveryContext {
 /// The message that an agent receives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Message {
+pub struct DispatchMessage {
     /// Id of the original sender.
     pub from: String,
     /// Channel of the message; absent = the channel in the event's id.
@@ -54,7 +54,7 @@ pub struct Message {
     pub attachments: Vec<Attachment>,
     /// Party that brought the event.
     #[serde(default, skip_serializing_if = "Origin::is_open")]
-    pub origin: Origin,
+    pub origin: EventOrigin,
     /// Whether the origin proves that `from` wrote the message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub proven: bool,
@@ -80,7 +80,7 @@ pub struct DispatchContext {
 /// The cause of a dispatch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Causation {
+pub struct DispatchCause {
     /// Id of the event that caused it.
     pub event: EventId,
     /// Number of hops of that event.
@@ -109,7 +109,7 @@ pub struct Dispatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mode: Option<QueueMode>,
     /// Message for the agent.
-    pub message: Message,
+    pub message: DispatchMessage,
     /// Permissions of the agent.
     pub permissions: PermissionSet,
     /// The hook's additions to the agent's context.
@@ -117,7 +117,7 @@ pub struct Dispatch {
     /// Destination of the reply.
     pub delivery_context: DeliveryContext,
     /// Cause of the dispatch.
-    pub causation: Causation,
+    pub causation: DispatchCause,
 }
 
 /// Returns the id of the dispatch that `hook` makes of `event`: a ULID with the event's time and, as its randomness,

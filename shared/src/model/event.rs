@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::origin::{EVERYBODY, Origin};
+use super::origin::{EVERYBODY, EventOrigin};
 use super::time::UnixMillis;
 
 /// Maximum length of an event id, in bytes.
@@ -125,7 +125,7 @@ impl From<EventId> for String {
 /// The direction of an item, or the kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum EventDirection {
     /// The item was sent to this installation.
     #[default]
     Received,
@@ -141,7 +141,7 @@ pub enum Direction {
     Deleted,
 }
 
-impl Direction {
+impl EventDirection {
     /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -159,7 +159,7 @@ impl Direction {
 /// The sender of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sender {
+pub struct EventSender {
     /// Id of the sender at the source.
     pub id: String,
     /// Name that is shown to people.
@@ -187,7 +187,7 @@ pub enum ParticipantRole {
 /// A party that took part in an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Participant {
+pub struct EventParticipant {
     /// Id of the participant at the source.
     pub id: String,
     /// Role of the participant in the event.
@@ -225,7 +225,7 @@ impl PeerKind {
 /// The conversation to which an event belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Peer {
+pub struct EventPeer {
     /// Kind of the conversation.
     pub kind: PeerKind,
     /// Id of the conversation at the source.
@@ -306,16 +306,16 @@ pub struct Event {
     pub account_id: Option<String>,
     /// Direction of the item, or kind of change.
     #[serde(default)]
-    pub direction: Direction,
+    pub direction: EventDirection,
     /// Sender of the event.
     #[serde(default)]
-    pub from: Sender,
+    pub from: EventSender,
     /// Parties that took part in the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub participants: Vec<Participant>,
+    pub participants: Vec<EventParticipant>,
     /// Conversation to which the event belongs.
     #[serde(default)]
-    pub peer: Peer,
+    pub peer: EventPeer,
     /// Thread within the conversation.
     #[serde(default, alias = "threadId", skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
@@ -342,7 +342,7 @@ pub struct Event {
     pub hops: u8,
     /// Party that brought the event. adapter-svc and the services set it and replace a caller's value.
     #[serde(default, skip_serializing_if = "Origin::is_open")]
-    pub origin: Origin,
+    pub origin: EventOrigin,
     /// Ids of the persons (`identities.yaml`) for whom its token, webhook source or edge may speak, as configured;
     /// [`EVERYBODY`] = all persons. Set like `origin`.
     #[serde(default, alias = "speaksFor", skip_serializing_if = "Vec::is_empty")]
@@ -368,13 +368,13 @@ impl Event {
             received_at: timestamp,
             channel: channel.to_owned(),
             account_id: None,
-            direction: Direction::Received,
-            from: Sender::default(),
+            direction: EventDirection::Received,
+            from: EventSender::default(),
             participants: Vec::new(),
-            peer: Peer {
+            peer: EventPeer {
                 kind: PeerKind::Dm,
                 id: peer.to_owned(),
-                ..Peer::default()
+                ..EventPeer::default()
             },
             thread_id: None,
             reply_to: None,
@@ -384,7 +384,7 @@ impl Event {
             metadata: Map::new(),
             tags: Vec::new(),
             hops: 0,
-            origin: Origin::Open,
+            origin: EventOrigin::Open,
             speaks_for: Vec::new(),
             id,
         }

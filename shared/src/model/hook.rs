@@ -83,7 +83,7 @@ pub struct HookMetadata {
 impl HookMetadata {
     /// Returns the metadata of a file that contains no tag, with its `name`.
     #[must_use]
-    pub const fn of(name: String) -> Self {
+    pub const fn from_name(name: String) -> Self {
         Self {
             name,
             description: None,
@@ -151,7 +151,7 @@ pub struct HookRecord {
 /// The destination that a fired hook sets for its event.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Routing {
+pub struct HookRouting {
     /// Agent persona; absent = `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persona: Option<String>,
@@ -198,7 +198,7 @@ pub struct HookResult {
     pub fire: bool,
     /// Destination of the event; absent = defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub routing: Option<Routing>,
+    pub routing: Option<HookRouting>,
     /// Permissions of the agent; absent = those of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<PermissionSet>,

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, PeerKind};
-use super::origin::{Proven, proven_name};
-use super::permission::{Level, PermissionSet, ToolRules};
+use super::origin::{ProvenOrigin, proven_name};
+use super::permission::{PermissionLevel, PermissionSet, ToolRules};
 use super::session::PeerName;
 
 /// One person and the addresses at which this person is reached on each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Person {
+pub struct KnownPerson {
     /// Canonical id of the person.
     pub id: String,
     /// Name that is shown to people.
@@ -50,7 +50,7 @@ pub struct Identities {
     pub owner: Option<String>,
     /// All persons that the installation knows.
     #[serde(default)]
-    pub persons: Vec<Person>,
+    pub persons: Vec<KnownPerson>,
     /// Ids of the members by group name.
     #[serde(default)]
     pub groups: BTreeMap<String, Vec<String>>,
@@ -86,9 +86,9 @@ impl From<BTreeMap<String, ToolRules>> for PermissionPresets {
 
 impl PermissionPresets {
     /// Returns the errors in the presets' patterns, each as its dotted key and a message.
-    pub fn faults(&self) -> impl Iterator<Item = (String, String)> {
+    pub fn find_faults(&self) -> impl Iterator<Item = (String, String)> {
         self.0.iter().flat_map(|(level, rules)| {
-            let faults = rules.faults().into_iter();
+            let faults = rules.find_faults().into_iter();
             faults.map(move |(key, problem)| (format!("permission_levels.{level}.{key}"), problem))
         })
     }
@@ -97,7 +97,7 @@ impl PermissionPresets {
 impl Identities {
     /// Returns every error in the identities, each with its dotted key.
     #[must_use]
-    pub fn faults(&self) -> Vec<(String, String)> {
+    pub fn find_faults(&self) -> Vec<(String, String)> {
         let mut faults = Vec::new();
         let mut ids = BTreeSet::new();
         for (index, person) in self.persons.iter().enumerate() {
@@ -143,31 +143,31 @@ impl Identities {
 
     /// Returns the person whose address on `channel` is `address`.
     #[must_use]
-    pub fn person(&self, channel: &str, address: &str) -> Option<&Person> {
-        self.known(&[channel, "*"], address)
+    pub fn find_person(&self, channel: &str, address: &str) -> Option<&KnownPerson> {
+        self.person_at(&[channel, "*"], address)
     }
 
     /// Returns the person who wrote `event`, as far as its origin proves the sender.
     #[must_use]
-    pub fn sender(&self, event: &Event) -> Option<&Person> {
+    pub fn find_sender(&self, event: &Event) -> Option<&KnownPerson> {
         self.resolve(event, &event.from.id)
     }
 
     /// Returns the person whose address on the channel of `event` is `address`, as far as the origin of `event`
     /// proves it; `None` if the sender is a stranger, or the event merely claims to be from a person.
     #[must_use]
-    pub fn resolve(&self, event: &Event, address: &str) -> Option<&Person> {
-        match event.origin.proof(event, address) {
-            Proven::OnEveryChannel => self.person(&event.channel, address),
-            Proven::OnItsChannel => self.known(&[&event.channel], address),
-            Proven::SpokenFor => self
-                .person(&event.channel, address)
+    pub fn resolve(&self, event: &Event, address: &str) -> Option<&KnownPerson> {
+        match event.origin.proof_of_address(event, address) {
+            ProvenOrigin::OnEveryChannel => self.find_person(&event.channel, address),
+            ProvenOrigin::OnItsChannel => self.person_at(&[&event.channel], address),
+            ProvenOrigin::SpokenFor => self
+                .find_person(&event.channel, address)
                 .filter(|person| event.may_speak_for(&person.id)),
-            Proven::Nobody => None,
+            ProvenOrigin::Nobody => None,
         }
     }
 
-    fn known(&self, channels: &[&str], address: &str) -> Option<&Person> {
+    fn person_at(&self, channels: &[&str], address: &str) -> Option<&KnownPerson> {
         self.persons.iter().find(|person| {
             channels.iter().any(|channel| {
                 let known = person.addresses.get(*channel);
@@ -182,12 +182,12 @@ impl Identities {
     /// The owner gets `group` in a group conversation too, because others read the reply.
     #[must_use]
     pub fn default_permissions(&self, event: &Event) -> PermissionSet {
-        let person = self.sender(event);
+        let person = self.find_sender(event);
         let level = match (event.peer.kind, person) {
-            (PeerKind::Group | PeerKind::Channel, Some(_)) => Level::Group,
-            (PeerKind::Dm, Some(person)) if self.owner.as_deref() == Some(person.id.as_str()) => Level::Full,
-            (PeerKind::Dm, Some(_)) => Level::Restricted,
-            (PeerKind::Dm | PeerKind::Group | PeerKind::Channel, None) => Level::Minimal,
+            (PeerKind::Group | PeerKind::Channel, Some(_)) => PermissionLevel::Group,
+            (PeerKind::Dm, Some(person)) if self.owner.as_deref() == Some(person.id.as_str()) => PermissionLevel::Full,
+            (PeerKind::Dm, Some(_)) => PermissionLevel::Restricted,
+            (PeerKind::Dm | PeerKind::Group | PeerKind::Channel, None) => PermissionLevel::Minimal,
         };
 
         PermissionSet {
@@ -225,16 +225,16 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::super::event::EventId;
-    use super::super::origin::Origin;
+    use super::super::origin::EventOrigin;
     use super::super::time::UnixMillis;
     use super::*;
 
     /// Returns identities with an owner whose address is `me` under `key`.
     fn identities(key: &str) -> Identities {
-        let owner = Person {
+        let owner = KnownPerson {
             id: "owner".to_owned(),
             addresses: BTreeMap::from([(key.to_owned(), vec!["me".to_owned()])]),
-            ..Person::default()
+            ..KnownPerson::default()
         };
 
         Identities {
@@ -248,12 +248,12 @@ mod tests {
     fn event(channel: &str, origin: &str) -> Event {
         let mut event = Event::new(EventId::parse("x:1").unwrap(), channel, "me", UnixMillis(1));
         event.from.id = "me".to_owned();
-        event.origin = Origin::parse(origin).unwrap();
+        event.origin = EventOrigin::parse(origin).unwrap();
         event
     }
 
     /// Returns level and session name of a direct message from `me`, if `me` is the owner's address under `key`.
-    fn check(key: &str, channel: &str, origin: &str) -> (Level, String) {
+    fn check(key: &str, channel: &str, origin: &str) -> (PermissionLevel, String) {
         let (identities, event) = (identities(key), event(channel, origin));
         let level = identities.default_permissions(&event).level;
         (level, identities.canonical_peer(&event).as_str().to_owned())
@@ -262,24 +262,24 @@ mod tests {
     #[test]
     fn an_address_belongs_to_one_person() {
         let mut identities = identities("telegram");
-        assert_eq!(identities.faults(), []);
+        assert_eq!(identities.find_faults(), []);
 
-        let other = Person {
+        let other = KnownPerson {
             id: "ann".to_owned(),
             addresses: BTreeMap::from([("telegram".to_owned(), vec!["you".to_owned(), "me".to_owned()])]),
-            ..Person::default()
+            ..KnownPerson::default()
         };
         identities.persons.push(other);
 
-        let [(key, problem)] = identities.faults().try_into().expect("one fault");
+        let [(key, problem)] = identities.find_faults().try_into().expect("one fault");
         assert_eq!(key, "persons[1].addresses.telegram");
         assert!(problem.contains("`me`") && problem.contains("`owner`"), "{problem}");
     }
 
     #[test]
     fn a_person_resolves_only_through_what_the_origin_proves() {
-        let owner = (Level::Full, "owner".to_owned());
-        let stranger = |peer: &str| (Level::Minimal, peer.to_owned());
+        let owner = (PermissionLevel::Full, "owner".to_owned());
+        let stranger = |peer: &str| (PermissionLevel::Minimal, peer.to_owned());
         assert_eq!(check("*", "telegram", "verified:telegram/default"), owner);
         assert_eq!(check("telegram", "telegram", "verified:telegram/default"), owner);
         assert_eq!(check("webchat", "webchat", "verified:webchat/default/me"), owner);
@@ -325,12 +325,12 @@ mod tests {
         for origin in ["token:crm", "edge:roof", "verified:webhook/std"] {
             let mut event = event("telegram", origin);
             event.speaks_for = vec!["mom".to_owned()];
-            assert_eq!(identities.sender(&event), None, "{origin}");
+            assert_eq!(identities.find_sender(&event), None, "{origin}");
 
             for named in ["owner", "*"] {
                 event.speaks_for = vec![named.to_owned()];
                 assert_eq!(
-                    identities.sender(&event).map(|p| p.id.as_str()),
+                    identities.find_sender(&event).map(|p| p.id.as_str()),
                     Some("owner"),
                     "{origin}"
                 );
@@ -339,7 +339,7 @@ mod tests {
 
         let mut open = event("telegram", "open");
         open.speaks_for = vec!["*".to_owned()];
-        assert_eq!(identities.sender(&open), None);
+        assert_eq!(identities.find_sender(&open), None);
     }
 
     #[test]

@@ -21,13 +21,13 @@ use ulid::Ulid;
 use super::dispatch::DeliveryContext;
 use super::event::{EventId, ParseEventIdError};
 use super::permission::PermissionSet;
-use super::position::Position;
+use super::position::StreamPosition;
 use super::session::SessionRef;
 use super::time::UnixMillis;
 
-pub use extract::extract;
-pub use record::{IntentCode, IntentRecord, Lineage};
-pub use rejection::Rejection;
+pub use extract::extract_wishes;
+pub use record::{IntentCode, IntentLineage, IntentRecord};
+pub use rejection::IntentRejection;
 pub use schedule::{EventMatch, IntentSchedule};
 
 /// Maximum length of an agent's reason, in bytes.
@@ -228,7 +228,7 @@ pub struct HookIntent {
 
 /// A firing that is running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Firing {
+pub struct IntentFiring {
     /// Nominal time of the firing.
     pub nominal: UnixMillis,
     /// Time at which it fired.
@@ -240,7 +240,7 @@ pub struct Firing {
 
 /// A firing that was running when its intent was canceled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Withdrawn {
+pub struct WithdrawnIntent {
     /// Nominal time of the firing.
     pub nominal: UnixMillis,
     /// Id of the dispatch that is withdrawn.
@@ -275,16 +275,16 @@ pub struct Intent {
     pub events_from: u64,
     /// Message of `EVENTS` at that sequence ([`mark::IntentMark::position`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub events_position: Option<Position>,
+    pub events_position: Option<StreamPosition>,
     /// Number of its firings so far.
     #[serde(default)]
     pub fired: u32,
     /// The firing that is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running: Option<Firing>,
+    pub running: Option<IntentFiring>,
     /// The firing that was running when the intent was canceled; its turn is asked to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub withdrawn: Option<Withdrawn>,
+    pub withdrawn: Option<WithdrawnIntent>,
     /// Permissions of its turns: at most those of the requesting turn.
     pub permissions: PermissionSet,
     /// Destination of its turns' replies.
@@ -299,10 +299,10 @@ pub struct Intent {
     pub proposed_at: UnixMillis,
     /// Reason for refusing it at admission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rejection: Option<Rejection>,
+    pub rejection: Option<IntentRejection>,
     /// Changes of its schedule so far, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lineage: Vec<Lineage>,
+    pub lineage: Vec<IntentLineage>,
     /// Id of the writer of this value, so that two writers never write the same bytes.
     #[serde(default)]
     pub writer: String,

@@ -129,7 +129,7 @@ pub struct EventInvocations {
 
 impl EventInvocations {
     /// Returns the ids of the hooks that run later.
-    pub fn deferred(&self) -> impl Iterator<Item = &str> {
+    pub fn deferred_hooks(&self) -> impl Iterator<Item = &str> {
         let deferred = self.hooks.iter().filter(|hook| hook.outcome.is_deferred());
         deferred.map(|hook| hook.hook_id.as_str())
     }

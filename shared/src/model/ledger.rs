@@ -13,7 +13,7 @@ use super::approval::{ApprovalDecision, ApprovalRequest};
 use super::event::Attachment;
 use super::intent::service::ProposeIntent;
 use super::permission::PermissionSet;
-use super::position::Position;
+use super::position::StreamPosition;
 use super::reply::Reply;
 use super::time::UnixMillis;
 
@@ -53,7 +53,7 @@ const fn is_zero(number: &u64) -> bool {
 
 /// Position of a session in `DISPATCHES`: everything up to `floor`, and the sequences in `above`, are consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Cursor {
+pub struct LedgerCursor {
     /// Every sequence of the session's subject up to and with this one is consumed.
     pub floor: u64,
     /// Consumed sequences above the floor, ascending.
@@ -61,13 +61,13 @@ pub struct Cursor {
     pub above: Vec<u64>,
     /// The newest consumed message: while `DISPATCHES` still has it, everything below it is unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub newest: Option<Position>,
+    pub newest: Option<StreamPosition>,
     /// Highest event sequence among the consumed dispatches: a dispatch of a higher event is new.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub event_seq: u64,
 }
 
-impl Cursor {
+impl LedgerCursor {
     /// Returns whether the dispatch at `sequence` is consumed.
     #[must_use]
     pub fn contains(&self, sequence: u64) -> bool {
@@ -77,7 +77,7 @@ impl Cursor {
 
 /// Tokens and cost of model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Usage {
+pub struct TurnUsage {
     /// Number of input tokens.
     pub tokens_in: u64,
     /// Number of output tokens.
@@ -229,7 +229,7 @@ pub enum LedgerEntry {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
         /// Tokens and cost of the model call.
-        usage: Usage,
+        usage: TurnUsage,
         /// Opaque part that the provider must get back when the turn goes on (signed thoughts).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opaque: Option<Value>,
@@ -279,7 +279,7 @@ pub enum LedgerEntry {
         sequence: Option<u64>,
         /// Position of the session after the notice.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        cursor: Option<Cursor>,
+        cursor: Option<LedgerCursor>,
     },
     /// A hook inside the turn ran.
     HookRan {
@@ -376,7 +376,7 @@ pub enum LedgerEntry {
         /// Id of the session's new head.
         head: Ulid,
         /// Position of the session after the turn.
-        cursor: Cursor,
+        cursor: LedgerCursor,
     },
     /// The reply of a turn was published.
     ReplyPublished {
@@ -388,7 +388,7 @@ pub enum LedgerEntry {
         /// The fold, as the broker writes it.
         fold: Value,
         /// Position of the session.
-        cursor: Cursor,
+        cursor: LedgerCursor,
         /// Ledger sequence through which the fold covers the records.
         through: u64,
     },
@@ -402,7 +402,7 @@ pub enum LedgerEntry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reply: Option<Box<Reply>>,
         /// Position of the session after the turn.
-        cursor: Cursor,
+        cursor: LedgerCursor,
     },
     /// The turn was canceled.
     TurnInterrupted {
@@ -414,7 +414,7 @@ pub enum LedgerEntry {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         partial: String,
         /// Position of the session after the turn.
-        cursor: Cursor,
+        cursor: LedgerCursor,
     },
     /// A dispatch will not be run.
     DispatchDropped {
@@ -426,7 +426,7 @@ pub enum LedgerEntry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<String>,
         /// Position of the session after the dispatch.
-        cursor: Cursor,
+        cursor: LedgerCursor,
     },
     /// A summary replaces the beginning of the history in the context.
     Compacted {
@@ -447,14 +447,14 @@ pub enum LedgerEntry {
         /// Sequence of the order in `DISPATCHES`.
         sequence: u64,
         /// Position of the session after the order.
-        cursor: Cursor,
+        cursor: LedgerCursor,
     },
 }
 
 impl LedgerRecord {
     /// Returns the ids of the dispatches and orders that this record consumes.
     #[must_use]
-    pub fn consumed(&self) -> Vec<Ulid> {
+    pub fn consumed_ids(&self) -> Vec<Ulid> {
         let mut ids = Vec::new();
         for entry in &self.entries {
             match entry {

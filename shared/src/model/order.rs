@@ -12,7 +12,7 @@ use super::time::UnixMillis;
 /// The change that an order requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum Wanted {
+pub enum OrderKind {
     /// Cancel the running turn and drop every dispatch that waits before this order.
     Abort,
     /// Cancel the running turn; waiting dispatches stay in the queue.
@@ -40,7 +40,7 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-impl Wanted {
+impl OrderKind {
     /// Returns whether the order is about the moment in which it is given, so that applying it twice does harm.
     #[must_use]
     pub const fn is_for_now(&self) -> bool {
@@ -72,7 +72,7 @@ pub struct SessionOrder {
     /// Session that the order is for.
     pub target: SessionRef,
     /// Change that the order requests.
-    pub wanted: Wanted,
+    pub wanted: OrderKind,
     /// Name of the requester.
     pub by: String,
     /// Reason in the requester's words; may be empty.

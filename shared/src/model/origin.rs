@@ -63,7 +63,7 @@ fn is_mail(channel: &str) -> bool {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Origin {
+pub enum EventOrigin {
     /// A signature or a platform account proves which account brought the event.
     Verified {
         /// Account as `{channel}/{account}`, e.g. `telegram/bot`; `webhook/{source}`; `webchat/{account}/{visitor}`.
@@ -97,7 +97,7 @@ pub enum ParseOriginError {
     Name(String),
 }
 
-impl Origin {
+impl EventOrigin {
     /// Returns the origin of events that a chat account brings: `account` on `channel`.
     #[must_use]
     pub fn account(channel: &str, account: &str) -> Self {
@@ -190,23 +190,23 @@ impl Origin {
 
     /// Returns how far an origin of this kind proves that `event` is from `address` on its channel.
     #[must_use]
-    pub fn proof(&self, event: &Event, address: &str) -> Proven {
+    pub fn proof_of_address(&self, event: &Event, address: &str) -> ProvenOrigin {
         match self {
-            Self::System => Proven::OnEveryChannel,
-            Self::Token { .. } | Self::Edge { .. } => Proven::spoken_for(event),
+            Self::System => ProvenOrigin::OnEveryChannel,
+            Self::Token { .. } | Self::Edge { .. } => ProvenOrigin::spoken_for(event),
             Self::Verified { account } => match account.split_once('/') {
-                Some((WEBHOOK, _)) => Proven::spoken_for(event),
+                Some((WEBHOOK, _)) => ProvenOrigin::spoken_for(event),
                 // A visitor id is chosen by the visitor or given to the visitor: it is not an address on another
                 // channel.
-                Some((WEBCHAT, _)) if self.speaks_on(event) && address == event.peer.id => Proven::OnItsChannel,
-                Some((WEBCHAT, _)) | None => Proven::Nobody,
+                Some((WEBCHAT, _)) if self.speaks_on(event) && address == event.peer.id => ProvenOrigin::OnItsChannel,
+                Some((WEBCHAT, _)) | None => ProvenOrigin::Nobody,
                 // An account that fetches mail does not prove a sender, because `From` is only the mail's claim. A
                 // mail source that checks aligned DMARC must be added here.
-                Some((channel, _)) if is_mail(channel) => Proven::Nobody,
-                Some(_) if self.speaks_on(event) => Proven::OnEveryChannel,
-                Some(_) => Proven::Nobody,
+                Some((channel, _)) if is_mail(channel) => ProvenOrigin::Nobody,
+                Some(_) if self.speaks_on(event) => ProvenOrigin::OnEveryChannel,
+                Some(_) => ProvenOrigin::Nobody,
             },
-            Self::Open => Proven::Nobody,
+            Self::Open => ProvenOrigin::Nobody,
         }
     }
 }
@@ -224,7 +224,7 @@ pub fn proven_name(id: &str) -> Cow<'_, str> {
 
 /// The persons to which an event may resolve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proven {
+pub enum ProvenOrigin {
     /// Any person with the address on the channel or under `*`.
     OnEveryChannel,
     /// Any person with the address on the channel itself.
@@ -235,7 +235,7 @@ pub enum Proven {
     Nobody,
 }
 
-impl Proven {
+impl ProvenOrigin {
     fn spoken_for(event: &Event) -> Self {
         if event.speaks_for.is_empty() {
             Self::Nobody
@@ -245,7 +245,7 @@ impl Proven {
     }
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for EventOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Verified { account } => write!(f, "verified:{account}"),
@@ -257,15 +257,15 @@ impl std::fmt::Display for Origin {
     }
 }
 
-impl TryFrom<String> for Origin {
+impl TryFrom<String> for EventOrigin {
     type Error = ParseOriginError;
     fn try_from(text: String) -> Result<Self, Self::Error> {
         Self::parse(&text)
     }
 }
 
-impl From<Origin> for String {
-    fn from(origin: Origin) -> Self {
+impl From<EventOrigin> for String {
+    fn from(origin: EventOrigin) -> Self {
         origin.to_string()
     }
 }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn the_wire_form_is_strict() {
         for text in ["verified:webchat/local/v:1", "token:crm", "edge:roof", "system", "open"] {
-            assert_eq!(Origin::parse(text).unwrap().to_string(), text);
+            assert_eq!(EventOrigin::parse(text).unwrap().to_string(), text);
         }
 
         for text in [
@@ -301,17 +301,17 @@ mod tests {
             "root:x",
             "open:x",
         ] {
-            assert!(Origin::parse(text).is_err(), "{text:?}");
+            assert!(EventOrigin::parse(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn an_account_proves_addresses_on_its_own_channel_only() {
-        let telegram = Origin::account("telegram", "bot");
+        let telegram = EventOrigin::account("telegram", "bot");
         let own = event("telegram", Some("bot"), "7");
-        assert_eq!(telegram.proof(&own, "7"), Proven::OnEveryChannel);
+        assert_eq!(telegram.proof_of_address(&own, "7"), ProvenOrigin::OnEveryChannel);
         for foreign in [event("telegram", None, "7"), event("signal", Some("bot"), "7")] {
-            assert_eq!(telegram.proof(&foreign, "7"), Proven::Nobody);
+            assert_eq!(telegram.proof_of_address(&foreign, "7"), ProvenOrigin::Nobody);
             assert!(!telegram.speaks_on(&foreign));
         }
     }
@@ -320,43 +320,55 @@ mod tests {
     fn no_account_proves_what_a_mail_says_of_its_sender() {
         for channel in ["mail", "email", "Email", "imap", "gmail"] {
             let mail = event(channel, Some("inbox"), "owner@example.org");
-            let origin = Origin::account(channel, "inbox");
-            assert_eq!(origin.proof(&mail, "owner@example.org"), Proven::Nobody, "{channel}");
+            let origin = EventOrigin::account(channel, "inbox");
+            assert_eq!(
+                origin.proof_of_address(&mail, "owner@example.org"),
+                ProvenOrigin::Nobody,
+                "{channel}"
+            );
             assert!(origin.speaks_on(&mail), "its conversations are its own");
         }
     }
 
     #[test]
     fn a_visitor_is_verified_for_themselves_alone() {
-        let ann = Origin::visitor("local", "ann/1");
+        let ann = EventOrigin::visitor("local", "ann/1");
         let own = event("webchat", Some("local"), "ann/1");
-        assert_eq!(ann.proof(&own, "ann/1"), Proven::OnItsChannel);
-        assert_eq!(ann.proof(&own, "bob"), Proven::Nobody);
+        assert_eq!(ann.proof_of_address(&own, "ann/1"), ProvenOrigin::OnItsChannel);
+        assert_eq!(ann.proof_of_address(&own, "bob"), ProvenOrigin::Nobody);
         let of_bob = event("webchat", Some("local"), "bob");
-        assert_eq!(ann.proof(&of_bob, "bob"), Proven::Nobody);
+        assert_eq!(ann.proof_of_address(&of_bob, "bob"), ProvenOrigin::Nobody);
     }
 
     #[test]
     fn webhooks_tokens_and_edges_prove_whom_they_speak_for() {
         let mut said = event("webhook", None, "owner");
-        let origins = ["verified:webhook/std", "token:crm", "edge:roof"].map(|text| Origin::parse(text).unwrap());
+        let origins = ["verified:webhook/std", "token:crm", "edge:roof"].map(|text| EventOrigin::parse(text).unwrap());
         for origin in &origins {
-            assert_eq!(origin.proof(&said, "owner"), Proven::Nobody, "{origin}");
+            assert_eq!(
+                origin.proof_of_address(&said, "owner"),
+                ProvenOrigin::Nobody,
+                "{origin}"
+            );
         }
 
         said.speaks_for = vec!["casey".to_owned()];
 
         for origin in &origins {
-            assert_eq!(origin.proof(&said, "owner"), Proven::SpokenFor, "{origin}");
+            assert_eq!(
+                origin.proof_of_address(&said, "owner"),
+                ProvenOrigin::SpokenFor,
+                "{origin}"
+            );
         }
 
-        assert_eq!(Origin::Open.proof(&said, "owner"), Proven::Nobody);
+        assert_eq!(EventOrigin::Open.proof_of_address(&said, "owner"), ProvenOrigin::Nobody);
     }
 
     proptest! {
         #[test]
         fn what_parses_is_written_the_same(text in "(verified:|token:|edge:|system|open)?\\PC{0,40}") {
-            if let Ok(origin) = Origin::parse(&text) {
+            if let Ok(origin) = EventOrigin::parse(&text) {
                 prop_assert_eq!(origin.to_string(), text);
             }
         }

@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::identity::{Identities, Person};
+use super::identity::{Identities, KnownPerson};
 use super::origin::WEBCHAT;
 use super::time::UnixMillis;
 
@@ -20,7 +20,7 @@ const OWNER: &str = "owner";
 /// A visitor of a chat page.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Visitor {
+pub struct ChatVisitor {
     /// Account of the page (`adapter.webchat.account`).
     pub account: String,
     /// Id of the visitor, derived by the server from the page's key.
@@ -44,7 +44,7 @@ pub struct OwnerLink {
     pub expires_at: UnixMillis,
     /// Visitor that claimed the link; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimed_by: Option<Visitor>,
+    pub claimed_by: Option<ChatVisitor>,
     /// Time the link was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<UnixMillis>,
@@ -77,7 +77,7 @@ impl OwnerLink {
     ///
     /// # Errors
     /// Returns [`ClaimLinkError`] if another visitor has claimed the link, or it has expired.
-    pub fn claim(self, visitor: &Visitor, now: UnixMillis) -> Result<Self, ClaimLinkError> {
+    pub fn claim(self, visitor: &ChatVisitor, now: UnixMillis) -> Result<Self, ClaimLinkError> {
         match &self.claimed_by {
             Some(other) if other == visitor => Ok(self),
             Some(_) => Err(ClaimLinkError::Used),
@@ -101,7 +101,7 @@ impl Identities {
     /// Returns these identities with the chat page's `visitors` as addresses of the owner. If there is no owner, the
     /// person `owner` is added.
     #[must_use]
-    pub fn with_owner_pages<'a>(mut self, visitors: impl Iterator<Item = &'a Visitor>) -> Self {
+    pub fn with_owner_pages<'a>(mut self, visitors: impl Iterator<Item = &'a ChatVisitor>) -> Self {
         let mut visitors = visitors.peekable();
         if visitors.peek().is_none() {
             return self;
@@ -109,9 +109,9 @@ impl Identities {
 
         let owner = self.owner.get_or_insert_with(|| OWNER.to_owned()).clone();
         if !self.persons.iter().any(|person| person.id == owner) {
-            self.persons.push(Person {
+            self.persons.push(KnownPerson {
                 id: owner.clone(),
-                ..Person::default()
+                ..KnownPerson::default()
             });
         }
 
@@ -134,8 +134,8 @@ mod tests {
         assert_eq!(link_key("test"), key);
     }
 
-    fn visitor(id: &str) -> Visitor {
-        Visitor {
+    fn visitor(id: &str) -> ChatVisitor {
+        ChatVisitor {
             account: "default".to_owned(),
             id: id.to_owned(),
         }
@@ -168,22 +168,22 @@ mod tests {
         let made = Identities::default().with_owner_pages(pages.iter());
         assert_eq!(made.owner.as_deref(), Some("owner"));
         assert_eq!(
-            made.person(WEBCHAT, "v2").map(|person| person.id.as_str()),
+            made.find_person(WEBCHAT, "v2").map(|person| person.id.as_str()),
             Some("owner")
         );
-        assert_eq!(made.person("telegram", "v2"), None);
+        assert_eq!(made.find_person("telegram", "v2"), None);
 
         let me = Identities {
             owner: Some("me".to_owned()),
-            persons: vec![Person {
+            persons: vec![KnownPerson {
                 id: "me".to_owned(),
-                ..Person::default()
+                ..KnownPerson::default()
             }],
             ..Identities::default()
         };
 
         let merged = me.clone().with_owner_pages(pages.iter());
-        assert_eq!((merged.persons.len(), merged.faults()), (1, Vec::new()));
+        assert_eq!((merged.persons.len(), merged.find_faults()), (1, Vec::new()));
         assert_eq!(me.clone().with_owner_pages([].iter()), me);
     }
 }

@@ -11,7 +11,7 @@ use super::identity::PermissionPresets;
 /// The level of a permission set. It names the preset that applies if `tools` is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum PermissionLevel {
     /// Level of the owner.
     Full,
     /// Level of a known person.
@@ -38,7 +38,7 @@ pub struct ToolRules {
 impl ToolRules {
     /// Returns the errors in the patterns, each with its key.
     #[must_use]
-    pub fn faults(&self) -> Vec<(&'static str, String)> {
+    pub fn find_faults(&self) -> Vec<(&'static str, String)> {
         let allowed = self.allow.iter().flatten().map(|pattern| ("allow", pattern));
         let denied = self.deny.iter().map(|pattern| ("deny", pattern));
         let wrong = |(key, pattern): (&'static str, &String)| Some((key, pattern_fault(pattern)?));
@@ -65,7 +65,7 @@ impl ToolRules {
 pub struct PermissionSet {
     /// Named level of the set.
     #[serde(default)]
-    pub level: Level,
+    pub level: PermissionLevel,
     /// Rules for tools; absent = the preset of `level`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<ToolRules>,
@@ -78,10 +78,10 @@ pub struct PermissionSet {
 /// allow list the preset of the level applies, and without a preset no tool is allowed. Patterns are globs (`*`,
 /// `?`), case-insensitive.
 #[must_use]
-pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPresets) -> bool {
+pub fn is_tool_permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPresets) -> bool {
     let preset = presets.0.get(level_name(permissions.level));
     let own = permissions.tools.as_ref();
-    let denied = |rules: Option<&ToolRules>| rules.is_some_and(|r| r.deny.iter().any(|p| glob(p, name)));
+    let denied = |rules: Option<&ToolRules>| rules.is_some_and(|r| r.deny.iter().any(|p| glob_matches(p, name)));
 
     let allow = own.and_then(|rules| rules.allow.as_ref());
     // A preset's denials apply only if the preset itself provides the allow list.
@@ -90,17 +90,17 @@ pub fn permitted(name: &str, permissions: &PermissionSet, presets: &PermissionPr
     }
 
     let allow = allow.or_else(|| preset.and_then(|rules| rules.allow.as_ref()));
-    allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob(pattern, name)))
+    allow.is_some_and(|patterns| patterns.iter().any(|pattern| glob_matches(pattern, name)))
 }
 
 /// Returns the name of the preset of `level`.
 #[must_use]
-pub const fn level_name(level: Level) -> &'static str {
+pub const fn level_name(level: PermissionLevel) -> &'static str {
     match level {
-        Level::Full => "full",
-        Level::Restricted => "restricted",
-        Level::Group => "group",
-        Level::Minimal => "minimal",
+        PermissionLevel::Full => "full",
+        PermissionLevel::Restricted => "restricted",
+        PermissionLevel::Group => "group",
+        PermissionLevel::Minimal => "minimal",
     }
 }
 
@@ -114,7 +114,7 @@ pub const fn level_name(level: Level) -> &'static str {
 /// assert!(!glob("send_?", "send_message"));
 /// ```
 #[must_use]
-pub fn glob(pattern: &str, text: &str) -> bool {
+pub fn glob_matches(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let text: Vec<char> = text.to_lowercase().chars().collect();
 
@@ -224,41 +224,48 @@ mod tests {
         }
     }
 
-    fn check(level: Level, tools: Option<ToolRules>, name: &str) -> bool {
+    fn check(level: PermissionLevel, tools: Option<ToolRules>, name: &str) -> bool {
         let permissions = PermissionSet {
             level,
             tools,
             credentials: None,
         };
-        permitted(name, &permissions, &PermissionPresets::default())
+        is_tool_permitted(name, &permissions, &PermissionPresets::default())
     }
 
     #[test]
     fn deny_wins_over_allow() {
         let tools = rules(Some(&["*"]), &["shell*"]);
-        assert!(check(Level::Full, Some(tools.clone()), "web_search"));
-        assert!(!check(Level::Full, Some(tools), "Shell_Exec"));
+        assert!(check(PermissionLevel::Full, Some(tools.clone()), "web_search"));
+        assert!(!check(PermissionLevel::Full, Some(tools), "Shell_Exec"));
     }
 
     #[test]
     fn without_an_allow_list_the_level_decides() {
-        assert!(check(Level::Full, None, "anything"));
-        assert!(check(Level::Minimal, None, "web_search"));
-        assert!(!check(Level::Minimal, None, "send_mail"));
-        assert!(!check(Level::Group, None, "web_search"), "no preset is nothing");
-        assert!(!check(Level::Full, Some(rules(None, &["web_*"])), "web_search"));
+        assert!(check(PermissionLevel::Full, None, "anything"));
+        assert!(check(PermissionLevel::Minimal, None, "web_search"));
+        assert!(!check(PermissionLevel::Minimal, None, "send_mail"));
+        assert!(
+            !check(PermissionLevel::Group, None, "web_search"),
+            "no preset is nothing"
+        );
+        assert!(!check(
+            PermissionLevel::Full,
+            Some(rules(None, &["web_*"])),
+            "web_search"
+        ));
     }
 
     #[test]
     fn an_empty_allow_list_allows_nothing() {
-        assert!(!check(Level::Full, Some(rules(Some(&[]), &[])), "web_search"));
+        assert!(!check(PermissionLevel::Full, Some(rules(Some(&[]), &[])), "web_search"));
     }
 
     #[test]
     fn globs_match_anywhere_and_end_in_time() {
-        assert!(glob("mcp.*.read_?", "MCP.files.read_9"));
-        assert!(!glob("mcp.*.read_?", "mcp.files.read"));
-        assert!(glob("**", "") && !glob("", "x"));
-        assert!(!glob(&"*a".repeat(200), &"b".repeat(2_000)));
+        assert!(glob_matches("mcp.*.read_?", "MCP.files.read_9"));
+        assert!(!glob_matches("mcp.*.read_?", "mcp.files.read"));
+        assert!(glob_matches("**", "") && !glob_matches("", "x"));
+        assert!(!glob_matches(&"*a".repeat(200), &"b".repeat(2_000)));
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A message of a stream. A sequence alone does not identify a message: a restored or truncated stream reuses
 /// sequences.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Position {
+pub struct StreamPosition {
     /// Incarnation of the stream: a random value in its metadata, set when the stream was created.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incarnation: String,
@@ -30,20 +30,20 @@ pub struct Position {
 /// assert_ne!(Place::parse("20@1800"), Some(place));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct StreamPlace {
     /// Stream sequence of the message.
     pub sequence: u64,
     /// Time the server stored it, in nanoseconds since 1970.
     pub stored_at_ns: i64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for StreamPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}@{}", self.sequence, self.stored_at_ns)
     }
 }
 
-impl Place {
+impl StreamPlace {
     /// Parses a place. Returns `None` if `text` is not of the form `{sequence}@{nanoseconds}`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -73,9 +73,9 @@ pub struct FormerLife {
 
 /// The former lives of a stream, oldest first; as text `{incarnation}:{through}`, joined by commas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lineage(Vec<FormerLife>);
+pub struct StreamLineage(Vec<FormerLife>);
 
-impl Lineage {
+impl StreamLineage {
     /// Maximum number of former lives that are kept; positions of older ones are void.
     pub const MOST: usize = 16;
 
@@ -121,7 +121,7 @@ impl Lineage {
     }
 }
 
-impl std::fmt::Display for Lineage {
+impl std::fmt::Display for StreamLineage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (place, life) in self.0.iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
@@ -138,11 +138,11 @@ const fn is_zero(value: &i64) -> bool {
 
 /// The stream leader's data about the stream, and about the message at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct FoundPosition<'a> {
     /// Incarnation of the stream.
     pub incarnation: &'a str,
     /// Former lives of the stream, if it was restored.
-    pub lineage: &'a Lineage,
+    pub lineage: &'a StreamLineage,
     /// Sequence of the first message, or of the next message if the stream is empty.
     pub first: u64,
     /// Time the message at the position's sequence was stored, in nanoseconds since 1970; `None` if there is no such
@@ -152,14 +152,14 @@ pub struct Found<'a> {
 
 /// The validity of a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PositionStanding {
     /// The stream is unchanged up to the position.
     Holds,
     /// The stream has changed; the value is the reason.
     Void(&'static str),
 }
 
-impl Standing {
+impl PositionStanding {
     /// Returns whether the position is valid.
     #[must_use]
     pub const fn holds(self) -> bool {
@@ -171,9 +171,9 @@ impl Standing {
 /// incarnation, or was restored from a copy of it that includes the position, and if the stream has the same message
 /// at that sequence or has already dropped it by age.
 #[must_use]
-pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
+pub fn judge_position(position: &StreamPosition, found: &FoundPosition<'_>) -> PositionStanding {
     if position.sequence == 0 {
-        return Standing::Holds;
+        return PositionStanding::Holds;
     }
 
     let is_inherited = || {
@@ -181,18 +181,18 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
         through.is_some_and(|through| position.sequence <= through)
     };
     if position.incarnation != found.incarnation && !is_inherited() {
-        return Standing::Void("the stream was created again or restored");
+        return PositionStanding::Void("the stream was created again or restored");
     }
 
     // The message was dropped by age, so it cannot be compared any more.
     if position.sequence < found.first {
-        return Standing::Holds;
+        return PositionStanding::Holds;
     }
 
     match found.stored_at_ns {
-        Some(at) if at == position.stored_at_ns => Standing::Holds,
-        Some(_) => Standing::Void("another message has this sequence now"),
-        None => Standing::Void("the stream has no message with this sequence"),
+        Some(at) if at == position.stored_at_ns => PositionStanding::Holds,
+        Some(_) => PositionStanding::Void("another message has this sequence now"),
+        None => PositionStanding::Void("the stream has no message with this sequence"),
     }
 }
 
@@ -200,17 +200,17 @@ pub fn judge(position: &Position, found: &Found<'_>) -> Standing {
 mod tests {
     use super::*;
 
-    fn position(sequence: u64) -> Position {
-        Position {
+    fn position(sequence: u64) -> StreamPosition {
+        StreamPosition {
             incarnation: "a".to_owned(),
             sequence,
             stored_at_ns: 700,
         }
     }
 
-    fn found(incarnation: &str, first: u64, stored_at_ns: Option<i64>) -> Found<'_> {
-        static NEVER_RESTORED: Lineage = Lineage(Vec::new());
-        Found {
+    fn found(incarnation: &str, first: u64, stored_at_ns: Option<i64>) -> FoundPosition<'_> {
+        static NEVER_RESTORED: StreamLineage = StreamLineage(Vec::new());
+        FoundPosition {
             incarnation,
             lineage: &NEVER_RESTORED,
             first,
@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn a_position_holds_where_the_same_message_stands_or_was_dropped_by_age() {
-        assert!(judge(&position(20), &found("a", 1, Some(700))).holds());
-        assert!(judge(&position(20), &found("a", 21, None)).holds());
+        assert!(judge_position(&position(20), &found("a", 1, Some(700))).holds());
+        assert!(judge_position(&position(20), &found("a", 21, None)).holds());
         assert!(
-            judge(&Position::default(), &found("a", 1, None)).holds(),
+            judge_position(&StreamPosition::default(), &found("a", 1, None)).holds(),
             "nothing was counted"
         );
     }
@@ -238,15 +238,15 @@ mod tests {
             found("a", 1, None),
             found("a", 20, None),
         ] {
-            assert!(!judge(&position(20), &found).holds(), "{found:?}");
+            assert!(!judge_position(&position(20), &found).holds(), "{found:?}");
         }
     }
 
     #[test]
     fn a_position_of_a_former_life_holds_as_far_as_the_copy_reaches() {
-        let lineage = Lineage::default().restored_from("a", 20).restored_from("b", 30);
-        let check = |position: &Position, stored_at_ns, expected: bool| {
-            let found = Found {
+        let lineage = StreamLineage::default().restored_from("a", 20).restored_from("b", 30);
+        let check = |position: &StreamPosition, stored_at_ns, expected: bool| {
+            let found = FoundPosition {
                 incarnation: "c",
                 lineage: &lineage,
                 first: 1,
@@ -254,7 +254,7 @@ mod tests {
             };
 
             assert_eq!(
-                judge(position, &found).holds(),
+                judge_position(position, &found).holds(),
                 expected,
                 "{position:?} {stored_at_ns:?}"
             );
@@ -264,7 +264,7 @@ mod tests {
         check(&position(20), Some(701), false);
         check(&position(21), Some(700), false);
 
-        let of_b = |sequence| Position {
+        let of_b = |sequence| StreamPosition {
             incarnation: "b".to_owned(),
             ..position(sequence)
         };
@@ -274,17 +274,17 @@ mod tests {
 
     #[test]
     fn a_lineage_reads_back_and_forgets_its_oldest_lives() {
-        let mut lineage = Lineage::default();
-        assert_eq!(Lineage::parse(""), lineage);
+        let mut lineage = StreamLineage::default();
+        assert_eq!(StreamLineage::parse(""), lineage);
         assert_eq!(lineage.clone().restored_from("", 5), lineage, "made by somebody else");
 
         for life in 0..20_u64 {
             lineage = lineage.restored_from(&format!("life{life}"), life);
         }
 
-        assert_eq!(Lineage::parse(&lineage.to_string()), lineage);
+        assert_eq!(StreamLineage::parse(&lineage.to_string()), lineage);
         assert_eq!(lineage.through("life3"), None);
         assert_eq!(lineage.through("life4"), Some(4));
-        assert_eq!(Lineage::parse("nothing,:7,x:y"), Lineage::default());
+        assert_eq!(StreamLineage::parse("nothing,:7,x:y"), StreamLineage::default());
     }
 }

@@ -12,7 +12,7 @@ pub const MAX_CALLS: usize = 10_000;
 
 /// A call that was allowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct RateCount {
     /// Time of the call.
     pub at: UnixMillis,
     /// Name of the call; the same name is counted once.
@@ -33,12 +33,12 @@ pub struct Counted {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RateWindow {
     /// The counted calls, oldest first.
-    pub counted: Vec<Counted>,
+    pub counted: Vec<RateCount>,
 }
 
 /// The result of a request to a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admitted {
+pub enum RateVerdict {
     /// The call was counted before: nothing has to be written.
     Already,
     /// The call is allowed once this window has been stored.
@@ -53,12 +53,12 @@ pub enum Admitted {
 impl RateWindow {
     /// Decides whether `id` may pass at `now`, if at most `calls` may within any `window_ms` milliseconds.
     #[must_use]
-    pub fn admit(&self, id: &str, now: UnixMillis, calls: usize, window_ms: u64) -> Admitted {
+    pub fn admit_call(&self, id: &str, now: UnixMillis, calls: usize, window_ms: u64) -> RateVerdict {
         let width = i64::try_from(window_ms).unwrap_or(i64::MAX);
-        let fresh = |counted: &&Counted| now.since(counted.at) < width;
-        let mut counted: Vec<Counted> = self.counted.iter().filter(fresh).cloned().collect();
+        let fresh = |counted: &&RateCount| now.since(counted.at) < width;
+        let mut counted: Vec<RateCount> = self.counted.iter().filter(fresh).cloned().collect();
         if counted.iter().any(|counted| counted.id == id) {
-            return Admitted::Already;
+            return RateVerdict::Already;
         }
 
         let calls = calls.min(MAX_CALLS);
@@ -70,17 +70,17 @@ impl RateWindow {
                 .map_or(now, |counted| counted.at);
             let retry_ms = width.saturating_sub(now.since(leaving));
 
-            return Admitted::Refused {
+            return RateVerdict::Refused {
                 retry_ms: u64::try_from(retry_ms).unwrap_or(0),
             };
         }
 
-        counted.push(Counted {
+        counted.push(RateCount {
             at: now,
             id: id.to_owned(),
         });
 
-        Admitted::As(Self { counted })
+        RateVerdict::As(Self { counted })
     }
 }
 
@@ -93,30 +93,30 @@ mod tests {
         let mut window = RateWindow::default();
         let at = |seconds: i64| UnixMillis(1_000_000 + seconds * 1_000);
         for call in 0..10 {
-            let Admitted::As(next) = window.admit(&format!("c{call}"), at(call), 10, 60_000) else {
+            let RateVerdict::As(next) = window.admit_call(&format!("c{call}"), at(call), 10, 60_000) else {
                 panic!("call {call} passes")
             };
             window = next;
         }
 
-        let eleventh = |seconds| window.admit("c10", at(seconds), 10, 60_000);
-        assert_eq!(eleventh(10), Admitted::Refused { retry_ms: 50_000 });
-        assert_eq!(eleventh(59), Admitted::Refused { retry_ms: 1_000 });
-        assert!(matches!(eleventh(60), Admitted::As(next) if next.counted.len() == 10));
+        let eleventh = |seconds| window.admit_call("c10", at(seconds), 10, 60_000);
+        assert_eq!(eleventh(10), RateVerdict::Refused { retry_ms: 50_000 });
+        assert_eq!(eleventh(59), RateVerdict::Refused { retry_ms: 1_000 });
+        assert!(matches!(eleventh(60), RateVerdict::As(next) if next.counted.len() == 10));
     }
 
     #[test]
     fn whoever_asks_again_is_not_counted_twice() {
-        let Admitted::As(window) = RateWindow::default().admit("c", UnixMillis(1), 1, 1_000) else {
+        let RateVerdict::As(window) = RateWindow::default().admit_call("c", UnixMillis(1), 1, 1_000) else {
             panic!("it passes")
         };
-        assert_eq!(window.admit("c", UnixMillis(2), 1, 1_000), Admitted::Already);
+        assert_eq!(window.admit_call("c", UnixMillis(2), 1, 1_000), RateVerdict::Already);
         assert_eq!(
-            window.admit("d", UnixMillis(2), 1, 1_000),
-            Admitted::Refused { retry_ms: 999 }
+            window.admit_call("d", UnixMillis(2), 1, 1_000),
+            RateVerdict::Refused { retry_ms: 999 }
         );
 
-        let none = RateWindow::default().admit("c", UnixMillis(1), 0, 1_000);
-        assert_eq!(none, Admitted::Refused { retry_ms: 1_000 });
+        let none = RateWindow::default().admit_call("c", UnixMillis(1), 0, 1_000);
+        assert_eq!(none, RateVerdict::Refused { retry_ms: 1_000 });
     }
 }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::dispatch::{Causation, DeliveryContext};
+use super::dispatch::{DeliveryContext, DispatchCause};
 use super::session::SessionRef;
 use super::time::UnixMillis;
 
@@ -88,7 +88,7 @@ pub struct Receipt {
     /// Destination of the delivery.
     pub target: DeliveryContext,
     /// Event that led to the turn.
-    pub causation: Causation,
+    pub causation: DispatchCause,
     /// Time of the step.
     pub at: UnixMillis,
     /// Step of the delivery that happened.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulid::Ulid;
 
-use super::dispatch::{Causation, DeliveryContext};
+use super::dispatch::{DeliveryContext, DispatchCause};
 use super::event::Attachment;
 use super::session::SessionRef;
 
@@ -29,5 +29,5 @@ pub struct Reply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interactive: Option<Value>,
     /// Event that led to the turn.
-    pub causation: Causation,
+    pub causation: DispatchCause,
 }

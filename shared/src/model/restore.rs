@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::position::Place;
+use super::position::StreamPlace;
 use super::time::UnixMillis;
 
 /// Key of the only [`RestoreHold`] in the bucket `restore`.
@@ -34,7 +34,7 @@ pub enum HoldDecision {
     /// Deliveries that were in `DELIVERIES` at the time of the decision are dropped; later ones are sent.
     Drop {
         /// The last sequence in `DELIVERIES` at the decision, with its time.
-        through: Place,
+        through: StreamPlace,
     },
 }
 
@@ -58,7 +58,7 @@ impl RestoreHold {
 
     /// Returns the outcome for the delivery at `place` in `DELIVERIES`, whose turn was made at `made_at`.
     #[must_use]
-    pub fn decide(&self, made_at: UnixMillis, place: Place) -> HeldDelivery {
+    pub fn decide_delivery(&self, made_at: UnixMillis, place: StreamPlace) -> HeldDelivery {
         if !self.concerns(made_at) {
             return HeldDelivery::Leaves;
         }
@@ -74,11 +74,11 @@ impl RestoreHold {
 mod tests {
     use super::*;
 
-    const fn at(sequence: u64, stored_at_ns: i64) -> Place {
-        Place { sequence, stored_at_ns }
+    const fn at(sequence: u64, stored_at_ns: i64) -> StreamPlace {
+        StreamPlace { sequence, stored_at_ns }
     }
 
-    fn check(decision: HoldDecision, made_at: i64, place: Place, expected: HeldDelivery) {
+    fn check(decision: HoldDecision, made_at: i64, place: StreamPlace, expected: HeldDelivery) {
         let hold = RestoreHold {
             backup: "any".to_owned(),
             until: UnixMillis(100),
@@ -87,7 +87,7 @@ mod tests {
         };
 
         assert_eq!(
-            hold.decide(UnixMillis(made_at), place),
+            hold.decide_delivery(UnixMillis(made_at), place),
             expected,
             "{decision:?} {made_at} {place}"
         );

@@ -48,7 +48,7 @@ impl ScheduleTarget {
 /// The behavior of a firing while the one before it is still running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Overlap {
+pub enum OverlapPolicy {
     /// The new firing is skipped.
     #[default]
     Skip,
@@ -61,7 +61,7 @@ pub enum Overlap {
 /// The behavior for firings that were missed because no scheduler was running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Missed {
+pub enum MissedPolicy {
     /// No missed firing is made up for.
     Skip,
     /// The last missed firing runs if it is within the window.
@@ -76,9 +76,9 @@ pub enum Missed {
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulePolicies {
     /// Behavior while the previous firing is still running.
-    pub overlap: Overlap,
+    pub overlap: OverlapPolicy,
     /// Behavior for missed firings.
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// Maximum delay with which a missed firing still runs, in milliseconds; absent = 10 minutes, or 24 hours for a
     /// one-shot schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ pub struct ScheduleSpec {
 /// A pause of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pause {
+pub struct SchedulePause {
     /// Note of the operator, for people.
     pub note: String,
     /// Name of the operator that paused it.
@@ -174,7 +174,7 @@ pub struct ScheduleRecord {
     pub spec: ScheduleSpec,
     /// The pause, while the schedule is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Pause>,
+    pub paused: Option<SchedulePause>,
     /// Instant up to which every nominal firing is decided.
     pub decided_until: UnixMillis,
     /// Next firing; absent = the schedule is over or paused, or the scheduler has not computed it yet.

@@ -28,7 +28,7 @@ pub enum QueueMode {
 /// The behavior for dispatches that do not fit into a session's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Overflow {
+pub enum OverflowPolicy {
     /// The oldest dispatch is dropped, and the next turn's context contains a line about it.
     #[default]
     Summarize,
@@ -62,7 +62,7 @@ pub struct QueueSettings {
     pub cap: Option<u32>,
     /// Behavior for dispatches beyond `cap`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub overflow: Option<Overflow>,
+    pub overflow: Option<OverflowPolicy>,
 }
 
 impl QueueSettings {

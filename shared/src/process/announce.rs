@@ -14,24 +14,24 @@ use super::ProcessName;
 
 /// Announcement of this process. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Announcement {
-    shared: Arc<Mutex<Entries>>,
+pub(crate) struct ServiceAnnouncement {
+    shared: Arc<Mutex<AnnouncedEntries>>,
 }
 
 #[derive(Debug, Default)]
-struct Entries {
+struct AnnouncedEntries {
     path: Option<PathBuf>,
     service: String,
     instance: String,
     addresses: BTreeMap<String, SocketAddr>,
 }
 
-impl Announcement {
+impl ServiceAnnouncement {
     /// Builds an announcement in `directory`, or one without a file. Nothing is written before the first address.
     pub(crate) fn new(directory: Option<&Path>, service: &str, instance: &str) -> Self {
         let path = directory.map(|directory| directory.join(format!("{service}-{instance}.json")));
         let (service, instance) = (service.to_owned(), instance.to_owned());
-        let entries = Entries {
+        let entries = AnnouncedEntries {
             path,
             service,
             instance,
@@ -55,7 +55,7 @@ impl Announcement {
     }
 
     /// Removes the file of this process.
-    pub(crate) fn withdraw(&self) {
+    pub(crate) fn remove_file(&self) {
         let entries = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &entries.path {
             // The file may be gone already, with its directory.
@@ -64,7 +64,7 @@ impl Announcement {
     }
 }
 
-fn write(path: &Path, entries: &Entries) -> std::io::Result<()> {
+fn write(path: &Path, entries: &AnnouncedEntries) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_file_holds_every_address_and_goes_away() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let announcement = Announcement::new(Some(directory.path()), "hook-svc", "h1");
+        let announcement = ServiceAnnouncement::new(Some(directory.path()), "hook-svc", "h1");
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         announcement.add("http", address(1));
         announcement.add("gateway", address(2));
@@ -109,7 +109,7 @@ mod tests {
         let said = ProcessName::parse(read["process"].as_str().expect("named"));
         assert!(said.is_some_and(|process| process.is_running() && process.pid == std::process::id()));
 
-        announcement.withdraw();
+        announcement.remove_file();
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
     }
 }

@@ -12,12 +12,12 @@ mod section;
 mod trust;
 mod yaml;
 
-pub use arguments::{Arguments, ArgumentsError};
-pub use common::{Common, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
-pub use document::{Document, SECTIONS};
-pub use environment::Environment;
-pub use fault::{Fault, KeyFault, file_faults};
-pub use section::Loaded;
+pub use arguments::{ArgumentsError, ServiceArguments};
+pub use common::{CommonConfig, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
+pub use document::{ConfigDocument, SECTIONS};
+pub use environment::ConfigEnvironment;
+pub use fault::{ConfigFault, KeyFault, file_faults};
+pub use section::LoadedSection;
 pub use trust::{EdgeConfig, Edges, TrustConfig, edge_faults};
 pub use yaml::read_yaml;
 

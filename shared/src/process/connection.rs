@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::health::Health;
-use super::lifecycle::Shutdown;
-use crate::bus::{Bus, ConnectBusError, EnsureTopologyError, NatsConfig, Promise};
+use super::lifecycle::ShutdownSignal;
+use crate::bus::{Bus, ConnectBusError, DurabilityPromise, EnsureTopologyError, NatsConfig};
 use crate::clock::{SystemClock, pause};
-use crate::retry::{Failure, RetryError, Schedule, retry};
+use crate::retry::{Failure, RetryError, RetrySchedule, retry};
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::topology::{Topology, topology};
 
@@ -32,7 +32,7 @@ const CLOCKS_EVERY: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Delays between attempts to reach NATS at the start: short, and without a limit of attempts.
-const CONNECT: Schedule = Schedule {
+const CONNECT: RetrySchedule = RetrySchedule {
     initial_ms: 50,
     max_ms: 2_000,
     factor: 2.0,
@@ -46,7 +46,7 @@ pub(super) async fn connect(
     nats: &NatsConfig,
     name: &str,
     health: &Health,
-    shutdown: &Shutdown,
+    shutdown: &ShutdownSignal,
 ) -> Result<Option<Bus>, ConnectBusError> {
     let attempt = |_| async {
         Bus::connect(nats, name).await.map_err(|error| {
@@ -58,7 +58,7 @@ pub(super) async fn connect(
         })
     };
 
-    let connected = settled(retry(&CONNECT, shutdown, attempt).await)?;
+    let connected = value_or_stopped(retry(&CONNECT, shutdown, attempt).await)?;
     if let Some(bus) = &connected
         && bus.max_payload() < MIN_SERVER_PAYLOAD_BYTES
     {
@@ -79,10 +79,10 @@ pub(super) async fn agree_on_topology(
     bus: &Bus,
     nats: &NatsConfig,
     health: &Health,
-    shutdown: &Shutdown,
+    shutdown: &ShutdownSignal,
 ) -> Result<bool, EnsureTopologyError> {
-    let promise = Promise::of(nats).await;
-    if promise == Promise::Broken {
+    let promise = DurabilityPromise::check_servers(nats).await;
+    if promise == DurabilityPromise::Broken {
         health.set("topology", false, promise.to_string());
         return Err(EnsureTopologyError::Durability(promise.to_string()));
     }
@@ -105,7 +105,7 @@ pub(super) async fn agree_on_topology(
         })
     };
 
-    let agreed = settled(retry(&CONNECT, shutdown, attempt).await)?.is_some();
+    let agreed = value_or_stopped(retry(&CONNECT, shutdown, attempt).await)?.is_some();
     if agreed {
         health.set(
             "topology",
@@ -130,10 +130,10 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
     }
 
     if make {
-        return bus.ensure(wanted, false).await.map(drop);
+        return bus.ensure_topology(wanted, false).await.map(drop);
     }
 
-    let drift = bus.drift(wanted).await?;
+    let drift = bus.find_drift(wanted).await?;
     if let Some(first) = drift.iter().find(|drift| drift.is_conflict()) {
         let count = drift.iter().filter(|drift| drift.is_conflict()).count();
         return Err(EnsureTopologyError::Incompatible {
@@ -155,7 +155,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
 }
 
 /// Returns the value, `None` if stopped, or the last error itself.
-fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result<Option<T>, E> {
+fn value_or_stopped<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result<Option<T>, E> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(RetryError::Stopped) => Ok(None),
@@ -167,19 +167,25 @@ fn settled<T, E: std::error::Error>(outcome: Result<T, RetryError<E>>) -> Result
 ///
 /// The client's last known state is not enough: a message that it cannot read (a lone CR in a header) makes its task
 /// panic, and the state stays "connected" for ever.
-pub(super) async fn watch(bus: Bus, nats: NatsConfig, health: Health, shutdown: Shutdown, ended: Shutdown) {
+pub(super) async fn watch_connection(
+    bus: Bus,
+    nats: NatsConfig,
+    health: Health,
+    shutdown: ShutdownSignal,
+    ended: ShutdownSignal,
+) {
     let silent = AtomicU32::new(0);
     let promise = Mutex::new(None);
     tokio::join!(
-        probe(&bus, &health, &silent, &shutdown, &ended),
-        ask(&nats, &promise, &ended),
+        probe_connection(&bus, &health, &silent, &shutdown, &ended),
+        check_promise(&nats, &promise, &ended),
         compare_clocks(&bus, &ended),
-        look(&bus, &nats, &health, (&silent, &promise), &shutdown, &ended)
+        update_health(&bus, &nats, &health, (&silent, &promise), &shutdown, &ended)
     );
 }
 
 /// Measures at intervals how far the server's clock is from the host's: leases expire by the server's clock.
-async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
+async fn compare_clocks(bus: &Bus, ended: &ShutdownSignal) {
     let ahead = metrics::gauge!("nexus_nats_clock_ahead_seconds");
     let mut was_too_large = false;
     while !ended.is_requested() {
@@ -209,10 +215,10 @@ async fn compare_clocks(bus: &Bus, ended: &Shutdown) {
 
 /// Asks at intervals whether the servers provide the promised durability: a server may be restarted with other
 /// settings.
-async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdown) {
+async fn check_promise(nats: &NatsConfig, promise: &Mutex<Option<DurabilityPromise>>, ended: &ShutdownSignal) {
     while !ended.is_requested() {
-        let told = Promise::of(nats).await;
-        if told == Promise::Broken {
+        let told = DurabilityPromise::check_servers(nats).await;
+        if told == DurabilityPromise::Broken {
             tracing::error!(promise = %told, "the server does not provide the configured durability");
         }
         *promise.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
@@ -225,16 +231,22 @@ async fn ask(nats: &NatsConfig, promise: &Mutex<Option<Promise>>, ended: &Shutdo
 
 /// Counts in `silent` the probes in a row that got no response, and reports the process as lost if the connection
 /// cannot recover.
-async fn probe(bus: &Bus, health: &Health, silent: &AtomicU32, shutdown: &Shutdown, ended: &Shutdown) {
+async fn probe_connection(
+    bus: &Bus,
+    health: &Health,
+    silent: &AtomicU32,
+    shutdown: &ShutdownSignal,
+    ended: &ShutdownSignal,
+) {
     // A process that is asked to stop closes its connection, so its probes would fail.
     while !ended.is_requested() && !shutdown.is_requested() {
         let stands = !bus.is_connected() || matches!(tokio::time::timeout(PROBE_WITHIN, bus.flush()).await, Ok(Ok(())));
         // The connection may have been lost meanwhile: that is no fault of the client.
         if stands || !bus.is_connected() {
             silent.store(0, Ordering::Relaxed);
-            health.lose(None);
+            health.set_lost(None);
         } else if silent.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENT {
-            health.lose(Some("the nats client's task has ended"));
+            health.set_lost(Some("the nats client's task has ended"));
         }
 
         tokio::select! {
@@ -245,13 +257,13 @@ async fn probe(bus: &Bus, health: &Health, silent: &AtomicU32, shutdown: &Shutdo
     }
 }
 
-async fn look(
+async fn update_health(
     bus: &Bus,
     nats: &NatsConfig,
     health: &Health,
-    (silent, promise): (&AtomicU32, &Mutex<Option<Promise>>),
-    shutdown: &Shutdown,
-    ended: &Shutdown,
+    (silent, promise): (&AtomicU32, &Mutex<Option<DurabilityPromise>>),
+    shutdown: &ShutdownSignal,
+    ended: &ShutdownSignal,
 ) {
     let promised = format!(
         "connected, durability {:?}, replicas {}",
@@ -263,11 +275,11 @@ async fn look(
         let kept = *promise.lock().unwrap_or_else(PoisonError::into_inner);
         match (bus.is_connected(), silent.load(Ordering::Relaxed)) {
             (true, 0) => match kept {
-                None | Some(Promise::ByProtocol) => health.set("nats", true, promised.as_str()),
-                Some(told @ (Promise::Kept | Promise::Unchecked)) => {
+                None | Some(DurabilityPromise::ByProtocol) => health.set("nats", true, promised.as_str()),
+                Some(told @ (DurabilityPromise::Kept | DurabilityPromise::Unchecked)) => {
                     health.set("nats", true, format!("{promised}: {told}"));
                 }
-                Some(told @ Promise::Broken) => health.set("nats", false, format!("{promised}: {told}")),
+                Some(told @ DurabilityPromise::Broken) => health.set("nats", false, format!("{promised}: {told}")),
             },
             (true, probes) => health.set(
                 "nats",
@@ -323,8 +335,14 @@ mod tests {
         };
 
         let bus = Bus::connect(&nats, "test").await.expect("connected");
-        let (health, ended) = (Health::default(), Shutdown::default());
-        let watching = watch(bus.clone(), nats, health.clone(), Shutdown::default(), ended.clone());
+        let (health, ended) = (Health::default(), ShutdownSignal::default());
+        let watching = watch_connection(
+            bus.clone(),
+            nats,
+            health.clone(),
+            ShutdownSignal::default(),
+            ended.clone(),
+        );
         let watching = tokio::spawn(watching);
         let begun = SystemClock.monotonic();
 
@@ -353,7 +371,7 @@ mod tests {
         let gone = tokio::time::timeout(DEADLINE, heard.next()).await.expect("in time");
         assert!(gone.is_none(), "the client's task is gone");
 
-        until("it is lost", &|| health.lost().is_some()).await;
+        until("it is lost", &|| health.lost_reason().is_some()).await;
         assert!(!health.readiness().ready, "{:?}", health.readiness());
 
         ended.trigger();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::clock::pause;
-use crate::process::Shutdown;
+use crate::process::ShutdownSignal;
 
 /// Interval at which a followed file is read.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub fn load<T: Default>(path: &str, parse: Parse<T>) -> Result<T, Vec<String>> {
 
 /// Reads the file at `path` at intervals until `stop`, and passes its value to `put` each time it differs from the one
 /// `known` before. A file that cannot be read or is faulty is logged once, and the known value stays in use.
-pub async fn follow<T>(path: &str, parse: Parse<T>, known: T, stop: &Shutdown, mut put: impl FnMut(T))
+pub async fn follow_file<T>(path: &str, parse: Parse<T>, known: T, stop: &ShutdownSignal, mut put: impl FnMut(T))
 where
     T: Default + Clone + PartialEq + Send + 'static,
 {

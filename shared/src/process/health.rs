@@ -18,20 +18,20 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-use super::lifecycle::Shutdown;
+use super::lifecycle::ShutdownSignal;
 use crate::bus::position::void_positions;
 
 /// States that the parts of a process report of themselves. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
-    parts: Arc<Mutex<BTreeMap<String, Part>>>,
+    parts: Arc<Mutex<BTreeMap<String, HealthPart>>>,
     /// Reason why only a restart helps; `None` while the process is alive.
     lost: Arc<Mutex<Option<String>>>,
 }
 
 /// State of one part, as the part reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct HealthPart {
     /// Whether the part can do its work.
     pub ok: bool,
     /// Whether the part works, but protects or serves less than it could: `nexus doctor` warns of it.
@@ -46,10 +46,10 @@ pub struct Readiness {
     /// Whether every part is well.
     pub ready: bool,
     /// States of the parts, by name.
-    pub parts: BTreeMap<String, Part>,
+    pub parts: BTreeMap<String, HealthPart>,
 }
 
-impl Part {
+impl HealthPart {
     fn degraded(detail: &str) -> Self {
         Self {
             ok: true,
@@ -62,9 +62,9 @@ impl Part {
 impl Health {
     /// Sets the state of `part`; a change is logged.
     pub fn set(&self, part: &str, ok: bool, detail: impl Into<String>) {
-        self.say(
+        self.set_part(
             part,
-            Part {
+            HealthPart {
                 ok,
                 degraded: false,
                 detail: detail.into(),
@@ -73,15 +73,15 @@ impl Health {
     }
 
     /// Reports that `part` works, but protects or serves less than it could; a change of its state is logged.
-    pub fn degrade(&self, part: &str, detail: &str) {
-        self.say(part, Part::degraded(detail));
+    pub fn set_degraded(&self, part: &str, detail: &str) {
+        self.set_part(part, HealthPart::degraded(detail));
     }
 
-    fn say(&self, part: &str, now: Part) {
+    fn set_part(&self, part: &str, now: HealthPart) {
         let mut parts = self.lock();
         let before = parts.get(part).map(|part| (part.ok, part.degraded));
         if before != Some((now.ok, now.degraded)) {
-            let Part { ok, degraded, detail } = &now;
+            let HealthPart { ok, degraded, detail } = &now;
             tracing::info!(part, ok, degraded, detail, "health changed");
         }
 
@@ -93,7 +93,7 @@ impl Health {
 
     /// Sets or, without a `reason`, clears the reason why this process must be restarted. While there is one, `/livez`
     /// fails, so that the supervisor of the process starts another.
-    pub fn lose(&self, reason: Option<&str>) {
+    pub fn set_lost(&self, reason: Option<&str>) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         if lost.as_deref() == reason {
             return;
@@ -107,7 +107,7 @@ impl Health {
 
     /// Returns the reason why only a restart helps, or `None` if the process is alive.
     #[must_use]
-    pub fn lost(&self) -> Option<String> {
+    pub fn lost_reason(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -119,7 +119,7 @@ impl Health {
         if !void.is_empty() {
             let all: Vec<String> = void.iter().map(|(what, why)| format!("{what}: {why}")).collect();
             // The process decides by the records then, so it is ready.
-            parts.insert("positions".to_owned(), Part::degraded(&all.join("; ")));
+            parts.insert("positions".to_owned(), HealthPart::degraded(&all.join("; ")));
         }
 
         Readiness {
@@ -128,7 +128,7 @@ impl Health {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Part>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, HealthPart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,11 +138,11 @@ pub(crate) async fn start(
     listen: SocketAddr,
     health: Health,
     metrics: PrometheusHandle,
-    ended: Shutdown,
+    ended: ShutdownSignal,
 ) -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
-    let pages = pages(health, metrics);
+    let pages = build_router(health, metrics);
 
     tokio::spawn(async move {
         tokio::select! {
@@ -156,21 +156,21 @@ pub(crate) async fn start(
     Ok(address)
 }
 
-fn pages(health: Health, metrics: PrometheusHandle) -> Router {
+fn build_router(health: Health, metrics: PrometheusHandle) -> Router {
     Router::new()
-        .route("/livez", get(alive).with_state(health.clone()))
-        .route("/readyz", get(ready).with_state(health))
+        .route("/livez", get(get_livez).with_state(health.clone()))
+        .route("/readyz", get(get_readyz).with_state(health))
         .route("/metrics", get(render).with_state(metrics))
 }
 
-async fn alive(State(health): State<Health>) -> Response {
-    match health.lost() {
+async fn get_livez(State(health): State<Health>) -> Response {
+    match health.lost_reason() {
         None => "alive\n".into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
-async fn ready(State(health): State<Health>) -> Response {
+async fn get_readyz(State(health): State<Health>) -> Response {
     let readiness = health.readiness();
     let status = if readiness.ready {
         StatusCode::OK
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_part_that_is_degraded_is_well_and_says_so() {
         let health = Health::default();
-        health.degrade("walls", "no Landlock");
+        health.set_degraded("walls", "no Landlock");
         let readiness = health.readiness();
         let walls = &readiness.parts["walls"];
         assert!(readiness.ready && walls.ok && walls.degraded, "{walls:?}");
@@ -223,11 +223,11 @@ mod tests {
     #[test]
     fn what_only_a_new_process_mends_is_told_until_it_is_over() {
         let health = Health::default();
-        assert_eq!(health.lost(), None);
-        health.lose(Some("its client is dead"));
-        assert_eq!(health.lost().as_deref(), Some("its client is dead"));
+        assert_eq!(health.lost_reason(), None);
+        health.set_lost(Some("its client is dead"));
+        assert_eq!(health.lost_reason().as_deref(), Some("its client is dead"));
         assert!(health.readiness().ready, "that is another question");
-        health.lose(None);
-        assert_eq!(health.lost(), None);
+        health.set_lost(None);
+        assert_eq!(health.lost_reason(), None);
     }
 }

@@ -10,8 +10,8 @@ use super::config::{KeyFault, read_yaml};
 use super::followed;
 use crate::bus::{Bus, KvEvent, ReadStreamError};
 use crate::model::identity::Identities;
-use crate::model::owner::{OwnerLink, Visitor};
-use crate::process::Shutdown;
+use crate::model::owner::{ChatVisitor, OwnerLink};
+use crate::process::ShutdownSignal;
 use crate::wire::topology::buckets;
 
 /// Parses the text of the file.
@@ -31,7 +31,7 @@ pub fn faults(text: &str) -> Vec<KeyFault> {
 }
 
 fn key_faults(read: &Identities) -> Vec<KeyFault> {
-    let faults = read.faults().into_iter();
+    let faults = read.find_faults().into_iter();
     faults.map(|(key, problem)| KeyFault::new(key, problem)).collect()
 }
 
@@ -45,12 +45,12 @@ pub fn load(path: &str) -> Result<Identities, Vec<String>> {
 
 /// Identities from the file, and the owner's chat pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct People {
+pub struct KnownPeople {
     file: Identities,
-    pages: BTreeMap<String, Visitor>,
+    pages: BTreeMap<String, ChatVisitor>,
 }
 
-impl People {
+impl KnownPeople {
     /// Combines `file` with the chat pages that KV `identities` binds to the owner.
     ///
     /// # Errors
@@ -68,24 +68,30 @@ impl People {
 
     /// Returns all persons, with the owner's chat pages.
     #[must_use]
-    pub fn all(&self) -> Identities {
+    pub fn all_identities(&self) -> Identities {
         self.file.clone().with_owner_pages(self.pages.values())
     }
 }
 
 /// Passes the identities to `put` each time the file at `path` or the owner's chat pages differ from those `known`
 /// before, until `stop`. A file that cannot be read or is faulty is logged once, and the known identities stay in use.
-pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: impl FnMut(Identities)) {
+pub async fn follow_identities(
+    path: &str,
+    known: KnownPeople,
+    bus: &Bus,
+    stop: &ShutdownSignal,
+    put: impl FnMut(Identities),
+) {
     let file = known.file.clone();
     let state = Mutex::new((known, put));
     // Both futures change the same state, one at a time.
-    let change = |apply: &dyn Fn(&mut People)| {
+    let change = |apply: &dyn Fn(&mut KnownPeople)| {
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = state.0.clone();
         apply(&mut state.0);
 
         if state.0 != before {
-            let all = state.0.all();
+            let all = state.0.all_identities();
             (state.1)(all);
         }
     };
@@ -106,7 +112,7 @@ pub async fn follow(path: &str, known: People, bus: &Bus, stop: &Shutdown, put: 
     };
 
     let files = async {
-        followed::follow(path, parse, file, stop, |read| {
+        followed::follow_file(path, parse, file, stop, |read| {
             change(&|people| people.file.clone_from(&read));
         })
         .await;
@@ -136,7 +142,7 @@ mod tests {
         let text = "owner: casey\npersons:\n  - id: casey\n    addresses: {telegram: ['1']}\n  - id: mom\ngroups: {family: [mom]}\n";
         let read = parse(text).expect("valid");
         assert_eq!(
-            read.person("telegram", "1").map(|person| person.id.as_str()),
+            read.find_person("telegram", "1").map(|person| person.id.as_str()),
             Some("casey")
         );
 
@@ -160,7 +166,7 @@ mod tests {
         let kv = bus.kv::<OwnerLink>(buckets::IDENTITIES);
 
         let link = |id: &str| OwnerLink {
-            claimed_by: Some(Visitor {
+            claimed_by: Some(ChatVisitor {
                 account: "default".to_owned(),
                 id: id.to_owned(),
             }),
@@ -168,16 +174,19 @@ mod tests {
         };
 
         kv.put("link.one", &link("v1")).await.expect("stored");
-        let known = People::read(Identities::default(), &bus).await.expect("read");
-        assert!(known.all().person("webchat", "v1").is_some(), "from the start on");
+        let known = KnownPeople::read(Identities::default(), &bus).await.expect("read");
+        assert!(
+            known.all_identities().find_person("webchat", "v1").is_some(),
+            "from the start on"
+        );
 
         let (sender, mut heard) = tokio::sync::mpsc::channel(8);
-        let stop = Shutdown::default();
+        let stop = ShutdownSignal::default();
         let following = tokio::spawn({
             let (stop, bus) = (stop.clone(), bus.clone());
             async move {
                 let put = |read: Identities| sender.try_send(read).expect("there is room");
-                follow("", known, &bus, &stop, put).await;
+                follow_identities("", known, &bus, &stop, put).await;
             }
         });
 
@@ -187,11 +196,11 @@ mod tests {
                 .expect("in time")
         };
         kv.put("link.two", &link("v2")).await.expect("stored");
-        assert!(next().await.expect("a change").person("webchat", "v2").is_some());
+        assert!(next().await.expect("a change").find_person("webchat", "v2").is_some());
 
         kv.delete("link.one", None).await.expect("removed");
         let left = next().await.expect("a change");
-        assert!(left.person("webchat", "v1").is_none() && left.person("webchat", "v2").is_some());
+        assert!(left.find_person("webchat", "v1").is_none() && left.find_person("webchat", "v2").is_some());
 
         stop.trigger();
         following.await.expect("it ends");
@@ -210,7 +219,7 @@ mod tests {
             streams,
             consumers: Vec::new(),
         };
-        bus.ensure(&topology, false).await.expect("the bucket");
+        bus.ensure_topology(&topology, false).await.expect("the bucket");
 
         bus
     }
@@ -229,17 +238,17 @@ mod tests {
         let path = path.display().to_string();
         let nats = crate::testing::nats::NatsServer::start().await;
         let bus = bus(&nats).await;
-        let known = People::read(load(&path).expect("identities"), &bus)
+        let known = KnownPeople::read(load(&path).expect("identities"), &bus)
             .await
             .expect("read");
 
         let (sender, mut heard) = tokio::sync::mpsc::channel(8);
-        let stop = Shutdown::default();
+        let stop = ShutdownSignal::default();
         let following = tokio::spawn({
             let stop = stop.clone();
             async move {
                 let put = |read: Identities| sender.try_send(read.owner).expect("there is room");
-                follow(&path, known, &bus, &stop, put).await;
+                follow_identities(&path, known, &bus, &stop, put).await;
             }
         });
 

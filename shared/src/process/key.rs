@@ -38,7 +38,7 @@ pub enum WeakKeyError {
 ///
 /// # Errors
 /// Returns [`WeakKeyError`] if it is not base64, is empty, or has another size.
-pub fn standard(secret: &str) -> Result<Vec<u8>, WeakKeyError> {
+pub fn standard_key(secret: &str) -> Result<Vec<u8>, WeakKeyError> {
     let text = secret.trim();
     let key = STANDARD
         .decode(text.strip_prefix(PREFIX).unwrap_or(text))
@@ -76,18 +76,18 @@ mod tests {
     fn a_standard_key_has_24_to_64_bytes() {
         let of = |bytes: usize| format!("whsec_{}", STANDARD.encode(vec![7; bytes]));
         for (bytes, expected) in [(24, Ok(())), (64, Ok(()))] {
-            assert_eq!(standard(&of(bytes)).map(|_| ()), expected, "{bytes}");
+            assert_eq!(standard_key(&of(bytes)).map(|_| ()), expected, "{bytes}");
         }
 
         for bytes in [1, 15, 23, 65] {
-            assert_eq!(standard(&of(bytes)), Err(WeakKeyError::Size(bytes)));
+            assert_eq!(standard_key(&of(bytes)), Err(WeakKeyError::Size(bytes)));
         }
 
         for empty in ["", "whsec_", " whsec_\n"] {
-            assert_eq!(standard(empty), Err(WeakKeyError::Empty), "{empty:?}");
+            assert_eq!(standard_key(empty), Err(WeakKeyError::Empty), "{empty:?}");
         }
 
-        assert_eq!(standard("whsec_***"), Err(WeakKeyError::NotBase64));
+        assert_eq!(standard_key("whsec_***"), Err(WeakKeyError::NotBase64));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 ///
 /// Cloning shares the request; a [`Shutdown::child`] can be triggered alone and is triggered with its parent.
 #[derive(Debug, Clone, Default)]
-pub struct Shutdown {
+pub struct ShutdownSignal {
     token: CancellationToken,
 }
 
-impl Shutdown {
+impl ShutdownSignal {
     /// Waits until the process is asked to stop; returns at once if it was already.
     pub async fn requested(&self) {
         self.token.cancelled().await;
@@ -68,7 +68,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_follows_its_parent_but_not_the_other_way() {
-        let whole = Shutdown::default();
+        let whole = ShutdownSignal::default();
         let (one, other) = (whole.child(), whole.child());
         one.trigger();
         assert!(one.is_requested() && !other.is_requested() && !whole.is_requested());

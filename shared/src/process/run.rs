@@ -12,26 +12,28 @@ use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
-use super::announce::Announcement;
-use super::config::{Arguments, Common, Document, Edges, Environment, Fault, Loaded, edge_faults};
-use super::connection::{agree_on_topology, connect, watch};
+use super::announce::ServiceAnnouncement;
+use super::config::{
+    CommonConfig, ConfigDocument, ConfigEnvironment, ConfigFault, Edges, LoadedSection, ServiceArguments, edge_faults,
+};
+use super::connection::{agree_on_topology, connect, watch_connection};
 use super::health::{self, Health};
-use super::lifecycle::{Shutdown, StopSignals};
+use super::lifecycle::{ShutdownSignal, StopSignals};
 use super::secrecy;
-use super::shell::{Service, Shell};
-use super::status::Teller;
+use super::shell::{Service, ServiceShell};
+use super::status::StatusResponder;
 use super::telemetry::Telemetry;
 use crate::bus::Bus;
 use crate::clock::{IdSource, SystemClock, SystemIds, TEST_CLOCK, is_rehearsed, pause};
 use crate::llm::LlmConfig;
-use crate::wire::seal::Trust;
+use crate::wire::seal::TrustKeys;
 
 /// Prefix of the lines in which `--check` warns of a valid setting that is weaker than it should be.
 pub const WARNING: &str = "warning: ";
 
 /// Outcome of a process, with its exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum ServiceExit {
     /// The process was asked to stop and finished its work: 0.
     Clean,
     /// An operation failed for good: 1.
@@ -42,28 +44,28 @@ pub enum Exit {
     DrainTimeout,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<ServiceExit> for ExitCode {
+    fn from(exit: ServiceExit) -> Self {
         match exit {
-            Exit::Clean => Self::SUCCESS,
-            Exit::Failed => Self::from(1),
-            Exit::Misconfigured => Self::from(2),
-            Exit::DrainTimeout => Self::from(3),
+            ServiceExit::Clean => Self::SUCCESS,
+            ServiceExit::Failed => Self::from(1),
+            ServiceExit::Misconfigured => Self::from(2),
+            ServiceExit::DrainTimeout => Self::from(3),
         }
     }
 }
 
 /// A service's complete configuration, read and checked.
 #[derive(Debug)]
-pub struct Prepared<C> {
+pub struct PreparedService<C> {
     /// Value of the service's own section.
     pub config: C,
     /// Values of the shared sections.
-    pub common: Common,
+    pub common: CommonConfig,
     /// Section `[llm]`, if the service uses models.
     pub llm: LlmConfig,
     /// Keys with which events are sealed and checked.
-    pub trust: Arc<Trust>,
+    pub trust: Arc<TrustKeys>,
     /// Instance name of this replica.
     pub instance: String,
     /// Directory in which running processes announce themselves.
@@ -75,11 +77,11 @@ pub struct Prepared<C> {
 /// Runs service `S` as this process; the whole of `main`.
 pub fn run<S: Service>() -> ExitCode {
     let closed = secrecy::close();
-    let environment = Environment::of_process();
+    let environment = ConfigEnvironment::of_process();
 
-    let arguments = match Arguments::of_process() {
+    let arguments = match ServiceArguments::of_process() {
         Ok(arguments) => arguments,
-        Err(error) => return refuse::<S>(&[error.to_string()]),
+        Err(error) => return refuse_start::<S>(&[error.to_string()]),
     };
     if arguments.help || arguments.version {
         println!(
@@ -87,27 +89,27 @@ pub fn run<S: Service>() -> ExitCode {
             S::NAME,
             env!("CARGO_PKG_VERSION")
         );
-        return Exit::Clean.into();
+        return ServiceExit::Clean.into();
     }
 
-    let document = Document::read(&arguments, &environment);
+    let document = ConfigDocument::read(&arguments, &environment);
     if arguments.show {
         // A file that cannot be read leaves nothing to show.
         if !document.faults().is_empty() {
-            return refuse::<S>(&document.faults().iter().map(Fault::to_string).collect::<Vec<_>>());
+            return refuse_start::<S>(&document.faults().iter().map(ConfigFault::to_string).collect::<Vec<_>>());
         }
-        let section = toml::Table::from_iter([(S::SECTION.to_owned(), inspect::<S>(&document).0)]);
+        let section = toml::Table::from_iter([(S::SECTION.to_owned(), inspect_section::<S>(&document).0)]);
         print!("{}", toml::to_string(&section).unwrap_or_default());
 
-        return Exit::Clean.into();
+        return ServiceExit::Clean.into();
     }
 
-    let prepared = match prepare::<S>(&document, &environment) {
+    let prepared = match prepare_service::<S>(&document, &environment) {
         Ok(prepared) => prepared,
-        Err(faults) => return refuse::<S>(&faults.iter().map(Fault::to_string).collect::<Vec<_>>()),
+        Err(faults) => return refuse_start::<S>(&faults.iter().map(ConfigFault::to_string).collect::<Vec<_>>()),
     };
     if arguments.check {
-        for warning in S::warnings(&prepared.config) {
+        for warning in S::find_warnings(&prepared.config) {
             println!("{WARNING}{}.{warning}", S::SECTION);
         }
 
@@ -116,16 +118,16 @@ pub fn run<S: Service>() -> ExitCode {
         }
         println!("{}: the configuration is sound", document.source());
 
-        return Exit::Clean.into();
+        return ServiceExit::Clean.into();
     }
 
     raise_handles(S::NAME);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = prepared.common.runtime.threads(processors);
+    let threads = prepared.common.runtime.thread_count(processors);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = match builder.worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return refuse::<S>(&[format!("cannot start a runtime: {error}")]),
+        Err(error) => return refuse_start::<S>(&[format!("cannot start a runtime: {error}")]),
     };
 
     log_panics();
@@ -142,7 +144,7 @@ pub fn run<S: Service>() -> ExitCode {
             Ok(signals) => signals,
             Err(error) => {
                 eprintln!("{}: cannot listen for signals: {error}", S::NAME);
-                return Exit::Failed;
+                return ServiceExit::Failed;
             }
         };
 
@@ -176,24 +178,24 @@ fn raise_handles(service: &str) {
 /// Checks the section of `S` alone, for the command line. Returns its values with secrets as references, and its
 /// faults.
 #[must_use]
-pub fn inspect<S: Service>(document: &Document) -> (toml::Value, Vec<Fault>) {
-    let loaded = section::<S>(document, &models::<S>(document).value);
-    (loaded.shown(), loaded.faults)
+pub fn inspect_section<S: Service>(document: &ConfigDocument) -> (toml::Value, Vec<ConfigFault>) {
+    let loaded = service_section::<S>(document, &llm_section::<S>(document).value);
+    (loaded.shown_values(), loaded.faults)
 }
 
 /// Reads section `[llm]`, or its defaults if `S` uses no models.
-fn models<S: Service>(document: &Document) -> Loaded<LlmConfig> {
+fn llm_section<S: Service>(document: &ConfigDocument) -> LoadedSection<LlmConfig> {
     if S::ASKS_MODELS {
-        return document.section("llm", LlmConfig::faults);
+        return document.section("llm", LlmConfig::find_faults);
     }
-    Loaded {
+    LoadedSection {
         value: LlmConfig::default(),
         faults: Vec::new(),
     }
 }
 
 /// Reads the section of `S`, and checks it by itself, with `llm`, and with the channels of the edges.
-fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config> {
+fn service_section<S: Service>(document: &ConfigDocument, llm: &LlmConfig) -> LoadedSection<S::Config> {
     let channel = |edge: &toml::Value| Some(edge.get("channel")?.as_str()?.to_owned());
     let edges = document.value("edges");
     let edges = edges
@@ -212,15 +214,18 @@ fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config
 }
 
 /// Returns everything that `S` needs before it starts, or every fault there is.
-pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
-    let (common, common_faults) = Common::load(document);
-    let llm = models::<S>(document);
-    let own = section::<S>(document, &llm.value);
+pub fn prepare_service<S: Service>(
+    document: &ConfigDocument,
+    environment: &ConfigEnvironment,
+) -> Result<PreparedService<S::Config>, Vec<ConfigFault>> {
+    let (common, common_faults) = CommonConfig::load(document);
+    let llm = llm_section::<S>(document);
+    let own = service_section::<S>(document, &llm.value);
 
     let edges = if S::READS_EDGES {
         document.section("edges", edge_faults)
     } else {
-        Loaded {
+        LoadedSection {
             value: Edges::new(),
             faults: Vec::new(),
         }
@@ -239,11 +244,11 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
 
     let instance = environment
         .instance()
-        .map_or_else(|| new_instance(environment.host()), str::to_owned);
+        .map_or_else(|| new_instance(environment.host_name()), str::to_owned);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if instance.len() > 64 || !instance.bytes().all(plain) {
         let problem = "expected at most 64 letters, digits, `-` and `_`".to_owned();
-        faults.push(Fault {
+        faults.push(ConfigFault {
             source: "NEXUS_INSTANCE".to_owned(),
             key: String::new(),
             problem,
@@ -254,10 +259,10 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
         return Err(faults);
     }
 
-    let (run_dir, log) = (environment.run_dir(), environment.log().map(str::to_owned));
-    let trust = Arc::new(common.trust.trust(&edges.value));
+    let (run_dir, log) = (environment.run_dir(), environment.log_filter().map(str::to_owned));
+    let trust = Arc::new(common.trust.build_trust(&edges.value));
 
-    Ok(Prepared {
+    Ok(PreparedService {
         config: own.value,
         trust,
         common,
@@ -289,16 +294,19 @@ fn log_panics() {
     }));
 }
 
-fn refuse<S: Service>(faults: &[String]) -> ExitCode {
+fn refuse_start<S: Service>(faults: &[String]) -> ExitCode {
     for fault in faults {
         eprintln!("{}: {fault}", S::NAME);
     }
-    Exit::Misconfigured.into()
+    ServiceExit::Misconfigured.into()
 }
 
 /// Runs `S` until `stop` returns for the first time and the work is finished, or for the second time.
-pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut stop: impl AsyncFnMut()) -> Exit {
-    let Prepared {
+pub(super) async fn run_until<S: Service>(
+    prepared: PreparedService<S::Config>,
+    mut stop: impl AsyncFnMut(),
+) -> ServiceExit {
+    let PreparedService {
         config,
         common,
         llm,
@@ -312,15 +320,15 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
         Ok(telemetry) => telemetry,
         Err(error) => {
             eprintln!("{}: {:#}", S::NAME, anyhow::Error::from(error));
-            return Exit::Failed;
+            return ServiceExit::Failed;
         }
     };
 
-    let announcement = Announcement::new(run_dir.as_deref(), S::NAME, &instance);
+    let announcement = ServiceAnnouncement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
-    let (shutdown, ended) = (Shutdown::default(), Shutdown::default());
+    let (shutdown, ended) = (ShutdownSignal::default(), ShutdownSignal::default());
 
-    let start = Start {
+    let start = ServiceStart {
         config,
         common,
         llm,
@@ -333,21 +341,21 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     };
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
-    let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
+    let mut work = Box::pin(run_service::<S>(start, telemetry.metrics()));
     let exit = tokio::select! {
-        done = &mut work => outcome(done),
+        done = &mut work => exit_of(done),
         () = stop() => {
             shutdown.trigger();
             tokio::select! {
-                done = &mut work => outcome(done),
-                () = pause(drain) => overdue("drain time-out exceeded"),
-                () = stop() => overdue("asked to stop twice"),
+                done = &mut work => exit_of(done),
+                () = pause(drain) => overdue_exit("drain time-out exceeded"),
+                () = stop() => overdue_exit("asked to stop twice"),
             }
         }
     };
 
     drop(work);
-    announcement.withdraw();
+    announcement.remove_file();
     tracing::info!(?exit, "stopped");
     ended.trigger();
     telemetry.stop().await;
@@ -355,39 +363,39 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     exit
 }
 
-fn overdue(why: &'static str) -> Exit {
+fn overdue_exit(why: &'static str) -> ServiceExit {
     tracing::error!(why, "work in progress abandoned; it is redelivered");
-    Exit::DrainTimeout
+    ServiceExit::DrainTimeout
 }
 
-fn outcome(done: anyhow::Result<()>) -> Exit {
+fn exit_of(done: anyhow::Result<()>) -> ServiceExit {
     match done {
-        Ok(()) => Exit::Clean,
+        Ok(()) => ServiceExit::Clean,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "service failed");
-            Exit::Failed
+            ServiceExit::Failed
         }
     }
 }
 
 /// Arguments of a process's work.
-struct Start<C> {
+struct ServiceStart<C> {
     config: C,
-    common: Common,
+    common: CommonConfig,
     llm: LlmConfig,
-    trust: Arc<Trust>,
+    trust: Arc<TrustKeys>,
     instance: String,
     run_dir: Option<PathBuf>,
-    announcement: Announcement,
-    shutdown: Shutdown,
-    ended: Shutdown,
+    announcement: ServiceAnnouncement,
+    shutdown: ShutdownSignal,
+    ended: ShutdownSignal,
 }
 
-async fn work<S: Service>(
-    start: Start<S::Config>,
+async fn run_service<S: Service>(
+    start: ServiceStart<S::Config>,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<()> {
-    let Start {
+    let ServiceStart {
         config,
         common,
         llm,
@@ -408,7 +416,7 @@ async fn work<S: Service>(
     }
 
     let listen = common.telemetry.listen;
-    let teller = Teller {
+    let teller = StatusResponder {
         service: S::NAME,
         instance: instance.clone(),
         health: health.clone(),
@@ -433,13 +441,13 @@ async fn work<S: Service>(
         connect(&common.nats, &name, &health, &shutdown).await?
     };
 
-    let Some(bus) = bus.map(|bus| bus.trusting(trust)) else {
+    let Some(bus) = bus.map(|bus| bus.with_trust(trust)) else {
         return Ok(());
     };
-    let over = Shutdown::default();
+    let over = ShutdownSignal::default();
     let announced = tokio::spawn(teller.clone().announce(bus.clone(), over.clone()));
     tokio::spawn(teller.serve(bus.clone(), ended.clone()));
-    tokio::spawn(watch(
+    tokio::spawn(watch_connection(
         bus.clone(),
         common.nats.clone(),
         health.clone(),
@@ -455,7 +463,7 @@ async fn work<S: Service>(
         return Ok(());
     }
 
-    let shell = Shell {
+    let shell = ServiceShell {
         config,
         common,
         llm,
@@ -474,7 +482,7 @@ async fn work<S: Service>(
     serving.spawn(S::serve(shell));
     let ended = async { serving.join_next().await };
     let ended = if alone {
-        beside(ended, agreement).await?
+        run_beside(ended, agreement).await?
     } else {
         ended.await
     };
@@ -489,7 +497,10 @@ async fn work<S: Service>(
 }
 
 /// Runs `work` to its end with `agreement` beside it; if `agreement` fails, `work` is dropped.
-async fn beside<T, E>(work: impl Future<Output = T>, agreement: impl Future<Output = Result<bool, E>>) -> Result<T, E> {
+async fn run_beside<T, E>(
+    work: impl Future<Output = T>,
+    agreement: impl Future<Output = Result<bool, E>>,
+) -> Result<T, E> {
     let mut work = pin!(work);
     tokio::select! {
         ended = &mut work => Ok(ended),

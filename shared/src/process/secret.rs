@@ -19,12 +19,12 @@ const EXPECTED: &str = "a reference, `env:NAME` or `file:/path`";
 /// Deserialising resolves the reference, so a missing secret is a fault of the configuration. Printing and serialising
 /// show the reference only.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct SecretValue {
     reference: String,
     value: String,
 }
 
-impl Secret {
+impl SecretValue {
     /// Returns the secret itself. Pass it on; do not log, store or send it elsewhere.
     #[must_use]
     pub fn reveal(&self) -> &str {
@@ -40,7 +40,7 @@ impl Secret {
     /// Reads the secret that `reference` names. The error says what is missing and never repeats a value.
     pub fn resolve(reference: &str) -> Result<Self, ResolveSecretError> {
         let value = if let Some(name) = reference.strip_prefix("env:") {
-            let found = environment::variable(name);
+            let found = environment::read_variable(name);
             found.ok_or_else(|| ResolveSecretError::Unset { name: name.to_owned() })?
         } else if let Some(path) = reference.strip_prefix("file:") {
             read_file(path)?
@@ -112,52 +112,52 @@ fn read_file(path: &str) -> Result<String, ResolveSecretError> {
     Ok(line.to_owned())
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret({})", self.reference)
     }
 }
 
-impl Serialize for Secret {
+impl Serialize for SecretValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.reference)
     }
 }
 
-impl<'de> Deserialize<'de> for Secret {
+impl<'de> Deserialize<'de> for SecretValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reference)
+        deserializer.deserialize_any(SecretReference)
     }
 }
 
-struct Reference;
+struct SecretReference;
 
 /// Rejects other types without repeating their values: a number in this place is likely the secret itself.
-fn other<E: serde::de::Error>(what: &'static str) -> E {
+fn type_error<E: serde::de::Error>(what: &'static str) -> E {
     E::invalid_type(Unexpected::Other(what), &EXPECTED)
 }
 
-impl Visitor<'_> for Reference {
-    type Value = Secret;
+impl Visitor<'_> for SecretReference {
+    type Value = SecretValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(EXPECTED)
     }
 
-    fn visit_str<E: serde::de::Error>(self, reference: &str) -> Result<Secret, E> {
-        Secret::resolve(reference).map_err(E::custom)
+    fn visit_str<E: serde::de::Error>(self, reference: &str) -> Result<SecretValue, E> {
+        SecretValue::resolve(reference).map_err(E::custom)
     }
 
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Secret, E> {
-        Err(other("number"))
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<SecretValue, E> {
+        Err(type_error("number"))
     }
 
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Secret, E> {
-        Err(other("number"))
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<SecretValue, E> {
+        Err(type_error("number"))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Secret, E> {
-        Err(other("number"))
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<SecretValue, E> {
+        Err(type_error("number"))
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: Result<&str, &str>) {
-        let read: Result<Secret, _> = serde_json::from_str(text);
+        let read: Result<SecretValue, _> = serde_json::from_str(text);
         match (&read, expected) {
             (Ok(secret), Ok(value)) => assert_eq!(secret.reveal(), value),
             (Err(error), Err(message)) => assert!(error.to_string().contains(message), "{error}"),
@@ -198,7 +198,7 @@ mod tests {
     fn a_literal_secret_is_refused_and_not_repeated() {
         for literal in [r#""hunter2""#, "8675309", "1.5"] {
             check(literal, Err("expected a reference, `env:NAME` or `file:/path`"));
-            let error = serde_json::from_str::<Secret>(literal)
+            let error = serde_json::from_str::<SecretValue>(literal)
                 .expect_err("refused")
                 .to_string();
             assert!(!error.contains("hunter2") && !error.contains("8675309"), "{error}");
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn printing_shows_the_reference_only() {
-        let secret = Secret::resolve("env:CARGO_PKG_NAME").expect("set by cargo");
+        let secret = SecretValue::resolve("env:CARGO_PKG_NAME").expect("set by cargo");
         assert_eq!(format!("{secret:?}"), "Secret(env:CARGO_PKG_NAME)");
         assert_eq!(
             serde_json::to_string(&secret).expect("serialises"),

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::announce::Announcement;
-use super::config::{Common, Fault};
+use super::announce::ServiceAnnouncement;
+use super::config::{CommonConfig, ConfigFault};
 use super::health::Health;
-use super::lifecycle::Shutdown;
+use super::lifecycle::ShutdownSignal;
 use crate::bus::Bus;
 use crate::clock::{SharedClock, SharedIds};
 use crate::llm::LlmConfig;
@@ -59,7 +59,7 @@ pub trait Service: 'static {
 
     /// Returns the valid settings that are weaker than they should be, each `key: why`. `--check` prints them.
     #[must_use]
-    fn warnings(_config: &Self::Config) -> Vec<String> {
+    fn find_warnings(_config: &Self::Config) -> Vec<String> {
         Vec::new()
     }
 
@@ -72,27 +72,27 @@ pub trait Service: 'static {
     /// Returns the faults in the files and directories that the service's own section and the shared ones name, as far as
     /// its start reads them. The service does not start with one, and `--check` reports all of them.
     #[must_use]
-    fn check_files(_config: &Self::Config, _common: &Common, _llm: &LlmConfig) -> Vec<Fault> {
+    fn check_files(_config: &Self::Config, _common: &CommonConfig, _llm: &LlmConfig) -> Vec<ConfigFault> {
         Vec::new()
     }
 
     /// Returns the valid settings in those files that are weaker than they may look, each `key: why`. `--check` prints
     /// them.
     #[must_use]
-    fn warn_files(_common: &Common) -> Vec<String> {
+    fn warn_files(_common: &CommonConfig) -> Vec<String> {
         Vec::new()
     }
 
     /// Does the work. Returns after [`Shell::shutdown`] was requested and everything in flight is finished.
-    fn serve(shell: Shell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
+    fn serve(shell: ServiceShell<Self::Config>) -> impl Future<Output = anyhow::Result<()>> + Send;
 }
 
 /// Resources that a service gets from its process.
-pub struct Shell<C> {
+pub struct ServiceShell<C> {
     /// Value of the service's own section.
     pub config: C,
     /// Values of the shared sections.
-    pub common: Common,
+    pub common: CommonConfig,
     /// Section `[llm]`; its defaults if the service uses no models.
     pub llm: LlmConfig,
     /// Connection to the bus; the topology exists, unless the service [begins alone](Service::begins_alone).
@@ -104,15 +104,15 @@ pub struct Shell<C> {
     /// Source of new ids.
     pub ids: SharedIds,
     /// Request to stop the process.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSignal,
     /// Health to which the service reports the states of its parts.
     pub health: Health,
     /// Directory in which running processes of this machine announce themselves, if there is one.
     pub run_dir: Option<PathBuf>,
-    pub(super) announcement: Announcement,
+    pub(super) announcement: ServiceAnnouncement,
 }
 
-impl<C: std::fmt::Debug> std::fmt::Debug for Shell<C> {
+impl<C: std::fmt::Debug> std::fmt::Debug for ServiceShell<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shell = f.debug_struct("Shell");
         shell
@@ -123,10 +123,10 @@ impl<C: std::fmt::Debug> std::fmt::Debug for Shell<C> {
     }
 }
 
-impl<C> Shell<C> {
+impl<C> ServiceShell<C> {
     /// Announces to other processes of this machine, in `{run_dir}/{service}-{instance}.json`, that `what` listens at
     /// `address`.
-    pub fn announce(&self, what: &str, address: SocketAddr) {
+    pub fn announce_address(&self, what: &str, address: SocketAddr) {
         tracing::info!(what, %address, "listening");
         self.announcement.add(what, address);
     }

@@ -12,22 +12,22 @@ use tokio::runtime::Handle;
 
 /// A thread that starts processes, one after the other.
 #[derive(Debug)]
-pub struct Spawner {
+pub struct ChildSpawner {
     /// Name of the thread.
     name: &'static str,
-    requests: Sender<Request>,
+    requests: Sender<SpawnRequest>,
 }
 
 /// A process to be started.
 #[derive(Debug)]
-struct Request {
+struct SpawnRequest {
     command: Command,
     /// The caller's runtime, which the child belongs to.
     runtime: Handle,
     started: Sender<io::Result<Child>>,
 }
 
-impl Spawner {
+impl ChildSpawner {
     /// Starts the thread `name`, which starts each command by `spawn`.
     #[must_use]
     pub fn new(name: &'static str, spawn: impl FnMut(&mut Command) -> io::Result<Child> + Send + 'static) -> Self {
@@ -48,7 +48,7 @@ impl Spawner {
     pub fn start(&self, command: Command) -> io::Result<Child> {
         let gone = || io::Error::other(format!("the thread `{}`, which starts processes, has ended", self.name));
         let (started, child) = mpsc::channel();
-        let request = Request {
+        let request = SpawnRequest {
             command,
             runtime: Handle::try_current().map_err(io::Error::other)?,
             started,
@@ -59,7 +59,7 @@ impl Spawner {
     }
 }
 
-fn serve(requests: &Receiver<Request>, mut spawn: impl FnMut(&mut Command) -> io::Result<Child>) {
+fn serve(requests: &Receiver<SpawnRequest>, mut spawn: impl FnMut(&mut Command) -> io::Result<Child>) {
     while let Ok(mut request) = requests.recv() {
         let _within = request.runtime.enter();
         // No caller receives the result if it has panicked.
@@ -76,7 +76,7 @@ mod tests {
     #[tokio::test]
     async fn every_process_is_started_by_the_one_thread() {
         let (seen, threads) = mpsc::channel();
-        let spawner = Spawner::new("start-tests", move |command| {
+        let spawner = ChildSpawner::new("start-tests", move |command| {
             let current = thread::current();
             seen.send((current.name().map(str::to_owned), current.id())).unwrap();
             command.spawn()

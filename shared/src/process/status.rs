@@ -7,8 +7,8 @@ use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 
-use super::health::{Health, Part};
-use super::lifecycle::Shutdown;
+use super::health::{Health, HealthPart};
+use super::lifecycle::ShutdownSignal;
 use crate::bus::{Bus, ReadStreamError};
 use crate::clock::{Clock as _, SystemClock, pause};
 use crate::model::time::UnixMillis;
@@ -48,7 +48,7 @@ pub struct ReplicaStatus {
     /// Whether all parts are well, as in `/readyz`.
     pub ready: bool,
     /// States of the parts, as in `/readyz`.
-    pub parts: BTreeMap<String, Part>,
+    pub parts: BTreeMap<String, HealthPart>,
     /// Reason why only a restart helps, as in `/livez`; `None` if the process is alive.
     pub lost: Option<String>,
     /// Counters and gauges as on `/metrics`, by name, summed over their labels; histograms are left out.
@@ -62,7 +62,7 @@ pub struct ReplicaStatus {
 /// Returns the client's error text if the request cannot be sent, and an error if a response cannot be decoded: a
 /// replica is running then, and it is unknown which one.
 pub async fn ask_replicas(bus: &Bus, patience: Duration) -> Result<Vec<ReplicaStatus>, String> {
-    let Heard { replicas, unread } = hear_replicas(bus, patience).await?;
+    let HeardStatus { replicas, unread } = hear_replicas(bus, patience).await?;
     match unread {
         0 => Ok(replicas),
         unread => Err(format!("{unread} replicas answer what cannot be read")),
@@ -71,7 +71,7 @@ pub async fn ask_replicas(bus: &Bus, patience: Duration) -> Result<Vec<ReplicaSt
 
 /// Responses of the replicas.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct HeardStatus {
     /// Decoded responses, sorted by service and instance.
     pub replicas: Vec<ReplicaStatus>,
     /// Number of responses that cannot be decoded.
@@ -82,14 +82,14 @@ pub struct Heard {
 ///
 /// # Errors
 /// Returns the client's error text if the request cannot be sent.
-pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<Heard, String> {
-    let answers = bus.gather(SUBJECT, patience).await?;
+pub async fn hear_replicas(bus: &Bus, patience: Duration) -> Result<HeardStatus, String> {
+    let answers = bus.gather_answers(SUBJECT, patience).await?;
     let read = |answer: &Bytes| serde_json::from_slice::<ReplicaStatus>(answer).ok();
     let mut replicas: Vec<ReplicaStatus> = answers.iter().filter_map(read).collect();
     replicas.sort_by(|a, b| (&a.service, &a.instance).cmp(&(&b.service, &b.instance)));
 
     let unread = answers.len() - replicas.len();
-    Ok(Heard { replicas, unread })
+    Ok(HeardStatus { replicas, unread })
 }
 
 /// Returns the instances that announced themselves within ten minutes and did not withdraw: those that should answer
@@ -105,16 +105,16 @@ pub async fn announced_replicas(bus: &Bus) -> Result<BTreeSet<String>, ReadStrea
 
 /// Responder for this replica's status.
 #[derive(Debug, Clone)]
-pub(super) struct Teller {
+pub(super) struct StatusResponder {
     pub(super) service: &'static str,
     pub(super) instance: String,
     pub(super) health: Health,
     pub(super) metrics: PrometheusHandle,
 }
 
-impl Teller {
+impl StatusResponder {
     /// Announces this replica in KV `leases` until `ended`, then withdraws the announcement.
-    pub(super) async fn announce(self, bus: Bus, ended: Shutdown) {
+    pub(super) async fn announce(self, bus: Bus, ended: ShutdownSignal) {
         let leases = bus.kv::<LeaseRecord>(buckets::LEASES);
         let key = format!("{REPLICA}{}.{}", self.service, token(&self.instance));
         let record = LeaseRecord {
@@ -151,7 +151,7 @@ impl Teller {
     }
 
     /// Responds over `bus` until `ended`.
-    pub(super) async fn serve(self, bus: Bus, ended: Shutdown) {
+    pub(super) async fn serve(self, bus: Bus, ended: ShutdownSignal) {
         while !ended.is_requested() {
             match bus.core_subscribe(SUBJECT).await {
                 Ok(mut questions) => loop {
@@ -162,7 +162,7 @@ impl Teller {
                     // The subscription has ended: subscribe again after a pause.
                     let Some(question) = question else { break };
                     if let Some(reply) = question.reply {
-                        bus.core_publish(&reply, &Headers::new(), self.answer()).await;
+                        bus.core_publish(&reply, &Headers::new(), self.status_payload()).await;
                     }
                 },
                 Err(error) => tracing::debug!(error, "failed to subscribe to status requests"),
@@ -175,7 +175,7 @@ impl Teller {
         }
     }
 
-    fn answer(&self) -> Bytes {
+    fn status_payload(&self) -> Bytes {
         let readiness = self.health.readiness();
         let status = ReplicaStatus {
             service: self.service.to_owned(),
@@ -185,8 +185,8 @@ impl Teller {
             now: SystemClock.now(),
             ready: readiness.ready,
             parts: readiness.parts,
-            lost: self.health.lost(),
-            metrics: sums(&self.metrics.render()),
+            lost: self.health.lost_reason(),
+            metrics: sum_metrics(&self.metrics.render()),
         };
 
         serde_json::to_vec(&status).unwrap_or_default().into()
@@ -194,7 +194,7 @@ impl Teller {
 }
 
 /// Returns the counters and gauges of a Prometheus text, summed over their labels.
-fn sums(text: &str) -> BTreeMap<String, f64> {
+fn sum_metrics(text: &str) -> BTreeMap<String, f64> {
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
     let mut sums: BTreeMap<String, f64> = BTreeMap::new();
     for line in text.lines() {
@@ -225,20 +225,20 @@ mod tests {
         let text = "# HELP a what\n# TYPE a counter\na{x=\"1 } \"} 2\na{x=\"2\"} 3\n# TYPE b gauge\nb 0.5\n\
                     # TYPE c histogram\nc_bucket{le=\"1\"} 7\nc_sum 7\nc_count 7\n# TYPE d gauge\nd NaN\n";
         let expected = [("a".to_owned(), 5.0), ("b".to_owned(), 0.5)];
-        assert_eq!(sums(text), BTreeMap::from(expected));
+        assert_eq!(sum_metrics(text), BTreeMap::from(expected));
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn every_replica_answers() {
         let (_server, bus) = world().await;
-        let ended = Shutdown::default();
+        let ended = ShutdownSignal::default();
         let none = ask_replicas(&bus, Duration::from_millis(50)).await.expect("asked");
 
         assert_eq!(none, [], "nobody is there");
 
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         for instance in ["b", "a"] {
-            let teller = Teller {
+            let teller = StatusResponder {
                 service: "hook-svc",
                 instance: instance.to_owned(),
                 health: Health::default(),
@@ -266,8 +266,8 @@ mod tests {
     async fn a_replica_that_ends_well_is_not_awaited() {
         let (_server, bus) = world().await;
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-        let ended = Shutdown::default();
-        let teller = Teller {
+        let ended = ShutdownSignal::default();
+        let teller = StatusResponder {
             service: "hook-svc",
             instance: "a.b/c".to_owned(),
             health: Health::default(),

@@ -108,13 +108,13 @@ impl Telemetry {
 
         let provider = match config.otlp_endpoint.as_str() {
             "" => None,
-            endpoint => Some(exporting(endpoint, service, instance)?),
+            endpoint => Some(otlp_provider(endpoint, service, instance)?),
         };
-        let metrics = recording()?;
+        let metrics = install_recorder()?;
         let tracer = provider.as_ref().map(|provider| provider.tracer(service));
         let subscriber = tracing_subscriber::registry()
-            .with(lines(config.log).with_filter(logged))
-            .with(traced(tracer));
+            .with(line_layer(config.log).with_filter(logged))
+            .with(trace_layer(tracer));
 
         // A second start in one process (tests) keeps the first one's log.
         let _ = subscriber.try_init();
@@ -139,7 +139,11 @@ impl Telemetry {
     }
 }
 
-fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<SdkTracerProvider, StartTelemetryError> {
+fn otlp_provider(
+    endpoint: &str,
+    service: &'static str,
+    instance: &str,
+) -> Result<SdkTracerProvider, StartTelemetryError> {
     let exporter = SpanExporter::builder()
         .with_tonic()
         .with_endpoint(endpoint)
@@ -169,7 +173,7 @@ fn exporting(endpoint: &str, service: &'static str, instance: &str) -> Result<Sd
 }
 
 /// Returns the process's registry of metrics. There is only one: services that tests start in one process share it.
-fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
+fn install_recorder() -> Result<PrometheusHandle, StartTelemetryError> {
     static REGISTRY: OnceLock<PrometheusHandle> = OnceLock::new();
 
     let recorder = PrometheusBuilder::new()
@@ -195,7 +199,7 @@ fn recording() -> Result<PrometheusHandle, StartTelemetryError> {
     Ok(handle.clone())
 }
 
-fn lines<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+fn line_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -208,7 +212,7 @@ where
 
 /// Exports our own spans, independent of the log level, but not those of the libraries that send them to the
 /// collector.
-fn traced<S>(tracer: Option<Tracer>) -> Option<impl Layer<S>>
+fn trace_layer<S>(tracer: Option<Tracer>) -> Option<impl Layer<S>>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {

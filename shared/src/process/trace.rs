@@ -10,14 +10,14 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::wire::headers::{Carrier, TRACEPARENT, TRACESTATE};
+use crate::wire::headers::{TRACEPARENT, TRACESTATE, TraceCarrier};
 
 /// Creates a span for handling one message: child of the span that published it, and linked to it.
 ///
 /// `name` is shown in traces. The fields `event_id`, `dispatch_id`, `session`, `turn_id` and `delivery_id` are to be
 /// recorded once known (`span.record("event_id", …)`); log lines within the span carry them.
 #[must_use]
-pub fn consumer_span(name: &'static str, carrier: &Carrier) -> Span {
+pub fn consumer_span(name: &'static str, carrier: &TraceCarrier) -> Span {
     // The level is the most severe one, so that the ids appear in log lines at every log level.
     let span = tracing::error_span!(
         "message",
@@ -72,17 +72,17 @@ pub fn root_span(name: &'static str) -> Span {
 /// Returns the carrier for messages published within `span`. Returns `fallback` (the carrier of the message being
 /// handled) if traces are not exported, so that a process that does not export does not break the trace.
 #[must_use]
-pub fn carrier_of(span: &Span, fallback: &Carrier) -> Carrier {
+pub fn carrier_of(span: &Span, fallback: &TraceCarrier) -> TraceCarrier {
     let context = span.context();
     if !context.span().span_context().is_valid() {
         return fallback.clone();
     }
-    let mut carrier = Carrier::default();
+    let mut carrier = TraceCarrier::default();
     TraceContextPropagator::new().inject_context(&context, &mut Writing(&mut carrier));
     carrier
 }
 
-struct Reading<'a>(&'a Carrier);
+struct Reading<'a>(&'a TraceCarrier);
 
 impl Extractor for Reading<'_> {
     fn get(&self, key: &str) -> Option<&str> {
@@ -98,7 +98,7 @@ impl Extractor for Reading<'_> {
     }
 }
 
-struct Writing<'a>(&'a mut Carrier);
+struct Writing<'a>(&'a mut TraceCarrier);
 
 impl Injector for Writing<'_> {
     fn set(&mut self, key: &str, value: String) {
@@ -122,9 +122,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Clone, Default)]
-    struct Collected(Arc<Mutex<Vec<SpanData>>>);
+    struct CollectedSpans(Arc<Mutex<Vec<SpanData>>>);
 
-    impl SpanExporter for Collected {
+    impl SpanExporter for CollectedSpans {
         async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
             self.0.lock().expect("not poisoned").extend(batch);
             Ok(())
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn exported(act: impl FnOnce()) -> Vec<SpanData> {
-        let collected = Collected::default();
+        let collected = CollectedSpans::default();
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(collected.clone())
             .build();
@@ -146,7 +146,7 @@ mod tests {
     fn a_consumer_is_child_of_its_producer_and_links_to_it() {
         let spans = exported(|| {
             let producer = root_span("accept");
-            let carrier = carrier_of(&producer, &Carrier::default());
+            let carrier = carrier_of(&producer, &TraceCarrier::default());
             assert!(carrier.traceparent.is_some());
             let consumer = consumer_span("evaluate", &carrier);
             consumer.record("event_id", "webhook:1");
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn without_an_exporter_the_incoming_trace_is_passed_on() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let carrier = Carrier {
+        let carrier = TraceCarrier {
             traceparent: Some(parent.to_owned()),
             tracestate: Some("a=b".to_owned()),
         };
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_malformed_trace_is_no_trace() {
-        let carrier = Carrier {
+        let carrier = TraceCarrier {
             traceparent: Some("00-zz".to_owned()),
             tracestate: None,
         };

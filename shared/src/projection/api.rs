@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::event::{DEFAULT_ACCOUNT, Direction, EventId, PeerKind};
+use crate::model::event::{DEFAULT_ACCOUNT, EventDirection, EventId, PeerKind};
 use crate::model::time::UnixMillis;
 
 /// Maximum number of events in one response.
@@ -41,7 +41,7 @@ pub struct EventRow {
     /// Id of the sender.
     pub from_id: String,
     /// Direction of the event; for an updated item, its original direction.
-    pub direction: Direction,
+    pub direction: EventDirection,
     /// Text of the event.
     pub content: String,
     /// Kinds of its content: `text`, `image`, …
@@ -245,7 +245,7 @@ pub struct TraceRequest {
 /// Stage of the data flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum TraceStage {
     /// An event was stored.
     Event,
     /// A hook did something with the event.
@@ -277,7 +277,7 @@ pub struct TraceStep {
     /// Time at which it began (for an event or a dispatch: at which it was stored).
     pub at_ms: UnixMillis,
     /// Stage of the step.
-    pub stage: Stage,
+    pub stage: TraceStage,
     /// Id of the event, hook, dispatch, turn or delivery.
     pub id: String,
     /// Description of the step, for people.
@@ -294,7 +294,7 @@ pub struct TraceStep {
 
 /// Response to `trace`: the steps that an event led to.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Trace {
+pub struct EventTrace {
     /// The traced event; `None` if the read model does not know it (yet).
     pub event: Option<EventRow>,
     /// Steps of the chain, cause before effect.
@@ -316,7 +316,7 @@ pub struct Trace {
 
 /// Returns the limit that applies if `asked` was requested.
 #[must_use]
-pub fn limit(asked: Option<u32>) -> u32 {
+pub fn effective_limit(asked: Option<u32>) -> u32 {
     asked.unwrap_or(DEFAULT_EVENTS).clamp(1, MAX_EVENTS)
 }
 

@@ -4,7 +4,7 @@ use crate::model::dispatch::Dispatch;
 use crate::model::event::{Event, EventId};
 use crate::model::invocation::EventInvocations;
 use crate::model::ledger::LedgerRecord;
-use crate::model::position::Position;
+use crate::model::position::StreamPosition;
 use crate::model::receipt::Receipt;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
@@ -12,7 +12,7 @@ use crate::wire::topology::streams;
 
 /// A stream that the read model is built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum FeedSource {
     /// Stream of events.
     Events,
     /// Stream of the hooks' outcomes.
@@ -25,7 +25,7 @@ pub enum Source {
     Receipts,
 }
 
-impl Source {
+impl FeedSource {
     /// All sources, in the order of their discriminants.
     pub const ALL: [Self; 5] = [
         Self::Events,
@@ -50,7 +50,7 @@ impl Source {
 
 /// One message of one stream, decoded.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Applied {
+pub enum AppliedRecord {
     /// Message of `EVENTS`.
     Event {
         /// Sequence in the stream.
@@ -97,36 +97,36 @@ pub enum Applied {
     /// Position of the last message among those before it in the batch.
     Mark {
         /// Stream of the message.
-        source: Source,
+        source: FeedSource,
         /// Position of the message.
-        position: Position,
+        position: StreamPosition,
     },
     /// Message that the read model does not store: it only moves the position.
     Beside {
         /// Stream of the message.
-        source: Source,
+        source: FeedSource,
         /// Sequence in the stream.
         sequence: u64,
     },
     /// Message that cannot be decoded: it only moves the position.
     Unreadable {
         /// Stream of the message.
-        source: Source,
+        source: FeedSource,
         /// Sequence in the stream.
         sequence: u64,
     },
 }
 
-impl Applied {
+impl AppliedRecord {
     /// Returns the stream and the sequence in it.
     #[must_use]
-    pub const fn place(&self) -> (Source, u64) {
+    pub const fn place(&self) -> (FeedSource, u64) {
         match self {
-            Self::Event { sequence, .. } => (Source::Events, *sequence),
-            Self::Invocations { sequence, .. } => (Source::Invocations, *sequence),
-            Self::Dispatch { sequence, .. } => (Source::Dispatches, *sequence),
-            Self::Ledger { sequence, .. } => (Source::Ledger, *sequence),
-            Self::Receipt { sequence, .. } => (Source::Receipts, *sequence),
+            Self::Event { sequence, .. } => (FeedSource::Events, *sequence),
+            Self::Invocations { sequence, .. } => (FeedSource::Invocations, *sequence),
+            Self::Dispatch { sequence, .. } => (FeedSource::Dispatches, *sequence),
+            Self::Ledger { sequence, .. } => (FeedSource::Ledger, *sequence),
+            Self::Receipt { sequence, .. } => (FeedSource::Receipts, *sequence),
             Self::Beside { source, sequence } | Self::Unreadable { source, sequence } => (*source, *sequence),
             Self::Mark { source, position } => (*source, position.sequence),
         }
@@ -159,23 +159,23 @@ pub(super) fn from_sql(sequence: i64) -> u64 {
 
 /// Position of each stream in the projection: the sequence of the last message applied, 0 = none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Positions([u64; Source::ALL.len()]);
+pub struct StreamPositions([u64; FeedSource::ALL.len()]);
 
-impl Positions {
+impl StreamPositions {
     /// Returns the last sequence of `source` that is applied.
     #[must_use]
-    pub const fn of(self, source: Source) -> u64 {
+    pub const fn position_of(self, source: FeedSource) -> u64 {
         self.0[source as usize]
     }
 
     /// Returns whether every message in `source` up to `sequence` is applied.
     #[must_use]
-    pub const fn covers(self, source: Source, sequence: u64) -> bool {
-        sequence <= self.of(source)
+    pub const fn covers(self, source: FeedSource, sequence: u64) -> bool {
+        sequence <= self.position_of(source)
     }
 
     /// Moves the position of `source` to `sequence`; never moves it back.
-    pub const fn advance(&mut self, source: Source, sequence: u64) {
+    pub const fn advance(&mut self, source: FeedSource, sequence: u64) {
         if !self.covers(source, sequence) {
             self.0[source as usize] = sequence;
         }

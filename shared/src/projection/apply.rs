@@ -12,16 +12,16 @@ mod receipt;
 use std::collections::BTreeMap;
 
 use health::Health;
-use people::People;
+use people::ContactTable;
 use rusqlite::Connection;
 
-use super::applied::{Applied, Positions, Source, to_sql};
-use crate::model::position::Position;
+use super::applied::{AppliedRecord, FeedSource, StreamPositions, to_sql};
+use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
 
 /// An event whose first occurrence was just applied; the hash is from [`super::seen::fingerprint`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct First {
+pub(super) struct FirstRecord {
     pub(super) fingerprint: u64,
     pub(super) sequence: u64,
 }
@@ -29,31 +29,31 @@ pub(super) struct First {
 /// Writes the rows of `applied`. The caller must have checked that its sequence is new, and must commit.
 pub(super) fn write(
     connection: &Connection,
-    people: &mut People,
+    people: &mut ContactTable,
     health: &mut Health,
-    applied: &Applied,
-) -> Result<Option<First>, rusqlite::Error> {
+    applied: &AppliedRecord,
+) -> Result<Option<FirstRecord>, rusqlite::Error> {
     match applied {
-        Applied::Event {
+        AppliedRecord::Event {
             sequence,
             published_at,
             event,
         } => {
             return event::write(connection, people, *sequence, *published_at, event);
         }
-        Applied::Invocations { record, .. } => {
+        AppliedRecord::Invocations { record, .. } => {
             if let Some(news) = hooks::write_invocations(connection, record)? {
                 health.take(&news);
             }
         }
-        Applied::Dispatch {
+        AppliedRecord::Dispatch {
             sequence,
             published_at,
             dispatch,
         } => {
             hooks::write_dispatch(connection, *sequence, *published_at, dispatch)?;
         }
-        Applied::Ledger {
+        AppliedRecord::Ledger {
             subject,
             session,
             record,
@@ -61,12 +61,12 @@ pub(super) fn write(
         } => {
             ledger::write(connection, subject, session.as_ref(), record)?;
         }
-        Applied::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
-        Applied::Mark { source, position } => write_mark(connection, *source, position)?,
-        Applied::Beside { .. } => {}
-        Applied::Unreadable { source, sequence } => {
+        AppliedRecord::Receipt { receipt, .. } => receipt::write(connection, receipt)?,
+        AppliedRecord::Mark { source, position } => write_mark(connection, *source, position)?,
+        AppliedRecord::Beside { .. } => {}
+        AppliedRecord::Unreadable { source, sequence } => {
             // The record of an event may have been in this message, so its absence proves nothing any more.
-            if *source == Source::Invocations {
+            if *source == FeedSource::Invocations {
                 pass_over(connection, *sequence)?;
             }
         }
@@ -76,7 +76,7 @@ pub(super) fn write(
 }
 
 /// Stores the position of the last message of `source`.
-fn write_mark(connection: &Connection, source: Source, position: &Position) -> Result<(), rusqlite::Error> {
+fn write_mark(connection: &Connection, source: FeedSource, position: &StreamPosition) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO nexus_marks(stream, incarnation, sequence, stored_at_ns) VALUES(?1, ?2, ?3, ?4)",
@@ -102,12 +102,12 @@ fn pass_over(connection: &Connection, sequence: u64) -> Result<(), rusqlite::Err
 
 /// The newest item of each adapter and account in one transaction: one row each, however many items came.
 #[derive(Debug, Default)]
-pub(super) struct Watermarks<'a>(BTreeMap<(&'a str, &'a str), (&'a str, UnixMillis)>);
+pub(super) struct AppliedWatermarks<'a>(BTreeMap<(&'a str, &'a str), (&'a str, UnixMillis)>);
 
-impl<'a> Watermarks<'a> {
+impl<'a> AppliedWatermarks<'a> {
     /// Records `applied`, which is newer than the messages before it.
-    pub(super) fn pass(&mut self, applied: &'a Applied) {
-        if let Applied::Event {
+    pub(super) fn note_applied(&mut self, applied: &'a AppliedRecord) {
+        if let AppliedRecord::Event {
             published_at, event, ..
         } = applied
         {
@@ -133,16 +133,16 @@ impl<'a> Watermarks<'a> {
 /// Writes the positions that differ from `before`.
 pub(super) fn write_positions(
     connection: &Connection,
-    before: Positions,
-    after: Positions,
+    before: StreamPositions,
+    after: StreamPositions,
 ) -> Result<(), rusqlite::Error> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO nexus_positions(stream, sequence) VALUES(?1, ?2)
          ON CONFLICT(stream) DO UPDATE SET sequence = excluded.sequence",
     )?;
-    for source in Source::ALL {
-        if before.of(source) != after.of(source) {
-            statement.execute((source.stream(), to_sql(after.of(source))))?;
+    for source in FeedSource::ALL {
+        if before.position_of(source) != after.position_of(source) {
+            statement.execute((source.stream(), to_sql(after.position_of(source))))?;
         }
     }
 
@@ -150,6 +150,6 @@ pub(super) fn write_positions(
 }
 
 /// Returns `value` as JSON text, or `null` if it cannot be written as JSON (a map with keys other than strings).
-fn json(value: &impl serde::Serialize) -> String {
+fn json_text(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }

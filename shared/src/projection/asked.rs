@@ -16,7 +16,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use session::{MAX_OPEN, ModelSession, Stop};
+pub use session::{MAX_OPEN, ModelSession, QueryStop};
 
 /// Maximum size of one page, as JSON, and of one value inside SQLite, in bytes.
 pub const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -83,7 +83,7 @@ pub struct ModelPage {
     /// Names of the columns.
     pub columns: Vec<String>,
     /// Values by row and column.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<QueryCell>>,
     /// Whether there are more rows that did not fit.
     pub more: bool,
     /// Approximate size of the rows as JSON, in bytes.
@@ -94,7 +94,7 @@ pub struct ModelPage {
 /// One value. As JSON, `{"i": "…"}` is a whole number that JSON's numbers do not hold or that was to be marked, `{"r":
 /// "…"}` an infinite number, `{"b": "…"}` bytes in base64.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Cell {
+pub enum QueryCell {
     /// SQL's `NULL`: no value.
     Null,
     /// A whole number, of 64 bits.
@@ -157,7 +157,7 @@ impl From<rusqlite::Error> for ModelQueryError {
 /// Fails unless `sql` begins as a statement that reads.
 fn check(sql: &str) -> Result<(), ModelQueryError> {
     let rest = without_comments(sql);
-    let (first, rest) = word(rest);
+    let (first, rest) = split_word(rest);
 
     let refused = |what: &str| Err(ModelQueryError::Refused(format!("{what} is not allowed")));
     if !READING.iter().any(|reading| first.eq_ignore_ascii_case(reading)) {
@@ -168,9 +168,9 @@ fn check(sql: &str) -> Result<(), ModelQueryError> {
         return Ok(());
     }
 
-    let (mut name, mut rest) = word(without_comments(rest));
+    let (mut name, mut rest) = split_word(without_comments(rest));
     if let Some(behind) = rest.strip_prefix('.') {
-        (name, rest) = word(behind);
+        (name, rest) = split_word(behind);
     }
 
     if !TELLING.iter().any(|telling| name.eq_ignore_ascii_case(telling)) || rest.contains('=') {
@@ -180,7 +180,7 @@ fn check(sql: &str) -> Result<(), ModelQueryError> {
     Ok(())
 }
 
-fn word(text: &str) -> (&str, &str) {
+fn split_word(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     text.split_at(end.unwrap_or(text.len()))
 }
@@ -199,7 +199,7 @@ fn without_comments(mut text: &str) -> &str {
     }
 }
 
-fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQueryError> {
+fn bind_parameters(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQueryError> {
     let expected = statement.parameter_count();
     if !query.values.is_empty() && query.named.is_empty() && query.values.len() != expected {
         let received = query.values.len();
@@ -208,14 +208,14 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
     }
 
     for (at, value) in query.values.iter().enumerate() {
-        statement.raw_bind_parameter(at + 1, sql(value)?)?;
+        statement.raw_bind_parameter(at + 1, sql_value(value)?)?;
     }
 
     for (name, value) in &query.named {
         let spellings = ["", "$", ":", "@"].map(|prefix| format!("{prefix}{name}"));
         for spelling in spellings {
             if let Some(index) = statement.parameter_index(&spelling)? {
-                statement.raw_bind_parameter(index, sql(value)?)?;
+                statement.raw_bind_parameter(index, sql_value(value)?)?;
             }
         }
     }
@@ -235,7 +235,7 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
 }
 
 /// Converts `value` to a value of SQLite.
-fn sql(value: &Value) -> Result<Sql, ModelQueryError> {
+fn sql_value(value: &Value) -> Result<Sql, ModelQueryError> {
     let bad = || ModelQueryError::Failed(format!("{value} cannot be bound"));
     Ok(match value {
         Value::Null => Sql::Null,
@@ -254,7 +254,7 @@ fn sql(value: &Value) -> Result<Sql, ModelQueryError> {
     })
 }
 
-fn rows(
+fn read_rows(
     statement: &mut Statement<'_>,
     query: &ModelQuery,
     is_over: impl Fn() -> bool,
@@ -288,7 +288,7 @@ fn rows(
         let mut bytes = 2;
         let mut cells = Vec::with_capacity(page.columns.len());
         for column in 0..page.columns.len() {
-            let cell = cell(row.get_ref(column)?, query.exact);
+            let cell = to_cell(row.get_ref(column)?, query.exact);
             bytes += cell.bytes();
             if bytes > MAX_PAGE_BYTES {
                 return Err(ModelQueryError::TooLarge("a row of more than 4 MiB"));
@@ -312,18 +312,18 @@ fn rows(
     Ok(page)
 }
 
-fn cell(value: ValueRef<'_>, exact: bool) -> Cell {
+fn to_cell(value: ValueRef<'_>, exact: bool) -> QueryCell {
     match value {
-        ValueRef::Null => Cell::Null,
-        ValueRef::Integer(whole) if exact => Cell::Exact(whole),
-        ValueRef::Integer(whole) => Cell::Integer(whole),
-        ValueRef::Real(real) => Cell::Real(real),
-        ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-        ValueRef::Blob(bytes) => Cell::Blob(bytes.to_vec()),
+        ValueRef::Null => QueryCell::Null,
+        ValueRef::Integer(whole) if exact => QueryCell::Exact(whole),
+        ValueRef::Integer(whole) => QueryCell::Integer(whole),
+        ValueRef::Real(real) => QueryCell::Real(real),
+        ValueRef::Text(text) => QueryCell::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => QueryCell::Blob(bytes.to_vec()),
     }
 }
 
-impl Cell {
+impl QueryCell {
     /// Returns the approximate size as JSON in bytes, at most slightly too low.
     fn bytes(&self) -> usize {
         match self {
@@ -342,7 +342,7 @@ impl Cell {
     }
 }
 
-impl Serialize for Cell {
+impl Serialize for QueryCell {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let special = |serializer: S, key: &str, value: &str| {
             let mut map = serializer.serialize_map(Some(1))?;

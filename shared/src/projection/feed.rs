@@ -12,22 +12,22 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
-use super::applied::{Applied, Source};
+use super::applied::{AppliedRecord, FeedSource};
 use super::error::ApplyBatchError;
-use super::read_ahead::{Messages, Read, read_ahead, read_on};
-use super::{Command, Projection};
+use super::read_ahead::{AheadMessages, ReadResult, read_ahead, read_on};
+use super::{Projection, WriterCommand};
 use crate::bus::position::{told_sound, told_void};
-use crate::bus::{Bus, Incoming, Ordered, Tap};
+use crate::bus::{Bus, IncomingMessage, OrderedReader, StreamTap};
 use crate::clock::pause;
 use crate::model::approval::SessionDecision;
 use crate::model::order::SessionOrder;
-use crate::model::position::{Position, Standing};
+use crate::model::position::{PositionStanding, StreamPosition};
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
-use crate::process::Shutdown;
-use crate::wire::envelope::Wire as _;
+use crate::process::ShutdownSignal;
+use crate::wire::envelope::WireMessage as _;
 use crate::wire::headers::SCHEMA;
-use crate::wire::seal::{ReadEventError, Trust};
+use crate::wire::seal::{ReadEventError, TrustKeys};
 use crate::wire::subject;
 
 /// Maximum number of messages of one stream in one batch. Batches become this large only if there is a backlog; the
@@ -53,19 +53,24 @@ const MUCH: u64 = 10_000;
 ///
 /// # Errors
 /// Returns [`ApplyBatchError::Closed`] if the writer has stopped: the process cannot continue without it.
-pub async fn run(bus: Bus, projection: Projection, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
-    run_tapped(bus, projection, Tap::default(), shutdown).await
+pub async fn run(bus: Bus, projection: Projection, shutdown: ShutdownSignal) -> Result<(), ApplyBatchError> {
+    run_tapped(bus, projection, StreamTap::default(), shutdown).await
 }
 
 /// As [`run`], with `tap` as the source of `EVENTS` for owners of partitions.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Shutdown) -> Result<(), ApplyBatchError> {
+pub async fn run_tapped(
+    bus: Bus,
+    projection: Projection,
+    tap: StreamTap,
+    shutdown: ShutdownSignal,
+) -> Result<(), ApplyBatchError> {
     let mut connections = bus.connections();
     loop {
-        connections.begin();
-        let streams = Source::ALL.map(|source| follow(&bus, &projection, &tap, source));
+        connections.count_from_now();
+        let streams = FeedSource::ALL.map(|source| follow_source(&bus, &projection, &tap, source));
         let ended = tokio::select! {
             () = shutdown.requested() => return Ok(()),
             () = tell_progress(&projection) => continue,
@@ -81,19 +86,24 @@ pub async fn run_tapped(bus: Bus, projection: Projection, tap: Tap, shutdown: Sh
 }
 
 /// Applies one stream from its position on. Returns only with an error.
-async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -> Result<(), ApplyBatchError> {
-    let Started {
+async fn follow_source(
+    bus: &Bus,
+    projection: &Projection,
+    tap: &StreamTap,
+    source: FeedSource,
+) -> Result<(), ApplyBatchError> {
+    let StartedSource {
         ordered,
         end,
         incarnation,
     } = start(bus, projection, source).await?;
 
-    if source != Source::Events {
+    if source != FeedSource::Events {
         return take_in(bus, projection, source, &incarnation, ordered).await;
     }
 
     let position = projection.position(source);
-    let passing = tap.begin(position, position == end);
+    let passing = tap.begin_behind(position, position == end);
     let (read, messages) = read_ahead();
 
     // Reading continues while a batch is stored, so that takers at the tap do not wait for the disk.
@@ -104,8 +114,8 @@ async fn follow(bus: &Bus, projection: &Projection, tap: &Tap, source: Source) -
 }
 
 /// A stream whose reading is about to start.
-struct Started {
-    ordered: Ordered,
+struct StartedSource {
+    ordered: OrderedReader,
     /// Last sequence of the stream at that time.
     end: u64,
     incarnation: String,
@@ -115,20 +125,20 @@ struct Started {
 async fn take_in(
     bus: &Bus,
     projection: &Projection,
-    source: Source,
+    source: FeedSource,
     incarnation: &str,
-    mut messages: impl Messages,
+    mut messages: impl AheadMessages,
 ) -> Result<(), ApplyBatchError> {
     loop {
-        let (batch, since) = gather(&mut messages, projection).await;
+        let (batch, since) = gather_batch(&mut messages, projection).await;
         let Some(last) = batch.last() else { continue };
         projection
             .0
             .lag
-            .heard(source, last.sequence.saturating_add(last.pending));
+            .note_end(source, last.sequence.saturating_add(last.pending));
 
         let count = batch.len();
-        let position = Position {
+        let position = StreamPosition {
             incarnation: incarnation.to_owned(),
             sequence: last.sequence,
             stored_at_ns: last.stored_at_ns,
@@ -137,9 +147,9 @@ async fn take_in(
         let trust = Arc::clone(bus.trust());
         let decoded =
             tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message, &trust)).collect());
-        let mut batch: Vec<Applied> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
-        batch.push(Applied::Mark { source, position });
-        store(projection, source, Arc::new(batch)).await?;
+        let mut batch: Vec<AppliedRecord> = decoded.await.map_err(|_| ApplyBatchError::Closed)?;
+        batch.push(AppliedRecord::Mark { source, position });
+        store_batch(projection, source, Arc::new(batch)).await?;
         projection.0.lag.took_in(source, since);
         metrics::counter!("nexus_projection_messages_total", "stream" => source.stream())
             .increment(u64::try_from(count).unwrap_or(u64::MAX));
@@ -148,16 +158,21 @@ async fn take_in(
 
 /// Returns the reason why the rows of `source` come from another stream than the current one, or `None` if the file's
 /// position is valid in it.
-async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u64) -> Result<Option<String>, String> {
+async fn find_difference(
+    bus: &Bus,
+    projection: &Projection,
+    source: FeedSource,
+    last: u64,
+) -> Result<Option<String>, String> {
     let position = projection.position(source);
     let stream = source.stream();
-    let mark = projection.mark(source).map_err(|error| error.to_string())?;
+    let mark = projection.stream_position(source).map_err(|error| error.to_string())?;
 
     let what = format!("read model's {stream}");
     if last < position {
-        let void = mark.unwrap_or_else(|| Position {
+        let void = mark.unwrap_or_else(|| StreamPosition {
             sequence: position,
-            ..Position::default()
+            ..StreamPosition::default()
         });
         told_void(&what, stream, &void, "the stream ends before it");
         return Ok(Some(format!("{stream} ends at {last}, the file is at {position}")));
@@ -168,12 +183,16 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
         told_sound(&what);
         return Ok(None);
     };
-    match bus.standing(stream, &mark).await.map_err(|error| error.to_string())? {
-        Standing::Holds => {
+    match bus
+        .check_position(stream, &mark)
+        .await
+        .map_err(|error| error.to_string())?
+    {
+        PositionStanding::Holds => {
             told_sound(&what);
             Ok(None)
         }
-        Standing::Void(why) => {
+        PositionStanding::Void(why) => {
             told_void(&what, stream, &mark, why);
             Ok(Some(format!("position {} of {stream}: {why}", mark.sequence)))
         }
@@ -181,7 +200,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
 }
 
 /// Waits until the stream exists, and starts to read after the position.
-async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Started, ApplyBatchError> {
+async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result<StartedSource, ApplyBatchError> {
     loop {
         let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
@@ -190,7 +209,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
                 .stream_info(source.stream())
                 .await
                 .map_err(|error| error.to_string())?;
-            let difference = difference(bus, projection, source, info.state.last).await?;
+            let difference = find_difference(bus, projection, source, info.state.last).await?;
             Ok::<_, String>((info, difference))
         };
 
@@ -209,7 +228,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
             projection
                 .0
                 .commands
-                .send(Command::Damaged { detail, generation })
+                .send(WriterCommand::Damaged { detail, generation })
                 .await
                 .map_err(|_| ApplyBatchError::Closed)?;
 
@@ -221,11 +240,11 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
         projection
             .0
             .lag
-            .heard(source, if state.messages == 0 { position } else { state.last });
+            .note_end(source, if state.messages == 0 { position } else { state.last });
 
-        match bus.ordered(source.stream(), &[], position.saturating_add(1)).await {
+        match bus.read_ordered(source.stream(), &[], position.saturating_add(1)).await {
             Ok(ordered) => {
-                return Ok(Started {
+                return Ok(StartedSource {
                     ordered,
                     end: state.last,
                     incarnation: info.incarnation,
@@ -241,8 +260,8 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
 
 /// Collects the next messages: those that are there, and those that arrive within [`LINGER`] unless a caller waits for
 /// them. Also returns the time since which the read model lacks the message after the last of them.
-async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incoming>, UnixMillis) {
-    let Read { incoming, mut since } = from.next().await;
+async fn gather_batch(from: &mut impl AheadMessages, projection: &Projection) -> (Vec<IncomingMessage>, UnixMillis) {
+    let ReadResult { incoming, mut since } = from.next().await;
     let mut bytes = incoming.payload.len();
     let mut messages = vec![incoming];
 
@@ -270,10 +289,10 @@ async fn gather(from: &mut impl Messages, projection: &Projection) -> (Vec<Incom
 }
 
 /// Stores `batch`, with as many retries as the environment requires.
-pub(super) async fn store(
+pub(super) async fn store_batch(
     projection: &Projection,
-    source: Source,
-    batch: Arc<Vec<Applied>>,
+    source: FeedSource,
+    batch: Arc<Vec<AppliedRecord>>,
 ) -> Result<(), ApplyBatchError> {
     loop {
         match projection.apply_shared(Arc::clone(&batch)).await {
@@ -287,43 +306,47 @@ pub(super) async fn store(
 }
 
 /// Decodes `message`. An event that `trust` does not admit is skipped like a message that cannot be decoded.
-pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Applied {
+pub(super) fn decode(source: FeedSource, message: &IncomingMessage, trust: &TrustKeys) -> AppliedRecord {
     let sequence = message.sequence;
-    let decoded: Result<Applied, ReadEventError> = match source {
-        Source::Events => message.event(trust).map(|event| Applied::Event {
+    let decoded: Result<AppliedRecord, ReadEventError> = match source {
+        FeedSource::Events => message.read_event(trust).map(|event| AppliedRecord::Event {
             sequence,
             published_at: message.published_at,
             event: Box::new(event),
         }),
-        Source::Invocations => message
+        FeedSource::Invocations => {
+            message
+                .decode()
+                .map_err(ReadEventError::from)
+                .map(|record| AppliedRecord::Invocations {
+                    sequence,
+                    record: Box::new(record),
+                })
+        }
+        FeedSource::Dispatches if is_for_the_broker_alone(message) => Ok(AppliedRecord::Beside { source, sequence }),
+        FeedSource::Dispatches => {
+            message
+                .decode()
+                .map_err(ReadEventError::from)
+                .map(|dispatch| AppliedRecord::Dispatch {
+                    sequence,
+                    published_at: message.published_at,
+                    dispatch: Box::new(dispatch),
+                })
+        }
+        FeedSource::Ledger => message
             .decode()
             .map_err(ReadEventError::from)
-            .map(|record| Applied::Invocations {
-                sequence,
-                record: Box::new(record),
-            }),
-        Source::Dispatches if is_for_the_broker_alone(message) => Ok(Applied::Beside { source, sequence }),
-        Source::Dispatches => message
-            .decode()
-            .map_err(ReadEventError::from)
-            .map(|dispatch| Applied::Dispatch {
-                sequence,
-                published_at: message.published_at,
-                dispatch: Box::new(dispatch),
-            }),
-        Source::Ledger => message
-            .decode()
-            .map_err(ReadEventError::from)
-            .map(|record| Applied::Ledger {
+            .map(|record| AppliedRecord::Ledger {
                 sequence,
                 subject: message.subject.clone(),
                 session: session_of(&message.subject),
                 record: Box::new(record),
             }),
-        Source::Receipts => message
+        FeedSource::Receipts => message
             .decode()
             .map_err(ReadEventError::from)
-            .map(|receipt| Applied::Receipt {
+            .map(|receipt| AppliedRecord::Receipt {
                 sequence,
                 receipt: Box::new(receipt),
             }),
@@ -333,13 +356,13 @@ pub(super) fn decode(source: Source, message: &Incoming, trust: &Trust) -> Appli
         let event_id = message.headers.event_id();
         tracing::warn!(stream = source.stream(), sequence, event_id, subject = %message.subject, %error, "message skipped by the read model");
         metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
-        Applied::Unreadable { source, sequence }
+        AppliedRecord::Unreadable { source, sequence }
     })
 }
 
 /// Returns whether `message` is an order to a session or a decision of an approval, which are stored among the
 /// dispatches; their outcome is in the ledger.
-fn is_for_the_broker_alone(message: &Incoming) -> bool {
+fn is_for_the_broker_alone(message: &IncomingMessage) -> bool {
     let schema = message.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
     schema.is_some_and(|schema| [SessionOrder::SCHEMA, SessionDecision::SCHEMA].contains(&schema))
 }
@@ -358,12 +381,12 @@ async fn tell_progress(projection: &Projection) {
     loop {
         pause(PROGRESS_EVERY).await;
         let positions = *projection.0.positions.borrow();
-        let Some(behind) = projection.0.lag.messages(positions) else {
+        let Some(behind) = projection.0.lag.remaining_messages(positions) else {
             continue;
         };
 
         if behind >= MUCH {
-            let events = positions.of(Source::Events);
+            let events = positions.position_of(FeedSource::Events);
             tracing::info!(behind, events, "read model is catching up");
         }
     }

@@ -72,13 +72,13 @@ impl GivenUp {
 
     /// Returns the reason why the event at `sequence` was given up, if it was.
     #[must_use]
-    pub fn event(&self, sequence: u64) -> Option<&str> {
+    pub fn event_reason(&self, sequence: u64) -> Option<&str> {
         self.events.get(&sequence).map(String::as_str)
     }
 
     /// Returns the reason why the reply of `turn` was given up, if it was.
     #[must_use]
-    pub fn reply(&self, turn: &str) -> Option<&str> {
+    pub fn reply_reason(&self, turn: &str) -> Option<&str> {
         self.replies.get(turn).map(String::as_str)
     }
 }

@@ -19,11 +19,11 @@ pub(super) fn of_hook(
                llm_calls, llm_tokens_in + llm_tokens_out, llm_cost_usd, search_calls
              FROM hook_invocations WHERE hook_id = ?1 ORDER BY started_at DESC, event_id DESC LIMIT ?2",
         )?
-        .query_map((hook_id, limit), row)?
+        .query_map((hook_id, limit), read_row)?
         .collect()
 }
 
-fn row(row: &Row<'_>) -> Result<InvocationRow, rusqlite::Error> {
+fn read_row(row: &Row<'_>) -> Result<InvocationRow, rusqlite::Error> {
     let unreadable = |column, error: Box<dyn std::error::Error + Send + Sync>| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error)
     };

@@ -3,26 +3,26 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::applied::{Positions, Source};
+use super::applied::{FeedSource, StreamPositions};
 use crate::model::time::UnixMillis;
 
 /// Last known end of each stream.
 #[derive(Debug, Default)]
-pub(super) struct Lag(Mutex<[Option<Head>; Source::ALL.len()]>);
+pub(super) struct FeedLag(Mutex<[Option<SourceHead>; FeedSource::ALL.len()]>);
 
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct SourceHead {
     /// Last sequence known to be stored.
     sequence: u64,
     /// Time since which the message after the last applied one is missing.
     taken_in: Option<UnixMillis>,
 }
 
-impl Lag {
+impl FeedLag {
     /// Records that `source` reaches up to `sequence`.
-    pub(super) fn heard(&self, source: Source, sequence: u64) {
+    pub(super) fn note_end(&self, source: FeedSource, sequence: u64) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let head = heads[source as usize].get_or_insert(Head {
+        let head = heads[source as usize].get_or_insert(SourceHead {
             sequence,
             taken_in: None,
         });
@@ -30,7 +30,7 @@ impl Lag {
     }
 
     /// Records that a message of `source` was applied; the one after it is missing since `at`.
-    pub(super) fn took_in(&self, source: Source, at: UnixMillis) {
+    pub(super) fn took_in(&self, source: FeedSource, at: UnixMillis) {
         let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(head) = &mut heads[source as usize] {
             head.taken_in = Some(at);
@@ -38,20 +38,20 @@ impl Lag {
     }
 
     /// Returns the number of messages still to be applied, of all streams together, or `None` if it is unknown.
-    pub(super) fn messages(&self, positions: Positions) -> Option<u64> {
+    pub(super) fn remaining_messages(&self, positions: StreamPositions) -> Option<u64> {
         let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Source::ALL.into_iter().try_fold(0_u64, |behind, source| {
+        FeedSource::ALL.into_iter().try_fold(0_u64, |behind, source| {
             let head = heads[source as usize]?;
-            Some(behind.saturating_add(head.sequence.saturating_sub(positions.of(source))))
+            Some(behind.saturating_add(head.sequence.saturating_sub(positions.position_of(source))))
         })
     }
 
     /// Returns the largest lag of all streams, or `None` while the end of one of them is unknown, or none of its
     /// messages was applied.
-    pub(super) fn at(&self, positions: Positions, now: UnixMillis) -> Option<Duration> {
+    pub(super) fn at(&self, positions: StreamPositions, now: UnixMillis) -> Option<Duration> {
         let heads = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut largest = Duration::ZERO;
-        for source in Source::ALL {
+        for source in FeedSource::ALL {
             let head = heads[source as usize]?;
             if !positions.covers(source, head.sequence) {
                 let millis = now.since(head.taken_in?);
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn is_unknown_until_every_stream_was_heard_of() {
-        let lag = Lag::default();
-        let mut positions = Positions::default();
-        for source in Source::ALL {
+        let lag = FeedLag::default();
+        let mut positions = StreamPositions::default();
+        for source in FeedSource::ALL {
             assert_eq!(lag.at(positions, UnixMillis(0)), None, "{source:?} was not heard of");
-            lag.heard(source, 0);
+            lag.note_end(source, 0);
         }
 
         assert_eq!(
@@ -82,14 +82,14 @@ mod tests {
             "empty streams are reached at once"
         );
 
-        lag.heard(Source::Events, 10);
+        lag.note_end(FeedSource::Events, 10);
         assert_eq!(lag.at(positions, UnixMillis(0)), None, "not begun");
 
-        lag.took_in(Source::Events, UnixMillis(500));
-        positions.advance(Source::Events, 9);
+        lag.took_in(FeedSource::Events, UnixMillis(500));
+        positions.advance(FeedSource::Events, 9);
         assert_eq!(lag.at(positions, UnixMillis(2_000)), Some(Duration::from_millis(1_500)));
 
-        positions.advance(Source::Events, 10);
+        positions.advance(FeedSource::Events, 10);
         assert_eq!(lag.at(positions, UnixMillis(9_000)), Some(Duration::ZERO));
     }
 }

@@ -6,12 +6,12 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     EventRow, FindReply, FindRequest, HistoryReply, HistoryRequest, MAX_THREAD_EXCERPT, ThreadRow, ThreadsReply,
-    ThreadsRequest, limit,
+    ThreadsRequest, effective_limit,
 };
-use super::applied::{Source, from_sql, to_sql};
+use super::applied::{FeedSource, from_sql, to_sql};
 use super::apply::PASSED_OVER;
-use crate::model::event::{Direction, EventId, PeerKind};
-use crate::model::position::Position;
+use crate::model::event::{EventDirection, EventId, PeerKind};
+use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
 
 /// Columns that [`event_row`] reads, in its order.
@@ -27,11 +27,14 @@ pub(super) fn first_sequence(connection: &Connection, id: &str) -> Result<Option
 }
 
 /// Returns the stored position of `source`, or `None` if the file has none.
-pub(super) fn mark(connection: &Connection, source: Source) -> Result<Option<Position>, rusqlite::Error> {
+pub(super) fn stored_position(
+    connection: &Connection,
+    source: FeedSource,
+) -> Result<Option<StreamPosition>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT incarnation, sequence, stored_at_ns FROM nexus_marks WHERE stream = ?1")?
         .query_row([source.stream()], |row| {
-            Ok(Position {
+            Ok(StreamPosition {
                 incarnation: row.get(0)?,
                 sequence: from_sql(row.get(1)?),
                 stored_at_ns: row.get(2)?,
@@ -50,13 +53,13 @@ pub(super) fn has_no_record(connection: &Connection, id: &str, through: u64) -> 
                 AND NOT EXISTS(SELECT 1 FROM nexus_positions WHERE stream = ?4)",
         )?
         .query_row(
-            (id, Source::Invocations.stream(), to_sql(through), PASSED_OVER),
+            (id, FeedSource::Invocations.stream(), to_sql(through), PASSED_OVER),
             |row| row.get(0),
         )
 }
 
 /// Returns the event with `id`.
-pub(super) fn event(connection: &Connection, id: &str) -> Result<Option<EventRow>, rusqlite::Error> {
+pub(super) fn find_event(connection: &Connection, id: &str) -> Result<Option<EventRow>, rusqlite::Error> {
     connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM events WHERE id = ?1"))?
         .query_row([id], event_row)
@@ -81,8 +84,8 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
         ("sequence < ?", number(before)),
     ];
 
-    let limit = limit(request.limit);
-    let events = newest(connection, &conditions, limit)?;
+    let limit = effective_limit(request.limit);
+    let events = newest_events(connection, &conditions, limit)?;
     let next = (events.len() > limit as usize).then(|| events[limit as usize - 1].sequence);
 
     Ok(FindReply {
@@ -92,7 +95,7 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
 }
 
 /// Returns the end of a conversation, the oldest event first, without deleted events.
-pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Result<HistoryReply, rusqlite::Error> {
+pub(super) fn read_history(connection: &Connection, request: &HistoryRequest) -> Result<HistoryReply, rusqlite::Error> {
     let before = request.before.and_then(|before| i64::try_from(before).ok());
     let conditions = [
         ("channel = ?", Some(Sql::Text(request.channel.clone()))),
@@ -103,8 +106,8 @@ pub(super) fn history(connection: &Connection, request: &HistoryRequest) -> Resu
         ("sequence < ?", before.map(Sql::Integer)),
     ];
 
-    let limit = limit(request.limit) as usize;
-    let mut events = newest(connection, &conditions, limit as u32)?;
+    let limit = effective_limit(request.limit) as usize;
+    let mut events = newest_events(connection, &conditions, limit as u32)?;
     let more = events.len() > limit;
     events.truncate(limit);
     events.reverse();
@@ -121,7 +124,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
         "SELECT thread_id FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3
          GROUP BY thread_id ORDER BY max(sequence) DESC LIMIT ?4",
     )?;
-    let names = names.query_map((channel, account, peer, limit(request.limit)), |row| {
+    let names = names.query_map((channel, account, peer, effective_limit(request.limit)), |row| {
         row.get::<_, String>(0)
     })?;
 
@@ -166,7 +169,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
 
 /// Returns the events that meet the given conditions, the newest first; one more than `limit`, to show whether there
 /// are more.
-fn newest(
+fn newest_events(
     connection: &Connection,
     conditions: &[(&str, Option<Sql>)],
     limit: u32,
@@ -203,21 +206,21 @@ pub(super) fn event_row(row: &Row<'_>) -> Result<EventRow, rusqlite::Error> {
         revised_at: row.get::<_, Option<i64>>(4)?.map(UnixMillis),
         channel: row.get(5)?,
         account: row.get(6)?,
-        peer_kind: named::<PeerKind>(row, 7)?,
+        peer_kind: column_enum::<PeerKind>(row, 7)?,
         peer_id: row.get(8)?,
         from_id: row.get(9)?,
-        direction: named::<Direction>(row, 10)?,
+        direction: column_enum::<EventDirection>(row, 10)?,
         content: row.get(11)?,
-        content_types: parsed(row, 12)?,
+        content_types: column_json(row, 12)?,
         thread_id: row.get(13)?,
         reply_to: row.get(14)?,
         hops: row.get(15)?,
-        metadata: parsed(row, 16)?,
+        metadata: column_json(row, 16)?,
     })
 }
 
 /// Reads an enum by the name that serde gives it.
-fn named<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
+fn column_enum<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
     let name = row.get_ref(column)?.as_str()?;
     let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(name);
     T::deserialize(name).map_err(|error| {
@@ -226,7 +229,7 @@ fn named<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlit
 }
 
 /// Reads a column of JSON text.
-fn parsed<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
+fn column_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
     serde_json::from_str(row.get_ref(column)?.as_str()?).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
     })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::bus::{Incoming, Ordered, Passing};
+use crate::bus::{IncomingMessage, OrderedReader, PassingMessage};
 use crate::clock::{Clock as _, SystemClock};
 use crate::model::time::UnixMillis;
 
@@ -15,34 +15,34 @@ const AHEAD: usize = 2_048;
 const AHEAD_KIB: u32 = 32 * 1024;
 
 /// A message that was read.
-pub(super) struct Read {
-    pub(super) incoming: Incoming,
+pub(super) struct ReadResult {
+    pub(super) incoming: IncomingMessage,
     /// Time since which the read model is behind if it lacks the next message: the time at which this one was stored,
     /// or at which it was read if reading waits for takers at the tap.
     pub(super) since: UnixMillis,
 }
 
 /// Source of a stream's messages.
-pub(super) trait Messages {
+pub(super) trait AheadMessages {
     /// Returns the next message. Dropping the future while it waits loses no message.
-    fn next(&mut self) -> impl Future<Output = Read> + Send;
+    fn next(&mut self) -> impl Future<Output = ReadResult> + Send;
 }
 
-impl Messages for Ordered {
-    async fn next(&mut self) -> Read {
+impl AheadMessages for OrderedReader {
+    async fn next(&mut self) -> ReadResult {
         let incoming = Self::next(self).await;
         let since = incoming.published_at;
-        Read { incoming, since }
+        ReadResult { incoming, since }
     }
 }
 
-type Room = (Read, OwnedSemaphorePermit);
+type Room = (ReadResult, OwnedSemaphorePermit);
 
 /// Messages that were read ahead.
-pub(super) struct Ahead(mpsc::Receiver<Room>);
+pub(super) struct ReadAhead(mpsc::Receiver<Room>);
 
-impl Messages for Ahead {
-    async fn next(&mut self) -> Read {
+impl AheadMessages for ReadAhead {
+    async fn next(&mut self) -> ReadResult {
         match self.0.recv().await {
             Some((read, _)) => read,
             // The reader lives as long as this receiver.
@@ -58,20 +58,20 @@ pub(super) struct ReadInto {
 }
 
 /// Returns the two ends of a queue for reading ahead.
-pub(super) fn read_ahead() -> (ReadInto, Ahead) {
+pub(super) fn read_ahead() -> (ReadInto, ReadAhead) {
     let (messages, read) = mpsc::channel(AHEAD);
     let memory = Arc::new(Semaphore::new(AHEAD_KIB as usize));
-    (ReadInto { messages, memory }, Ahead(read))
+    (ReadInto { messages, memory }, ReadAhead(read))
 }
 
 /// Passes the messages of `ordered` on at the tap, then sends them to `into`. If there is no room, the takers at the
 /// tap are dropped first, so that they do not wait for the file.
-pub(super) async fn read_on(mut ordered: Ordered, passing: &Passing, into: ReadInto) -> Infallible {
+pub(super) async fn read_on(mut ordered: OrderedReader, passing: &PassingMessage, into: ReadInto) -> Infallible {
     // If reading had to wait for takers at the tap since it was last at the stream's end, the lag is caused by them.
     let mut was_held = false;
     loop {
         let incoming = ordered.next().await;
-        was_held |= passing.pass(&incoming).await;
+        was_held |= passing.pass_on(&incoming).await;
         was_held &= incoming.pending > 0;
         let kib = u32::try_from(incoming.payload.len() / 1024 + 1)
             .unwrap_or(AHEAD_KIB)
@@ -91,7 +91,7 @@ pub(super) async fn read_on(mut ordered: Ordered, passing: &Passing, into: ReadI
 
         // Neither end is ever closed while this runs.
         if let Ok(room) = memory.acquire_many_owned(kib).await {
-            let _ = into.messages.send((Read { incoming, since }, room)).await;
+            let _ = into.messages.send((ReadResult { incoming, since }, room)).await;
         }
     }
 }

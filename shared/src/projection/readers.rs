@@ -13,24 +13,24 @@ const KEPT_OPEN: usize = 4;
 
 /// Pool of read-only connections.
 #[derive(Debug)]
-pub(super) struct Readers {
+pub(super) struct ReaderPool {
     path: PathBuf,
     generation: Arc<AtomicU64>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleReaders>,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
+struct IdleReaders {
     generation: u64,
     connections: Vec<Connection>,
 }
 
-impl Readers {
+impl ReaderPool {
     pub(super) fn new(path: PathBuf, generation: Arc<AtomicU64>) -> Self {
         Self {
             path,
             generation,
-            idle: Mutex::new(Idle::default()),
+            idle: Mutex::new(IdleReaders::default()),
         }
     }
 
@@ -54,7 +54,7 @@ impl Readers {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.generation != generation {
             // The file was rebuilt: these connections still read the removed one.
-            *idle = Idle {
+            *idle = IdleReaders {
                 generation,
                 connections: Vec::new(),
             };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::applied::{Positions, Source, from_sql};
+use super::applied::{FeedSource, StreamPositions, from_sql};
 use super::error::OpenProjectionError;
 
 /// SQL of the tables and indexes.
@@ -39,15 +39,15 @@ const LOG_BYTES: &str = "16777216";
 const PREPARED_STATEMENTS: usize = 64;
 
 /// A writer's connection, and the origin of its file.
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     pub(super) connection: Connection,
-    pub(super) positions: Positions,
+    pub(super) positions: StreamPositions,
     /// Reason why the former file was discarded; `None` if it was kept, or there was none.
     pub(super) discarded: Option<String>,
 }
 
 /// Opens the file at `path` for writing. Creates it if it is absent, damaged or of another version.
-pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
+pub(super) fn open_writer(path: &Path) -> Result<OpenedFile, OpenProjectionError> {
     let failed = |source| OpenProjectionError::Sqlite {
         path: path.to_path_buf(),
         source,
@@ -63,7 +63,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
     let existed = path.exists();
     let reason = match open_existing(path) {
         Ok(Some((connection, positions))) => {
-            return Ok(Opened {
+            return Ok(OpenedFile {
                 connection,
                 positions,
                 discarded: None,
@@ -75,20 +75,20 @@ pub(super) fn open_writer(path: &Path) -> Result<Opened, OpenProjectionError> {
         Err(error) => return Err(failed(error)),
     };
 
-    let connection = recreate(path)?;
+    let connection = recreate_file(path)?;
     let discarded = (!reason.is_empty()).then_some(reason);
 
-    Ok(Opened {
+    Ok(OpenedFile {
         connection,
-        positions: Positions::default(),
+        positions: StreamPositions::default(),
         discarded,
     })
 }
 
 /// Discards the file at `path` and creates an empty read model there.
-pub(super) fn recreate(path: &Path) -> Result<Connection, OpenProjectionError> {
+pub(super) fn recreate_file(path: &Path) -> Result<Connection, OpenProjectionError> {
     remove(path)?;
-    create(path).map_err(|source| OpenProjectionError::Sqlite {
+    create_file(path).map_err(|source| OpenProjectionError::Sqlite {
         path: path.to_path_buf(),
         source,
     })
@@ -131,13 +131,13 @@ pub(super) fn is_passing(error: &rusqlite::Error) -> bool {
     )
 }
 
-fn open_existing(path: &Path) -> Result<Option<(Connection, Positions)>, rusqlite::Error> {
+fn open_existing(path: &Path) -> Result<Option<(Connection, StreamPositions)>, rusqlite::Error> {
     if !path.exists() {
         return Ok(None);
     }
 
     let connection = Connection::open(path)?;
-    tune(&connection)?;
+    tune_connection(&connection)?;
 
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if version != VERSION {
@@ -148,9 +148,9 @@ fn open_existing(path: &Path) -> Result<Option<(Connection, Positions)>, rusqlit
     Ok(Some((connection, positions)))
 }
 
-fn create(path: &Path) -> Result<Connection, rusqlite::Error> {
+fn create_file(path: &Path) -> Result<Connection, rusqlite::Error> {
     let mut connection = Connection::open(path)?;
-    tune(&connection)?;
+    tune_connection(&connection)?;
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
@@ -158,7 +158,7 @@ fn create(path: &Path) -> Result<Connection, rusqlite::Error> {
     Ok(connection)
 }
 
-fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
+fn tune_connection(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
 
@@ -179,7 +179,7 @@ fn tune(connection: &Connection) -> Result<(), rusqlite::Error> {
 
 /// Copies the log into the file and truncates the log. Waits for earlier readers, and lets the writer wait, for
 /// [`SHORTEN_TIMEOUT`].
-pub(super) fn shorten(connection: &Connection) -> Result<(), rusqlite::Error> {
+pub(super) fn checkpoint_log(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(SHORTEN_TIMEOUT)?;
     let busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -190,10 +190,10 @@ pub(super) fn shorten(connection: &Connection) -> Result<(), rusqlite::Error> {
     Ok(())
 }
 
-pub(super) fn read_positions(connection: &Connection) -> Result<Positions, rusqlite::Error> {
-    let mut positions = Positions::default();
+pub(super) fn read_positions(connection: &Connection) -> Result<StreamPositions, rusqlite::Error> {
+    let mut positions = StreamPositions::default();
     let mut statement = connection.prepare_cached("SELECT sequence FROM nexus_positions WHERE stream = ?1")?;
-    for source in Source::ALL {
+    for source in FeedSource::ALL {
         let mut rows = statement.query([source.stream()])?;
         if let Some(row) = rows.next()? {
             positions.advance(source, from_sql(row.get(0)?));
@@ -203,7 +203,7 @@ pub(super) fn read_positions(connection: &Connection) -> Result<Positions, rusql
 }
 
 /// Returns the path of the file that SQLite keeps beside the one at `path`.
-pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn side_file(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -211,7 +211,7 @@ pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn remove(path: &Path) -> Result<(), OpenProjectionError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        let file = beside(path, suffix);
+        let file = side_file(path, suffix);
         match std::fs::remove_file(&file) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use self::fuse::Ranked;
-use self::vectors::{Filter, Quantized, VectorIndex};
+use self::fuse::RankedHit;
+use self::vectors::{QuantizedVector, VectorFilter, VectorIndex};
 use super::api::{SearchHit, SearchReply, SearchRequest, search_limit};
 use super::applied::{from_sql, to_sql};
 use super::{Projection, QueryProjectionError};
-use crate::embed::Embedder;
+use crate::embed::TextEmbedder;
 use crate::model::event::EventId;
 use crate::model::time::UnixMillis;
 
@@ -36,8 +36,8 @@ const SHOWN_CHARS: usize = 200;
 
 /// State of the search by meaning.
 #[derive(Debug, Default)]
-pub(super) struct Search {
-    embedder: OnceLock<Arc<dyn Embedder>>,
+pub(super) struct SearchIndex {
+    embedder: OnceLock<Arc<dyn TextEmbedder>>,
     index: RwLock<VectorIndex>,
 }
 
@@ -57,19 +57,19 @@ impl Projection {
         let vector = self.embed_query(&request.query).await;
         let projection = self.clone();
 
-        self.ask(move |connection| {
-            let by_meaning = vector.map(|vector| projection.nearest(&vector, &request));
+        self.run_query(move |connection| {
+            let by_meaning = vector.map(|vector| projection.nearest_sequences(&vector, &request));
             let by_words = by_words(connection, &request)?;
-            answer(connection, &request, &by_words, by_meaning.as_deref())
+            build_reply(connection, &request, &by_words, by_meaning.as_deref())
         })
         .await
     }
 
-    async fn embed_query(&self, query: &str) -> Option<Quantized> {
+    async fn embed_query(&self, query: &str) -> Option<QuantizedVector> {
         let embedder = self.0.search.embedder.get()?;
         let embedded = embedder.embed(vec![query.to_owned()]);
         match tokio::time::timeout(EMBED_PATIENCE, embedded).await {
-            Ok(Ok(vectors)) => vectors.first().and_then(|vector| Quantized::of(vector)),
+            Ok(Ok(vectors)) => vectors.first().and_then(|vector| QuantizedVector::from_vector(vector)),
             Ok(Err(error)) => {
                 tracing::warn!(model = embedder.model(), %error, "query answered without vectors");
                 None
@@ -84,8 +84,8 @@ impl Projection {
         }
     }
 
-    fn nearest(&self, vector: &Quantized, request: &SearchRequest) -> Vec<u64> {
-        let filter = Filter {
+    fn nearest_sequences(&self, vector: &QuantizedVector, request: &SearchRequest) -> Vec<u64> {
+        let filter = VectorFilter {
             channels: request.channels.as_deref(),
             since: request.since.map_or(i64::MIN, |since| since.0),
             until: request.until.map_or(i64::MAX, |until| until.0),
@@ -98,7 +98,7 @@ impl Projection {
 
 /// Returns the sequences of the events that match enough of the query's words, by BM25.
 fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>, rusqlite::Error> {
-    let Some(expression) = words::expression(&request.query) else {
+    let Some(expression) = words::fts_expression(&request.query) else {
         return Ok(Vec::new());
     };
 
@@ -127,7 +127,7 @@ fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>
     rows.collect()
 }
 
-fn answer(
+fn build_reply(
     connection: &Connection,
     request: &SearchRequest,
     by_words: &[u64],
@@ -137,11 +137,11 @@ fn answer(
     let lists: Vec<&[u64]> = std::iter::once(by_words).chain(by_meaning).collect();
 
     let mut hits = Vec::with_capacity(limit);
-    for Ranked { sequence, score } in fuse::reciprocal_rank(&lists) {
+    for RankedHit { sequence, score } in fuse::reciprocal_rank(&lists) {
         if hits.len() == limit {
             break;
         }
-        hits.extend(hit(connection, sequence, score)?);
+        hits.extend(read_hit(connection, sequence, score)?);
     }
 
     Ok(SearchReply {
@@ -151,7 +151,7 @@ fn answer(
 }
 
 /// Returns the hit at `sequence`, or `None` if the event was deleted meanwhile.
-fn hit(connection: &Connection, sequence: u64, score: f64) -> Result<Option<SearchHit>, rusqlite::Error> {
+fn read_hit(connection: &Connection, sequence: u64, score: f64) -> Result<Option<SearchHit>, rusqlite::Error> {
     let found = connection
         .prepare_cached(
             "SELECT id, channel, timestamp, from_id, substr(content, 1, ?2) FROM events

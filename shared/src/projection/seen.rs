@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::apply::First;
+use super::apply::FirstRecord;
 
 /// Size of the filter in words: 16 MiB, which is 13 bits per id at ten million events.
 const FILTER_WORDS: usize = 2 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub(super) fn fingerprint(id: &str) -> u64 {
 
 /// Result of a lookup in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recall {
+pub(super) enum SeenVerdict {
     /// Sequence at which an id with this fingerprint first occurred.
     Recent(u64),
     /// The id is not in the read model.
@@ -42,14 +42,14 @@ pub(super) enum Recall {
 
 /// Ids of the applied events.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenMessages {
     filter: Box<[AtomicU64]>,
     /// Whether the filter contains the ids that were in the file when it was opened.
     complete: AtomicBool,
-    recent: Mutex<Box<[First]>>,
+    recent: Mutex<Box<[FirstRecord]>>,
 }
 
-impl Seen {
+impl SeenMessages {
     /// Builds an empty filter; `complete` if the file is empty.
     pub(super) fn new(complete: bool) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Seen {
             complete: AtomicBool::new(complete),
             recent: Mutex::new(
                 vec![
-                    First {
+                    FirstRecord {
                         fingerprint: 0,
                         sequence: 0
                     };
@@ -69,57 +69,57 @@ impl Seen {
     }
 
     /// Adds ids that have just been committed.
-    pub(super) fn remember(&self, firsts: &[First]) {
+    pub(super) fn note_committed(&self, firsts: &[FirstRecord]) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         for first in firsts {
-            self.admit(first.fingerprint);
-            recent[place(first.fingerprint, RECENT)] = *first;
+            self.note_stored(first.fingerprint);
+            recent[place_of(first.fingerprint, RECENT)] = *first;
         }
     }
 
     /// Adds an id that is in the file.
-    pub(super) fn admit(&self, fingerprint: u64) {
-        let bits = bits(fingerprint);
-        let word = &self.filter[place(fingerprint, FILTER_WORDS)];
+    pub(super) fn note_stored(&self, fingerprint: u64) {
+        let bits = word_bits(fingerprint);
+        let word = &self.filter[place_of(fingerprint, FILTER_WORDS)];
         if word.load(Ordering::Relaxed) & bits != bits {
             word.fetch_or(bits, Ordering::Release);
         }
     }
 
     /// Declares that the filter contains every id of the file.
-    pub(super) fn complete(&self) {
+    pub(super) fn mark_complete(&self) {
         self.complete.store(true, Ordering::Release);
     }
 
     /// Looks up the id with `fingerprint`.
-    pub(super) fn recall(&self, fingerprint: u64) -> Recall {
-        let bits = bits(fingerprint);
-        let admitted = self.filter[place(fingerprint, FILTER_WORDS)].load(Ordering::Acquire) & bits == bits;
+    pub(super) fn recall(&self, fingerprint: u64) -> SeenVerdict {
+        let bits = word_bits(fingerprint);
+        let admitted = self.filter[place_of(fingerprint, FILTER_WORDS)].load(Ordering::Acquire) & bits == bits;
         if !admitted {
             return if self.complete.load(Ordering::Acquire) {
-                Recall::Absent
+                SeenVerdict::Absent
             } else {
-                Recall::Unknown
+                SeenVerdict::Unknown
             };
         }
 
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = recent[place(fingerprint, RECENT)];
+        let first = recent[place_of(fingerprint, RECENT)];
         if first.fingerprint == fingerprint && first.sequence > 0 {
-            Recall::Recent(first.sequence)
+            SeenVerdict::Recent(first.sequence)
         } else {
-            Recall::Unknown
+            SeenVerdict::Unknown
         }
     }
 }
 
 /// Returns the slot of `fingerprint` among `places` (a power of two), from bits that [`bits`] does not use.
-const fn place(fingerprint: u64, places: usize) -> usize {
+const fn place_of(fingerprint: u64, places: usize) -> usize {
     (fingerprint >> (BITS_PER_ID * BIT_CHOICE)) as usize & (places - 1)
 }
 
 /// Returns the bits of `fingerprint` within its word.
-fn bits(fingerprint: u64) -> u64 {
+fn word_bits(fingerprint: u64) -> u64 {
     (0..BITS_PER_ID).fold(0, |bits, choice| {
         bits | 1 << (fingerprint >> (choice * BIT_CHOICE) & 63)
     })
@@ -131,30 +131,30 @@ mod tests {
 
     #[test]
     fn knows_what_it_was_told_and_only_that() {
-        let seen = Seen::new(true);
-        let first = |n: u64| First {
+        let seen = SeenMessages::new(true);
+        let first = |n: u64| FirstRecord {
             fingerprint: fingerprint(&format!("webhook:{n}")),
             sequence: n,
         };
 
-        seen.remember(&(1..=1_000).map(first).collect::<Vec<_>>());
+        seen.note_committed(&(1..=1_000).map(first).collect::<Vec<_>>());
         let recalled = (1..=1_000)
-            .filter(|&n| seen.recall(first(n).fingerprint) == Recall::Recent(n))
+            .filter(|&n| seen.recall(first(n).fingerprint) == SeenVerdict::Recent(n))
             .count();
 
         assert!(recalled > 950, "only {recalled} of 1000 recent ids are recalled");
 
         let absent = (2_000..3_000)
-            .filter(|&n| seen.recall(first(n).fingerprint) == Recall::Absent)
+            .filter(|&n| seen.recall(first(n).fingerprint) == SeenVerdict::Absent)
             .count();
         assert!(absent > 990, "only {absent} of 1000 new ids are certainly absent");
     }
 
     #[test]
     fn is_never_certain_before_the_file_was_read() {
-        let seen = Seen::new(false);
-        assert_eq!(seen.recall(fingerprint("a:1")), Recall::Unknown);
-        seen.complete();
-        assert_eq!(seen.recall(fingerprint("a:1")), Recall::Absent);
+        let seen = SeenMessages::new(false);
+        assert_eq!(seen.recall(fingerprint("a:1")), SeenVerdict::Unknown);
+        seen.mark_complete();
+        assert_eq!(seen.recall(fingerprint("a:1")), SeenVerdict::Absent);
     }
 }

@@ -8,28 +8,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::applied::{Positions, Source};
+use super::applied::{FeedSource, StreamPositions};
 use super::error::QueryProjectionError;
 use super::{Projection, schema};
 
 /// Returns the prefix of the names of all copies that this program can read: copies of another schema are of no use.
 #[must_use]
-pub fn folder() -> String {
+pub fn name_prefix() -> String {
     format!("read-model/v{}/", schema::VERSION)
 }
 
 /// Marks that a copy is being made, while this lives. The copy reads the file at one moment, so the log beside it
 /// cannot be shortened.
-struct Copying<'a>(&'a AtomicBool);
+struct SnapshotCopy<'a>(&'a AtomicBool);
 
-impl<'a> Copying<'a> {
-    fn begin(copying: &'a AtomicBool) -> Self {
+impl<'a> SnapshotCopy<'a> {
+    fn begin_copy(copying: &'a AtomicBool) -> Self {
         copying.store(true, Ordering::Release);
         Self(copying)
     }
 }
 
-impl Drop for Copying<'_> {
+impl Drop for SnapshotCopy<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -48,7 +48,7 @@ impl Projection {
     /// Returns [`QueryProjectionError`] if the file cannot be read or the copy cannot be written.
     pub async fn copy_to(&self, to: PathBuf) -> Result<u64, QueryProjectionError> {
         let from = self.path().to_path_buf();
-        let _copying = Copying::begin(&self.0.copying);
+        let _copying = SnapshotCopy::begin_copy(&self.0.copying);
         let copied = tokio::task::spawn_blocking(move || {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(&from, flags)?;
@@ -58,7 +58,10 @@ impl Projection {
             schema::read_positions(&copy)
         });
 
-        let positions: Result<Positions, rusqlite::Error> = copied.await.map_err(|_| QueryProjectionError::Closed)?;
-        Ok(positions.map_err(QueryProjectionError::Sqlite)?.of(Source::Events))
+        let positions: Result<StreamPositions, rusqlite::Error> =
+            copied.await.map_err(|_| QueryProjectionError::Closed)?;
+        Ok(positions
+            .map_err(QueryProjectionError::Sqlite)?
+            .position_of(FeedSource::Events))
     }
 }

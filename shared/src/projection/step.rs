@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use super::Projection;
-use super::applied::{Applied, Source};
+use super::applied::{AppliedRecord, FeedSource};
 use super::error::ApplyBatchError;
-use super::feed::{BATCH_BYTES, BATCH_MESSAGES, decode, store};
-use crate::bus::{Bus, Incoming, Ordered};
+use super::feed::{BATCH_BYTES, BATCH_MESSAGES, decode, store_batch};
+use crate::bus::{Bus, IncomingMessage, OrderedReader};
 use crate::model::time::UnixMillis;
-use crate::wire::seal::Trust;
+use crate::wire::seal::TrustKeys;
 
 /// Reason why a read model cannot be brought to a past moment.
 #[derive(Debug, thiserror::Error)]
@@ -31,32 +31,32 @@ pub enum StepProjectionError {
 
 /// All streams, each at one position; see the module.
 #[derive(Debug)]
-pub struct Stepped {
+pub struct SteppedProjection {
     projection: Projection,
-    cursors: Vec<Cursor>,
+    cursors: Vec<StepCursor>,
 }
 
 #[derive(Debug)]
-struct Cursor {
-    source: Source,
-    reader: Ordered,
-    trust: Arc<Trust>,
+struct StepCursor {
+    source: FeedSource,
+    reader: OrderedReader,
+    trust: Arc<TrustKeys>,
     /// Message that was read and not applied yet.
-    ahead: Option<Incoming>,
+    ahead: Option<IncomingMessage>,
     /// Sequence of the last message that was read.
     read: u64,
     /// Whether no message was after it at that time.
     at_end: bool,
 }
 
-impl Stepped {
+impl SteppedProjection {
     /// Starts at the positions of `projection`, which must have no other feed.
     ///
     /// # Errors
     /// Returns [`StepProjectionError::Read`] if a stream cannot be read.
-    pub async fn begin(bus: &Bus, projection: Projection) -> Result<Self, StepProjectionError> {
+    pub async fn begin_at_position(bus: &Bus, projection: Projection) -> Result<Self, StepProjectionError> {
         let mut cursors = Vec::new();
-        for source in Source::ALL {
+        for source in FeedSource::ALL {
             let stream = source.stream();
             let failed = |detail: String| StepProjectionError::Read { stream, detail };
             let from = projection.position(source).saturating_add(1);
@@ -66,10 +66,10 @@ impl Stepped {
                 .map_err(|error| failed(error.to_string()))?;
 
             let reader = bus
-                .ordered(stream, &[], from)
+                .read_ordered(stream, &[], from)
                 .await
                 .map_err(|error| failed(error.to_string()))?;
-            cursors.push(Cursor {
+            cursors.push(StepCursor {
                 source,
                 reader,
                 trust: Arc::clone(bus.trust()),
@@ -90,11 +90,11 @@ impl Stepped {
     pub async fn take_in(&mut self, sequence: u64, at: UnixMillis) -> Result<(), StepProjectionError> {
         for cursor in &mut self.cursors {
             loop {
-                let batch = cursor.batch(sequence, at).await;
+                let batch = cursor.next_batch(sequence, at).await;
                 if batch.is_empty() {
                     break;
                 }
-                store(&self.projection, cursor.source, Arc::new(batch)).await?;
+                store_batch(&self.projection, cursor.source, Arc::new(batch)).await?;
             }
         }
 
@@ -102,16 +102,18 @@ impl Stepped {
     }
 }
 
-impl Cursor {
+impl StepCursor {
     /// Returns the next messages that are due, at most a batch; empty if there are none.
-    async fn batch(&mut self, sequence: u64, at: UnixMillis) -> Vec<Applied> {
+    async fn next_batch(&mut self, sequence: u64, at: UnixMillis) -> Vec<AppliedRecord> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < BATCH_MESSAGES && bytes < BATCH_BYTES {
             let may_read = match self.source {
                 // Events may be newer than this reader, so `at_end` does not count; the requested one exists.
-                Source::Events => self.read < sequence,
-                Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => !self.at_end,
+                FeedSource::Events => self.read < sequence,
+                FeedSource::Invocations | FeedSource::Dispatches | FeedSource::Ledger | FeedSource::Receipts => {
+                    !self.at_end
+                }
             };
 
             if self.ahead.is_none() && may_read {
@@ -120,9 +122,9 @@ impl Cursor {
                 self.ahead = Some(message);
             }
 
-            let is_due = |message: &Incoming| match self.source {
-                Source::Events => message.sequence <= sequence,
-                Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => {
+            let is_due = |message: &IncomingMessage| match self.source {
+                FeedSource::Events => message.sequence <= sequence,
+                FeedSource::Invocations | FeedSource::Dispatches | FeedSource::Ledger | FeedSource::Receipts => {
                     message.published_at < at
                 }
             };

@@ -15,7 +15,7 @@ mod trace;
 
 use rusqlite::Connection;
 
-use super::{Applied, Projection, schema};
+use super::{AppliedRecord, Projection, schema};
 
 /// A projection in a directory of its own, which lasts as long as this.
 struct Case {
@@ -30,7 +30,7 @@ impl Case {
         Self { projection, directory }
     }
 
-    async fn with(batch: Vec<Applied>) -> Self {
+    async fn with(batch: Vec<AppliedRecord>) -> Self {
         let case = Self::new();
         case.projection.apply(batch).await.unwrap();
         case

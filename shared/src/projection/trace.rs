@@ -11,13 +11,13 @@ use std::collections::HashSet;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::api::{EventRow, MAX_MAY_BE_HELD, MAX_TRACE_STEPS, Stage, Trace, TraceStep};
+use super::api::{EventRow, EventTrace, MAX_MAY_BE_HELD, MAX_TRACE_STEPS, TraceStage, TraceStep};
 use super::given_up::GivenUp;
 use super::query;
-use crate::model::event::{Direction, MAX_HOPS};
+use crate::model::event::{EventDirection, MAX_HOPS};
 use crate::model::ledger::DropReason;
 use crate::model::time::UnixMillis;
-use crate::wire::held::{Held, HeldKind, HeldUntil, held_key};
+use crate::wire::held::{HeldKind, HeldMessage, HeldUntil, held_key};
 
 /// Maximum number of events and turns that one walk visits. A longer chain is cut, and never called complete.
 const MAX_VISITED: usize = 20_000;
@@ -25,12 +25,12 @@ const MAX_VISITED: usize = 20_000;
 const MAX_DEPTH: u8 = MAX_HOPS + 2;
 
 /// Returns every step that the event `id` led to; `given_up` contains the dead letters.
-pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Result<Trace, rusqlite::Error> {
-    let Some(event) = query::event(connection, id)? else {
-        return Ok(Trace::default());
+pub(super) fn trace_event(connection: &Connection, id: &str, given_up: GivenUp) -> Result<EventTrace, rusqlite::Error> {
+    let Some(event) = query::find_event(connection, id)? else {
+        return Ok(EventTrace::default());
     };
 
-    let mut walk = Walk {
+    let mut walk = TraceWalk {
         connection,
         given_up,
         steps: Vec::new(),
@@ -40,8 +40,8 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
         may_be_held: Vec::new(),
     };
 
-    walk.event(&event, 0)?;
-    Ok(Trace {
+    walk.walk_event(&event, 0)?;
+    Ok(EventTrace {
         event: Some(event),
         steps: walk.steps,
         complete: walk.complete,
@@ -50,7 +50,7 @@ pub(super) fn trace(connection: &Connection, id: &str, given_up: GivenUp) -> Res
     })
 }
 
-struct Walk<'c> {
+struct TraceWalk<'c> {
     connection: &'c Connection,
     given_up: GivenUp,
     steps: Vec<TraceStep>,
@@ -61,7 +61,7 @@ struct Walk<'c> {
 }
 
 /// What is known of something that may be held.
-enum Hold {
+enum HeldRow {
     /// Nobody has asked, or an operator has yet to decide.
     Open(&'static str),
     /// An operator has decided.
@@ -70,10 +70,10 @@ enum Hold {
     No,
 }
 
-impl Walk<'_> {
+impl TraceWalk<'_> {
     /// Returns whether the walk visits the event or turn `id`. It does not if it was visited before, or if a limit is
     /// reached; the chain is then cut and not complete.
-    fn enters(&mut self, id: &str, depth: u8) -> bool {
+    fn enter_node(&mut self, id: &str, depth: u8) -> bool {
         if self.visited.contains(id) {
             return false;
         }
@@ -85,15 +85,15 @@ impl Walk<'_> {
         self.visited.insert(id.to_owned())
     }
 
-    fn event(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
-        if !self.enters(event.id.as_str(), depth) {
+    fn walk_event(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
+        if !self.enter_node(event.id.as_str(), depth) {
             return Ok(());
         }
 
-        let stage = if depth > 0 && event.direction == Direction::Sent {
-            Stage::Sent
+        let stage = if depth > 0 && event.direction == EventDirection::Sent {
+            TraceStage::Sent
         } else {
-            Stage::Event
+            TraceStage::Event
         };
         let place = format!("{}/{}/{}", event.channel, event.account, event.peer_id);
         self.step(
@@ -105,18 +105,18 @@ impl Walk<'_> {
             format!("{place} (sequence {})", event.sequence),
         );
 
-        self.hooks(event, depth)?;
+        self.walk_hooks(event, depth)?;
 
-        for dispatch in self.dispatches(event.id.as_str())? {
-            self.dispatch(&dispatch, depth)?;
+        for dispatch in self.read_dispatches(event.id.as_str())? {
+            self.walk_dispatch(&dispatch, depth)?;
         }
 
-        self.cards(event.id.as_str(), depth)
+        self.walk_cards(event.id.as_str(), depth)
     }
 
     /// Adds the hooks' outcomes. An event without a record of them was given up or is still being evaluated; an event
     /// with deferred hooks is still being evaluated.
-    fn hooks(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
+    fn walk_hooks(&mut self, event: &EventRow, depth: u8) -> Result<(), rusqlite::Error> {
         let event_id = event.id.as_str();
         let mut evaluation = self.connection.prepare_cached(
             "SELECT evaluated_by, started_at, finished_at, passed FROM nexus_evaluations WHERE event_id = ?1",
@@ -132,39 +132,46 @@ impl Walk<'_> {
             })
             .optional()?
         else {
-            match self.given_up.event(event.sequence).map(str::to_owned) {
-                Some(why) => self.step(depth, Stage::DeadLetter, event_id, event.published_at, None, why),
+            match self.given_up.event_reason(event.sequence).map(str::to_owned) {
+                Some(why) => self.step(depth, TraceStage::DeadLetter, event_id, event.published_at, None, why),
                 None => self.complete = false,
             }
             return Ok(());
         };
 
-        let hooks = self.outcomes(event_id)?;
+        let hooks = self.read_outcomes(event_id)?;
         if hooks.is_empty() {
             let detail = format!("no hook fired, {passed} passed (evaluated by {by})");
             let took = millis_between(started, finished);
-            self.step(depth, Stage::Hook, event_id, UnixMillis(started), Some(took), detail);
+            self.step(
+                depth,
+                TraceStage::Hook,
+                event_id,
+                UnixMillis(started),
+                Some(took),
+                detail,
+            );
         }
 
         for hook in hooks {
             let at = UnixMillis(started);
             let detail = hook.detail();
-            if hook.outcome == "deferred" && self.given_up.event(event.sequence).is_none() {
+            if hook.outcome == "deferred" && self.given_up.event_reason(event.sequence).is_none() {
                 self.complete = false;
             }
-            self.step(depth, Stage::Hook, &hook.id, at, Some(hook.latency_ms), detail);
+            self.step(depth, TraceStage::Hook, &hook.id, at, Some(hook.latency_ms), detail);
         }
 
         Ok(())
     }
 
-    fn outcomes(&self, event_id: &str) -> Result<Vec<Outcome>, rusqlite::Error> {
+    fn read_outcomes(&self, event_id: &str) -> Result<Vec<HookOutcomeRow>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT hook_id, outcome, coalesce(dispatch_id, reason, error), latency_ms FROM hook_invocations
              WHERE event_id = ?1 ORDER BY hook_id",
         )?;
         let rows = statement.query_map([event_id], |row| {
-            Ok(Outcome {
+            Ok(HookOutcomeRow {
                 id: row.get(0)?,
                 outcome: row.get(1)?,
                 what: row.get(2)?,
@@ -177,7 +184,7 @@ impl Walk<'_> {
 
     /// Returns the dispatches that the invocations name, with their rows from `DISPATCHES`; only the latter if the
     /// record of the invocations is not there yet.
-    fn dispatches(&self, event_id: &str) -> Result<Vec<Dispatch>, rusqlite::Error> {
+    fn read_dispatches(&self, event_id: &str) -> Result<Vec<DispatchRow>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT coalesce(d.id, i.dispatch_id), d.hook_id, d.session_id, d.queue_mode, d.published_at
                FROM hook_invocations i LEFT JOIN nexus_dispatches d ON d.event_id = i.event_id AND d.id = i.dispatch_id
@@ -187,11 +194,11 @@ impl Walk<'_> {
              ORDER BY 5, 1",
         )?;
 
-        let rows = statement.query_map([event_id], Dispatch::read)?;
+        let rows = statement.query_map([event_id], DispatchRow::read)?;
         rows.collect()
     }
 
-    fn dispatch(&mut self, dispatch: &Dispatch, depth: u8) -> Result<(), rusqlite::Error> {
+    fn walk_dispatch(&mut self, dispatch: &DispatchRow, depth: u8) -> Result<(), rusqlite::Error> {
         let Some(stored) = &dispatch.stored else {
             // Its stream may have lost it, and then it may be held.
             return self.held_dispatch(&dispatch.id, None, depth);
@@ -199,7 +206,7 @@ impl Walk<'_> {
         let detail = format!("{} to session {} ({})", stored.hook, stored.session, stored.queue_mode);
         self.step(
             depth,
-            Stage::Dispatch,
+            TraceStage::Dispatch,
             &dispatch.id,
             UnixMillis(stored.published_at),
             None,
@@ -226,13 +233,13 @@ impl Walk<'_> {
 
         match end {
             None => self.complete = false,
-            Some((Some(turn), _, _)) => self.turn(&turn, depth)?,
+            Some((Some(turn), _, _)) => self.walk_turn(&turn, depth)?,
             Some((None, Some(dropped), at)) if dropped == DropReason::Held.name() => {
                 self.held_dispatch(&dispatch.id, Some(UnixMillis(at)), depth)?;
             }
             Some((None, dropped, at)) => {
                 let detail = format!("no turn: {}", dropped.unwrap_or_default());
-                self.step(depth, Stage::Turn, &dispatch.id, UnixMillis(at), None, detail);
+                self.step(depth, TraceStage::Turn, &dispatch.id, UnixMillis(at), None, detail);
             }
         }
 
@@ -240,43 +247,43 @@ impl Walk<'_> {
     }
 
     /// What is known of the hold on what `kind` and `id` name.
-    fn hold(&mut self, kind: HeldKind, id: &str) -> Hold {
-        let Ok(id) = id.parse() else { return Hold::No };
+    fn hold(&mut self, kind: HeldKind, id: &str) -> HeldRow {
+        let Ok(id) = id.parse() else { return HeldRow::No };
         let key = held_key(kind, id);
         match self.given_up.held(&key) {
             None => {
                 if self.may_be_held.len() < MAX_MAY_BE_HELD {
                     self.may_be_held.push(key);
                 }
-                Hold::Open("held")
+                HeldRow::Open("held")
             }
-            Some(Some(HeldUntil::Decided)) => Hold::Open("held until an operator decides (`nexus recover`)"),
-            Some(Some(wanted @ (HeldUntil::Redo | HeldUntil::Skip))) => Hold::Decided(wanted),
-            Some(None) => Hold::No,
+            Some(Some(HeldUntil::Decided)) => HeldRow::Open("held until an operator decides (`nexus recover`)"),
+            Some(Some(wanted @ (HeldUntil::Redo | HeldUntil::Skip))) => HeldRow::Decided(wanted),
+            Some(None) => HeldRow::No,
         }
     }
 
     /// A dispatch that was not run because it is held, as the ledger says `since` then, or that its stream does not have.
     fn held_dispatch(&mut self, id: &str, since: Option<UnixMillis>, depth: u8) -> Result<(), rusqlite::Error> {
         let detail = match self.hold(HeldKind::Dispatch, id) {
-            Hold::Open(why) => {
+            HeldRow::Open(why) => {
                 self.complete = false;
                 why
             }
-            Hold::Decided(HeldUntil::Redo) => {
+            HeldRow::Decided(HeldUntil::Redo) => {
                 // The one that is published instead is told of as any other, once it is there.
                 self.complete &= self.is_redone(id)?;
                 "held; done once more as another dispatch"
             }
-            Hold::Decided(HeldUntil::Skip | HeldUntil::Decided) => "held; an operator says that it was done",
-            Hold::No => {
+            HeldRow::Decided(HeldUntil::Skip | HeldUntil::Decided) => "held; an operator says that it was done",
+            HeldRow::No => {
                 self.complete &= since.is_some();
                 DropReason::Held.name()
             }
         };
 
         if let Some(since) = since {
-            self.step(depth, Stage::Turn, id, since, None, format!("no turn: {detail}"));
+            self.step(depth, TraceStage::Turn, id, since, None, format!("no turn: {detail}"));
         }
         Ok(())
     }
@@ -284,14 +291,22 @@ impl Walk<'_> {
     /// Whether the dispatch is there that is published because an operator wants `id` done once more.
     fn is_redone(&self, id: &str) -> Result<bool, rusqlite::Error> {
         let Ok(id) = id.parse() else { return Ok(true) };
-        let redone = Held::redone_id(id).to_string();
+        let redone = HeldMessage::redone_id(id).to_string();
         let mut found = self
             .connection
             .prepare_cached("SELECT 1 FROM nexus_dispatches WHERE id = ?1")?;
         found.exists([redone])
     }
 
-    fn step(&mut self, depth: u8, stage: Stage, id: &str, at_ms: UnixMillis, took_ms: Option<f64>, detail: String) {
+    fn step(
+        &mut self,
+        depth: u8,
+        stage: TraceStage,
+        id: &str,
+        at_ms: UnixMillis,
+        took_ms: Option<f64>,
+        detail: String,
+    ) {
         if self.steps.len() >= MAX_TRACE_STEPS {
             self.cut = true;
             return;
@@ -309,14 +324,14 @@ impl Walk<'_> {
     }
 }
 
-struct Outcome {
+struct HookOutcomeRow {
     id: String,
     outcome: String,
     what: Option<String>,
     latency_ms: f64,
 }
 
-impl Outcome {
+impl HookOutcomeRow {
     fn detail(&self) -> String {
         match &self.what {
             Some(what) => format!("{}: {what}", self.outcome),
@@ -325,7 +340,7 @@ impl Outcome {
     }
 }
 
-struct Dispatch {
+struct DispatchRow {
     id: String,
     /// Row of its message; `None` if that was not seen yet.
     stored: Option<StoredDispatch>,
@@ -338,7 +353,7 @@ struct StoredDispatch {
     published_at: i64,
 }
 
-impl Dispatch {
+impl DispatchRow {
     fn read(row: &Row<'_>) -> Result<Self, rusqlite::Error> {
         let stored = match row.get::<_, Option<String>>(1)? {
             None => None,

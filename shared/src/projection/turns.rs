@@ -8,7 +8,7 @@ use ulid::Ulid;
 
 use crate::model::approval::{ApprovalRequest, ApprovalStatus};
 use crate::model::intent::service::ProposeIntent;
-use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, Usage};
+use crate::model::ledger::{DispatchRef, LedgerEntry, LedgerRecord, ToolCall, ToolOutcome, TurnFailure, TurnUsage};
 use crate::model::reply::Reply;
 use crate::model::session::SessionRef;
 
@@ -35,18 +35,18 @@ pub(super) struct SessionRows<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct TurnChange<'a> {
     pub(super) id: String,
-    pub(super) started: Option<Started<'a>>,
-    pub(super) ended: Option<Ended>,
+    pub(super) started: Option<StartedTurn<'a>>,
+    pub(super) ended: Option<EndedTurn>,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Started<'a> {
+pub(super) struct StartedTurn<'a> {
     pub(super) parent: Option<String>,
     pub(super) dispatches: &'a [DispatchRef],
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) struct Ended {
+pub(super) struct EndedTurn {
     pub(super) status: &'static str,
     pub(super) replied: bool,
     /// Reason for the failure or interruption.
@@ -103,7 +103,7 @@ pub(super) enum IntentChange {
 }
 
 /// Returns the session that `record` opens, if it opens one.
-pub(super) fn opened(record: &LedgerRecord) -> Option<&SessionRef> {
+pub(super) fn opened_session(record: &LedgerRecord) -> Option<&SessionRef> {
     record.entries.iter().find_map(|entry| {
         if let LedgerEntry::SessionOpened { session } = entry {
             Some(session)
@@ -114,7 +114,7 @@ pub(super) fn opened(record: &LedgerRecord) -> Option<&SessionRef> {
 }
 
 /// Returns whether `record` has entries of a turn that an earlier message began.
-pub(super) fn continues(record: &LedgerRecord) -> bool {
+pub(super) fn continues_turn(record: &LedgerRecord) -> bool {
     record
         .entries
         .iter()
@@ -159,7 +159,7 @@ const fn names_a_turn(entry: &LedgerEntry) -> Option<bool> {
 }
 
 /// Folds `record`, before which the turn `running` was under way.
-pub(super) fn fold<'a>(record: &'a LedgerRecord, running: Option<&str>) -> SessionRows<'a> {
+pub(super) fn fold_record<'a>(record: &'a LedgerRecord, running: Option<&str>) -> SessionRows<'a> {
     let mut rows = SessionRows {
         running: running.map(str::to_owned),
         ..SessionRows::default()
@@ -191,18 +191,18 @@ impl<'a> SessionRows<'a> {
                 model,
             } => {
                 self.model = model.as_deref().or(self.model);
-                self.answer(*step, content, tool_calls, *usage);
+                self.add_answer(*step, content, tool_calls, *usage);
             }
             LedgerEntry::ToolStarted {
                 call,
                 name,
                 args_hash: _,
                 arguments: _,
-            } => self.tool(call, Some(name), None),
+            } => self.note_tool(call, Some(name), None),
             LedgerEntry::ToolFinished { call, outcome, unseen } => {
-                self.tool(call, None, Some((!unseen).then_some(outcome)));
+                self.note_tool(call, None, Some((!unseen).then_some(outcome)));
             }
-            LedgerEntry::Steered { dispatch, backlog: _ } => self.steer(dispatch),
+            LedgerEntry::Steered { dispatch, backlog: _ } => self.add_steered(dispatch),
             LedgerEntry::TurnCompleted { turn, reply, head, .. } => self.complete(*turn, reply.is_some(), *head),
             LedgerEntry::TurnFailed {
                 turn, failure, reply, ..
@@ -249,9 +249,9 @@ impl<'a> SessionRows<'a> {
 
     fn complete(&mut self, turn: Ulid, replied: bool, head: Ulid) {
         self.head = Some(Some(head.to_string()));
-        self.end(
+        self.end_turn(
             turn,
-            Ended {
+            EndedTurn {
                 status: "completed",
                 replied,
                 outcome: None,
@@ -262,12 +262,12 @@ impl<'a> SessionRows<'a> {
     fn fail(&mut self, turn: Ulid, failure: &TurnFailure, reply: Option<&'a Reply>) {
         if let Some(reply) = reply {
             let turn = turn.to_string();
-            self.message(format!("{turn}/reply"), turn, "assistant", &reply.content);
+            self.add_message(format!("{turn}/reply"), turn, "assistant", &reply.content);
         }
 
-        self.end(
+        self.end_turn(
             turn,
-            Ended {
+            EndedTurn {
                 status: "failed",
                 replied: reply.is_some(),
                 outcome: Some(failure_text(failure)),
@@ -277,10 +277,10 @@ impl<'a> SessionRows<'a> {
 
     fn interrupt(&mut self, turn: Ulid, reason: &str, partial: &'a str) {
         let id = turn.to_string();
-        self.message(format!("{id}/partial"), id, "assistant", partial);
-        self.end(
+        self.add_message(format!("{id}/partial"), id, "assistant", partial);
+        self.end_turn(
             turn,
-            Ended {
+            EndedTurn {
                 status: "interrupted",
                 replied: false,
                 outcome: Some(reason.to_owned()),
@@ -291,7 +291,7 @@ impl<'a> SessionRows<'a> {
     fn start(&mut self, turn: Ulid, parent: Option<Ulid>, dispatches: &'a [DispatchRef]) {
         let id = turn.to_string();
         for dispatch in dispatches {
-            self.message(
+            self.add_message(
                 format!("{id}/user/{}", dispatch.id),
                 id.clone(),
                 "user",
@@ -305,7 +305,7 @@ impl<'a> SessionRows<'a> {
             });
         }
 
-        let started = Started {
+        let started = StartedTurn {
             parent: parent.map(|parent| parent.to_string()),
             dispatches,
         };
@@ -318,7 +318,7 @@ impl<'a> SessionRows<'a> {
         self.running = Some(id);
     }
 
-    fn answer(&mut self, step: u32, content: &'a str, calls: &'a [ToolCall], usage: Usage) {
+    fn add_answer(&mut self, step: u32, content: &'a str, calls: &'a [ToolCall], usage: TurnUsage) {
         self.tokens_in = self.tokens_in.saturating_add(usage.tokens_in);
         self.tokens_out = self.tokens_out.saturating_add(usage.tokens_out);
 
@@ -335,12 +335,12 @@ impl<'a> SessionRows<'a> {
             });
         }
 
-        self.message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
+        self.add_message(format!("{turn}/assistant/{step}"), turn, "assistant", content);
     }
 
     /// Records the call of the tool `name`: begun if `ended` is `None`, else ended, with its outcome if that is known
     /// yet.
-    fn tool(&mut self, call: &'a str, name: Option<&'a str>, ended: Option<Option<&'a ToolOutcome>>) {
+    fn note_tool(&mut self, call: &'a str, name: Option<&'a str>, ended: Option<Option<&'a ToolOutcome>>) {
         let Some(turn) = self.running.clone() else { return };
         self.tools.push(ToolChange {
             turn,
@@ -353,17 +353,17 @@ impl<'a> SessionRows<'a> {
         });
     }
 
-    fn steer(&mut self, dispatch: &'a DispatchRef) {
+    fn add_steered(&mut self, dispatch: &'a DispatchRef) {
         let Some(turn) = self.running.clone() else { return };
         self.ends.push(DispatchEnd {
             dispatch: dispatch.id,
             turn: Some(turn.clone()),
             dropped: None,
         });
-        self.message(format!("{turn}/user/{}", dispatch.id), turn, "user", &dispatch.content);
+        self.add_message(format!("{turn}/user/{}", dispatch.id), turn, "user", &dispatch.content);
     }
 
-    fn end(&mut self, turn: Ulid, ended: Ended) {
+    fn end_turn(&mut self, turn: Ulid, ended: EndedTurn) {
         let id = turn.to_string();
         if self.running.as_deref() == Some(id.as_str()) {
             self.running = None;
@@ -379,7 +379,7 @@ impl<'a> SessionRows<'a> {
         }
     }
 
-    fn message(&mut self, id: String, turn: String, role: &'static str, content: &'a str) {
+    fn add_message(&mut self, id: String, turn: String, role: &'static str, content: &'a str) {
         if !content.is_empty() {
             self.messages.push(MessageRow {
                 id,

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::applied::{Applied, Positions};
+use super::applied::{AppliedRecord, StreamPositions};
 use super::apply::health::Health;
-use super::apply::people::People;
-use super::apply::{self, First, Watermarks};
+use super::apply::people::ContactTable;
+use super::apply::{self, AppliedWatermarks, FirstRecord};
 use super::error::{ApplyBatchError, OpenProjectionError};
 use super::schema;
-use super::seen::Seen;
+use super::seen::SeenMessages;
 
 /// Maximum number of batches that share one transaction.
 const MAX_GROUP: usize = 16;
@@ -26,10 +26,10 @@ const MANY: usize = 2_000;
 pub(super) const QUEUE: usize = 16;
 
 /// Command to the writer.
-pub(super) enum Command {
+pub(super) enum WriterCommand {
     /// Apply a batch of messages.
     Apply {
-        batch: Arc<Vec<Applied>>,
+        batch: Arc<Vec<AppliedRecord>>,
         done: oneshot::Sender<Result<(), ApplyBatchError>>,
     },
     /// Write something in a transaction of its own, between batches.
@@ -48,23 +48,23 @@ pub(super) enum Command {
 }
 
 /// A write that does not come from a stream.
-pub(super) type Work = Box<dyn FnOnce(&Connection, &mut People) -> Result<(), rusqlite::Error> + Send>;
+pub(super) type Work = Box<dyn FnOnce(&Connection, &mut ContactTable) -> Result<(), rusqlite::Error> + Send>;
 
-type Waiting = (Arc<Vec<Applied>>, oneshot::Sender<Result<(), ApplyBatchError>>);
+type Waiting = (Arc<Vec<AppliedRecord>>, oneshot::Sender<Result<(), ApplyBatchError>>);
 
-pub(super) struct Writer {
+pub(super) struct ModelWriter {
     pub(super) path: PathBuf,
     pub(super) connection: Connection,
-    pub(super) positions: watch::Sender<Positions>,
-    pub(super) seen: Arc<Seen>,
-    pub(super) people: People,
+    pub(super) positions: watch::Sender<StreamPositions>,
+    pub(super) seen: Arc<SeenMessages>,
+    pub(super) people: ContactTable,
     /// Number of times that the file was rebuilt under its readers.
     pub(super) generation: Arc<AtomicU64>,
 }
 
-impl Writer {
+impl ModelWriter {
     /// Executes commands until [`Command::Close`], or until all senders are gone.
-    pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub(super) fn run(mut self, mut commands: mpsc::Receiver<WriterCommand>) {
         let mut closing = None;
         while let Some(command) = commands.blocking_recv() {
             let mut batches = Vec::new();
@@ -76,18 +76,18 @@ impl Writer {
             let mut next = Some(command);
             while let Some(command) = next {
                 match command {
-                    Command::Apply { batch, done } => {
+                    WriterCommand::Apply { batch, done } => {
                         messages += batch.len();
                         batches.push((batch, done));
                     }
-                    Command::Write { work, done } => works.push((work, done)),
-                    Command::Shorten { done } => shorten.push(done),
-                    Command::Damaged { detail, generation } => {
+                    WriterCommand::Write { work, done } => works.push((work, done)),
+                    WriterCommand::Shorten { done } => shorten.push(done),
+                    WriterCommand::Damaged { detail, generation } => {
                         if generation == self.generation.load(Ordering::Acquire) {
                             damage = Some(detail);
                         }
                     }
-                    Command::Close { done } => closing = Some(done),
+                    WriterCommand::Close { done } => closing = Some(done),
                 }
 
                 let is_full = batches.len() + works.len() >= MAX_GROUP || messages >= MANY;
@@ -101,8 +101,8 @@ impl Writer {
 
             let handled = self.handle(batches, damage);
             let handled = handled
-                .and_then(|()| self.work(works))
-                .and_then(|()| self.shorten(shorten));
+                .and_then(|()| self.run_works(works))
+                .and_then(|()| self.checkpoint_log(shorten));
             if handled.is_err() || closing.is_some() {
                 break;
             }
@@ -118,10 +118,10 @@ impl Writer {
 
     fn handle(&mut self, batches: Vec<Waiting>, damage: Option<String>) -> Result<(), OpenProjectionError> {
         let result = match damage {
-            Some(detail) => Err(self.rebuild(&detail)?),
-            None => match self.commit(batches.iter().flat_map(|(batch, _)| batch.iter())) {
+            Some(detail) => Err(self.rebuild_file(&detail)?),
+            None => match self.commit_batch(batches.iter().flat_map(|(batch, _)| batch.iter())) {
                 Ok(()) => Ok(()),
-                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild_file(&error.to_string())?),
                 Err(error) if schema::is_passing(&error) => Err(ApplyBatchError::Passing(Arc::new(error))),
                 Err(_) => self.commit_singly(&batches),
             },
@@ -136,14 +136,14 @@ impl Writer {
     }
 
     /// Executes writes that do not come from a stream, each in a transaction of its own.
-    fn work(
+    fn run_works(
         &mut self,
         works: Vec<(Work, oneshot::Sender<Result<(), ApplyBatchError>>)>,
     ) -> Result<(), OpenProjectionError> {
         for (work, done) in works {
             let outcome = match self.transact(|transaction, people| work(transaction, people)) {
                 Ok(()) => Ok(()),
-                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild_file(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
 
@@ -155,14 +155,14 @@ impl Writer {
     }
 
     /// Copies the log into the file and truncates it, for each waiting caller.
-    fn shorten(
+    fn checkpoint_log(
         &mut self,
         waiting: Vec<oneshot::Sender<Result<(), ApplyBatchError>>>,
     ) -> Result<(), OpenProjectionError> {
         for done in waiting {
-            let outcome = match schema::shorten(&self.connection) {
+            let outcome = match schema::checkpoint_log(&self.connection) {
                 Ok(()) => Ok(()),
-                Err(error) if schema::is_damage(&error) => Err(self.rebuild(&error.to_string())?),
+                Err(error) if schema::is_damage(&error) => Err(self.rebuild_file(&error.to_string())?),
                 Err(error) => Err(ApplyBatchError::Passing(Arc::new(error))),
             };
 
@@ -176,7 +176,7 @@ impl Writer {
     /// Runs `write` in one transaction. If it fails, the contacts in memory are cleared.
     fn transact<T>(
         &mut self,
-        write: impl FnOnce(&Connection, &mut People) -> Result<T, rusqlite::Error>,
+        write: impl FnOnce(&Connection, &mut ContactTable) -> Result<T, rusqlite::Error>,
     ) -> Result<T, rusqlite::Error> {
         let people = &mut self.people;
         let transaction = self
@@ -184,27 +184,27 @@ impl Writer {
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         let outcome = write(&transaction, people).and_then(|written| transaction.commit().map(|()| written));
         if outcome.is_err() {
-            people.forget();
+            people.forget_stored();
         }
 
         outcome
     }
 
-    fn commit<'a>(&mut self, batch: impl Iterator<Item = &'a Applied>) -> Result<(), rusqlite::Error> {
+    fn commit_batch<'a>(&mut self, batch: impl Iterator<Item = &'a AppliedRecord>) -> Result<(), rusqlite::Error> {
         let before = *self.positions.borrow();
         let mut after = before;
         let firsts = self.transact(|transaction, people| {
-            let mut firsts: Vec<First> = Vec::new();
-            let mut marks = Watermarks::default();
+            let mut firsts: Vec<FirstRecord> = Vec::new();
+            let mut marks = AppliedWatermarks::default();
 
             let mut health = Health::default();
             for applied in batch {
                 let (source, sequence) = applied.place();
                 // A mark names the position just reached; any other message at or below its position is skipped.
-                let is_mark = matches!(applied, Applied::Mark { .. }) && after.of(source) == sequence;
+                let is_mark = matches!(applied, AppliedRecord::Mark { .. }) && after.position_of(source) == sequence;
                 if is_mark || !after.covers(source, sequence) {
                     firsts.extend(apply::write(transaction, people, &mut health, applied)?);
-                    marks.pass(applied);
+                    marks.note_applied(applied);
                     after.advance(source, sequence);
                 }
             }
@@ -217,7 +217,7 @@ impl Writer {
         })?;
 
         // Only after the commit: a failed transaction leaves nothing in memory.
-        self.seen.remember(&firsts);
+        self.seen.note_committed(&firsts);
         self.positions.send_replace(after);
 
         Ok(())
@@ -227,7 +227,7 @@ impl Writer {
     /// that fails is skipped with a warning.
     fn commit_singly(&mut self, batches: &[Waiting]) -> Result<(), ApplyBatchError> {
         for applied in batches.iter().flat_map(|(batch, _)| batch.iter()) {
-            let Err(error) = self.commit(std::iter::once(applied)) else {
+            let Err(error) = self.commit_batch(std::iter::once(applied)) else {
                 continue;
             };
 
@@ -235,7 +235,7 @@ impl Writer {
             let event_id = applied.event_id().map(tracing::field::display);
             tracing::warn!(stream = source.stream(), sequence, event_id, %error, "failed to project a message; skipping it");
             metrics::counter!("nexus_projection_unreadable_total", "stream" => source.stream()).increment(1);
-            self.commit(std::iter::once(&Applied::Unreadable { source, sequence }))
+            self.commit_batch(std::iter::once(&AppliedRecord::Unreadable { source, sequence }))
                 .map_err(|error| ApplyBatchError::Passing(Arc::new(error)))?;
         }
 
@@ -243,23 +243,23 @@ impl Writer {
     }
 
     /// Discards the file and starts again at the beginning of every stream.
-    fn rebuild(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
+    fn rebuild_file(&mut self, detail: &str) -> Result<ApplyBatchError, OpenProjectionError> {
         tracing::error!(path = %self.path.display(), detail, "read model is damaged; rebuilding it from the streams");
         self.connection = Connection::open_in_memory().map_err(|source| OpenProjectionError::Sqlite {
             path: self.path.clone(),
             source,
         })?;
 
-        self.connection = schema::recreate(&self.path)
+        self.connection = schema::recreate_file(&self.path)
             .inspect_err(|error| tracing::error!(%error, "failed to rebuild the read model; the writer stops"))?;
-        self.people.forget();
-        let relinked = self.transact(|connection, people| people.relink(connection));
+        self.people.forget_stored();
+        let relinked = self.transact(|connection, people| people.relink_contacts(connection));
         relinked.map_err(|source| OpenProjectionError::Sqlite {
             path: self.path.clone(),
             source,
         })?;
 
-        self.positions.send_replace(Positions::default());
+        self.positions.send_replace(StreamPositions::default());
         self.generation.fetch_add(1, Ordering::Release);
 
         Ok(ApplyBatchError::Rebuilt)

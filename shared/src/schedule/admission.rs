@@ -5,8 +5,8 @@
 use crate::model::time::UnixMillis;
 
 use super::cron::DayRule;
-use super::rrule::Freq;
-use super::{ParseScheduleError, Schedule, Timing, next_after, preview};
+use super::rrule::RruleFrequency;
+use super::{ParseScheduleError, Schedule, ScheduleTiming, next_after, next_instants};
 
 /// Minimum time between two firings, in milliseconds.
 pub const MIN_DISTANCE_MS: i64 = 60_000;
@@ -43,7 +43,7 @@ pub enum AdmitScheduleError {
 ///
 /// # Errors
 /// Returns [`AdmitScheduleError`] with the reason.
-pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
+pub fn admit_schedule(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
     let schedule = check(text, zone, now)?;
     match next_after(&schedule, now) {
         Some(first) if first.since(now) <= MAX_AHEAD_MS => Ok(schedule),
@@ -58,12 +58,14 @@ pub fn admit(text: &str, zone: &str, now: UnixMillis) -> Result<Schedule, AdmitS
 pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, AdmitScheduleError> {
     let schedule = Schedule::parse_with(text, zone, DayRule::Either)?;
     match &schedule.timing {
-        Timing::Rrule(rule) if rule.freq() == Freq::Secondly => return Err(AdmitScheduleError::Secondly),
-        Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) | Timing::At(_) => {}
+        ScheduleTiming::Rrule(rule) if rule.freq() == RruleFrequency::Secondly => {
+            return Err(AdmitScheduleError::Secondly);
+        }
+        ScheduleTiming::Every { .. } | ScheduleTiming::Cron(_) | ScheduleTiming::Rrule(_) | ScheduleTiming::At(_) => {}
     }
 
     let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
-    let sample = preview(&schedule, since, sampled);
+    let sample = next_instants(&schedule, since, sampled);
     for pair in sample.windows(2) {
         let distance_ms = pair[1].since(pair[0]);
         if distance_ms < MIN_DISTANCE_MS {
@@ -81,10 +83,10 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
 /// Returns whether two firings may be less than a minute apart. They are not if all of them have the same second.
 const fn may_be_dense(schedule: &Schedule) -> bool {
     match &schedule.timing {
-        Timing::Every { period_ms, .. } => *period_ms < MIN_DISTANCE_MS,
-        Timing::At(_) => false,
-        Timing::Cron(cron) => cron.seconds_per_minute() > 1,
-        Timing::Rrule(rule) => rule.seconds_per_minute() > 1,
+        ScheduleTiming::Every { period_ms, .. } => *period_ms < MIN_DISTANCE_MS,
+        ScheduleTiming::At(_) => false,
+        ScheduleTiming::Cron(cron) => cron.seconds_per_minute() > 1,
+        ScheduleTiming::Rrule(rule) => rule.seconds_per_minute() > 1,
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_780_000_000_000);
 
     fn check(text: &str, expected: &str) {
-        match admit(text, "Europe/Berlin", NOW) {
+        match admit_schedule(text, "Europe/Berlin", NOW) {
             Ok(_) => assert_eq!(expected, "", "{text} is admitted"),
             Err(error) => {
                 let said = error.to_string();
@@ -152,7 +154,7 @@ mod tests {
             check(text, reason);
         }
 
-        let zone = admit("every 1h", "Mars/Olympus", NOW).expect_err("no such zone");
+        let zone = admit_schedule("every 1h", "Mars/Olympus", NOW).expect_err("no such zone");
         assert_eq!(zone.to_string(), "unknown time zone `Mars/Olympus`");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::bus::{Bus, CasError, Entry, Kv, ReadStreamError};
+use crate::bus::{Bus, CasError, Kv, KvEntry, ReadStreamError};
 use crate::model::schedule::{ScheduleRecord, ScheduleSpec};
 use crate::model::time::UnixMillis;
 use crate::wire::subject;
@@ -62,7 +62,7 @@ impl ScheduleBook {
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the bucket cannot be read.
-    pub async fn get(&self, id: &str) -> Result<Option<Entry<ScheduleRecord>>, ReadStreamError> {
+    pub async fn get(&self, id: &str) -> Result<Option<KvEntry<ScheduleRecord>>, ReadStreamError> {
         self.kv.get(&Self::key(id)).await
     }
 
@@ -72,7 +72,7 @@ impl ScheduleBook {
     ///
     /// # Errors
     /// Returns [`WriteScheduleError`]. Earlier writes remain, and calling this again completes the change.
-    pub async fn replace(
+    pub async fn replace_schedules(
         &self,
         prefix: &str,
         specs: &[ScheduleSpec],
@@ -94,7 +94,7 @@ impl ScheduleBook {
         }
 
         for spec in specs {
-            self.say(spec, now).await?;
+            self.write_spec(spec, now).await?;
         }
 
         Ok(())
@@ -104,7 +104,7 @@ impl ScheduleBook {
     ///
     /// # Errors
     /// Returns [`WriteScheduleError`] if the record cannot be read or written.
-    pub async fn say(&self, spec: &ScheduleSpec, now: UnixMillis) -> Result<(), WriteScheduleError> {
+    pub async fn write_spec(&self, spec: &ScheduleSpec, now: UnixMillis) -> Result<(), WriteScheduleError> {
         let key = Self::key(&spec.id);
         for _ in 0..TRIES {
             let standing = self.kv.get(&key).await?;
@@ -114,7 +114,7 @@ impl ScheduleBook {
                 Some(entry) if entry.value.spec == *spec => return Ok(()),
                 Some(entry) => {
                     self.kv
-                        .update(&key, &changed(&entry.value, spec, now), entry.revision)
+                        .update(&key, &changed_record(&entry.value, spec, now), entry.revision)
                         .await
                 }
             };
@@ -139,7 +139,7 @@ impl ScheduleBook {
 }
 
 /// Returns the record after its owner changed it: new times restart the schedule, and a pause remains.
-fn changed(record: &ScheduleRecord, spec: &ScheduleSpec, now: UnixMillis) -> ScheduleRecord {
+fn changed_record(record: &ScheduleRecord, spec: &ScheduleSpec, now: UnixMillis) -> ScheduleRecord {
     let same_times = record.spec.schedule == spec.schedule && record.spec.zone == spec.zone;
     ScheduleRecord {
         decided_until: if same_times { record.decided_until } else { now },

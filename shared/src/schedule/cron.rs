@@ -10,8 +10,8 @@ mod field;
 
 use jiff::civil::{DateTime, Time};
 
-use day::{Days, next_month};
-use field::{Field, HOURS, MINUTES, MONTHS, SECONDS, Values, at_or_after, contains};
+use day::{DayField, next_month};
+use field::{CronField, HOURS, MINUTES, MONTHS, SECONDS, Values, at_or_after, contains};
 
 /// Maximum length of an expression, in bytes.
 const MAX_BYTES: usize = 512;
@@ -55,15 +55,15 @@ pub enum DayRule {
 
 /// A parsed cron expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cron {
+pub struct CronExpression {
     seconds: Values,
     minutes: Values,
     hours: Values,
     months: Values,
-    days: Days,
+    days: DayField,
 }
 
-impl Cron {
+impl CronExpression {
     /// Parses `text`. If both day fields restrict, days that match either one are meant.
     ///
     /// # Errors
@@ -104,12 +104,12 @@ impl Cron {
             _ => return Err(whole("expected five fields, or six with seconds in front")),
         };
 
-        let values = |field: Field, text: &str| field.values(text);
+        let values = |field: CronField, text: &str| field.values(text);
         Ok(Self {
             seconds: values(SECONDS, seconds)?,
             minutes: values(MINUTES, rest[0])?,
             hours: values(HOURS, rest[1])?,
-            days: Days::parse(rest[2], rest[4], rule)?,
+            days: DayField::parse(rest[2], rest[4], rule)?,
             months: values(MONTHS, rest[3])?,
         })
     }
@@ -142,7 +142,7 @@ impl Cron {
             }
 
             if let Some(earliest) = earliest
-                && self.days.hold(date)
+                && self.days.includes_date(date)
                 && let Some(time) = self.time_at_or_after(earliest)
             {
                 return Some(date.to_datetime(time));

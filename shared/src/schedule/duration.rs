@@ -21,12 +21,12 @@ pub struct ParseDurationError {
 /// # Errors
 /// Returns [`ParseDurationError`] if `text` is not of this form.
 pub fn parse(text: &str) -> Result<i64, ParseDurationError> {
-    total(text.trim()).ok_or_else(|| ParseDurationError {
+    parse_total(text.trim()).ok_or_else(|| ParseDurationError {
         text: text.chars().take(80).collect(),
     })
 }
 
-fn total(text: &str) -> Option<i64> {
+fn parse_total(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut sum = 0_i64;
     while !rest.is_empty() {

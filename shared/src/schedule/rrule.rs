@@ -14,8 +14,8 @@ use jiff::civil::{DateTime, Weekday};
 use jiff::tz::TimeZone;
 
 use super::civil::{first_after, search_start};
-use parse::Parsed;
-use periods::Periods;
+use parse::ParsedRule;
+use periods::RulePeriods;
 
 /// An error in a recurrence rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub struct ParseRruleError {
 
 /// The frequency of a rule, without its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Freq {
+pub enum RruleFrequency {
     /// Every second; refused at admission.
     Secondly,
     /// Once every minute.
@@ -49,7 +49,7 @@ pub enum Freq {
     Yearly,
 }
 
-impl Freq {
+impl RruleFrequency {
     fn parse(text: &str) -> Option<Self> {
         match text {
             "SECONDLY" => Some(Self::Secondly),
@@ -83,18 +83,18 @@ struct WeekDayNumber {
 
 /// The end of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum RruleUntil {
     Instant(Timestamp),
     Local(DateTime),
 }
 
 /// The parts of a rule. Lists are sorted; an empty list means that the part is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Rule {
-    freq: Freq,
+struct RecurrenceRule {
+    freq: RruleFrequency,
     interval: u32,
     count: Option<u32>,
-    until: Option<Until>,
+    until: Option<RruleUntil>,
     week_start: Weekday,
     months: Vec<i16>,
     weeks: Vec<i16>,
@@ -108,10 +108,10 @@ struct Rule {
     positions: Vec<i16>,
 }
 
-impl Default for Rule {
+impl Default for RecurrenceRule {
     fn default() -> Self {
         Self {
-            freq: Freq::default(),
+            freq: RruleFrequency::default(),
             interval: 1,
             count: None,
             until: None,
@@ -130,9 +130,9 @@ impl Default for Rule {
     }
 }
 
-impl Rule {
+impl RecurrenceRule {
     /// Fills in absent parts from the rule's start.
-    fn complete(&mut self, start: DateTime) {
+    fn complete_from(&mut self, start: DateTime) {
         let is_open = self.year_days.is_empty()
             && self.month_days.is_empty()
             && self.week_days.is_empty()
@@ -143,22 +143,22 @@ impl Rule {
         };
         match self.freq {
             // With BYWEEKNO, the start provides the weekday and not the date.
-            Freq::Yearly if is_open && !self.weeks.is_empty() => self.week_days.push(weekday),
-            Freq::Yearly if is_open => {
+            RruleFrequency::Yearly if is_open && !self.weeks.is_empty() => self.week_days.push(weekday),
+            RruleFrequency::Yearly if is_open => {
                 if self.months.is_empty() {
                     self.months.push(i16::from(start.month()));
                 }
                 self.month_days.push(i16::from(start.day()));
             }
-            Freq::Monthly if is_open && self.weeks.is_empty() => self.month_days.push(i16::from(start.day())),
-            Freq::Weekly if is_open => self.week_days.push(weekday),
-            Freq::Yearly
-            | Freq::Monthly
-            | Freq::Weekly
-            | Freq::Daily
-            | Freq::Hourly
-            | Freq::Minutely
-            | Freq::Secondly => {}
+            RruleFrequency::Monthly if is_open && self.weeks.is_empty() => self.month_days.push(i16::from(start.day())),
+            RruleFrequency::Weekly if is_open => self.week_days.push(weekday),
+            RruleFrequency::Yearly
+            | RruleFrequency::Monthly
+            | RruleFrequency::Weekly
+            | RruleFrequency::Daily
+            | RruleFrequency::Hourly
+            | RruleFrequency::Minutely
+            | RruleFrequency::Secondly => {}
         }
 
         // Finer rules take these from each slot instead.
@@ -175,7 +175,7 @@ impl Rule {
     }
 
     /// Returns the times of one period that BYSETPOS selects.
-    fn choose<T: Copy + Ord>(&self, all: Vec<T>) -> Vec<T> {
+    fn choose_positions<T: Copy + Ord>(&self, all: Vec<T>) -> Vec<T> {
         if self.positions.is_empty() {
             return all;
         }
@@ -203,7 +203,7 @@ impl Rule {
 /// A rule with its start.
 #[derive(Debug, Clone)]
 pub struct Rrule {
-    rule: Rule,
+    rule: RecurrenceRule,
     start: DateTime,
     zone: Option<String>,
 }
@@ -215,8 +215,8 @@ impl Rrule {
     /// # Errors
     /// Returns [`ParseRruleError`] with the invalid part.
     pub fn parse(text: &str) -> Result<Self, ParseRruleError> {
-        let Parsed { mut rule, start, zone } = parse::parse(text)?;
-        rule.complete(start);
+        let ParsedRule { mut rule, start, zone } = parse::parse(text)?;
+        rule.complete_from(start);
         Ok(Self { rule, start, zone })
     }
 
@@ -228,7 +228,7 @@ impl Rrule {
 
     /// Returns the frequency.
     #[must_use]
-    pub const fn freq(&self) -> Freq {
+    pub const fn freq(&self) -> RruleFrequency {
         self.rule.freq
     }
 
@@ -236,10 +236,13 @@ impl Rrule {
     #[must_use]
     pub const fn seconds_per_minute(&self) -> usize {
         match self.rule.freq {
-            Freq::Secondly => 60,
-            Freq::Minutely | Freq::Hourly | Freq::Daily | Freq::Weekly | Freq::Monthly | Freq::Yearly => {
-                self.rule.seconds.len()
-            }
+            RruleFrequency::Secondly => 60,
+            RruleFrequency::Minutely
+            | RruleFrequency::Hourly
+            | RruleFrequency::Daily
+            | RruleFrequency::Weekly
+            | RruleFrequency::Monthly
+            | RruleFrequency::Yearly => self.rule.seconds.len(),
         }
     }
 
@@ -248,15 +251,15 @@ impl Rrule {
     pub fn next_after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match self.rule.freq.elapsed_seconds() {
             Some(step) => slots::next_after(&self.rule, self.start, step, after, zone),
-            None => first_after(self.civil(after, zone), after, zone),
+            None => first_after(self.civil_times(after, zone), after, zone),
         }
     }
 
     /// Returns the wall-clock times that may be the next one, in order.
-    fn civil<'r>(&'r self, after: Timestamp, zone: &'r TimeZone) -> impl Iterator<Item = DateTime> + 'r {
+    fn civil_times<'r>(&'r self, after: Timestamp, zone: &'r TimeZone) -> impl Iterator<Item = DateTime> + 'r {
         let from = search_start(after, zone).max(self.start);
         let count = self.rule.count.map_or(usize::MAX, |count| count as usize);
-        Periods::new(&self.rule, self.start, from)
+        RulePeriods::new(&self.rule, self.start, from)
             .flatten()
             .take(count)
             .take_while(|at| self.rule.until.is_none_or(|until| until.allows(*at, zone)))
@@ -264,7 +267,7 @@ impl Rrule {
     }
 }
 
-impl Until {
+impl RruleUntil {
     fn allows(self, at: DateTime, zone: &TimeZone) -> bool {
         match self {
             Self::Instant(last) => zone.to_timestamp(at).is_ok_and(|at| at <= last),

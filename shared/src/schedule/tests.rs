@@ -3,12 +3,12 @@ use super::*;
 const NOON: &str = "2026-11-22T12:00:00Z";
 
 fn at(text: &str) -> UnixMillis {
-    millis(text.parse().expect("an instant"))
+    to_millis(text.parse().expect("an instant"))
 }
 
 fn check(text: &str, zone: &str, expected: &[&str]) {
     let schedule = Schedule::parse(text, zone).expect("a schedule");
-    let found = preview(&schedule, at(NOON), expected.len().max(1));
+    let found = next_instants(&schedule, at(NOON), expected.len().max(1));
     let expected: Vec<UnixMillis> = expected.iter().map(|text| at(text)).collect();
     assert_eq!(found, expected, "{text} in {zone}");
 }

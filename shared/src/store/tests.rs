@@ -22,13 +22,13 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-fn open(path: &Path) -> Tree<Note> {
-    Store::open(path)
-        .and_then(|store| store.tree("notes"))
+fn open(path: &Path) -> StoreTree<Note> {
+    LocalStore::open(path)
+        .and_then(|store| store.open_tree("notes"))
         .expect("the store opens")
 }
 
-fn entries(tree: &Tree<Note>) -> BTreeMap<Vec<u8>, Note> {
+fn entries(tree: &StoreTree<Note>) -> BTreeMap<Vec<u8>, Note> {
     tree.range::<&[u8], _>(..)
         .collect::<Result<_, _>>()
         .expect("every entry reads")
@@ -79,7 +79,7 @@ async fn callers_that_wait_together_share_a_flush() {
 #[tokio::test]
 async fn a_flush_that_began_before_the_write_does_not_count() {
     let directory = scratch();
-    let store = Store::open(directory.path()).expect("the store opens");
+    let store = LocalStore::open(directory.path()).expect("the store opens");
     for expected in 1..=3 {
         store.flush().await.expect("flushed");
         assert_eq!(store.shared.flushes_begun.load(Ordering::SeqCst), expected);
@@ -89,30 +89,30 @@ async fn a_flush_that_began_before_the_write_does_not_count() {
 #[test]
 fn two_handles_of_one_tree_agree_on_its_size() {
     let directory = scratch();
-    let store = Store::open(directory.path()).expect("the store opens");
+    let store = LocalStore::open(directory.path()).expect("the store opens");
     let (one, other) = (
-        store.tree::<Note>("notes").expect("opens"),
-        store.tree::<Note>("notes").expect("opens"),
+        store.open_tree::<Note>("notes").expect("opens"),
+        store.open_tree::<Note>("notes").expect("opens"),
     );
 
     one.insert(b"key", &note("a")).expect("inserted");
     other.insert(b"key", &note("longer")).expect("replaced");
     assert_eq!((one.len(), one.bytes()), (1, other.bytes()));
-    assert!(store.tree::<Note>("others").expect("opens").is_empty());
+    assert!(store.open_tree::<Note>("others").expect("opens").is_empty());
 }
 
 #[test]
 fn a_value_of_another_type_is_named() {
     let directory = scratch();
-    let store = Store::open(directory.path()).expect("the store opens");
+    let store = LocalStore::open(directory.path()).expect("the store opens");
     store
-        .tree::<u32>("notes")
+        .open_tree::<u32>("notes")
         .expect("opens")
         .insert(b"key\n", &7)
         .expect("inserted");
 
     let error = store
-        .tree::<Note>("notes")
+        .open_tree::<Note>("notes")
         .expect("opens")
         .get(b"key\n")
         .expect_err("not a note");
@@ -128,14 +128,14 @@ fn a_value_of_another_type_is_named() {
 fn a_store_belongs_to_one_holder() {
     let directory = scratch();
     let _held = open(directory.path());
-    let error = Store::open(directory.path()).expect_err("held");
+    let error = LocalStore::open(directory.path()).expect_err("held");
     assert!(matches!(error, StoreError::Busy { .. }), "{error:?}");
 }
 
 #[test]
 fn a_full_disk_is_told_apart() {
     let check = |kind: io::ErrorKind, expected: &str| {
-        let error = describe(Path::new("/spool"), sled::Error::Io(kind.into()));
+        let error = open_error(Path::new("/spool"), sled::Error::Io(kind.into()));
         assert_eq!(error.to_string(), expected);
     };
     check(io::ErrorKind::StorageFull, "disk full at /spool");

@@ -22,7 +22,7 @@ pub async fn connect(config: &NatsConfig, name: &str) -> Bus {
     let begun = SystemClock.monotonic();
     loop {
         match Bus::connect(config, name).await {
-            Ok(bus) => return bus.trusting(trust()),
+            Ok(bus) => return bus.with_trust(trust()),
             Err(error) => {
                 let waited = SystemClock.monotonic().saturating_duration_since(begun);
                 assert!(waited < PATIENCE, "no server answers within {waited:?}: {error}");
@@ -44,6 +44,8 @@ pub async fn world() -> (NatsServer, Bus) {
         ..NatsConfig::default()
     };
     let bus = connect(&config, "test").await;
-    bus.ensure(&topology(1), false).await.expect("the topology is made");
+    bus.ensure_topology(&topology(1), false)
+        .await
+        .expect("the topology is made");
     (server, bus)
 }

@@ -31,14 +31,14 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-pub use script::{Call, Cut, Ending, Scripted, Speech};
-pub use wires::Wire;
+pub use script::{AnswerEnding, CutPoint, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
+pub use wires::ModelWire;
 
 /// A recorded request.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct RecordedRequest {
     /// Wire format of the request.
-    pub wire: Wire,
+    pub wire: ModelWire,
     /// Path of the request, with its query.
     pub path: String,
     /// Headers of the request.
@@ -47,7 +47,7 @@ pub struct Recorded {
     pub body: Value,
 }
 
-impl Recorded {
+impl RecordedRequest {
     /// Returns the text of the newest user message, on any wire; empty if the message holds something else.
     #[must_use]
     pub fn last_user_text(&self) -> String {
@@ -68,16 +68,16 @@ impl Recorded {
 }
 
 /// Rule that returns the answer to a request; the number counts requests from 0.
-type Rule = Arc<dyn Fn(&Recorded, usize) -> Scripted + Send + Sync>;
+type Rule = Arc<dyn Fn(&RecordedRequest, usize) -> ScriptedAnswer + Send + Sync>;
 
 #[derive(Clone)]
 struct Shared {
     rule: Rule,
-    recorded: Arc<Mutex<Vec<Recorded>>>,
+    recorded: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Shared {
-    fn recorded(&self) -> MutexGuard<'_, Vec<Recorded>> {
+    fn recorded(&self) -> MutexGuard<'_, Vec<RecordedRequest>> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,11 +105,11 @@ impl Drop for ModelServer {
 
 impl ModelServer {
     /// Starts a provider that answers requests with `script` in order, and with status 500 after its end.
-    pub async fn scripted(script: impl IntoIterator<Item = Scripted>) -> Self {
-        let left: Mutex<VecDeque<Scripted>> = Mutex::new(script.into_iter().collect());
+    pub async fn scripted(script: impl IntoIterator<Item = ScriptedAnswer>) -> Self {
+        let left: Mutex<VecDeque<ScriptedAnswer>> = Mutex::new(script.into_iter().collect());
         Self::ruled(move |_, _| {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            next.unwrap_or_else(|| Scripted::status(500, "the script is at its end"))
+            next.unwrap_or_else(|| ScriptedAnswer::status(500, "the script is at its end"))
         })
         .await
     }
@@ -118,7 +118,7 @@ impl ModelServer {
     ///
     /// # Panics
     /// Panics if no port is free.
-    pub async fn ruled(rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
+    pub async fn ruled(rule: impl Fn(&RecordedRequest, usize) -> ScriptedAnswer + Send + Sync + 'static) -> Self {
         Self::ruled_at(0, rule).await
     }
 
@@ -126,7 +126,10 @@ impl ModelServer {
     ///
     /// # Panics
     /// Panics if the port is in use.
-    pub async fn ruled_at(port: u16, rule: impl Fn(&Recorded, usize) -> Scripted + Send + Sync + 'static) -> Self {
+    pub async fn ruled_at(
+        port: u16,
+        rule: impl Fn(&RecordedRequest, usize) -> ScriptedAnswer + Send + Sync + 'static,
+    ) -> Self {
         let shared = Shared {
             rule: Arc::new(rule),
             recorded: Arc::default(),
@@ -169,13 +172,13 @@ impl ModelServer {
 
     /// Returns every request, oldest first.
     #[must_use]
-    pub fn requests(&self) -> Vec<Recorded> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.recorded().clone()
     }
 }
 
 async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let Some(wire) = Wire::of(uri.path()) else {
+    let Some(wire) = ModelWire::of(uri.path()) else {
         return plain(404, "no such path", &[]);
     };
 
@@ -183,7 +186,7 @@ async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body
         return plain(400, "the body is no JSON", &[]);
     };
 
-    let request = Recorded {
+    let request = RecordedRequest {
         wire,
         path: uri.to_string(),
         headers,
@@ -197,16 +200,16 @@ async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body
     };
 
     match (shared.rule)(&request, number) {
-        Scripted::Status { code, headers, body } => plain(code, &body, &headers),
-        Scripted::Say { speech, cut, ending } => {
+        ScriptedAnswer::Status { code, headers, body } => plain(code, &body, &headers),
+        ScriptedAnswer::Say { speech, cut, ending } => {
             let whole = wire.stream(&speech);
             let kept = match &ending {
-                Ending::Whole | Ending::Held => whole.len(),
-                Ending::Dropped { after } | Ending::Closed { after } => (*after).min(whole.len()),
+                AnswerEnding::Whole | AnswerEnding::Held => whole.len(),
+                AnswerEnding::Dropped { after } | AnswerEnding::Closed { after } => (*after).min(whole.len()),
             };
             events(cut.packets(&whole[..kept]), &ending)
         }
-        Scripted::Raw { bytes, cut, ending } => events(cut.packets(&bytes), &ending),
+        ScriptedAnswer::Raw { bytes, cut, ending } => events(cut.packets(&bytes), &ending),
     }
 }
 
@@ -222,7 +225,7 @@ fn plain(code: u16, body: &str, headers: &[(String, String)]) -> Response {
 
 /// Returns the packets as the body of an event stream. Each is flushed before the next is made, so that each is a
 /// packet.
-fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
+fn events(packets: Vec<Vec<u8>>, ending: &AnswerEnding) -> Response {
     let packets = stream::iter(
         packets
             .into_iter()
@@ -234,9 +237,9 @@ fn events(packets: Vec<Vec<u8>>, ending: &Ending) -> Response {
     });
 
     let body = match ending {
-        Ending::Whole | Ending::Closed { .. } => Body::from_stream(paced),
-        Ending::Held => Body::from_stream(paced.chain(stream::pending())),
-        Ending::Dropped { .. } => {
+        AnswerEnding::Whole | AnswerEnding::Closed { .. } => Body::from_stream(paced),
+        AnswerEnding::Held => Body::from_stream(paced.chain(stream::pending())),
+        AnswerEnding::Dropped { .. } => {
             let broken = stream::once(async { Err(std::io::Error::other("the connection is dropped")) });
             Body::from_stream(paced.chain(broken))
         }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::clock::{Clock, SystemClock, pause};
 
-pub use cluster::Cluster;
+pub use cluster::NatsCluster;
 
 /// Longest wait for a server to become ready, or to end when asked to.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(3);
 
 /// Options of a server that differ from the defaults.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct NatsOptions {
     /// JetStream's `sync_interval`: `always`, or a time such as `2m` (the server's default if absent).
     pub sync_interval: Option<String>,
     /// Maximum payload, in bytes (1 MiB if absent).
@@ -59,7 +59,7 @@ pub async fn publish_by_hand(url: &str, subject: &str, block: &[u8], payload: &[
 pub struct NatsServer {
     directory: TempDir,
     name: String,
-    options: Options,
+    options: NatsOptions,
     client_port: u16,
     monitor_port: u16,
     child: Option<Child>,
@@ -68,11 +68,11 @@ pub struct NatsServer {
 impl NatsServer {
     /// Starts a server with the defaults and waits until it is ready.
     pub async fn start() -> Self {
-        Self::with(Options::default()).await
+        Self::with(NatsOptions::default()).await
     }
 
     /// Starts a server with `options` and waits until it is ready.
-    pub async fn with(options: Options) -> Self {
+    pub async fn with(options: NatsOptions) -> Self {
         let mut server = Self::prepare("n1", options);
         server.launch();
         server.learn_ports().await;
@@ -135,7 +135,7 @@ impl NatsServer {
         self.ready().await;
     }
 
-    fn prepare(name: &str, options: Options) -> Self {
+    fn prepare(name: &str, options: NatsOptions) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("nexus-nats-")
             .tempdir()
@@ -340,10 +340,10 @@ mod tests {
 
     #[tokio::test]
     async fn options_reach_the_server() {
-        let options = Options {
+        let options = NatsOptions {
             max_payload: Some(4_096),
             sync_interval: Some("always".to_owned()),
-            ..Options::default()
+            ..NatsOptions::default()
         };
         let server = NatsServer::with(options).await;
         let mut stream = TcpStream::connect(("127.0.0.1", server.client_port))

@@ -2,10 +2,10 @@
 
 use ulid::Ulid;
 
-use crate::model::dispatch::{Causation, DeliveryContext, Dispatch, DispatchContext, Message, dispatch_id};
+use crate::model::dispatch::{DeliveryContext, Dispatch, DispatchCause, DispatchContext, DispatchMessage, dispatch_id};
 use crate::model::event::EventId;
-use crate::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits};
-use crate::model::origin::Origin;
+use crate::model::ledger::{AppendId, DispatchRef, LedgerCursor, LedgerEntry, LedgerRecord, TurnLimits};
+use crate::model::origin::EventOrigin;
 use crate::model::permission::PermissionSet;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
@@ -22,14 +22,14 @@ pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, 
         timestamp,
         target,
         queue_mode: None,
-        message: Message {
+        message: DispatchMessage {
             from: "v1".to_owned(),
             channel: None,
             content: format!("message {number}"),
             content_type: "text".to_owned(),
             metadata: serde_json::Map::new(),
             attachments: Vec::new(),
-            origin: Origin::visitor("default", "v1"),
+            origin: EventOrigin::visitor("default", "v1"),
             proven: true,
             person: None,
         },
@@ -43,7 +43,7 @@ pub fn dispatch(event_id: EventId, number: u64, hook: &str, target: SessionRef, 
             channel: "webchat".to_owned(),
             ..DeliveryContext::default()
         },
-        causation: Causation {
+        causation: DispatchCause {
             event: event_id.clone(),
             hops: 0,
         },
@@ -77,7 +77,7 @@ pub fn whole_turn(dispatch: &Dispatch, at: UnixMillis) -> LedgerRecord {
         turn,
         reply: None,
         head: turn,
-        cursor: Cursor::default(),
+        cursor: LedgerCursor::default(),
     };
 
     LedgerRecord {

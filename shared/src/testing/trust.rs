@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::process::config::TrustConfig;
-use crate::process::secret::Secret;
-use crate::wire::seal::Trust;
+use crate::process::secret::SecretValue;
+use crate::wire::seal::TrustKeys;
 
 /// Reference to the key of every test's cluster, as in `trust.cluster_key`.
 pub const CLUSTER_KEY: &str = concat!("file:", env!("CARGO_MANIFEST_DIR"), "/src/testing/cluster.key");
@@ -20,11 +20,11 @@ pub fn trust_section() -> String {
 /// # Panics
 /// Panics if the key cannot be read.
 #[must_use]
-pub fn trust() -> Arc<Trust> {
-    let key = Secret::resolve(CLUSTER_KEY).expect("the tests' key is there");
+pub fn trust() -> Arc<TrustKeys> {
+    let key = SecretValue::resolve(CLUSTER_KEY).expect("the tests' key is there");
     let config = TrustConfig {
         cluster_key: Some(key),
         ..TrustConfig::default()
     };
-    Arc::new(config.trust(&std::collections::BTreeMap::new()))
+    Arc::new(config.build_trust(&std::collections::BTreeMap::new()))
 }

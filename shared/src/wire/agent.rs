@@ -11,12 +11,12 @@ use crate::model::permission::PermissionSet;
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 
-use super::envelope::Wire;
+use super::envelope::WireMessage;
 
 /// The author of a message in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Role {
+pub enum LineRole {
     /// The person, or any other cause of the turn.
     User,
     /// The agent of the session.
@@ -27,7 +27,7 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// Author of the message.
-    pub role: Role,
+    pub role: LineRole,
     /// Text of the message.
     pub content: String,
     /// Attachments of the message: their addresses, not their bytes.
@@ -95,10 +95,10 @@ pub enum AgentReply {
     },
 }
 
-impl Wire for AgentRequest {
+impl WireMessage for AgentRequest {
     const SCHEMA: &'static str = "agent_request";
 }
 
-impl Wire for AgentReply {
+impl WireMessage for AgentReply {
     const SCHEMA: &'static str = "agent_reply";
 }

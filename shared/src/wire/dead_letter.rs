@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::time::UnixMillis;
 
-use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
+use super::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
 
 /// A whole message that was given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ impl DeadLetter {
     }
 }
 
-impl Wire for DeadLetter {
+impl WireMessage for DeadLetter {
     const SCHEMA: &'static str = "dead_letter";
     /// Base64 makes a payload a third longer, and a payload too large to be read becomes a dead letter too.
     const MAX_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;

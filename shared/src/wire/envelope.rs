@@ -18,7 +18,7 @@ pub const MIN_SERVER_PAYLOAD_BYTES: usize = 7_500_000;
 const MAX_DEPTH: usize = 128;
 
 /// A type that crosses the wire under a name and a version.
-pub trait Wire: Serialize + DeserializeOwned {
+pub trait WireMessage: Serialize + DeserializeOwned {
     /// Name of the type in `Nexus-Schema`.
     const SCHEMA: &'static str;
     /// Version that is written.
@@ -37,7 +37,7 @@ pub trait Wire: Serialize + DeserializeOwned {
 
 /// The encoding of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
+pub enum PayloadFormat {
     /// CBOR (RFC 8949).
     #[default]
     Cbor,
@@ -45,7 +45,7 @@ pub enum Format {
     Json,
 }
 
-impl Format {
+impl PayloadFormat {
     /// Returns the content type.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
@@ -144,24 +144,24 @@ impl DecodeError {
 /// # Panics
 /// Never: Nexus's types have string keys, and none of them can fail to be serialized.
 #[must_use]
-pub fn payload<T: Serialize>(value: &T, format: Format) -> Bytes {
+pub fn encode_payload<T: Serialize>(value: &T, format: PayloadFormat) -> Bytes {
     match format {
-        Format::Cbor => {
+        PayloadFormat::Cbor => {
             let mut bytes = Vec::with_capacity(512);
             ciborium::into_writer(value, &mut bytes).expect("our types have a CBOR form");
             bytes.into()
         }
-        Format::Json => serde_json::to_vec(value).expect("our types have a JSON form").into(),
+        PayloadFormat::Json => serde_json::to_vec(value).expect("our types have a JSON form").into(),
     }
 }
 
 /// Returns the payload and headers of `value`.
 #[must_use]
-pub fn encode<T: Wire>(value: &T, format: Format) -> (Bytes, Headers) {
+pub fn encode<T: WireMessage>(value: &T, format: PayloadFormat) -> (Bytes, Headers) {
     let mut headers = Headers::new();
     headers.insert(CONTENT_TYPE, format.content_type());
     headers.insert(SCHEMA, format!("{}/{}", T::SCHEMA, T::VERSION));
-    (payload(value, format), headers)
+    (encode_payload(value, format), headers)
 }
 
 /// Decodes a `T` from a message.
@@ -171,7 +171,7 @@ pub fn encode<T: Wire>(value: &T, format: Format) -> (Bytes, Headers) {
 ///
 /// # Errors
 /// Returns [`DecodeError`] with the type, the error and its place.
-pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeError> {
+pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeError> {
     if payload.len() > T::MAX_BYTES {
         return Err(DecodeError::Oversize {
             schema: T::SCHEMA,
@@ -195,7 +195,7 @@ pub fn decode<T: Wire>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeErr
     Ok(value)
 }
 
-fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
+fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
     let Some(schema) = headers.get(SCHEMA) else {
         return Ok(T::VERSION);
     };
@@ -221,13 +221,13 @@ fn version_of<T: Wire>(headers: &Headers) -> Result<u16, DecodeError> {
     Ok(version)
 }
 
-fn format_of<T: Wire>(headers: &Headers) -> Result<Format, DecodeError> {
+fn format_of<T: WireMessage>(headers: &Headers) -> Result<PayloadFormat, DecodeError> {
     let Some(found) = headers.get(CONTENT_TYPE) else {
-        return Ok(Format::Cbor);
+        return Ok(PayloadFormat::Cbor);
     };
     match found.split(';').next().unwrap_or_default().trim() {
-        "application/cbor" => Ok(Format::Cbor),
-        "application/json" => Ok(Format::Json),
+        "application/cbor" => Ok(PayloadFormat::Cbor),
+        "application/json" => Ok(PayloadFormat::Json),
         other => Err(DecodeError::ContentType {
             schema: T::SCHEMA,
             found: other.chars().take(64).collect(),
@@ -236,15 +236,15 @@ fn format_of<T: Wire>(headers: &Headers) -> Result<Format, DecodeError> {
 }
 
 /// Parses a `T` from bare bytes without checking its bounds.
-pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, DecodeError> {
+pub(super) fn parse<T: WireMessage>(format: PayloadFormat, payload: &[u8]) -> Result<T, DecodeError> {
     match format {
-        Format::Cbor => {
+        PayloadFormat::Cbor => {
             let mut rest = payload;
             let value = ciborium::de::from_reader_with_recursion_limit(&mut rest, MAX_DEPTH)
-                .map_err(|error| malformed::<T>("cbor", &error))?;
+                .map_err(|error| malformed_error::<T>("cbor", &error))?;
             // ciborium leaves trailing bytes; serde_json refuses them by itself.
             if !rest.is_empty() {
-                return Err(malformed::<T>(
+                return Err(malformed_error::<T>(
                     "cbor",
                     &format!("{} bytes follow the value", rest.len()),
                 ));
@@ -252,11 +252,11 @@ pub(super) fn parse<T: Wire>(format: Format, payload: &[u8]) -> Result<T, Decode
 
             Ok(value)
         }
-        Format::Json => serde_json::from_slice(payload).map_err(|error| malformed::<T>("json", &error)),
+        PayloadFormat::Json => serde_json::from_slice(payload).map_err(|error| malformed_error::<T>("json", &error)),
     }
 }
 
-fn malformed<T: Wire>(format: &'static str, detail: &impl ToString) -> DecodeError {
+fn malformed_error<T: WireMessage>(format: &'static str, detail: &impl ToString) -> DecodeError {
     DecodeError::Malformed {
         schema: T::SCHEMA,
         format,
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn both_formats_come_back() {
-        for format in [Format::Cbor, Format::Json] {
+        for format in [PayloadFormat::Cbor, PayloadFormat::Json] {
             let (payload, headers) = encode(&sample(), format);
             assert_eq!(decode::<Event>(&headers, &payload).expect("it decodes"), sample());
         }
@@ -325,7 +325,7 @@ mod tests {
             assert!(error.to_string().starts_with("event: "), "{error}");
         }
 
-        let (bytes, headers) = encode(&sample(), Format::Cbor);
+        let (bytes, headers) = encode(&sample(), PayloadFormat::Cbor);
         let mut long = bytes.to_vec();
         long.push(0);
 
@@ -360,7 +360,7 @@ mod tests {
 
         #[test]
         fn a_flipped_byte_never_panics(at in 0_usize..400, to in any::<u8>()) {
-            let (payload, headers) = encode(&sample(), Format::Cbor);
+            let (payload, headers) = encode(&sample(), PayloadFormat::Cbor);
             let mut bytes = payload.to_vec();
             let length = bytes.len();
             bytes[at % length] = to;
@@ -371,7 +371,7 @@ mod tests {
         fn events_round_trip(content in "\\PC{0,80}", peer in "\\PC{0,40}", hops in 0_u8..9, time in any::<i64>()) {
             let mut event = Event { content, hops, timestamp: UnixMillis(time), ..sample() };
             event.peer.id = peer;
-            for format in [Format::Cbor, Format::Json] {
+            for format in [PayloadFormat::Cbor, PayloadFormat::Json] {
                 let (payload, headers) = encode(&event, format);
                 prop_assert_eq!(decode::<Event>(&headers, &payload).expect("it decodes"), event.clone());
             }

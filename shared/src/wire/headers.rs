@@ -132,7 +132,7 @@ impl Headers {
     }
 
     /// Returns all headers with the kind of their name: names that are constants of the wire need not be copied.
-    pub fn named(&self) -> impl Iterator<Item = (&Cow<'static, str>, &str)> {
+    pub fn iter_named(&self) -> impl Iterator<Item = (&Cow<'static, str>, &str)> {
         self.0.iter().map(|(name, value)| (name, value.as_str()))
     }
 
@@ -162,14 +162,14 @@ impl<N: AsRef<str>, V: Into<String>> FromIterator<(N, V)> for Headers {
 
 /// The trace of a message (W3C Trace Context).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Carrier {
+pub struct TraceCarrier {
     /// Value of `traceparent`: `00-{trace}-{span}-{flags}`.
     pub traceparent: Option<String>,
     /// Value of `tracestate`: vendor data.
     pub tracestate: Option<String>,
 }
 
-impl Carrier {
+impl TraceCarrier {
     /// Reads the trace from `headers`.
     #[must_use]
     pub fn read(headers: &Headers) -> Self {

@@ -10,7 +10,7 @@ use crate::model::dispatch::derived_ulid;
 use crate::model::time::UnixMillis;
 
 use super::dead_letter::DeadLetter;
-use super::envelope::{MAX_PAYLOAD_BYTES, Wire};
+use super::envelope::{MAX_PAYLOAD_BYTES, WireMessage};
 
 /// Service and reason in the dead letters of held messages.
 pub const HELD_LETTER: &str = "held";
@@ -50,7 +50,7 @@ pub enum HeldUntil {
 
 /// A whole message that is held (KV `held`, key `{kind}.{id}`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldMessage {
     /// Kind of the message.
     pub kind: HeldKind,
     /// Id of the dispatch or of the delivery.
@@ -73,7 +73,7 @@ pub struct Held {
     pub wanted: HeldUntil,
 }
 
-impl Held {
+impl HeldMessage {
     /// Returns the id of the dispatch that is published if an operator wants the held dispatch `id` run again. It follows
     /// from the held one's, so that the session takes it for a new one, and once.
     #[must_use]
@@ -90,7 +90,7 @@ impl Held {
 
     /// Returns the whole message as a dead letter, which is kept until a decision because the bucket may be lost.
     #[must_use]
-    pub fn letter(&self) -> DeadLetter {
+    pub fn to_dead_letter(&self) -> DeadLetter {
         DeadLetter {
             service: HELD_LETTER.to_owned(),
             subject: self.subject.clone(),
@@ -146,7 +146,7 @@ pub fn held_key(kind: HeldKind, id: Ulid) -> String {
     format!("{}.{id}", kind.name())
 }
 
-impl Wire for Held {
+impl WireMessage for HeldMessage {
     const SCHEMA: &'static str = "held";
     /// Base64 makes a payload a third longer.
     const MAX_BYTES: usize = 2 * MAX_PAYLOAD_BYTES;
@@ -159,20 +159,20 @@ mod tests {
     #[test]
     fn a_letter_keeps_all_of_what_is_held() {
         for kind in [HeldKind::Dispatch, HeldKind::Delivery] {
-            let held = Held {
+            let held = HeldMessage {
                 kind,
                 id: Ulid::from_parts(7, 9),
                 stream: "DELIVERIES".to_owned(),
                 sequence: 4,
                 subject: "nexus.delivery.nats.a.b".to_owned(),
                 headers: vec![("Nexus-Schema".to_owned(), "reply/1".to_owned())],
-                payload: Held::encode_payload(b"x"),
+                payload: HeldMessage::encode_payload(b"x"),
                 why: "nobody can tell".to_owned(),
                 at: UnixMillis(5),
                 wanted: HeldUntil::Decided,
             };
 
-            assert_eq!(Held::of_letter(&held.key(), held.letter()), Some(held));
+            assert_eq!(HeldMessage::of_letter(&held.key(), held.to_dead_letter()), Some(held));
         }
     }
 }

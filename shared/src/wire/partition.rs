@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 /// Returns the owner of each of `partitions`, by index; empty if there are no members. All replicas that see the same
 /// members, in any order, compute the same owners.
 #[must_use]
-pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
+pub fn partition_owners(partitions: u16, members: &[String]) -> Vec<String> {
     let mut members: Vec<&str> = members.iter().map(String::as_str).collect();
     // Every replica must use the same order, without duplicates.
     members.sort_unstable();
@@ -26,7 +26,7 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
 
     (0..partitions)
         .map(|partition| {
-            let mut ranked: Vec<(u64, &str)> = members.iter().map(|m| (weight(partition, m), *m)).collect();
+            let mut ranked: Vec<(u64, &str)> = members.iter().map(|m| (owner_weight(partition, m), *m)).collect();
             ranked.sort_unstable_by(|a, b| b.cmp(a));
             let owner = ranked
                 .into_iter()
@@ -41,7 +41,7 @@ pub fn owners(partitions: u16, members: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn weight(partition: u16, member: &str) -> u64 {
+fn owner_weight(partition: u16, member: &str) -> u64 {
     let mut hash = Sha256::new();
     hash.update(partition.to_be_bytes());
     hash.update(member.as_bytes());
@@ -61,9 +61,9 @@ mod tests {
         #[test]
         fn shares_are_fair_and_agreed(count in 1_usize..9, seed in any::<u32>()) {
             let mut members: Vec<String> = (0..count).map(|i| format!("m-{seed}-{i}")).collect();
-            let owners_here = owners(64, &members);
+            let owners_here = partition_owners(64, &members);
             members.reverse();
-            prop_assert_eq!(&owners(64, &members), &owners_here);
+            prop_assert_eq!(&partition_owners(64, &members), &owners_here);
             for member in &members {
                 let held = owners_here.iter().filter(|owner| *owner == member).count();
                 prop_assert!(held <= 64_usize.div_ceil(count), "{} holds {}", member, held);
@@ -73,9 +73,9 @@ mod tests {
         #[test]
         fn a_joining_replica_moves_few(count in 1_usize..8) {
             let mut members: Vec<String> = (0..count).map(|i| format!("replica-{i}")).collect();
-            let before = owners(64, &members);
+            let before = partition_owners(64, &members);
             members.push("newcomer".to_owned());
-            let after = owners(64, &members);
+            let after = partition_owners(64, &members);
             let moved = before.iter().zip(&after).filter(|(b, a)| b != a).count();
             prop_assert!(moved <= 64_usize.div_ceil(count + 1) * 2, "{} moved", moved);
         }
@@ -83,6 +83,6 @@ mod tests {
 
     #[test]
     fn nobody_there_owns_nothing() {
-        assert!(owners(64, &[]).is_empty());
+        assert!(partition_owners(64, &[]).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Wire names of the types, and the bounds between their fields. *Pure.* Source: `docs/design/wire.md` §6.
 
 use crate::breaker::Breaker;
-use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, Confirmation, SessionDecision};
+use crate::model::approval::{ApprovalRecord, ApprovalRequest, ApprovalTimer, ConfirmationTerms, SessionDecision};
 use crate::model::channel::ConfiguredChannels;
 use crate::model::dispatch::Dispatch;
 use crate::model::event::{
@@ -23,7 +23,7 @@ use crate::model::restore::RestoreHold;
 use crate::model::schedule::{ScheduleRecord, ScheduleTimer};
 use crate::model::session::SessionRef;
 
-use super::envelope::Wire;
+use super::envelope::WireMessage;
 
 /// Maximum length of the name of a channel, account, peer, thread, persona or session, in bytes.
 pub const MAX_NAME_BYTES: usize = 1_024;
@@ -42,7 +42,7 @@ fn name(field: &str, text: &str) -> Result<(), String> {
     }
 }
 
-fn required(field: &str, text: &str) -> Result<(), String> {
+fn check_required(field: &str, text: &str) -> Result<(), String> {
     if text.is_empty() {
         Err(format!("{field}: must not be empty"))
     } else {
@@ -50,17 +50,17 @@ fn required(field: &str, text: &str) -> Result<(), String> {
     }
 }
 
-fn session(field: &str, at: &SessionRef) -> Result<(), String> {
-    required(&format!("{field}.persona"), &at.persona)?;
-    required(&format!("{field}.session"), &at.session)
+fn check_session(field: &str, at: &SessionRef) -> Result<(), String> {
+    check_required(&format!("{field}.persona"), &at.persona)?;
+    check_required(&format!("{field}.session"), &at.session)
 }
 
-impl Wire for Event {
+impl WireMessage for Event {
     const SCHEMA: &'static str = "event";
     const VERSION: u16 = 2;
 
     fn check(&self) -> Result<(), String> {
-        required("channel", &self.channel)?;
+        check_required("channel", &self.channel)?;
         name("account_id", self.account())?;
         name("peer.id", &self.peer.id)?;
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
@@ -101,42 +101,42 @@ impl Wire for Event {
     }
 }
 
-impl Wire for Dispatch {
+impl WireMessage for Dispatch {
     const SCHEMA: &'static str = "dispatch";
 
     fn check(&self) -> Result<(), String> {
-        session("target", &self.target)?;
-        required("deliveryContext.channel", &self.delivery_context.channel)
+        check_session("target", &self.target)?;
+        check_required("deliveryContext.channel", &self.delivery_context.channel)
     }
 }
 
-impl Wire for SessionOrder {
+impl WireMessage for SessionOrder {
     const SCHEMA: &'static str = "session_order";
 
     fn check(&self) -> Result<(), String> {
-        session("target", &self.target)
+        check_session("target", &self.target)
     }
 }
 
-impl Wire for Reply {
+impl WireMessage for Reply {
     const SCHEMA: &'static str = "reply";
 
     fn check(&self) -> Result<(), String> {
-        session("session", &self.session)?;
-        required("delivery_context.channel", &self.delivery_context.channel)
+        check_session("session", &self.session)?;
+        check_required("delivery_context.channel", &self.delivery_context.channel)
     }
 }
 
-impl Wire for RestoreHold {
+impl WireMessage for RestoreHold {
     const SCHEMA: &'static str = "restore_hold";
 }
 
-impl Wire for Receipt {
+impl WireMessage for Receipt {
     const SCHEMA: &'static str = "receipt";
     const VERSION: u16 = 2;
 }
 
-impl Wire for LedgerRecord {
+impl WireMessage for LedgerRecord {
     const SCHEMA: &'static str = "ledger";
     const VERSION: u16 = 2;
 
@@ -149,74 +149,74 @@ impl Wire for LedgerRecord {
     }
 }
 
-impl Wire for EventInvocations {
+impl WireMessage for EventInvocations {
     const SCHEMA: &'static str = "invocations";
 }
 
-impl Wire for HookRecord {
+impl WireMessage for HookRecord {
     const SCHEMA: &'static str = "hook";
 }
 
-impl Wire for ConfiguredChannels {
+impl WireMessage for ConfiguredChannels {
     const SCHEMA: &'static str = "channels";
 }
 
-impl Wire for HookSpend {
+impl WireMessage for HookSpend {
     const SCHEMA: &'static str = "hook_spend";
 }
 
-impl Wire for StoredAnswers {
+impl WireMessage for StoredAnswers {
     const SCHEMA: &'static str = "hook_results";
 }
 
-impl Wire for RateWindow {
+impl WireMessage for RateWindow {
     const SCHEMA: &'static str = "hook_limit";
 }
 
-impl Wire for HookState {
+impl WireMessage for HookState {
     const SCHEMA: &'static str = "hook_state";
 }
 
-impl Wire for Breaker {
+impl WireMessage for Breaker {
     const SCHEMA: &'static str = "breaker";
 }
 
-impl Wire for OwnerLink {
+impl WireMessage for OwnerLink {
     const SCHEMA: &'static str = "owner_link";
 }
 
-impl Wire for ApprovalRequest {
+impl WireMessage for ApprovalRequest {
     const SCHEMA: &'static str = "approval";
 }
 
-impl Wire for Confirmation {
+impl WireMessage for ConfirmationTerms {
     const SCHEMA: &'static str = "confirmation";
 }
 
-impl Wire for SessionDecision {
+impl WireMessage for SessionDecision {
     const SCHEMA: &'static str = "session_decision";
 
     fn check(&self) -> Result<(), String> {
-        session("target", &self.target)
+        check_session("target", &self.target)
     }
 }
 
-impl Wire for ApprovalTimer {
+impl WireMessage for ApprovalTimer {
     const SCHEMA: &'static str = "approval_timer";
 }
 
-impl Wire for ApprovalRecord {
+impl WireMessage for ApprovalRecord {
     const SCHEMA: &'static str = "approval_record";
 }
 
-impl Wire for Intent {
+impl WireMessage for Intent {
     const SCHEMA: &'static str = "intent";
 
     fn check(&self) -> Result<(), String> {
-        required("intent.kind", &self.intent.kind)?;
-        required("intent.agent", &self.intent.agent)?;
-        required("intent.session", &self.intent.session)?;
-        session("target", &self.target())?;
+        check_required("intent.kind", &self.intent.kind)?;
+        check_required("intent.agent", &self.intent.agent)?;
+        check_required("intent.session", &self.intent.session)?;
+        check_session("target", &self.target())?;
 
         if self.intent.reason.len() > MAX_REASON_BYTES {
             return Err(format!("intent.reason: more than {MAX_REASON_BYTES} bytes"));
@@ -231,30 +231,30 @@ impl Wire for Intent {
     }
 }
 
-impl Wire for IntentRecord {
+impl WireMessage for IntentRecord {
     const SCHEMA: &'static str = "intent_record";
 }
 
-impl Wire for AgentBook {
+impl WireMessage for AgentBook {
     const SCHEMA: &'static str = "intent_book";
 }
 
-impl Wire for IntentMark {
+impl WireMessage for IntentMark {
     const SCHEMA: &'static str = "intent_mark";
 }
 
-impl Wire for IntentTimer {
+impl WireMessage for IntentTimer {
     const SCHEMA: &'static str = "intent_timer";
 }
 
-impl Wire for ScheduleRecord {
+impl WireMessage for ScheduleRecord {
     const SCHEMA: &'static str = "schedule";
 
     fn check(&self) -> Result<(), String> {
-        required("spec.id", &self.spec.id)
+        check_required("spec.id", &self.spec.id)
     }
 }
 
-impl Wire for ScheduleTimer {
+impl WireMessage for ScheduleTimer {
     const SCHEMA: &'static str = "schedule_timer";
 }

@@ -18,11 +18,11 @@ use data_encoding::{BASE32_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-use super::envelope::{DecodeError, Format, decode, payload};
+use super::envelope::{DecodeError, PayloadFormat, decode, encode_payload};
 use super::headers::{Headers, SEAL};
 use super::subject::{parse_event, token};
-use crate::model::event::{Direction, Event, EventId};
-use crate::model::origin::{OPEN, Origin, is_sealed_channel};
+use crate::model::event::{Event, EventDirection, EventId};
+use crate::model::origin::{EventOrigin, OPEN, is_sealed_channel};
 use crate::model::time::UnixMillis;
 
 /// Minimum length of a decoded key, in bytes.
@@ -82,15 +82,15 @@ impl SealKey {
             return Err(ParseKeyError::Short(bytes.len()));
         }
 
-        Ok(Self::of(&bytes))
+        Ok(Self::from_bytes(&bytes))
     }
 
     #[expect(clippy::expect_used, reason = "HMAC takes a key of any length (RFC 2104 §2)")]
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         Self(Hmac::new_from_slice(bytes).expect("a key of any length"))
     }
 
-    fn mac(&self, domain: &str, lines: &[&str]) -> Hmac<Sha256> {
+    fn start_mac(&self, domain: &str, lines: &[&str]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         mac.update(domain.as_bytes());
         for line in lines {
@@ -105,26 +105,29 @@ impl SealKey {
     /// The signed text has four lines: `nexus-seal/1`, id, SHA-256 of the content in hexadecimal, origin. None of
     /// them can contain a line break.
     #[must_use]
-    pub fn seal(&self, id: &EventId, content: &[u8], origin: &Origin) -> String {
+    pub fn seal(&self, id: &EventId, content: &[u8], origin: &EventOrigin) -> String {
         let mac = self.seal_mac(id, &HEXLOWER.encode(&Sha256::digest(content)), origin);
         HEXLOWER.encode(&mac.finalize().into_bytes())
     }
 
-    fn seal_mac(&self, id: &EventId, content: &str, origin: &Origin) -> Hmac<Sha256> {
-        self.mac(SEAL_DOMAIN, &[id.as_str(), content, &origin.to_string()])
+    fn seal_mac(&self, id: &EventId, content: &str, origin: &EventOrigin) -> Hmac<Sha256> {
+        self.start_mac(SEAL_DOMAIN, &[id.as_str(), content, &origin.to_string()])
     }
 
     /// Returns a fingerprint that identifies this key without revealing it: 16 hexadecimal digits.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        let mac = self.mac(FINGERPRINT_DOMAIN, &[]).finalize().into_bytes();
+        let mac = self.start_mac(FINGERPRINT_DOMAIN, &[]).finalize().into_bytes();
         HEXLOWER.encode(&mac[..FINGERPRINT_BYTES])
     }
 
     /// Returns the `Nats-Msg-Id` of `event`: the HMAC of its id, and for a changed item of its id and content.
     #[must_use]
     pub fn message_id(&self, event: &Event) -> String {
-        let mac = self.mac(ID_DOMAIN, &[&occurrence(event)]).finalize().into_bytes();
+        let mac = self
+            .start_mac(ID_DOMAIN, &[&occurrence_id(event)])
+            .finalize()
+            .into_bytes();
         BASE32_NOPAD.encode(&mac[..ID_BYTES]).to_ascii_lowercase()
     }
 }
@@ -137,7 +140,7 @@ impl std::fmt::Debug for SealKey {
 
 /// Returns the event's id; for a changed item, its id and the hash of its content, so that each change is a message
 /// of its own.
-fn occurrence(event: &Event) -> String {
+fn occurrence_id(event: &Event) -> String {
     match change_hash(event) {
         Some(hash) => format!("{}@{hash}", event.id),
         None => event.id.to_string(),
@@ -149,8 +152,10 @@ fn occurrence(event: &Event) -> String {
 #[must_use]
 pub fn change_hash(event: &Event) -> Option<String> {
     match event.direction {
-        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => return None,
-        Direction::Updated | Direction::Deleted => {}
+        EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {
+            return None;
+        }
+        EventDirection::Updated | EventDirection::Deleted => {}
     }
 
     let mut told = Event {
@@ -162,12 +167,12 @@ pub fn change_hash(event: &Event) -> Option<String> {
     told.metadata.sort_keys();
     told.metadata.values_mut().for_each(serde_json::Value::sort_all_objects);
 
-    Some(HEXLOWER.encode(&Sha256::digest(payload(&told, Format::Cbor))))
+    Some(HEXLOWER.encode(&Sha256::digest(encode_payload(&told, PayloadFormat::Cbor))))
 }
 
 /// A publisher outside the cluster that seals with its own key (`[edges.<name>]`).
 #[derive(Debug, Clone)]
-pub struct Edge {
+pub struct EdgeKey {
     /// The only channel on which it may publish. Its account there is its name.
     pub channel: String,
     /// Key with which it seals.
@@ -178,10 +183,10 @@ pub struct Edge {
 
 /// The keys with which events are sealed and checked.
 #[derive(Debug, Clone, Default)]
-pub struct Trust {
+pub struct TrustKeys {
     cluster: Option<SealKey>,
     former: Vec<SealKey>,
-    edges: BTreeMap<String, Edge>,
+    edges: BTreeMap<String, EdgeKey>,
 }
 
 /// The reason why a stored event is refused.
@@ -211,7 +216,7 @@ pub enum AdmitEventError {
         /// Prefix that the id must have.
         prefix: String,
         /// Origin of the event.
-        origin: Origin,
+        origin: EventOrigin,
     },
 }
 
@@ -249,7 +254,7 @@ impl ReadEventError {
     }
 }
 
-impl Trust {
+impl TrustKeys {
     /// Returns keys that seal with `cluster`, and accept events sealed with `cluster` or one of the `former` keys.
     #[must_use]
     pub const fn new(cluster: SealKey, former: Vec<SealKey>) -> Self {
@@ -262,14 +267,14 @@ impl Trust {
 
     /// Returns these keys with `edges` by name. Each edge is trusted for its own events.
     #[must_use]
-    pub fn with_edges(mut self, edges: BTreeMap<String, Edge>) -> Self {
+    pub fn with_edges(mut self, edges: BTreeMap<String, EdgeKey>) -> Self {
         self.edges = edges;
         self
     }
 
     /// Returns the key with which this process seals; `None` if it has no cluster key.
     #[must_use]
-    pub const fn cluster(&self) -> Option<&SealKey> {
+    pub const fn cluster_key(&self) -> Option<&SealKey> {
         self.cluster.as_ref()
     }
 
@@ -279,7 +284,7 @@ impl Trust {
     /// Returns [`ReadEventError`] if the message must become a dead letter.
     pub fn read(&self, subject: &str, headers: &Headers, content: &[u8]) -> Result<Event, ReadEventError> {
         let event = decode(headers, content)?;
-        Ok(self.admit(subject, headers, content, event)?)
+        Ok(self.admit_event(subject, headers, content, event)?)
     }
 
     /// Reads a message like [`Trust::read`], for a message that the server stored at `stored_at`. This is the event's
@@ -297,8 +302,8 @@ impl Trust {
         let mut event = self.read(subject, headers, content)?;
         // Only Nexus's own services are trusted to set the time.
         let is_stamped = match event.origin {
-            Origin::Verified { .. } | Origin::Token { .. } | Origin::System => event.received_at.0 > 0,
-            Origin::Edge { .. } | Origin::Open => false,
+            EventOrigin::Verified { .. } | EventOrigin::Token { .. } | EventOrigin::System => event.received_at.0 > 0,
+            EventOrigin::Edge { .. } | EventOrigin::Open => false,
         };
         if !is_stamped {
             event.received_at = stored_at;
@@ -311,7 +316,7 @@ impl Trust {
     ///
     /// # Errors
     /// Returns [`AdmitEventError`] if the event is not accepted at all and must become a dead letter.
-    pub fn admit(
+    pub fn admit_event(
         &self,
         subject: &str,
         headers: &Headers,
@@ -334,8 +339,9 @@ impl Trust {
         let seal = headers.get(SEAL).and_then(|seal| HEXLOWER.decode(seal.as_bytes()).ok());
         if let Some(seal) = seal {
             let hash = HEXLOWER.encode(&Sha256::digest(content));
-            let is_of =
-                |key: &SealKey, origin: &Origin| key.seal_mac(&event.id, &hash, origin).verify_slice(&seal).is_ok();
+            let is_of = |key: &SealKey, origin: &EventOrigin| {
+                key.seal_mac(&event.id, &hash, origin).verify_slice(&seal).is_ok()
+            };
 
             let mut keys = self.cluster.iter().chain(&self.former);
             if keys.any(|key| is_of(key, &event.origin)) {
@@ -346,7 +352,7 @@ impl Trust {
             let edge = self.edges.get_key_value(event.account());
             let edge = edge.filter(|(_, edge)| edge.channel == event.channel);
             if let Some((name, edge)) = edge {
-                let origin = Origin::Edge { name: name.clone() };
+                let origin = EventOrigin::Edge { name: name.clone() };
                 if is_of(&edge.key, &origin) {
                     event.origin = origin;
                     event.speaks_for.clone_from(&edge.persons);
@@ -361,7 +367,7 @@ impl Trust {
             return Err(AdmitEventError::Unsealed { id: event.id, channel });
         }
 
-        event.origin = Origin::Open;
+        event.origin = EventOrigin::Open;
         event.speaks_for.clear();
         let prefix = format!("{OPEN}:{}/{}/", event.channel, event.account());
 

@@ -4,24 +4,24 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use crate::model::position::{Place, Position};
+use crate::model::position::{StreamPlace, StreamPosition};
 use crate::model::session::SessionRef;
 use crate::model::time::UnixMillis;
 
-use super::envelope::Wire;
-use super::settled::{PartitionFloor, Settled};
+use super::envelope::WireMessage;
+use super::settled::{PartitionFloor, SettledSet};
 use super::topology::PARTITIONS;
 
 /// A hint that a session has work. Its holder may try to run it; the ledger decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct SessionClaim {
     /// Session that has work.
     pub session: SessionRef,
 }
 
 /// A running replica (KV `members`, key `{group}.{instance}`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct GroupMember {
     /// Instance name of the replica.
     pub instance: String,
 }
@@ -35,7 +35,7 @@ pub struct LeaseRecord {
     pub epoch: u64,
     /// Place of the last message that the holder is known to have started, if it records that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_progress: Option<Place>,
+    pub in_progress: Option<StreamPlace>,
     /// Number of holders that ended uncleanly while at `in_progress`.
     #[serde(default)]
     pub unclean: u32,
@@ -48,7 +48,7 @@ pub struct LeaseRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimTries {
     /// Place of the claim in `CLAIMS`; tries of another claim do not count.
-    pub claim: Place,
+    pub claim: StreamPlace,
     /// Number of tries that were started.
     pub begun: u32,
 }
@@ -95,7 +95,7 @@ pub struct SettledFloor {
     pub sequence: u64,
     /// Message at that sequence; absent = the floor must not be relied on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub position: Option<Position>,
+    pub position: Option<StreamPosition>,
 }
 
 /// The settled part of each partition of a group (KV `attempts`, key `floors.{group}`).
@@ -131,10 +131,10 @@ fn are_empty(lists: &[Vec<u64>]) -> bool {
 impl PartitionFloors {
     /// Returns the floor of `partition`; `None` if it is unknown.
     #[must_use]
-    pub fn position(&self, partition: u16) -> Option<Position> {
+    pub fn position(&self, partition: u16) -> Option<StreamPosition> {
         let place = usize::from(partition);
         let sequence = self.floors.get(place).copied().filter(|sequence| *sequence > 0)?;
-        Some(Position {
+        Some(StreamPosition {
             incarnation: self.incarnation.clone(),
             sequence,
             stored_at_ns: self.stored_at_ns.get(place).copied().unwrap_or(0),
@@ -143,22 +143,22 @@ impl PartitionFloors {
 
     /// Returns the stored state of `partition`; `None` if it is unknown.
     #[must_use]
-    pub fn of(&self, partition: u16) -> Option<PartitionFloor> {
+    pub fn floor_of(&self, partition: u16) -> Option<PartitionFloor> {
         let place = usize::from(partition);
         let distance = self.read.get(place).copied().unwrap_or(0);
         let at = match self.position(partition) {
             Some(at) => at,
             // Messages are handed out, and the first of them is not settled.
-            None if distance > 0 => Position {
+            None if distance > 0 => StreamPosition {
                 incarnation: self.incarnation.clone(),
-                ..Position::default()
+                ..StreamPosition::default()
             },
             None => return None,
         };
 
         let mut floor = PartitionFloor {
             read: at.clone(),
-            settled: Settled::default(),
+            settled: SettledSet::default(),
             at,
         };
 
@@ -166,15 +166,15 @@ impl PartitionFloors {
             floor.read.sequence = floor.at.sequence.saturating_add(distance);
             floor.read.stored_at_ns = self.read_at_ns.get(place).copied().unwrap_or(0);
             let widths = self.settled.get(place).map_or(&[][..], Vec::as_slice);
-            floor.settled = Settled::of_widths(floor.at.sequence, widths);
+            floor.settled = SettledSet::of_widths(floor.at.sequence, widths);
         }
 
         Some(floor)
     }
 
     /// Replaces the stored state of `partition` by `floor`, which must be of the record's incarnation.
-    pub fn put(&mut self, partition: u16, floor: &PartitionFloor) {
-        self.pad();
+    pub fn set_floor(&mut self, partition: u16, floor: &PartitionFloor) {
+        self.pad_partitions();
         let place = usize::from(partition);
         self.floors[place] = floor.at.sequence;
         self.stored_at_ns[place] = floor.at.stored_at_ns;
@@ -184,7 +184,7 @@ impl PartitionFloors {
     }
 
     /// Extends the lists to one place for every partition.
-    fn pad(&mut self) {
+    fn pad_partitions(&mut self) {
         let places = usize::from(PARTITIONS);
         self.floors.resize(places, 0);
         self.stored_at_ns.resize(places, 0);
@@ -202,34 +202,34 @@ pub struct CopyMark {
     pub begun_at: UnixMillis,
 }
 
-impl Wire for CopyMark {
+impl WireMessage for CopyMark {
     const SCHEMA: &'static str = "copy_mark";
 }
 
-impl Wire for PartitionFloors {
+impl WireMessage for PartitionFloors {
     const SCHEMA: &'static str = "partition_floors";
 }
 
-impl Wire for Claim {
+impl WireMessage for SessionClaim {
     const SCHEMA: &'static str = "claim";
 }
 
-impl Wire for Member {
+impl WireMessage for GroupMember {
     const SCHEMA: &'static str = "member";
 }
 
-impl Wire for LeaseRecord {
+impl WireMessage for LeaseRecord {
     const SCHEMA: &'static str = "lease";
 }
 
-impl Wire for SessionMark {
+impl WireMessage for SessionMark {
     const SCHEMA: &'static str = "session_mark";
 }
 
-impl Wire for AgentAway {
+impl WireMessage for AgentAway {
     const SCHEMA: &'static str = "agent_away";
 }
 
-impl Wire for SettledFloor {
+impl WireMessage for SettledFloor {
     const SCHEMA: &'static str = "settled_floor";
 }

@@ -4,7 +4,7 @@
 //! The record of a floor therefore also has the ranges that are settled beyond it. Ranges may be missing: a message
 //! outside all ranges is looked up in its own record.
 
-use crate::model::position::Position;
+use crate::model::position::StreamPosition;
 
 /// Maximum number of ranges that are stored for one partition: 64 partitions with this many need about 100 KiB.
 pub const MAX_RANGES: usize = 256;
@@ -22,20 +22,20 @@ pub const MAX_RANGES: usize = 256;
 /// assert_eq!(Settled::of_widths(10, &widths), settled);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settled(Vec<(u64, u64)>);
+pub struct SettledSet(Vec<(u64, u64)>);
 
 /// The settled part of one partition, and the part that was handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartitionFloor {
     /// Last message up to which everything is settled.
-    pub at: Position,
+    pub at: StreamPosition,
     /// Last message that was handed out; of the same incarnation as `at`, and not before it.
-    pub read: Position,
+    pub read: StreamPosition,
     /// Ranges that are settled between `at` and `read`.
-    pub settled: Settled,
+    pub settled: SettledSet,
 }
 
-impl Settled {
+impl SettledSet {
     /// Adds the range from `first` to `last`, which must not begin before any other range.
     pub fn push(&mut self, first: u64, last: u64) {
         match self.0.last_mut() {
@@ -127,7 +127,7 @@ impl PartitionFloor {
     /// Combines this floor with `other` of the same incarnation. Both were true, so their union is.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
-        let later = |one: &Position, two: &Position| {
+        let later = |one: &StreamPosition, two: &StreamPosition| {
             if one.sequence >= two.sequence {
                 one.clone()
             } else {
@@ -149,11 +149,11 @@ impl PartitionFloor {
 
     /// Returns the floor without the messages handed out beyond it.
     #[must_use]
-    pub fn alone(&self) -> Self {
+    pub fn without_settled(&self) -> Self {
         Self {
             at: self.at.clone(),
             read: self.at.clone(),
-            settled: Settled::default(),
+            settled: SettledSet::default(),
         }
     }
 }
@@ -164,14 +164,14 @@ mod tests {
 
     use super::*;
 
-    fn settled(ranges: &[(u64, u64)]) -> Settled {
-        let mut settled = Settled::default();
+    fn settled(ranges: &[(u64, u64)]) -> SettledSet {
+        let mut settled = SettledSet::default();
         ranges.iter().for_each(|(first, last)| settled.push(*first, *last));
         settled
     }
 
     fn floor(at: u64, read: u64, ranges: &[(u64, u64)]) -> PartitionFloor {
-        let position = |sequence: u64| Position {
+        let position = |sequence: u64| StreamPosition {
             incarnation: "a".to_owned(),
             sequence,
             stored_at_ns: i64::try_from(sequence).expect("small"),
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn widths_that_cannot_be_are_left_out() {
-        assert_eq!(Settled::of_widths(5, &[0, 0, u64::MAX, 3]), Settled::default());
-        assert_eq!(Settled::of_widths(5, &[1, 2, 3]), settled(&[(7, 8)]));
+        assert_eq!(SettledSet::of_widths(5, &[0, 0, u64::MAX, 3]), SettledSet::default());
+        assert_eq!(SettledSet::of_widths(5, &[1, 2, 3]), settled(&[(7, 8)]));
     }
 
     proptest! {
@@ -211,13 +211,13 @@ mod tests {
             floor in 0_u64..1_000,
             parts in prop::collection::vec((1_u64..50, 1_u64..50), 0..20),
         ) {
-            let mut all = Settled::default();
+            let mut all = SettledSet::default();
             let mut end = floor;
             for (gap, width) in parts {
                 all.push(end + gap + 1, end + gap + width);
                 end += gap + width;
             }
-            prop_assert_eq!(&Settled::of_widths(floor, &all.widths(floor)), &all);
+            prop_assert_eq!(&SettledSet::of_widths(floor, &all.widths(floor)), &all);
             prop_assert_eq!(&all.union(&all.behind(floor + 30)), &all);
             for sequence in floor..=end + 1 {
                 let listed = all.0.iter().any(|(first, last)| (*first..=*last).contains(&sequence));

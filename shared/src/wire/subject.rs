@@ -139,7 +139,7 @@ pub fn ledger(session: &SessionRef) -> String {
     join("nexus.ledger", &[&session.persona, &session.session])
 }
 
-fn target(prefix: &str, to: &DeliveryContext) -> String {
+fn target_subject(prefix: &str, to: &DeliveryContext) -> String {
     let account = to.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
     join(
         prefix,
@@ -150,13 +150,13 @@ fn target(prefix: &str, to: &DeliveryContext) -> String {
 /// Returns the subject to which a reply is published. The server stores it under its partition.
 #[must_use]
 pub fn delivery(to: &DeliveryContext) -> String {
-    target("nexus.delivery", to)
+    target_subject("nexus.delivery", to)
 }
 
 /// Returns the subject of a destination's receipts.
 #[must_use]
 pub fn receipt(to: &DeliveryContext) -> String {
-    target("nexus.receipt", to)
+    target_subject("nexus.receipt", to)
 }
 
 /// Returns the subject of an event's invocation record.

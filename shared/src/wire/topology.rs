@@ -120,7 +120,7 @@ pub mod objects {
 
 /// The treatment of a message after it was acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retention {
+pub enum StreamRetention {
     /// The message is kept until a limit is reached.
     Limits,
     /// The message is deleted once it is acknowledged.
@@ -135,7 +135,7 @@ pub struct StreamSpec {
     /// Subjects that it stores.
     pub subjects: Vec<String>,
     /// Treatment of acknowledged messages.
-    pub retention: Retention,
+    pub retention: StreamRetention,
     /// Maximum age of messages; zero = unlimited.
     pub max_age: Duration,
     /// Time for which a `Nats-Msg-Id` is remembered.
@@ -198,11 +198,11 @@ pub struct Topology {
     pub consumers: Vec<ConsumerSpec>,
 }
 
-fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
+fn stream_spec(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
     StreamSpec {
         name: name.to_owned(),
         subjects: subjects.iter().map(|&s| s.to_owned()).collect(),
-        retention: Retention::Limits,
+        retention: StreamRetention::Limits,
         max_age: FOR_EVER,
         duplicate_window: SHORT_WINDOW,
         max_per_subject: -1,
@@ -223,7 +223,7 @@ fn stream(name: &str, subjects: &[&str], replicas: usize) -> StreamSpec {
     }
 }
 
-fn bucket(name: &str, ttl: bool, replicas: usize) -> StreamSpec {
+fn bucket_spec(name: &str, ttl: bool, replicas: usize) -> StreamSpec {
     StreamSpec {
         max_per_subject: 1,
         discard_new: true,
@@ -231,11 +231,11 @@ fn bucket(name: &str, ttl: bool, replicas: usize) -> StreamSpec {
         deny_delete: true,
         allow_ttl: ttl,
         marker_ttl: if ttl { Duration::from_secs(60) } else { Duration::ZERO },
-        ..stream(&format!("KV_{name}"), &[&format!("$KV.{name}.>")], replicas)
+        ..stream_spec(&format!("KV_{name}"), &[&format!("$KV.{name}.>")], replicas)
     }
 }
 
-fn ledgers(replicas: usize) -> Vec<StreamSpec> {
+fn ledger_specs(replicas: usize) -> Vec<StreamSpec> {
     vec![
         StreamSpec {
             duplicate_window: HOUR,
@@ -247,30 +247,30 @@ fn ledgers(replicas: usize) -> Vec<StreamSpec> {
                     "nexus.ev.{{{{partition({PARTITIONS},1,2,3)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
                 ),
             )),
-            ..stream(streams::EVENTS, &["nexus.event.*.*.*"], replicas)
+            ..stream_spec(streams::EVENTS, &["nexus.event.*.*.*"], replicas)
         },
         StreamSpec {
             max_age: 30 * DAY,
             max_message_bytes: MAX_STORED_BYTES,
-            ..stream(streams::DISPATCHES, &["nexus.dispatch.*.*"], replicas)
+            ..stream_spec(streams::DISPATCHES, &["nexus.dispatch.*.*"], replicas)
         },
         StreamSpec {
-            retention: Retention::WorkQueue,
+            retention: StreamRetention::WorkQueue,
             max_per_subject: 1,
             max_message_bytes: MAX_STORED_BYTES,
             discard_new: true,
             // A second claim of a session is refused while the first one waits.
             discard_new_per_subject: true,
-            ..stream(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
+            ..stream_spec(streams::CLAIMS, &["nexus.claim.*.*"], replicas)
         },
-        stream(streams::LEDGER, &["nexus.ledger.*.*"], replicas),
+        stream_spec(streams::LEDGER, &["nexus.ledger.*.*"], replicas),
     ]
 }
 
-fn outgoing(replicas: usize) -> Vec<StreamSpec> {
+fn outgoing_specs(replicas: usize) -> Vec<StreamSpec> {
     vec![
         StreamSpec {
-            retention: Retention::WorkQueue,
+            retention: StreamRetention::WorkQueue,
             max_age: 30 * DAY,
             max_message_bytes: MAX_STORED_BYTES,
             transform: Some((
@@ -279,30 +279,30 @@ fn outgoing(replicas: usize) -> Vec<StreamSpec> {
                     "nexus.dl.{{{{partition({PARTITIONS},1,2)}}}}.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}"
                 ),
             )),
-            ..stream(streams::DELIVERIES, &["nexus.delivery.*.*.*"], replicas)
+            ..stream_spec(streams::DELIVERIES, &["nexus.delivery.*.*.*"], replicas)
         },
         StreamSpec {
             max_age: 30 * DAY,
-            ..stream(streams::PARKED, &["nexus.parked.*.*.*.*"], replicas)
+            ..stream_spec(streams::PARKED, &["nexus.parked.*.*.*.*"], replicas)
         },
         StreamSpec {
             max_age: RECEIPTS_KEPT,
-            ..stream(streams::RECEIPTS, &["nexus.receipt.*.*.*"], replicas)
+            ..stream_spec(streams::RECEIPTS, &["nexus.receipt.*.*.*"], replicas)
         },
     ]
 }
 
-fn records(replicas: usize) -> Vec<StreamSpec> {
+fn record_specs(replicas: usize) -> Vec<StreamSpec> {
     vec![
         StreamSpec {
             max_age: INVOCATIONS_KEPT,
-            ..stream(streams::INVOCATIONS, &["nexus.invocation.*.*"], replicas)
+            ..stream_spec(streams::INVOCATIONS, &["nexus.invocation.*.*"], replicas)
         },
         StreamSpec {
             allow_rollup: true,
             allow_ttl: true,
             allow_schedules: true,
-            ..stream(
+            ..stream_spec(
                 streams::SCHEDULES,
                 &[
                     "nexus.schedule.*",
@@ -318,16 +318,16 @@ fn records(replicas: usize) -> Vec<StreamSpec> {
         StreamSpec {
             deny_delete: true,
             deny_purge: true,
-            ..stream(streams::AUDIT, &["nexus.audit.>"], replicas)
+            ..stream_spec(streams::AUDIT, &["nexus.audit.>"], replicas)
         },
         StreamSpec {
             max_age: 90 * DAY,
-            ..stream(streams::DLQ, &["nexus.dlq.*"], replicas)
+            ..stream_spec(streams::DLQ, &["nexus.dlq.*"], replicas)
         },
     ]
 }
 
-fn kv(replicas: usize) -> Vec<StreamSpec> {
+fn kv_specs(replicas: usize) -> Vec<StreamSpec> {
     let lasting = [
         buckets::ATTEMPTS,
         buckets::HOOKS,
@@ -354,14 +354,14 @@ fn kv(replicas: usize) -> Vec<StreamSpec> {
         buckets::HELD,
     ];
 
-    let lasting = lasting.into_iter().map(|name| bucket(name, false, replicas));
+    let lasting = lasting.into_iter().map(|name| bucket_spec(name, false, replicas));
     lasting
-        .chain(fleeting.into_iter().map(|name| bucket(name, true, replicas)))
+        .chain(fleeting.into_iter().map(|name| bucket_spec(name, true, replicas)))
         .collect()
 }
 
 /// Returns the streams of objects. The remains of an interrupted writer are deleted by age, if not before.
-fn files(replicas: usize) -> Vec<StreamSpec> {
+fn file_specs(replicas: usize) -> Vec<StreamSpec> {
     let name = objects::SNAPSHOTS;
     let subjects = [format!("$O.{name}.C.>"), format!("$O.{name}.M.>")];
     vec![StreamSpec {
@@ -369,7 +369,7 @@ fn files(replicas: usize) -> Vec<StreamSpec> {
         max_bytes: objects::MAX_SNAPSHOTS_BYTES,
         discard_new: true,
         allow_rollup: true,
-        ..stream(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)
+        ..stream_spec(&format!("OBJ_{name}"), &[&subjects[0], &subjects[1]], replicas)
     }]
 }
 
@@ -387,7 +387,7 @@ pub fn partition_filter(stream: &str, partition: u16) -> String {
     format!("{root}.{partition}.>")
 }
 
-fn consumers() -> Vec<ConsumerSpec> {
+fn consumer_specs() -> Vec<ConsumerSpec> {
     let per_partition = |stream: &'static str, group: &'static str| {
         (0..PARTITIONS).map(move |partition| ConsumerSpec {
             stream,
@@ -445,17 +445,17 @@ fn consumers() -> Vec<ConsumerSpec> {
 #[must_use]
 pub fn topology(replicas: usize) -> Topology {
     let streams = [
-        ledgers(replicas),
-        outgoing(replicas),
-        records(replicas),
-        kv(replicas),
-        files(replicas),
+        ledger_specs(replicas),
+        outgoing_specs(replicas),
+        record_specs(replicas),
+        kv_specs(replicas),
+        file_specs(replicas),
     ]
     .concat();
 
     Topology {
         streams,
-        consumers: consumers(),
+        consumers: consumer_specs(),
     }
 }
 

@@ -3,13 +3,17 @@
 //! Nothing is released yet, so no older version is read. The first step of a type must be added here together with
 //! the golden file of the version to which it leads.
 
-use super::envelope::{DecodeError, Format, Wire};
+use super::envelope::{DecodeError, PayloadFormat, WireMessage};
 
 /// Reads a payload written as `version`, which is older than `T::VERSION`.
 ///
 /// # Errors
 /// Returns [`DecodeError::TooOld`] if no step reads `version`.
-pub(super) fn decode_older<T: Wire>(version: u16, _format: Format, _payload: &[u8]) -> Result<T, DecodeError> {
+pub(super) fn decode_older<T: WireMessage>(
+    version: u16,
+    _format: PayloadFormat,
+    _payload: &[u8],
+) -> Result<T, DecodeError> {
     Err(DecodeError::TooOld {
         schema: T::SCHEMA,
         found: version,

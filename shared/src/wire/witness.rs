@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::position::Position;
+use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
 
-use super::envelope::Wire;
+use super::envelope::WireMessage;
 
 /// A stream's witness (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Witnessed {
+pub struct WitnessedPosition {
     /// Position of the stream's last message.
-    pub position: Position,
+    pub position: StreamPosition,
     /// End of the doubt, in Unix milliseconds: the stream was restored to an older state and may not have work that
     /// was done up to this time. 0 = the stream was never restored.
     #[serde(default)]
@@ -24,14 +24,14 @@ pub struct Witnessed {
 
 /// The oldest waiting work in `DELIVERIES` or `DISPATCHES` (KV `positions`, key = the stream's name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingMark {
     /// A time shortly before the oldest waiting message was stored, or, if none waited, before that was observed; in
     /// Unix milliseconds by the server's clock. Older messages have left the queue, or come from a backup, which has
     /// them.
     pub since: UnixMillis,
 }
 
-impl Wire for Waiting {
+impl WireMessage for WaitingMark {
     const SCHEMA: &'static str = "waiting";
 }
 
@@ -40,7 +40,7 @@ const fn is_zero(value: &i64) -> bool {
     *value == 0
 }
 
-impl Witnessed {
+impl WitnessedPosition {
     /// Returns the time up to which work may have been done that the stream does not have.
     #[must_use]
     pub fn doubt_until(&self) -> Option<UnixMillis> {
@@ -54,6 +54,6 @@ impl Witnessed {
     }
 }
 
-impl Wire for Witnessed {
+impl WireMessage for WitnessedPosition {
     const SCHEMA: &'static str = "witnessed";
 }

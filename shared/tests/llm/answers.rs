@@ -1,32 +1,37 @@
 //! What comes whole is read whole, however it is cut into packets.
 
 use serde_json::json;
-use shared::llm::{Ask, AskModelError, Finish, Json, MicroDollars, ToolSpec, Usage};
+use shared::llm::{AskModelError, FinishReason, JsonMode, MicroDollars, ModelRequest, TokenUsage, ToolSpec};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Cut, Scripted, Speech};
+use shared::testing::model_server::{CutPoint, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
 
 use crate::world::{PROVIDERS, ask, config, model, question};
 
-fn speech() -> Speech {
-    Speech {
+fn speech() -> ScriptedSpeech {
+    ScriptedSpeech {
         text: ["Grüße", ", 世界", " 🌍 \"ende\"\n"].map(str::to_owned).to_vec(),
         calls: vec![
-            Call::new("c1", "weather", &json!({"city": "Zürich", "days": [1, 2]})),
-            Call::new("c2", "weather", &json!({"city": "東京"})),
+            ScriptedCall::new("c1", "weather", &json!({"city": "Zürich", "days": [1, 2]})),
+            ScriptedCall::new("c2", "weather", &json!({"city": "東京"})),
         ],
         thought: Some("c2lnbmVkLXRob3VnaHQ=".to_owned()),
-        ..Speech::default()
+        ..ScriptedSpeech::default()
     }
 }
 
 #[tokio::test]
 async fn an_answer_is_the_same_however_it_is_cut() {
     for provider in PROVIDERS {
-        for cut in [Cut::Whole, Cut::Every(1), Cut::Every(3), Cut::Every(64)] {
-            let server = ModelServer::scripted([Scripted::say(speech()).cut(cut)]).await;
+        for cut in [
+            CutPoint::Whole,
+            CutPoint::Every(1),
+            CutPoint::Every(3),
+            CutPoint::Every(64),
+        ] {
+            let server = ModelServer::scripted([ScriptedAnswer::say(speech()).cut(cut)]).await;
             let model = model(config(&server, provider, 1));
             let mut heard = String::new();
-            let asked = Ask {
+            let asked = ModelRequest {
                 stream: true,
                 ..question("hi")
             };
@@ -47,10 +52,10 @@ async fn an_answer_is_the_same_however_it_is_cut() {
             ];
 
             assert_eq!(calls, expected, "{provider:?} {cut:?}");
-            assert_eq!(answer.finish, Finish::Done);
+            assert_eq!(answer.finish, FinishReason::Done);
 
             let reasoning = if provider.1 == "anthropic" { 0 } else { 5 };
-            let usage = Usage {
+            let usage = TokenUsage {
                 input: 100,
                 output: 20,
                 cached: 40,
@@ -72,12 +77,12 @@ async fn arguments_that_are_no_json_are_a_typed_fault() {
             ("[1]", "expected an object"),
             ("nonsense", "expected"),
         ] {
-            let call = Call {
+            let call = ScriptedCall {
                 id: Some("c1".to_owned()),
                 name: "weather".to_owned(),
                 arguments: text.to_owned(),
             };
-            let server = ModelServer::scripted([Scripted::calls([call])]).await;
+            let server = ModelServer::scripted([ScriptedAnswer::calls([call])]).await;
             let answer = ask(&model(config(&server, provider, 1)), question("hi")).await;
             let answer = answer.expect("an answer");
             let malformed = answer.tool_calls[0].arguments.clone().expect_err("malformed");
@@ -90,15 +95,15 @@ async fn arguments_that_are_no_json_are_a_typed_fault() {
 #[tokio::test]
 async fn an_answer_cut_by_the_bound_of_tokens_says_so() {
     for provider in PROVIDERS {
-        let speech = Speech {
+        let speech = ScriptedSpeech {
             text: vec!["once upon a".to_owned()],
             finish: Some("length".to_owned()),
-            ..Speech::default()
+            ..ScriptedSpeech::default()
         };
-        let server = ModelServer::scripted([Scripted::say(speech)]).await;
+        let server = ModelServer::scripted([ScriptedAnswer::say(speech)]).await;
         let answer = ask(&model(config(&server, provider, 1)), question("hi")).await;
 
-        assert_eq!(answer.expect("an answer").finish, Finish::Length, "{provider:?}");
+        assert_eq!(answer.expect("an answer").finish, FinishReason::Length, "{provider:?}");
     }
 }
 
@@ -107,10 +112,10 @@ async fn json_is_asked_for_by_schema_and_looked_at() {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
                         "additionalProperties": false});
     for provider in PROVIDERS {
-        let server = ModelServer::scripted([Scripted::text("{\"n\": 7}"), Scripted::text("seven")]).await;
+        let server = ModelServer::scripted([ScriptedAnswer::text("{\"n\": 7}"), ScriptedAnswer::text("seven")]).await;
         let model = model(config(&server, provider, 1));
-        let asked = || Ask {
-            json: Some(Json::Schema(schema.clone())),
+        let asked = || ModelRequest {
+            json: Some(JsonMode::Schema(schema.clone())),
             ..question("how many? JSON")
         };
 
@@ -133,8 +138,8 @@ async fn json_is_asked_for_by_schema_and_looked_at() {
 #[tokio::test]
 async fn tools_system_and_key_go_along() {
     for provider in PROVIDERS {
-        let server = ModelServer::scripted([Scripted::text("ok")]).await;
-        let asked = Ask {
+        let server = ModelServer::scripted([ScriptedAnswer::text("ok")]).await;
+        let asked = ModelRequest {
             tools: vec![ToolSpec {
                 name: "files__read".to_owned(),
                 description: "reads".to_owned(),
@@ -165,10 +170,10 @@ async fn tools_system_and_key_go_along() {
 #[tokio::test]
 async fn any_json_object_is_asked_for_as_each_provider_means_it() {
     for provider in PROVIDERS {
-        let server = ModelServer::scripted([Scripted::text(r#"{"code": "1234"}"#)]).await;
-        let asked = Ask {
+        let server = ModelServer::scripted([ScriptedAnswer::text(r#"{"code": "1234"}"#)]).await;
+        let asked = ModelRequest {
             system: "Read the code.".to_owned(),
-            json: Some(Json::Object),
+            json: Some(JsonMode::Object),
             ..question("Your code is 1234")
         };
 
@@ -199,10 +204,11 @@ async fn any_json_object_is_asked_for_as_each_provider_means_it() {
 async fn json_may_stand_in_a_code_fence() {
     for provider in PROVIDERS {
         let fenced = "```json\n{\"code\": \"1234\"}\n```\n";
-        let server = ModelServer::scripted([Scripted::text(fenced), Scripted::text("```\nno JSON\n```")]).await;
+        let server =
+            ModelServer::scripted([ScriptedAnswer::text(fenced), ScriptedAnswer::text("```\nno JSON\n```")]).await;
         let model = model(config(&server, provider, 1));
-        let asked = || Ask {
-            json: Some(Json::Object),
+        let asked = || ModelRequest {
+            json: Some(JsonMode::Object),
             ..question("Your code is 1234")
         };
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use shared::clock::{Clock as _, SystemClock};
-use shared::llm::{Ask, AskModelError};
+use shared::llm::{AskModelError, ModelRequest};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Cut, Ending, Scripted, Speech, Wire};
+use shared::testing::model_server::{AnswerEnding, CutPoint, ModelWire, ScriptedAnswer, ScriptedCall, ScriptedSpeech};
 
 use crate::world::{PROVIDERS, ask, config, model, question};
 
@@ -16,14 +16,14 @@ const EXACT_AT_END: usize = 90;
 
 #[tokio::test]
 async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
-    let speech = Speech {
+    let speech = ScriptedSpeech {
         text: ["Grüße", ", 世界", " 🌍"].map(str::to_owned).to_vec(),
-        calls: vec![Call::new("c1", "weather", &json!({"city": "Zürich"}))],
-        ..Speech::default()
+        calls: vec![ScriptedCall::new("c1", "weather", &json!({"city": "Zürich"}))],
+        ..ScriptedSpeech::default()
     };
 
     for provider in PROVIDERS {
-        let wire = [Wire::OpenAi, Wire::Gemini, Wire::Anthropic]
+        let wire = [ModelWire::OpenAi, ModelWire::Gemini, ModelWire::Anthropic]
             .into_iter()
             .zip(PROVIDERS)
             .find(|(_, of)| *of == provider)
@@ -36,11 +36,11 @@ async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
             .chain(length - EXACT_AT_END..length);
         for (at, after) in lengths.enumerate() {
             let ending = if at % 2 == 0 {
-                Ending::Dropped { after }
+                AnswerEnding::Dropped { after }
             } else {
-                Ending::Closed { after }
+                AnswerEnding::Closed { after }
             };
-            let server = ModelServer::scripted([Scripted::say(speech.clone()).ending(ending)]).await;
+            let server = ModelServer::scripted([ScriptedAnswer::say(speech.clone()).ending(ending)]).await;
             match ask(&model(config(&server, provider, 1)), question("hi")).await {
                 Ok(answer) => {
                     assert_eq!(
@@ -67,10 +67,10 @@ async fn a_stream_that_breaks_anywhere_is_never_a_short_answer() {
 async fn a_broken_stream_is_repeated_unless_its_text_was_handed_on() {
     for provider in PROVIDERS {
         for (stream, calls) in [(false, 2), (true, 1)] {
-            let broken = Scripted::text("hello world").cut(Cut::Every(40));
-            let broken = broken.ending(Ending::Dropped { after: 900 });
-            let server = ModelServer::scripted([broken, Scripted::text("hello world")]).await;
-            let asked = Ask {
+            let broken = ScriptedAnswer::text("hello world").cut(CutPoint::Every(40));
+            let broken = broken.ending(AnswerEnding::Dropped { after: 900 });
+            let server = ModelServer::scripted([broken, ScriptedAnswer::text("hello world")]).await;
+            let asked = ModelRequest {
                 stream,
                 ..question("hi")
             };
@@ -92,7 +92,7 @@ async fn a_broken_stream_is_repeated_unless_its_text_was_handed_on() {
 #[tokio::test]
 async fn the_wait_that_the_provider_asks_for_is_kept() {
     for provider in PROVIDERS {
-        let server = ModelServer::scripted([Scripted::rate_limited("0.3"), Scripted::text("hello")]).await;
+        let server = ModelServer::scripted([ScriptedAnswer::rate_limited("0.3"), ScriptedAnswer::text("hello")]).await;
         let begun = SystemClock.monotonic();
         let answer = ask(&model(config(&server, provider, 3)), question("hi")).await;
         assert_eq!(answer.expect("an answer").content, "hello");
@@ -103,7 +103,7 @@ async fn the_wait_that_the_provider_asks_for_is_kept() {
 
 #[tokio::test]
 async fn a_wait_beyond_the_questions_time_is_not_begun() {
-    let server = ModelServer::scripted([Scripted::rate_limited("600")]).await;
+    let server = ModelServer::scripted([ScriptedAnswer::rate_limited("600")]).await;
     let outcome = ask(&model(config(&server, PROVIDERS[0], 3)), question("hi")).await;
     let after = Some(Duration::from_mins(10));
     assert!(
@@ -117,7 +117,7 @@ async fn what_cannot_be_mended_is_not_repeated() {
     for provider in PROVIDERS {
         let check = async |status: u16, message: &str, calls: usize| {
             let server = ModelServer::ruled({
-                let scripted = Scripted::status(status, message);
+                let scripted = ScriptedAnswer::status(status, message);
                 move |_, _| scripted.clone()
             })
             .await;
@@ -146,17 +146,20 @@ async fn what_cannot_be_mended_is_not_repeated() {
 
 #[tokio::test]
 async fn silence_and_absence_are_told_apart() {
-    let speech = Speech {
+    let speech = ScriptedSpeech {
         text: vec!["hello".to_owned()],
-        ..Speech::default()
+        ..ScriptedSpeech::default()
     };
-    for (provider, wire) in PROVIDERS.into_iter().zip([Wire::OpenAi, Wire::Gemini, Wire::Anthropic]) {
+    for (provider, wire) in PROVIDERS
+        .into_iter()
+        .zip([ModelWire::OpenAi, ModelWire::Gemini, ModelWire::Anthropic])
+    {
         let mut half = wire.stream(&speech);
         half.truncate(half.len() / 2);
-        let held = Scripted::Raw {
+        let held = ScriptedAnswer::Raw {
             bytes: half,
-            cut: Cut::Whole,
-            ending: Ending::Held,
+            cut: CutPoint::Whole,
+            ending: AnswerEnding::Held,
         };
 
         let server = ModelServer::scripted([held]).await;
@@ -178,11 +181,11 @@ async fn silence_and_absence_are_told_apart() {
 /// Some gateways end lines with carriage return and line feed, and a packet may end between the two.
 #[tokio::test]
 async fn a_line_end_cut_in_two_parts_no_event_from_its_name() {
-    let speech = Speech {
+    let speech = ScriptedSpeech {
         text: ["one", " two", " three"].map(str::to_owned).to_vec(),
-        ..Speech::default()
+        ..ScriptedSpeech::default()
     };
-    let text = String::from_utf8(Wire::Anthropic.stream(&speech)).expect("text");
+    let text = String::from_utf8(ModelWire::Anthropic.stream(&speech)).expect("text");
     let bytes = text.replace('\n', "\r\n").into_bytes();
     let ends = bytes
         .windows(2)
@@ -191,10 +194,10 @@ async fn a_line_end_cut_in_two_parts_no_event_from_its_name() {
         .map(|(at, _)| at + 1);
 
     for at in ends.collect::<Vec<_>>() {
-        let parted = Scripted::Raw {
+        let parted = ScriptedAnswer::Raw {
             bytes: bytes.clone(),
-            cut: Cut::At(at),
-            ending: Ending::Whole,
+            cut: CutPoint::At(at),
+            ending: AnswerEnding::Whole,
         };
         let server = ModelServer::scripted([parted]).await;
         let answer = ask(&model(config(&server, PROVIDERS[2], 1)), question("hi")).await;

@@ -2,7 +2,7 @@
 //! it was.
 
 use serde_json::{Value, json};
-use shared::llm::{Finish, Heard, Provider, Usage, WireFault};
+use shared::llm::{FinishReason, HeardAnswer, ModelProvider, TokenUsage, WireFault};
 
 use crate::plans::{Counting, Draw, Numbering, Plan, marked, stream};
 use crate::reading::read;
@@ -10,7 +10,7 @@ use crate::reading::read;
 const PLACES: u64 = 50;
 const SIZES: [usize; 3] = [usize::MAX, 1, 64];
 
-const COUNTED: Usage = Usage {
+const COUNTED: TokenUsage = TokenUsage {
     input: 100,
     output: 20,
     cached: 0,
@@ -18,7 +18,7 @@ const COUNTED: Usage = Usage {
 };
 
 /// Reads `bytes` in several packets; all must be heard alike.
-fn heard(provider: Provider, bytes: &[u8]) -> Result<Heard, WireFault> {
+fn heard(provider: ModelProvider, bytes: &[u8]) -> Result<HeardAnswer, WireFault> {
     let whole = read(provider, bytes, usize::MAX);
     for size in SIZES {
         let cut = read(provider, bytes, size);
@@ -30,13 +30,13 @@ fn heard(provider: Provider, bytes: &[u8]) -> Result<Heard, WireFault> {
     whole
 }
 
-fn said(plan: &Plan, provider: Provider, bytes: &[u8], how: &str) {
+fn said(plan: &Plan, provider: ModelProvider, bytes: &[u8], how: &str) {
     let heard = heard(provider, bytes).unwrap_or_else(|fault| panic!("{how}: {fault}"));
     same(plan, &heard, how);
-    assert_eq!(heard.finish, Finish::Done, "{how}");
+    assert_eq!(heard.finish, FinishReason::Done, "{how}");
 }
 
-fn same(plan: &Plan, heard: &Heard, how: &str) {
+fn same(plan: &Plan, heard: &HeardAnswer, how: &str) {
     assert_eq!(heard.text, plan.text.concat(), "{how}");
 
     let calls: Vec<_> = heard
@@ -65,7 +65,7 @@ fn calls_are_counted_right_however_they_are_numbered() {
         let plan = Plan::draw(seed);
         for numbering in Numbering::ALL {
             let bytes = marked(&plan.openai(numbering, Counting::Apart));
-            said(&plan, Provider::OpenAi, &bytes, &format!("{numbering:?} {seed}"));
+            said(&plan, ModelProvider::OpenAi, &bytes, &format!("{numbering:?} {seed}"));
         }
     }
 }
@@ -76,7 +76,7 @@ fn tokens_count_wherever_they_stand() {
         let plan = Plan::draw(seed);
         for counting in Counting::ALL {
             let bytes = marked(&plan.openai(Numbering::FromZero, counting));
-            let heard = heard(Provider::OpenAi, &bytes).expect("an answer");
+            let heard = heard(ModelProvider::OpenAi, &bytes).expect("an answer");
             assert_eq!(heard.usage, COUNTED, "{counting:?} {seed}");
         }
 
@@ -87,7 +87,7 @@ fn tokens_count_wherever_they_stand() {
             "completion_tokens_details": {"reasoning_tokens": seed}
         });
 
-        let heard = heard(Provider::OpenAi, &marked(&events)).expect("an answer");
+        let heard = heard(ModelProvider::OpenAi, &marked(&events)).expect("an answer");
         assert_eq!((heard.usage.output, heard.usage.reasoning), (20 + seed, seed), "xAI");
     }
 }
@@ -108,10 +108,10 @@ fn what_gemini_says_after_its_first_stop_is_heard() {
         events.insert(draw.below(events.len()), usage);
         events.insert(draw.below(events.len()), json!({"responseId": "r"}));
         let bytes = stream(&events);
-        let heard = heard(Provider::Gemini, &bytes).expect("an answer");
+        let heard = heard(ModelProvider::Gemini, &bytes).expect("an answer");
         same(&plan, &heard, &format!("{seed}"));
 
-        assert_eq!((heard.finish, heard.usage.output), (Finish::Done, 20), "{seed}");
+        assert_eq!((heard.finish, heard.usage.output), (FinishReason::Done, 20), "{seed}");
     }
 }
 
@@ -122,11 +122,11 @@ fn a_blocked_question_says_why() {
         let reason = ["SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "OTHER"][Draw::new(seed).below(4)];
         events.truncate(0);
         events.push(json!({"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 7}}));
-        let heard = heard(Provider::Gemini, &stream(&events)).expect("an answer");
+        let heard = heard(ModelProvider::Gemini, &stream(&events)).expect("an answer");
 
         assert_eq!(
             heard.finish,
-            Finish::Filtered {
+            FinishReason::Filtered {
                 reason: reason.to_owned()
             }
         );
@@ -189,7 +189,7 @@ fn arguments_in_pieces_are_whole_or_not_carried_out() {
     for seed in 0..PLACES {
         let plan = Plan::draw(seed);
         let events = in_pieces(&plan);
-        said(&plan, Provider::Gemini, &stream(&events), &format!("{seed}"));
+        said(&plan, ModelProvider::Gemini, &stream(&events), &format!("{seed}"));
 
         // One of the events that carry a call is lost: that call is not carried out, and none is added.
         let ends: Vec<usize> = (0..events.len())
@@ -198,7 +198,7 @@ fn arguments_in_pieces_are_whole_or_not_carried_out() {
         let mut lost = events.clone();
         let at = ends[Draw::new(seed).below(ends.len())];
         lost.remove(at);
-        let heard = heard(Provider::Gemini, &stream(&lost)).expect("an answer");
+        let heard = heard(ModelProvider::Gemini, &stream(&lost)).expect("an answer");
 
         assert_eq!(heard.calls.len(), plan.calls.len(), "{seed}");
 
@@ -244,7 +244,7 @@ fn what_is_unknown_on_anthropics_wire_ends_and_doubles_nothing() {
         ];
 
         events.splice(at..at, own);
-        said(&plan, Provider::Anthropic, &stream(&events), &format!("{seed}"));
+        said(&plan, ModelProvider::Anthropic, &stream(&events), &format!("{seed}"));
     }
 }
 
@@ -264,7 +264,7 @@ fn json_in_place_of_a_stream_is_the_whole_answer() {
 
         said(
             &plan,
-            Provider::OpenAi,
+            ModelProvider::OpenAi,
             openai.to_string().as_bytes(),
             &format!("{seed}"),
         );
@@ -279,19 +279,19 @@ fn json_in_place_of_a_stream_is_the_whole_answer() {
 
         said(
             &plan,
-            Provider::Anthropic,
+            ModelProvider::Anthropic,
             anthropic.to_string().as_bytes(),
             &format!("{seed}"),
         );
 
         // Gemini's is a list of what would be events.
         let gemini = Value::Array(plan.gemini()).to_string();
-        said(&plan, Provider::Gemini, gemini.as_bytes(), &format!("{seed}"));
+        said(&plan, ModelProvider::Gemini, gemini.as_bytes(), &format!("{seed}"));
 
         for (provider, whole) in [
-            (Provider::OpenAi, openai.to_string()),
-            (Provider::Anthropic, anthropic.to_string()),
-            (Provider::Gemini, gemini),
+            (ModelProvider::OpenAi, openai.to_string()),
+            (ModelProvider::Anthropic, anthropic.to_string()),
+            (ModelProvider::Gemini, gemini),
         ] {
             let cut = whole.floor_char_boundary(Draw::new(seed).below(whole.len() - 1) + 1);
             let fault = heard(provider, &whole.as_bytes()[..cut]).expect_err("it broke off");
@@ -310,11 +310,11 @@ fn an_answer_that_is_cut_anywhere_is_whole_or_broke_off() {
         let mut draw = Draw::new(seed);
         for (provider, bytes) in [
             (
-                Provider::OpenAi,
+                ModelProvider::OpenAi,
                 marked(&plan.openai(Numbering::FromZero, Counting::Apart)),
             ),
-            (Provider::Anthropic, stream(&plan.anthropic())),
-            (Provider::Gemini, stream(&plan.gemini())),
+            (ModelProvider::Anthropic, stream(&plan.anthropic())),
+            (ModelProvider::Gemini, stream(&plan.gemini())),
         ] {
             for _ in 0..8 {
                 let cut = draw.below(bytes.len());
@@ -349,7 +349,7 @@ fn a_call_cut_by_the_bound_of_tokens_is_not_carried_out() {
         rest[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] = json!(kept);
         openai.push(rest.swap_remove(0));
         openai.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}));
-        cut_short(&plan, Provider::OpenAi, &marked(&openai));
+        cut_short(&plan, ModelProvider::OpenAi, &marked(&openai));
 
         let mut anthropic = plan.anthropic();
         let begins = anthropic
@@ -368,13 +368,13 @@ fn a_call_cut_by_the_bound_of_tokens_is_not_carried_out() {
 
         anthropic.push(json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}));
         anthropic.push(json!({"type": "message_stop"}));
-        cut_short(&plan, Provider::Anthropic, &stream(&anthropic));
+        cut_short(&plan, ModelProvider::Anthropic, &stream(&anthropic));
     }
 }
 
-fn cut_short(plan: &Plan, provider: Provider, bytes: &[u8]) {
+fn cut_short(plan: &Plan, provider: ModelProvider, bytes: &[u8]) {
     let heard = heard(provider, bytes).expect("an answer");
-    assert_eq!(heard.finish, Finish::Length);
+    assert_eq!(heard.finish, FinishReason::Length);
     assert_eq!(heard.calls.len(), plan.calls.len());
     let (last, others) = heard.calls.split_last().expect("a call");
     assert!(last.arguments.is_err(), "{provider:?}: {last:?}");
@@ -392,9 +392,9 @@ fn an_error_within_the_stream_is_no_answer() {
         let plan = Plan::draw(seed);
         let openai = plan.openai(Numbering::FromZero, Counting::Apart);
         for (provider, mut events) in [
-            (Provider::OpenAi, openai.clone()),
-            (Provider::Anthropic, plan.anthropic()),
-            (Provider::Gemini, plan.gemini()),
+            (ModelProvider::OpenAi, openai.clone()),
+            (ModelProvider::Anthropic, plan.anthropic()),
+            (ModelProvider::Gemini, plan.gemini()),
         ] {
             // The mark of the end, where it is an event, is the last that is looked at.
             let at = Draw::new(seed).below(events.len());
@@ -409,9 +409,9 @@ fn an_error_within_the_stream_is_no_answer() {
             .position(|event| event["choices"][0]["finish_reason"] == "tool_calls");
         cut[stop.expect("a stop")]["choices"][0]["finish_reason"] = json!("length");
         cut.push(error.clone());
-        let heard = heard(Provider::OpenAi, &marked(&cut)).expect("an answer");
+        let heard = heard(ModelProvider::OpenAi, &marked(&cut)).expect("an answer");
 
-        assert_eq!((heard.finish, heard.usage), (Finish::Length, COUNTED), "{seed}");
+        assert_eq!((heard.finish, heard.usage), (FinishReason::Length, COUNTED), "{seed}");
     }
 }
 
@@ -420,11 +420,11 @@ fn an_error_within_the_stream_is_no_answer() {
 fn a_stop_for_tools_without_a_call_is_no_answer() {
     let vanished = [
         (
-            Provider::OpenAi,
+            ModelProvider::OpenAi,
             marked(&[json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "tool_calls"}]})]),
         ),
         (
-            Provider::Anthropic,
+            ModelProvider::Anthropic,
             stream(&[
                 json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
                 json!({"type": "message_stop"}),

@@ -1,45 +1,45 @@
 //! A conversation that goes on after tools: ids, results and signed thoughts return as the provider wants them.
 
 use serde_json::json;
-use shared::llm::{Ask, Message};
+use shared::llm::{ModelMessage, ModelRequest};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted, Speech};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall, ScriptedSpeech};
 
 use crate::world::{PROVIDERS, ask, config, model, question};
 
-fn step(ids: bool) -> Scripted {
-    let call = |id: &str, city: &str| Call {
+fn step(ids: bool) -> ScriptedAnswer {
+    let call = |id: &str, city: &str| ScriptedCall {
         id: ids.then(|| id.to_owned()),
-        ..Call::new(id, "weather", &json!({"city": city}))
+        ..ScriptedCall::new(id, "weather", &json!({"city": city}))
     };
 
-    Scripted::say(Speech {
+    ScriptedAnswer::say(ScriptedSpeech {
         text: vec!["let me look".to_owned()],
         calls: vec![call("c1", "Bern"), call("c2", "Rom")],
         thought: Some("c2lnbmVk".to_owned()),
-        ..Speech::default()
+        ..ScriptedSpeech::default()
     })
 }
 
 #[tokio::test]
 async fn results_and_signatures_return_to_the_provider() {
     for provider in PROVIDERS {
-        let server = ModelServer::scripted([step(true), Scripted::text("sunny")]).await;
+        let server = ModelServer::scripted([step(true), ScriptedAnswer::text("sunny")]).await;
         let model = model(config(&server, provider, 1));
         let first = ask(&model, question("weather?")).await.expect("calls");
 
         // As the ledger keeps it, and another process reads it back.
         let opaque = first.opaque.as_ref().map(ToString::to_string);
-        let mut messages = vec![Message::user("weather?"), Message::answered(&first)];
+        let mut messages = vec![ModelMessage::user("weather?"), ModelMessage::from_answer(&first)];
         for (call, result) in first.tool_calls.iter().zip(["18 °C", "25 °C"]) {
-            messages.push(Message::Tool {
+            messages.push(ModelMessage::Tool {
                 id: call.id.clone(),
                 name: call.name.clone(),
                 content: result.to_owned(),
             });
         }
 
-        let second = Ask {
+        let second = ModelRequest {
             messages,
             ..question("")
         };
@@ -89,14 +89,14 @@ async fn what_another_provider_signed_is_left_out() {
     let first = ask(&model(config(&server, PROVIDERS[1], 1)), question("weather?"))
         .await
         .expect("calls");
-    let other = ModelServer::scripted([Scripted::text("sunny")]).await;
+    let other = ModelServer::scripted([ScriptedAnswer::text("sunny")]).await;
     let messages = vec![
-        Message::user("weather?"),
-        Message::answered(&first),
-        Message::user("well?"),
+        ModelMessage::user("weather?"),
+        ModelMessage::from_answer(&first),
+        ModelMessage::user("well?"),
     ];
 
-    let asked = Ask {
+    let asked = ModelRequest {
         messages,
         ..question("")
     };

@@ -1,8 +1,8 @@
 //! Recorded traffic of real providers: what is read is what they sent, however it is cut.
 
 use serde_json::{Value, json};
-use shared::llm::{Ask, Finish, Heard, Provider, Usage};
-use shared::testing::model_server::{Cut, Ending, Scripted};
+use shared::llm::{FinishReason, HeardAnswer, ModelProvider, ModelRequest, TokenUsage};
+use shared::testing::model_server::{AnswerEnding, CutPoint, ScriptedAnswer};
 use shared::testing::{ModelServer, fixture_text};
 
 use crate::plans::{marked, stream};
@@ -17,7 +17,7 @@ const SIZES: [usize; 5] = [usize::MAX, 1, 7, 64, 4_096];
 
 struct Turn {
     id: String,
-    provider: Provider,
+    provider: ModelProvider,
     body: String,
     is_stream: bool,
     facts: Value,
@@ -31,9 +31,9 @@ fn turns() -> Option<Vec<Turn>> {
         let case: Value = serde_json::from_str(line).expect("a row is JSON");
         for turn in case["turns"].as_array().expect("turns") {
             let provider = match turn["facts"]["wire"].as_str() {
-                Some("openai-chat") => Provider::OpenAi,
-                Some("anthropic") => Provider::Anthropic,
-                Some("gemini") => Provider::Gemini,
+                Some("openai-chat") => ModelProvider::OpenAi,
+                Some("anthropic") => ModelProvider::Anthropic,
+                Some("gemini") => ModelProvider::Gemini,
                 _ => continue,
             };
 
@@ -52,23 +52,23 @@ fn turns() -> Option<Vec<Turn>> {
 }
 
 /// The tokens of the facts, counted apart from the client.
-fn tokens(provider: Provider, usage: &Value) -> Usage {
+fn tokens(provider: ModelProvider, usage: &Value) -> TokenUsage {
     let of = |path: &str| usage.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     match provider {
-        Provider::OpenAi => Usage {
+        ModelProvider::OpenAi => TokenUsage {
             input: of("/prompt_tokens"),
             // No recording is of a provider that counts reasoning apart.
             output: of("/completion_tokens"),
             cached: of("/prompt_tokens_details/cached_tokens"),
             reasoning: of("/completion_tokens_details/reasoning_tokens"),
         },
-        Provider::Anthropic => Usage {
+        ModelProvider::Anthropic => TokenUsage {
             input: of("/input_tokens") + of("/cache_creation_input_tokens") + of("/cache_read_input_tokens"),
             output: of("/output_tokens"),
             cached: of("/cache_read_input_tokens"),
             reasoning: of("/output_tokens_details/thinking_tokens"),
         },
-        Provider::Gemini => Usage {
+        ModelProvider::Gemini => TokenUsage {
             input: of("/promptTokenCount") + of("/toolUsePromptTokenCount"),
             output: of("/candidatesTokenCount") + of("/thoughtsTokenCount"),
             cached: of("/cachedContentTokenCount"),
@@ -77,7 +77,7 @@ fn tokens(provider: Provider, usage: &Value) -> Usage {
     }
 }
 
-fn check(turn: &Turn, heard: &Heard, how: &str) {
+fn check(turn: &Turn, heard: &HeardAnswer, how: &str) {
     let (id, facts) = (&turn.id, &turn.facts);
     assert_eq!(heard.text, facts["text"].as_str().expect("text"), "{id} {how}");
     assert_eq!(heard.stop, facts["stop"].as_str().expect("a stop"), "{id} {how}");
@@ -105,9 +105,9 @@ fn check(turn: &Turn, heard: &Heard, how: &str) {
         heard.stop.as_str(),
         "stop" | "tool_calls" | "tool_use" | "end_turn" | "STOP"
     );
-    let refused = matches!(&heard.finish, Finish::Filtered { .. });
+    let refused = matches!(&heard.finish, FinishReason::Filtered { .. });
     assert_eq!(
-        heard.finish == Finish::Done,
+        heard.finish == FinishReason::Done,
         done && !refused,
         "{id} {how}: {:?}",
         heard.finish
@@ -129,7 +129,7 @@ fn every_recorded_answer_is_what_was_sent_however_it_is_cut() {
 fn streamed(turn: &Turn) -> Vec<u8> {
     let body: Value = serde_json::from_str(&turn.body).expect("JSON");
     match turn.provider {
-        Provider::OpenAi => {
+        ModelProvider::OpenAi => {
             let mut message = body["choices"][0]["message"].clone();
             let calls = message["tool_calls"].as_array_mut();
             for (index, call) in calls.into_iter().flatten().enumerate() {
@@ -146,8 +146,8 @@ fn streamed(turn: &Turn) -> Vec<u8> {
 
             marked(&events)
         }
-        Provider::Gemini => stream(&[body]),
-        Provider::Anthropic => {
+        ModelProvider::Gemini => stream(&[body]),
+        ModelProvider::Anthropic => {
             let mut events = vec![json!({"type": "message_start", "message": {"usage": body["usage"]}})];
             for (index, block) in body["content"].as_array().into_iter().flatten().enumerate() {
                 events.extend(grown(index, block));
@@ -207,17 +207,17 @@ async fn every_recorded_answer_comes_through_the_port() {
     let turns = turns().unwrap_or_default();
     for provider in PROVIDERS {
         let of_this = || turns.iter().filter(|turn| turn.provider == provider.0);
-        let script = of_this().map(|turn| Scripted::Raw {
+        let script = of_this().map(|turn| ScriptedAnswer::Raw {
             bytes: turn.body.clone().into_bytes(),
-            cut: Cut::Every(64),
-            ending: Ending::Whole,
+            cut: CutPoint::Every(64),
+            ending: AnswerEnding::Whole,
         });
 
         let server = ModelServer::scripted(script).await;
         let model = model(config(&server, provider, 1));
         for turn in of_this() {
             let mut text = String::new();
-            let asked = Ask {
+            let asked = ModelRequest {
                 stream: true,
                 ..question("hi")
             };

@@ -11,14 +11,14 @@ use std::hint::black_box;
 
 use crate::plans::{Counting, Draw, Numbering, Plan, marked, stream};
 use peak_alloc::PeakAlloc;
-use shared::llm::{MAX_MEMORY_BYTES, Provider, Reading};
+use shared::llm::{AnswerReader, MAX_MEMORY_BYTES, ModelProvider};
 use shared::testing::says;
 
 /// Counts what this process has allocated.
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
 
-const PROVIDERS: [Provider; 3] = [Provider::OpenAi, Provider::Anthropic, Provider::Gemini];
+const PROVIDERS: [ModelProvider; 3] = [ModelProvider::OpenAi, ModelProvider::Anthropic, ModelProvider::Gemini];
 const SHORT: u64 = 20_000;
 const LONG: u64 = 1_000_000;
 /// Answers that are mutated.
@@ -55,8 +55,8 @@ const SPLINTERS: [&str; 24] = [
 ];
 
 /// Reads a stream whose packets `next` gives, until it has an answer or a fault; what an answer promises must hold.
-fn read(provider: Provider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
-    let mut reading = Reading::new(provider);
+fn read(provider: ModelProvider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
+    let mut reading = AnswerReader::new(provider);
     let mut heard = 0;
     while let Some(packet) = next() {
         match reading.take(&packet) {
@@ -72,7 +72,7 @@ fn read(provider: Provider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
         }
     }
 
-    let Ok(answer) = reading.end() else {
+    let Ok(answer) = reading.finish_answer() else {
         return false;
     };
     assert!(heard <= answer.text.len(), "more was heard than said");
@@ -90,7 +90,7 @@ fn read(provider: Provider, next: &mut dyn FnMut() -> Option<Vec<u8>>) -> bool {
 }
 
 /// The answers whose bytes are mutated, on each wire.
-fn bases() -> Vec<(Provider, Vec<u8>)> {
+fn bases() -> Vec<(ModelProvider, Vec<u8>)> {
     let of = |seed: u64| {
         let plan = Plan::draw(seed);
         let mut draw = Draw::new(seed);
@@ -98,9 +98,9 @@ fn bases() -> Vec<(Provider, Vec<u8>)> {
         let counting = Counting::ALL[draw.below(Counting::ALL.len())];
 
         [
-            (Provider::OpenAi, marked(&plan.openai(numbering, counting))),
-            (Provider::Anthropic, stream(&plan.anthropic())),
-            (Provider::Gemini, stream(&plan.gemini())),
+            (ModelProvider::OpenAi, marked(&plan.openai(numbering, counting))),
+            (ModelProvider::Anthropic, stream(&plan.anthropic())),
+            (ModelProvider::Gemini, stream(&plan.gemini())),
         ]
     };
 
@@ -157,7 +157,7 @@ fn shuffle(bytes: &[u8], draw: &mut Draw) -> Vec<u8> {
 }
 
 /// A stream that never ends: its wire, what grows in it, and its packets by their number.
-type Endless = (Provider, &'static str, Box<dyn FnMut(usize) -> String>);
+type Endless = (ModelProvider, &'static str, Box<dyn FnMut(usize) -> String>);
 /// A kind of event of one wire: what grows by it, and the event by its number and a filling.
 type Kind = (&'static str, fn(usize, &str) -> String);
 
@@ -272,9 +272,9 @@ fn endless() -> Vec<Endless> {
         }),
     ];
 
-    let all = openai.map(|(what, of)| (Provider::OpenAi, what, of)).into_iter();
-    let all = all.chain(anthropic.map(|(what, of)| (Provider::Anthropic, what, of)));
-    for (provider, what, of) in all.chain(gemini.map(|(what, of)| (Provider::Gemini, what, of))) {
+    let all = openai.map(|(what, of)| (ModelProvider::OpenAi, what, of)).into_iter();
+    let all = all.chain(anthropic.map(|(what, of)| (ModelProvider::Anthropic, what, of)));
+    for (provider, what, of) in all.chain(gemini.map(|(what, of)| (ModelProvider::Gemini, what, of))) {
         let kept = kept.clone();
         streams.push((provider, what, Box::new(move |number| event(&|n| of(n, &kept), number))));
     }

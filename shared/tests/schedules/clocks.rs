@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use shared::model::time::UnixMillis;
-use shared::schedule::{Schedule, next_after, preview};
+use shared::schedule::{Schedule, next_after, next_instants};
 
 /// Whole hours, half hours, both hemispheres, gaps at midnight, negative summer time, none at all.
 const ZONES: [&str; 20] = [
@@ -88,7 +88,7 @@ fn hourly_rules_leave_no_real_hour_out() {
             let moved = (millis_of(change.from) - millis_of(change.until)) % HOUR_MS;
             for (text, schedule) in &hourly {
                 let slack = if text.contains('0') { moved.abs() } else { 0 };
-                let around = preview(schedule, millis(change.at).plus(-30 * HOUR_MS), 60);
+                let around = next_instants(schedule, millis(change.at).plus(-30 * HOUR_MS), 60);
                 for pair in around.windows(2) {
                     let distance = pair[1].since(pair[0]);
                     assert!(

@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 use serde_json::Value;
-use shared::schedule::cron::{Cron, DayRule};
+use shared::schedule::cron::{CronExpression, DayRule};
 use shared::schedule::{Schedule, next_after};
 
 use crate::fixtures::{instant, rows, shown, text};
@@ -106,7 +106,7 @@ fn check(row: &Value, counts: &mut Counts) {
 
     if row.get("expect_error").is_some() {
         counts.refused += 1;
-        if Cron::parse_with(expression, days).is_ok() {
+        if CronExpression::parse_with(expression, days).is_ok() {
             counts.wrong.push(format!("{id}: `{expression}` is read"));
         }
         return;
@@ -120,7 +120,7 @@ fn check(row: &Value, counts: &mut Counts) {
 
     let Some(expected) = row.get("expect") else {
         counts.not_applicable += 1;
-        if Cron::parse_with(expression, days).is_err() {
+        if CronExpression::parse_with(expression, days).is_err() {
             counts.wrong.push(format!("{id}: `{expression}` is refused"));
         }
         return;

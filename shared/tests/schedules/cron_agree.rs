@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 use serde_json::Value;
-use shared::schedule::{Schedule, preview};
+use shared::schedule::{Schedule, next_instants};
 
 use crate::fixtures::{instant, rows, shown, text};
 
@@ -21,7 +21,7 @@ fn what_all_agree_on_is_computed() {
         let schedule = Schedule::parse(&format!("cron {expression}"), zone_name).expect("it is read");
         let from = instant(text(row, "from_utc").expect("a beginning"), &TimeZone::UTC);
 
-        let found: Vec<String> = preview(&schedule, from, 5)
+        let found: Vec<String> = next_instants(&schedule, from, 5)
             .into_iter()
             .map(|at| {
                 shown(Some(at), &TimeZone::UTC)

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 use shared::model::time::UnixMillis;
-use shared::schedule::{Schedule, preview, zone_named};
+use shared::schedule::{Schedule, next_instants, zone_named};
 
 use crate::fixtures::{rows, text};
 
@@ -48,7 +48,7 @@ fn check(row: &Value, wrong: &mut Vec<String>) {
 
     let found = match Schedule::parse(&format!("rrule {rule}"), zone_name) {
         Ok(schedule) => local(
-            &preview(&schedule, UnixMillis(-1_000_000_000_000), expected.len() + 1),
+            &next_instants(&schedule, UnixMillis(-1_000_000_000_000), expected.len() + 1),
             &zone,
         ),
         Err(error) => vec![error.to_string()],

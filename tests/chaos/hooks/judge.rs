@@ -38,7 +38,7 @@ pub(super) struct Played {
 /// Everything that breaks a promise, in words; and for how long, ms, an edit was evaluated that had been replaced.
 pub(super) async fn faults(world: &World, agents: &Path, played: &Played) -> (Vec<String>, i64) {
     let mut faults = Vec::new();
-    let unsettled = partition::unsettled(&world.bus, EVENTS, "hook").await;
+    let unsettled = partition::count_unsettled(&world.bus, EVENTS, "hook").await;
     if !matches!(unsettled, Ok(0)) {
         return (vec![format!("not everything is settled: {unsettled:?}")], 0);
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use shared::bus::{Bus, Outgoing};
+use shared::bus::{Bus, OutgoingMessage};
 use shared::clock::pause;
 use shared::model::event::{Event, EventId};
 use shared::model::invocation::{EventInvocations, HookOutcome};
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::wire::headers::MSG_ID;
 use shared::wire::topology::streams::INVOCATIONS;
@@ -46,7 +46,7 @@ impl Sent {
 
     fn event(&self) -> Event {
         let mut event = Event::new(self.id.clone(), self.channel, &self.peer, UnixMillis(1_700_000_000_000));
-        event.origin = Origin::account(self.channel, "default");
+        event.origin = EventOrigin::account(self.channel, "default");
         event
     }
 }
@@ -54,7 +54,7 @@ impl Sent {
 /// Stores an event; the server knows it again by its id.
 async fn store(bus: &Bus, sent: &Sent) {
     let event = sent.event();
-    let out = || Outgoing::event(&event, bus.trust());
+    let out = || OutgoingMessage::event(&event, bus.trust());
     while bus.publish(out()).await.is_err() {
         pause(AGAIN).await;
     }
@@ -102,7 +102,7 @@ pub(super) async fn send(bus: Bus, over: Over) -> Vec<Sent> {
 pub(super) async fn repeat(bus: &Bus, events: &[Sent]) {
     for sent in events {
         let event = sent.event();
-        let mut out = Outgoing::event(&event, bus.trust());
+        let mut out = OutgoingMessage::event(&event, bus.trust());
         out.headers.remove(MSG_ID);
         bus.publish(out).await.expect("stored");
     }

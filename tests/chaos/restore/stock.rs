@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::bus::{Outgoing, RequestError};
+use shared::bus::{OutgoingMessage, RequestError};
 use shared::clock::{Clock as _, IdSource as _, SystemClock, SystemIds};
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::approval_api::{ApprovalList, GetApproval, ListApprovals};
 use shared::model::dispatch::DeliveryContext;
 use shared::model::event::{Event, EventId};
 use shared::model::intent::IntentStatus;
 use shared::model::intent::service::{CancelIntent, GetIntent, IntentAnswer, IntentHistory, ProposeIntent};
-use shared::model::origin::Origin;
-use shared::model::permission::{Level, PermissionSet};
+use shared::model::origin::EventOrigin;
+use shared::model::permission::{PermissionLevel, PermissionSet};
 use shared::testing::ModelServer;
-use shared::testing::model_server::{Call, Scripted};
+use shared::testing::model_server::{ScriptedAnswer, ScriptedCall};
 use shared::wire::dead_letter::DeadLetter;
 use shared::wire::headers::Headers;
 use shared::wire::held::HeldKind;
@@ -89,8 +89,8 @@ impl Stock {
     /// The servers outside of Nexus, and `setup` with what it needs of them.
     pub(super) async fn setup(setup: Setup) -> (Self, Setup) {
         let model = ModelServer::ruled(|request, _| match request.tool_results().last() {
-            None => Scripted::calls([Call::new("c1", "list_hooks", &json!({ "status": "active" }))]),
-            Some(_) => Scripted::text("paid"),
+            None => ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({ "status": "active" }))]),
+            Some(_) => ScriptedAnswer::text("paid"),
         })
         .await;
 
@@ -143,7 +143,7 @@ impl Stock {
         for (index, peer) in ["waits", "decided"].into_iter().enumerate() {
             self.approvals[index] = eventually("approval requested", SETTLE, async || {
                 let pending = pending(world).await?;
-                let of_peer = |one: &&Confirmation| {
+                let of_peer = |one: &&ConfirmationTerms| {
                     let asked_in = one.request.asked_in.as_ref();
                     asked_in.is_some_and(|asked| asked.session.session == format!("pay-{peer}"))
                 };
@@ -253,7 +253,7 @@ impl Stock {
             }
 
             let question = GetApproval { id: waits.clone() };
-            let asked = world.bus.request::<_, Confirmation>(
+            let asked = world.bus.request::<_, ConfirmationTerms>(
                 "nexus.svc.approval.get",
                 Headers::new(),
                 &question,
@@ -358,8 +358,8 @@ async fn publish(world: &World, id: &str) {
     let id = EventId::parse(id).expect("an id");
     let mut event = Event::new(id, CHANNEL, peer, SystemClock.now());
     event.content = "1".to_owned();
-    event.origin = Origin::account(CHANNEL, "default");
-    let out = Outgoing::event(&event, world.bus.trust());
+    event.origin = EventOrigin::account(CHANNEL, "default");
+    let out = OutgoingMessage::event(&event, world.bus.trust());
     world.bus.publish(out).await.expect("it is stored");
 }
 
@@ -416,7 +416,7 @@ async fn beats(bench: &Bench, case: &Case, what: &str) -> &'static str {
     .await
 }
 
-async fn pending(world: &World) -> Result<Vec<Confirmation>, String> {
+async fn pending(world: &World) -> Result<Vec<ConfirmationTerms>, String> {
     let question = ListApprovals {
         status: Some(ApprovalStatus::Pending),
         ..ListApprovals::default()
@@ -437,7 +437,7 @@ async fn propose(world: &World, id: Ulid, kind: &str, parameters: &Value, schedu
         session: "stock".to_owned(),
         turn: None,
         permissions: PermissionSet {
-            level: Level::Full,
+            level: PermissionLevel::Full,
             ..PermissionSet::default()
         },
         delivery_context: DeliveryContext {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shared::process::Secret;
+use shared::process::SecretValue;
 use subtle::ConstantTimeEq;
 
 use super::scope::{self, TokenScope};
@@ -22,7 +22,7 @@ pub struct HttpConfig {
     /// Token of this machine's command line: channels `cli` and `http`, no person. `nexus init` and `nexus up` create
     /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub local_token: Option<Secret>,
+    pub local_token: Option<SecretValue>,
     /// Whether events are accepted without a token too, as those of strangers. Refused unless `listen` is a loopback
     /// address and `hosts` names only localhost.
     pub open: bool,

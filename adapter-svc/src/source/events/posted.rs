@@ -7,7 +7,7 @@
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use shared::model::event::{Attachment, Direction, Participant, Peer, PeerKind, Sender};
+use shared::model::event::{Attachment, EventDirection, EventParticipant, EventPeer, EventSender, PeerKind};
 use shared::model::time::UnixMillis;
 
 #[cfg(doc)]
@@ -32,19 +32,19 @@ pub struct PostedEvent {
     pub account_id: Option<String>,
     /// Direction of the item, or kind of change.
     #[serde(default)]
-    pub direction: Direction,
+    pub direction: EventDirection,
     /// Sender of the event, as an object or as the id alone.
     #[serde(default, deserialize_with = "deserialize_sender")]
-    pub from: Sender,
+    pub from: EventSender,
     /// Flat form of `from.id`.
     #[serde(default, alias = "senderId")]
     pub sender_id: Option<String>,
     /// Parties that took part in the event.
     #[serde(default)]
-    pub participants: Vec<Participant>,
+    pub participants: Vec<EventParticipant>,
     /// Conversation to which the event belongs.
     #[serde(default)]
-    pub peer: Peer,
+    pub peer: EventPeer,
     /// Flat form of `peer.kind`.
     #[serde(default, alias = "peerKind")]
     pub peer_kind: Option<PeerKind>,
@@ -121,13 +121,13 @@ impl PostedEvent {
 }
 
 /// Parses a sender from an object, or from the id alone.
-fn deserialize_sender<'de, D: Deserializer<'de>>(from: D) -> Result<Sender, D::Error> {
+fn deserialize_sender<'de, D: Deserializer<'de>>(from: D) -> Result<EventSender, D::Error> {
     let said = Value::deserialize(from)?;
     if let Value::String(id) = said {
-        return Ok(Sender {
+        return Ok(EventSender {
             id,
-            ..Sender::default()
+            ..EventSender::default()
         });
     }
-    Sender::deserialize(said).map_err(|fault| D::Error::custom(format!("from: {fault}")))
+    EventSender::deserialize(said).map_err(|fault| D::Error::custom(format!("from: {fault}")))
 }

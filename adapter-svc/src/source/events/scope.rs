@@ -5,7 +5,7 @@
 //! events. Source: `docs/design/trust.md` §1.2, §1.3; `docs/security.md`.
 
 use shared::model::event::{Event, EventId, MAX_EVENT_ID_BYTES, ParseEventIdError};
-use shared::model::origin::{OPEN, Origin, is_reserved, is_sealed_channel};
+use shared::model::origin::{EventOrigin, OPEN, is_reserved, is_sealed_channel};
 use shared::model::time::UnixMillis;
 use shared::process::config::{MAX_NAME_BYTES, is_plain_name};
 
@@ -104,8 +104,8 @@ impl TokenScope {
     pub fn stamp_event(&self, mut event: Event, now: UnixMillis) -> Result<Event, RefuseEventError> {
         self.check_channel(&event.channel)?;
         event.origin = match &self.token {
-            Some(name) => Origin::Token { name: name.clone() },
-            None => Origin::Open,
+            Some(name) => EventOrigin::Token { name: name.clone() },
+            None => EventOrigin::Open,
         };
         event.speaks_for.clone_from(&self.persons);
         normalize::check_posted(event, now)
@@ -293,7 +293,7 @@ mod tests {
 
         assert_eq!(
             event.origin,
-            Origin::Token {
+            EventOrigin::Token {
                 name: "shop-1".to_owned()
             }
         );
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(event.received_at, UnixMillis(7));
 
         let event = TokenScope::open().to_event(posted(text), UnixMillis(7)).unwrap();
-        assert_eq!((event.id.as_str(), &event.origin), ("open:9", &Origin::Open));
+        assert_eq!((event.id.as_str(), &event.origin), ("open:9", &EventOrigin::Open));
     }
 
     #[test]

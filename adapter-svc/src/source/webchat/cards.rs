@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shared::bus::{Bus, RequestError};
 use shared::clock::pause;
-use shared::model::approval::{ApprovalStatus, Confirmation};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms};
 use shared::model::approval_api::GetApproval;
 use shared::wire::headers::Headers;
 use tokio::sync::mpsc;
@@ -100,7 +100,7 @@ async fn read_status(bus: &Bus, card: &ShownCard) -> Option<&'static str> {
         id: card.approval.clone(),
     };
     let answer = bus
-        .request::<_, Confirmation>("nexus.svc.approval.get", Headers::new(), &question, PATIENCE)
+        .request::<_, ConfirmationTerms>("nexus.svc.approval.get", Headers::new(), &question, PATIENCE)
         .await;
     match answer {
         Ok(confirmation) => status_word(&confirmation, card),
@@ -113,7 +113,7 @@ async fn read_status(bus: &Bus, card: &ShownCard) -> Option<&'static str> {
 }
 
 /// Returns the status that the page is sent for `confirmation`, or `None` while it is open.
-fn status_word(confirmation: &Confirmation, card: &ShownCard) -> Option<&'static str> {
+fn status_word(confirmation: &ConfirmationTerms, card: &ShownCard) -> Option<&'static str> {
     if confirmation.request.arguments_hash != card.arguments_hash && confirmation.standing_hash() != card.arguments_hash
     {
         return Some("gone");

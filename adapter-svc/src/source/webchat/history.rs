@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use shared::model::origin::WEBCHAT;
-use shared::model::owner::Visitor;
+use shared::model::owner::ChatVisitor;
 use shared::projection::api::{HistoryReply, HistoryRequest, ThreadRow, ThreadsReply, ThreadsRequest, own_thread};
 use shared::wire::headers::Headers;
 
@@ -26,12 +26,12 @@ const MAX_THREADS: u32 = 500;
 /// the conversation without a thread, and for such a name of another conversation. Those contain a colon, threads of
 /// pages never do: a page that could name one would put its words into another conversation of the read model.
 #[must_use]
-pub fn named_thread(visitor: &Visitor, thread: Option<String>) -> Option<String> {
+pub fn named_thread(visitor: &ChatVisitor, thread: Option<String>) -> Option<String> {
     thread.filter(|thread| !thread.contains(':') && *thread != unnamed_thread(visitor))
 }
 
 /// Returns the read model's name of the conversation of `visitor` without a thread.
-fn unnamed_thread(visitor: &Visitor) -> String {
+fn unnamed_thread(visitor: &ChatVisitor) -> String {
     own_thread(WEBCHAT, &visitor.account, &visitor.id)
 }
 
@@ -47,7 +47,7 @@ pub struct HistoryPage {
 /// Returns the end of `thread`, or of its items below the sequence `before`; empty if no hook-svc answers.
 pub async fn read_page(
     gateway: &GatewayState,
-    visitor: &Visitor,
+    visitor: &ChatVisitor,
     thread: Option<&str>,
     before: Option<u64>,
 ) -> HistoryPage {
@@ -72,7 +72,7 @@ pub async fn read_page(
 }
 
 /// Returns the threads of `visitor`, most recently written first, or `None` if no hook-svc answers.
-pub async fn threads(gateway: &GatewayState, visitor: &Visitor) -> Option<Vec<ThreadItem>> {
+pub async fn threads(gateway: &GatewayState, visitor: &ChatVisitor) -> Option<Vec<ThreadItem>> {
     let question = ThreadsRequest {
         channel: WEBCHAT.to_owned(),
         account: visitor.account.clone(),

@@ -2,7 +2,7 @@
 //! or a restart never make two owners of one link.
 
 use shared::bus::{Bus, CasError, ReadStreamError};
-use shared::model::owner::{ClaimLinkError, OwnerLink, Visitor, link_key};
+use shared::model::owner::{ChatVisitor, ClaimLinkError, OwnerLink, link_key};
 use shared::model::time::UnixMillis;
 use shared::wire::topology::buckets;
 
@@ -28,7 +28,12 @@ pub enum ClaimOwnerError {
 /// # Errors
 /// Returns [`ClaimOwnerError`] if the link cannot be claimed, read or stored; the link is used up only if this
 /// succeeds.
-pub async fn claim_owner(bus: &Bus, token: &str, visitor: &Visitor, now: UnixMillis) -> Result<(), ClaimOwnerError> {
+pub async fn claim_owner(
+    bus: &Bus,
+    token: &str,
+    visitor: &ChatVisitor,
+    now: UnixMillis,
+) -> Result<(), ClaimOwnerError> {
     let links = bus.kv::<OwnerLink>(buckets::IDENTITIES);
     let key = link_key(token);
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::event::{Direction, EventId};
+use shared::model::event::{EventDirection, EventId};
 use shared::model::time::UnixMillis;
 use shared::projection::api::EventRow;
 
@@ -288,12 +288,12 @@ impl From<ReplyPart> for ChatItem {
 impl From<EventRow> for ChatItem {
     fn from(row: EventRow) -> Self {
         let from = match row.direction {
-            Direction::Sent => "system",
-            Direction::Received
-            | Direction::Observed
-            | Direction::Created
-            | Direction::Updated
-            | Direction::Deleted => "visitor",
+            EventDirection::Sent => "system",
+            EventDirection::Received
+            | EventDirection::Observed
+            | EventDirection::Created
+            | EventDirection::Updated
+            | EventDirection::Deleted => "visitor",
         };
 
         Self {

@@ -25,7 +25,7 @@ const SVIX: Names = ["svix-id", "svix-timestamp", "svix-signature"];
 /// # Errors
 /// Returns [`WeakKeyError`] if the secret is not base64 of 24 to 64 bytes.
 pub fn key(secret: &str) -> Result<SigningKey, WeakKeyError> {
-    key::standard(secret).map(SigningKey::new)
+    key::standard_key(secret).map(SigningKey::new)
 }
 
 /// Checks a request against the scheme.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use shared::bus::{KvEvent, KvWatch};
 use shared::clock::{SharedClock, pause};
-use shared::model::approval::Confirmation;
+use shared::model::approval::ConfirmationTerms;
 
 /// Minimum time between two scans.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -23,16 +23,16 @@ struct Found {
 
 /// Codes of the stored approvals.
 #[derive(Debug, Default)]
-pub(super) struct Codes(tokio::sync::Mutex<Found>);
+pub(super) struct ApprovalCodes(tokio::sync::Mutex<Found>);
 
-impl Codes {
+impl ApprovalCodes {
     /// Returns the id of the newest approval with `code`. If the code is not known, all values of `watch` are
     /// scanned; a scan that another caller began after this call counts as well.
     pub(super) async fn id_of(
         &self,
         code: &str,
         clock: &SharedClock,
-        watch: impl Fn() -> KvWatch<Confirmation>,
+        watch: impl Fn() -> KvWatch<ConfirmationTerms>,
     ) -> Option<String> {
         let asked_at = clock.monotonic();
         let mut found = self.0.lock().await;
@@ -50,15 +50,15 @@ impl Codes {
 
         found.begun_at = Some(clock.monotonic());
         metrics::counter!("nexus_broker_code_looks_total").increment(1);
-        found.ids = look(watch()).await;
+        found.ids = collect_codes(watch()).await;
 
         found.ids.get(code).cloned()
     }
 }
 
 /// Scans for the newest approval of each code.
-async fn look(mut watch: KvWatch<Confirmation>) -> HashMap<String, String> {
-    let mut newest: HashMap<String, Confirmation> = HashMap::new();
+async fn collect_codes(mut watch: KvWatch<ConfirmationTerms>) -> HashMap<String, String> {
+    let mut newest: HashMap<String, ConfirmationTerms> = HashMap::new();
     loop {
         match watch.next().await {
             KvEvent::Put { value, .. } => {

@@ -1,22 +1,22 @@
 //! Approvals of calls that an agent runs itself: announced to the session's ledger, and given out once.
 
-use shared::bus::{Outgoing, claim};
-use shared::model::approval::{ApprovalStatus, Confirmation, SessionDecision};
-use shared::wire::headers::Carrier;
+use shared::bus::{OutgoingMessage, claim};
+use shared::model::approval::{ApprovalStatus, ConfirmationTerms, SessionDecision};
+use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 
-use super::{Desk, KeepApprovalError, MAX_TRIES};
-use crate::approval::machine::brought;
+use super::{ApprovalStore, KeepApprovalError, MAX_TRIES};
+use crate::approval::machine::advance_status;
 
 /// Name in `AUDIT` of the way by which an agent takes an approved call.
 const GATE: &str = "gate";
 
-impl Desk {
+impl ApprovalStore {
     /// Notifies the session of a question that its turn's agent has asked by itself.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; a broker that finds the question missing in the ledger repeats the notice.
-    pub async fn announce(&self, asked: &Confirmation) -> Result<(), KeepApprovalError> {
+    pub async fn announce_question(&self, asked: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
         let Some(asked_in) = asked.request.asked_in.as_deref() else {
             return Ok(());
         };
@@ -27,9 +27,9 @@ impl Desk {
             at: asked.requested_at,
         };
         let id = format!("{}:asked", asked.request.id);
-        let out = Outgoing::new(subject::dispatch(&asked_in.session), &told).msg_id(id);
+        let out = OutgoingMessage::new(subject::dispatch(&asked_in.session), &told).msg_id(id);
         self.bus.publish(out).await?;
-        claim::publish(&self.bus, &asked_in.session, &Carrier::default()).await?;
+        claim::publish(&self.bus, &asked_in.session, &TraceCarrier::default()).await?;
 
         Ok(())
     }
@@ -39,13 +39,13 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; asking again with the same attempt completes the missing steps.
-    pub async fn give(&self, id: &str, attempt: Option<&str>) -> Result<bool, KeepApprovalError> {
+    pub async fn consume_approval(&self, id: &str, attempt: Option<&str>) -> Result<bool, KeepApprovalError> {
         for _ in 0..MAX_TRIES {
-            let Some(before) = self.entry(id).await? else {
+            let Some(before) = self.read_entry(id).await? else {
                 return Ok(false);
             };
-            let Some(mut next) = brought(&before.value, ApprovalStatus::Consumed, self.clock.now()) else {
-                self.audit(&before.value).await?;
+            let Some(mut next) = advance_status(&before.value, ApprovalStatus::Consumed, self.clock.now()) else {
+                self.ensure_audited(&before.value).await?;
                 let used_by = before.value.trail.used_by.as_deref();
                 let is_used = before.value.status == ApprovalStatus::Consumed;
                 return Ok(is_used && attempt.is_some() && attempt == used_by);
@@ -58,7 +58,7 @@ impl Desk {
 
             let what = ApprovalStatus::Consumed.name();
             if self
-                .change(&before, next, what, (Some(&by), Some(GATE)))
+                .change_entry(&before, next, what, (Some(&by), Some(GATE)))
                 .await?
                 .is_some()
             {

@@ -3,18 +3,18 @@
 //! A decision that the ledger had not taken is lost with the value, and nothing runs on it. The question is in the
 //! session's ledger, whole.
 
-use shared::bus::Entry;
+use shared::bus::KvEntry;
 use shared::clock::{IdSource as _, SystemIds};
-use shared::model::approval::{ApprovalRequest, ApprovalStatus, Confirmation, Trail};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ApprovalTrail, ConfirmationTerms};
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 
-use super::{CasError, Desk, KEPT, KeepApprovalError, Why, key};
-use crate::approval::card::minted;
-use crate::broker::Broker;
+use super::{ApprovalStore, CardReason, CasError, KEPT, KeepApprovalError, key};
+use crate::approval::card::mint_code;
+use crate::broker::BrokerContext;
 use crate::error::RunSessionError;
-use crate::owner::stretch;
+use crate::owner::read_stretch;
 
 /// Maximum number of stretches of a ledger that are read for one question.
 const MAX_STRETCHES: u32 = 64;
@@ -24,13 +24,13 @@ const MAX_STRETCHES: u32 = 64;
 /// # Errors
 /// Returns [`RunSessionError`] if the ledger cannot be read.
 pub async fn asked_for(
-    broker: &Broker,
+    broker: &BrokerContext,
     session: &SessionRef,
     approval: &str,
 ) -> Result<Option<ApprovalRequest>, RunSessionError> {
     let mut through = None;
     for _ in 0..MAX_STRETCHES {
-        let stretch = stretch(broker, session, through).await?;
+        let stretch = read_stretch(broker, session, through).await?;
         let entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
         for entry in entries {
             if let LedgerEntry::ApprovalRequested { request } = entry
@@ -51,9 +51,9 @@ pub async fn asked_for(
 
 /// Returns the question `request`, asked again at `now`: it has no votes, and a new card.
 #[must_use]
-pub fn restored(request: ApprovalRequest, now: UnixMillis) -> Confirmation {
+pub fn restored_question(request: ApprovalRequest, now: UnixMillis) -> ConfirmationTerms {
     let persona = request.asked_in.as_deref().map(|asked| asked.session.persona.clone());
-    Confirmation {
+    ConfirmationTerms {
         request,
         status: ApprovalStatus::Pending,
         requested_by: format!("agent:{}", persona.unwrap_or_default()),
@@ -61,19 +61,19 @@ pub fn restored(request: ApprovalRequest, now: UnixMillis) -> Confirmation {
         decided_at: None,
         decided_by: None,
         response: None,
-        trail: Trail::default(),
+        trail: ApprovalTrail::default(),
     }
 }
 
-impl Desk {
+impl ApprovalStore {
     /// Asks `standing` again after its value was restored to an older state: its votes are void, and it gets a new
     /// card.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
-    pub async fn ask_anew(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
+    pub async fn ask_anew(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
         let id = &standing.request.id;
-        let Some(before) = self.entry(id).await? else {
+        let Some(before) = self.read_entry(id).await? else {
             return Ok(());
         };
 
@@ -81,11 +81,11 @@ impl Desk {
             return Ok(());
         }
 
-        let next = restored(standing.request.clone(), self.clock.now());
+        let next = restored_question(standing.request.clone(), self.clock.now());
         let newest = self.newest_record(id, 0).await?;
         let asker = next.requested_by.clone();
-        let mut next = self.led(next, newest, "asked", (Some(&asker), None));
-        next.trail.code = Some(minted(SystemIds.ulid()));
+        let mut next = self.with_record(next, newest, "asked", (Some(&asker), None));
+        next.trail.code = Some(mint_code(SystemIds.ulid()));
 
         match self.values.update(&key(id), &next, before.revision).await {
             Ok(_) => {}
@@ -97,22 +97,22 @@ impl Desk {
             approval = id,
             "KV is older than the ledger: requesting the approval again"
         );
-        self.audit(&next).await?;
+        self.ensure_audited(&next).await?;
 
-        self.send(&next, Why::Asked).await
+        self.send(&next, CardReason::Asked).await
     }
 
     /// Sends the cards of `standing` again if it is open; a card that was sent before is delivered once.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
-    pub async fn send_again(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
+    pub async fn send_again(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
         if standing.status != ApprovalStatus::Pending {
             return Ok(());
         }
-        self.send(standing, Why::Asked).await?;
+        self.send(standing, CardReason::Asked).await?;
         if standing.trail.escalated_at.is_some() {
-            self.send(standing, Why::Escalated).await?;
+            self.send(standing, CardReason::Escalated).await?;
         }
         Ok(())
     }
@@ -122,15 +122,15 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if the server cannot be reached; asking again completes the missing steps.
-    pub async fn tell_asked(&self, standing: &Confirmation) -> Result<(), KeepApprovalError> {
-        self.audit(standing).await?;
-        self.send(standing, Why::Asked).await
+    pub async fn tell_asked(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        self.ensure_audited(standing).await?;
+        self.send(standing, CardReason::Asked).await
     }
 
     /// Notes that the session's ledger has taken the state `before`, which may expire from now on. Returns false if
     /// another process wrote first.
-    pub(super) async fn take(&self, before: &Entry<Confirmation>) -> Result<bool, KeepApprovalError> {
-        self.audit(&before.value).await?;
+    pub(super) async fn take(&self, before: &KvEntry<ConfirmationTerms>) -> Result<bool, KeepApprovalError> {
+        self.ensure_audited(&before.value).await?;
         let mut next = before.value.clone();
         next.trail.taken = true;
         let key = key(&next.request.id);

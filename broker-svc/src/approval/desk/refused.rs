@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use shared::bus::Outgoing;
-use shared::model::approval::{ApprovalRecord, Confirmation};
+use shared::bus::OutgoingMessage;
+use shared::model::approval::{ApprovalRecord, ConfirmationTerms};
 use shared::wire::subject;
 use shared::wire::topology::streams::AUDIT;
 
-use super::super::machine::{Refused, Word};
-use super::{Desk, KeepApprovalError, record};
+use super::super::machine::{DecisionInput, DecisionRejection};
+use super::{ApprovalStore, KeepApprovalError, record};
 
 /// Maximum number of refusals of one approval in `AUDIT`; without it, a person who knows its code could fill the
 /// stream. Two brokers that refuse at once may keep a few more.
@@ -19,15 +19,15 @@ const MAX_KNOWN: usize = 1_024;
 
 /// Number of refusals in `AUDIT`, by approval id.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<String, u32>>);
+pub(super) struct RefusalCounts(Mutex<HashMap<String, u32>>);
 
-impl Refusals {
-    fn known(&self, id: &str) -> Option<u32> {
+impl RefusalCounts {
+    fn known_count(&self, id: &str) -> Option<u32> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(id).copied()
     }
 
-    fn remember(&self, id: &str, count: u32) {
+    fn remember_count(&self, id: &str, count: u32) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(id) {
             known.clear();
@@ -36,28 +36,28 @@ impl Refusals {
     }
 }
 
-impl Desk {
+impl ApprovalStore {
     /// Records that the decision of `by` on `standing` does not count, and why: in `AUDIT` for the first ones, after
     /// that only in a metric.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read or written.
-    pub(super) async fn refuse(
+    pub(super) async fn record_refusal(
         &self,
-        standing: &Confirmation,
+        standing: &ConfirmationTerms,
         by: &str,
-        word: &Word,
-        why: &Refused,
+        word: &DecisionInput,
+        why: &DecisionRejection,
     ) -> Result<(), KeepApprovalError> {
         let id = &standing.request.id;
         metrics::counter!("nexus_broker_refused_words_total").increment(1);
 
-        let before = match self.refusals.known(id) {
+        let before = match self.refusals.known_count(id) {
             Some(count) => count,
             None => self.refusals_in_audit(id).await?,
         };
         if before >= MAX_REFUSALS {
-            self.refusals.remember(id, before);
+            self.refusals.remember_count(id, before);
             tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval rejected (repeated)");
             return Ok(());
         }
@@ -69,9 +69,9 @@ impl Desk {
             ..record(standing, "refused", Some(by), Some(&word.via))
         };
 
-        let out = Outgoing::new(subject::approval_audit(id), &record);
+        let out = OutgoingMessage::new(subject::approval_audit(id), &record);
         self.bus.publish(out).await?;
-        self.refusals.remember(id, before + 1);
+        self.refusals.remember_count(id, before + 1);
 
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! The `AUDIT` records of approvals: reading them, and writing those that are missing.
 
-use shared::bus::{KvWatch, Outgoing, PublishError};
-use shared::model::approval::{ApprovalRecord, ApprovalStatus, Confirmation};
+use shared::bus::{KvWatch, OutgoingMessage, PublishError};
+use shared::model::approval::{ApprovalRecord, ApprovalStatus, ConfirmationTerms};
 use shared::wire::subject;
 use shared::wire::topology::streams::AUDIT;
 
-use super::{ASKED, Desk, KeepApprovalError, MAX_TRIES};
+use super::{ASKED, ApprovalStore, KeepApprovalError, MAX_TRIES};
 
 /// The newest record of an approval in `AUDIT`; both numbers are 0 if there is none.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Recorded {
+pub(super) struct AuditPosition {
     /// Sequence of the record in `AUDIT`, or of a refusal behind it.
     pub(super) sequence: u64,
     /// Number of the change, counted from the first.
@@ -18,16 +18,16 @@ pub(super) struct Recorded {
     pub(super) is_used: bool,
 }
 
-impl Desk {
+impl ApprovalStore {
     /// Returns the newest record of the approval `id` in `AUDIT`, searched from behind the sequence `after`.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read.
-    pub(super) async fn newest_record(&self, id: &str, after: u64) -> Result<Recorded, KeepApprovalError> {
+    pub(super) async fn newest_record(&self, id: &str, after: u64) -> Result<AuditPosition, KeepApprovalError> {
         let subject = subject::approval_audit(id);
-        let mut newest = Recorded {
+        let mut newest = AuditPosition {
             sequence: after,
-            ..Recorded::default()
+            ..AuditPosition::default()
         };
         while let Some(stored) = self.bus.next_on_subject(AUDIT, &subject, newest.sequence + 1).await? {
             newest.sequence = stored.sequence;
@@ -45,7 +45,7 @@ impl Desk {
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if `AUDIT` cannot be read.
-    pub async fn is_behind_audit(&self, standing: &Confirmation) -> Result<bool, KeepApprovalError> {
+    pub async fn is_behind_audit(&self, standing: &ConfirmationTerms) -> Result<bool, KeepApprovalError> {
         let newest = self.newest_record(&standing.request.id, standing.trail.audited).await?;
         let n = standing.trail.record.as_ref().map_or(0, |record| record.n);
         Ok(newest.n > n)
@@ -70,21 +70,21 @@ impl Desk {
 
     /// Watches the approvals of turns, and every change of them.
     #[must_use]
-    pub fn watch(&self) -> KvWatch<Confirmation> {
+    pub fn watch_approvals(&self) -> KvWatch<ConfirmationTerms> {
         self.values.watch(ASKED)
     }
 
     /// Returns the id of the newest approval of a turn whose card has the code `code`. Any number of calls cost at
     /// most one scan of the bucket a second.
     pub async fn id_of(&self, code: &str) -> Option<String> {
-        self.codes.id_of(code, &self.clock, || self.watch()).await
+        self.codes.id_of(code, &self.clock, || self.watch_approvals()).await
     }
 
     /// Makes sure that the record of `confirmation`, which may be an old value, is in `AUDIT`.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`] if this cannot be done now.
-    pub async fn see_to_audit(&self, confirmation: &Confirmation) -> Result<(), KeepApprovalError> {
+    pub async fn see_to_audit(&self, confirmation: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
         let Some(record) = &confirmation.trail.record else {
             return Ok(());
         };
@@ -97,13 +97,13 @@ impl Desk {
             return Ok(());
         }
 
-        self.audit(confirmation).await?;
+        self.ensure_audited(confirmation).await?;
         Ok(())
     }
 
     /// Makes sure that the record of `confirmation` is in `AUDIT`, once, and returns its sequence there. Refusals,
     /// which change nothing, may be in between.
-    pub(super) async fn audit(&self, confirmation: &Confirmation) -> Result<u64, KeepApprovalError> {
+    pub(super) async fn ensure_audited(&self, confirmation: &ConfirmationTerms) -> Result<u64, KeepApprovalError> {
         let Some(record) = &confirmation.trail.record else {
             return Ok(confirmation.trail.audited);
         };
@@ -111,7 +111,7 @@ impl Desk {
 
         let mut last = confirmation.trail.audited;
         for _ in 0..MAX_TRIES {
-            let out = Outgoing::new(subject.clone(), record.as_ref()).expect_last(last);
+            let out = OutgoingMessage::new(subject.clone(), record.as_ref()).expect_last(last);
             match self.bus.publish(out).await {
                 Ok(published) => return Ok(published.sequence),
                 Err(PublishError::WrongLastSequence { .. }) => {}

@@ -1,12 +1,12 @@
 use serde_json::json;
-use shared::model::approval::{ApprovalRequest, Party, Proof, Scope, Trail};
-use shared::model::dispatch::{Causation, DeliveryContext};
+use shared::model::approval::{ApprovalParty, ApprovalRequest, ApprovalTrail, DeciderScope, DecisionProof};
+use shared::model::dispatch::{DeliveryContext, DispatchCause};
 use shared::model::event::EventId;
-use shared::model::identity::Person;
+use shared::model::identity::KnownPerson;
 use ulid::Ulid;
 
 use super::*;
-use crate::approval::scope::who;
+use crate::approval::scope::identify_party;
 use crate::sample::session;
 use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
 
@@ -16,13 +16,13 @@ const EXPIRES: UnixMillis = UnixMillis(2_000);
 
 /// Ann is the owner, Bob and Cid are others.
 pub(crate) fn identities() -> Identities {
-    let person = |id: &str, telegram: &str, webchat: &str| Person {
+    let person = |id: &str, telegram: &str, webchat: &str| KnownPerson {
         id: id.to_owned(),
         addresses: [("telegram", telegram), ("webchat", webchat)]
             .into_iter()
             .map(|(channel, id)| (channel.to_owned(), vec![id.to_owned()]))
             .collect(),
-        ..Person::default()
+        ..KnownPerson::default()
     };
 
     Identities {
@@ -41,17 +41,17 @@ pub(crate) fn asked_in() -> AskedIn {
     AskedIn {
         session: session(),
         turn: Ulid::nil(),
-        scope: Scope::Owner,
-        initiator: Some(Party {
+        scope: DeciderScope::Owner,
+        initiator: Some(ApprovalParty {
             channel: "telegram".to_owned(),
             id: "2".to_owned(),
-            proof: Proof::Vouched,
+            proof: DecisionProof::Vouched,
             person: None,
         }),
         reason: None,
         escalate_at: None,
         place: DeliveryContext::default(),
-        causation: Causation {
+        causation: DispatchCause {
             event: EventId::parse("test:1").expect("an id"),
             hops: 0,
         },
@@ -59,9 +59,9 @@ pub(crate) fn asked_in() -> AskedIn {
     }
 }
 
-pub(crate) fn confirmation(status: ApprovalStatus) -> Confirmation {
+pub(crate) fn confirmation(status: ApprovalStatus) -> ConfirmationTerms {
     let arguments = json!({"amount": 60_000});
-    Confirmation {
+    ConfirmationTerms {
         request: ApprovalRequest {
             id: "01".to_owned(),
             call: "1-1".to_owned(),
@@ -79,12 +79,12 @@ pub(crate) fn confirmation(status: ApprovalStatus) -> Confirmation {
         decided_at: None,
         decided_by: None,
         response: None,
-        trail: Trail::default(),
+        trail: ApprovalTrail::default(),
     }
 }
 
-fn word(approve: bool) -> Word {
-    Word {
+fn word(approve: bool) -> DecisionInput {
+    DecisionInput {
         approve,
         arguments: None,
         shown_hash: None,
@@ -93,26 +93,39 @@ fn word(approve: bool) -> Word {
     }
 }
 
-fn says(standing: &Confirmation, scope: &Scope, by: &str, word: &Word, now: UnixMillis) -> Outcome {
+fn says(
+    standing: &ConfirmationTerms,
+    scope: &DeciderScope,
+    by: &str,
+    word: &DecisionInput,
+    now: UnixMillis,
+) -> DecisionEffect {
     let asked = AskedIn {
         scope: scope.clone(),
         ..asked_in()
     };
-    let party = Party {
+    let party = ApprovalParty {
         channel: "cli".to_owned(),
         id: by.to_owned(),
-        proof: Proof::Vouched,
+        proof: DecisionProof::Vouched,
         person: None,
     };
 
-    say(standing, &asked, &who(&party, &identities()), word, &identities(), now)
+    apply_decision(
+        standing,
+        &asked,
+        &identify_party(&party, &identities()),
+        word,
+        &identities(),
+        now,
+    )
 }
 
-fn code(outcome: &Outcome) -> usize {
+fn code(outcome: &DecisionEffect) -> usize {
     match outcome {
-        Outcome::Unchanged | Outcome::Changed(_) => 200,
-        Outcome::Lapsed => 409,
-        Outcome::Refused(refused) => refused.code(),
+        DecisionEffect::Unchanged | DecisionEffect::Changed(_) => 200,
+        DecisionEffect::Lapsed => 409,
+        DecisionEffect::Refused(refused) => refused.http_code(),
     }
 }
 
@@ -122,7 +135,7 @@ fn the_whole_table_of_words() {
         for approve in [true, false] {
             let outcome = says(
                 &confirmation(status),
-                &Scope::Owner,
+                &DeciderScope::Owner,
                 "ann",
                 &word(approve),
                 UnixMillis(1_500),
@@ -130,7 +143,7 @@ fn the_whole_table_of_words() {
 
             let expected = match (status, approve) {
                 (Pending, _) => {
-                    let Outcome::Changed(next) = &outcome else {
+                    let DecisionEffect::Changed(next) = &outcome else {
                         panic!("{outcome:?}")
                     };
 
@@ -144,7 +157,7 @@ fn the_whole_table_of_words() {
                     200
                 }
                 (Approved | Consumed, true) | (Rejected, false) => {
-                    assert_eq!(outcome, Outcome::Unchanged);
+                    assert_eq!(outcome, DecisionEffect::Unchanged);
                     200
                 }
                 (Approved | Consumed | Rejected | Expired | Cancelled | Superseded, _) => 409,
@@ -154,7 +167,7 @@ fn the_whole_table_of_words() {
 
             let stranger = says(
                 &confirmation(status),
-                &Scope::Owner,
+                &DeciderScope::Owner,
                 "cid",
                 &word(approve),
                 UnixMillis(1_500),
@@ -181,33 +194,43 @@ fn the_whole_table_of_transitions() {
     for from in ALL {
         for to in ALL {
             assert_eq!(may_follow(from, to), allowed.contains(&(from, to)), "{from:?} → {to:?}");
-            let next = brought(&confirmation(from), to, UnixMillis(1_700));
+            let next = advance_status(&confirmation(from), to, UnixMillis(1_700));
             assert_eq!(next.is_some(), allowed.contains(&(from, to)));
         }
     }
 
-    let consumed = brought(&confirmation(Approved), Consumed, UnixMillis(1_700)).expect("once");
+    let consumed = advance_status(&confirmation(Approved), Consumed, UnixMillis(1_700)).expect("once");
     assert_eq!(consumed.trail.consumed_at, Some(UnixMillis(1_700)));
-    assert_eq!(brought(&consumed, Consumed, UnixMillis(1_800)), None, "and not twice");
+    assert_eq!(
+        advance_status(&consumed, Consumed, UnixMillis(1_800)),
+        None,
+        "and not twice"
+    );
 }
 
 #[test]
 fn a_word_at_the_very_end_comes_too_late_and_is_no_rejection() {
     let pending = confirmation(Pending);
     assert_eq!(
-        says(&pending, &Scope::Owner, "ann", &word(false), EXPIRES),
-        Outcome::Lapsed
+        says(&pending, &DeciderScope::Owner, "ann", &word(false), EXPIRES),
+        DecisionEffect::Lapsed
     );
     assert_eq!(
-        code(&says(&pending, &Scope::Owner, "ann", &word(true), EXPIRES.plus(-1))),
+        code(&says(
+            &pending,
+            &DeciderScope::Owner,
+            "ann",
+            &word(true),
+            EXPIRES.plus(-1)
+        )),
         200
     );
 
-    let lapsed = brought(&pending, Expired, EXPIRES).expect("lapsed");
-    let late = says(&lapsed, &Scope::Owner, "ann", &word(true), EXPIRES.plus(1));
+    let lapsed = advance_status(&pending, Expired, EXPIRES).expect("lapsed");
+    let late = says(&lapsed, &DeciderScope::Owner, "ann", &word(true), EXPIRES.plus(1));
     assert_eq!(
         late,
-        Outcome::Refused(Refused::Decided {
+        DecisionEffect::Refused(DecisionRejection::Decided {
             status: Expired,
             by: None
         })
@@ -216,12 +239,12 @@ fn a_word_at_the_very_end_comes_too_late_and_is_no_rejection() {
 
 #[test]
 fn several_must_agree_on_the_same_arguments() {
-    let quorum = Scope::Quorum {
+    let quorum = DeciderScope::Quorum {
         n: 2,
         of: ["ann", "bob", "cid"].map(str::to_owned).to_vec(),
     };
-    let changed = |outcome: Outcome| {
-        let Outcome::Changed(next) = outcome else {
+    let changed = |outcome: DecisionEffect| {
+        let DecisionEffect::Changed(next) = outcome else {
             panic!("{outcome:?}")
         };
         *next
@@ -232,7 +255,7 @@ fn several_must_agree_on_the_same_arguments() {
     assert_eq!((one.status, one.trail.votes.len()), (Pending, 1));
     assert_eq!(
         says(&one, &quorum, "ann", &word(true), now),
-        Outcome::Unchanged,
+        DecisionEffect::Unchanged,
         "one person is one vote"
     );
 
@@ -242,7 +265,7 @@ fn several_must_agree_on_the_same_arguments() {
     let no = changed(says(&one, &quorum, "bob", &word(false), now));
     assert_eq!(no.status, Rejected, "one no is enough");
 
-    let less = Word {
+    let less = DecisionInput {
         arguments: Some(json!({"amount": 10})),
         ..word(true)
     };
@@ -261,10 +284,10 @@ fn several_must_agree_on_the_same_arguments() {
 
 #[test]
 fn where_several_policies_ask_one_yes_is_not_that_of_another() {
-    let all = Scope::All {
+    let all = DeciderScope::All {
         of: vec![
-            Scope::Owner,
-            Scope::Quorum {
+            DeciderScope::Owner,
+            DeciderScope::Quorum {
                 n: 2,
                 of: ["ann", "bob", "cid"].map(str::to_owned).to_vec(),
             },
@@ -275,7 +298,7 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
     let stands_after = |words: &[&str]| {
         let mut standing = confirmation(Pending);
         for by in words {
-            if let Outcome::Changed(next) = says(&standing, &all, by, &word(true), now) {
+            if let DecisionEffect::Changed(next) = says(&standing, &all, by, &word(true), now) {
                 standing = *next;
             }
         }
@@ -290,7 +313,7 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
     assert_eq!(stands_after(&["ann", "bob"]), Approved, "the owner's counts for both");
     assert_eq!(code(&says(&confirmation(Pending), &all, "dan", &word(true), now)), 403);
 
-    let Outcome::Changed(no) = says(&confirmation(Pending), &all, "bob", &word(false), now) else {
+    let DecisionEffect::Changed(no) = says(&confirmation(Pending), &all, "bob", &word(false), now) else {
         panic!("one no is enough")
     };
     assert_eq!(no.status, Rejected);
@@ -299,32 +322,32 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
 #[test]
 fn a_word_is_about_the_arguments_that_were_shown() {
     let now = UnixMillis(1_500);
-    let shown = |hash: &str| Word {
+    let shown = |hash: &str| DecisionInput {
         shown_hash: Some(hash.to_owned()),
         ..word(true)
     };
 
     let pending = confirmation(Pending);
     assert_eq!(
-        says(&pending, &Scope::Owner, "ann", &shown("00"), now),
-        Outcome::Refused(Refused::Stale)
+        says(&pending, &DeciderScope::Owner, "ann", &shown("00"), now),
+        DecisionEffect::Refused(DecisionRejection::Stale)
     );
 
     let right = shown(&pending.request.arguments_hash);
-    assert_eq!(code(&says(&pending, &Scope::Owner, "ann", &right, now)), 200);
+    assert_eq!(code(&says(&pending, &DeciderScope::Owner, "ann", &right, now)), 200);
 
-    let edit = Word {
+    let edit = DecisionInput {
         arguments: Some(json!({"amount": 5})),
         ..word(true)
     };
-    let conflict = says(&confirmation(Approved), &Scope::Owner, "ann", &edit, now);
+    let conflict = says(&confirmation(Approved), &DeciderScope::Owner, "ann", &edit, now);
     assert_eq!(code(&conflict), 409, "a yes to other arguments is another decision");
 }
 
 #[test]
 fn what_cannot_be_taken_is_refused() {
     let long = "x".repeat(MAX_EDITED_BYTES);
-    let with = |approve, arguments| Word {
+    let with = |approve, arguments| DecisionInput {
         arguments: Some(arguments),
         ..word(approve)
     };
@@ -333,7 +356,13 @@ fn what_cannot_be_taken_is_refused() {
         with(true, json!(5)),
         with(true, json!({ "a": long })),
     ] {
-        let outcome = says(&confirmation(Pending), &Scope::Owner, "ann", &bad, UnixMillis(1_500));
+        let outcome = says(
+            &confirmation(Pending),
+            &DeciderScope::Owner,
+            "ann",
+            &bad,
+            UnixMillis(1_500),
+        );
         assert_eq!(code(&outcome), 400);
     }
 }
@@ -343,23 +372,31 @@ fn edited_arguments_must_fit_the_tools_schema() {
     let mut standing = confirmation(Pending);
     let schema = json!({"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]});
     standing.trail.schema = Some(Box::new(schema));
-    let edited = |arguments| Word {
+    let edited = |arguments| DecisionInput {
         arguments: Some(arguments),
         ..word(true)
     };
 
-    let said = |word: &Word| says(&standing, &Scope::Owner, "ann", word, ASKED);
+    let said = |word: &DecisionInput| says(&standing, &DeciderScope::Owner, "ann", word, ASKED);
 
     for wrong in [json!({"amount": "a lot"}), json!({})] {
         match said(&edited(wrong.clone())) {
-            Outcome::Refused(Refused::Bad(why)) => assert!(why.contains("amount") && why.contains("schema"), "{why}"),
-            other @ (Outcome::Unchanged | Outcome::Changed(_) | Outcome::Lapsed | Outcome::Refused(_)) => {
+            DecisionEffect::Refused(DecisionRejection::Bad(why)) => {
+                assert!(why.contains("amount") && why.contains("schema"), "{why}")
+            }
+            other @ (DecisionEffect::Unchanged
+            | DecisionEffect::Changed(_)
+            | DecisionEffect::Lapsed
+            | DecisionEffect::Refused(_)) => {
                 panic!("{wrong}: {other:?}")
             }
         }
     }
 
-    assert!(matches!(said(&edited(json!({"amount": 4}))), Outcome::Changed(_)));
+    assert!(matches!(
+        said(&edited(json!({"amount": 4}))),
+        DecisionEffect::Changed(_)
+    ));
     // The model's own arguments were checked before a human was asked.
-    assert!(matches!(said(&word(true)), Outcome::Changed(_)));
+    assert!(matches!(said(&word(true)), DecisionEffect::Changed(_)));
 }

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::programs::{is_harmless, option};
-use super::words::{Piece, Refusal};
+use super::programs::{dangerous_option, is_harmless};
+use super::words::{CommandRejection, WordPiece};
 
 /// Token at the end of an entry that takes any further words.
 const REST: &str = "...";
@@ -13,7 +13,7 @@ const REST: &str = "...";
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
     /// This piece, whose value is known at the place where the command runs.
-    Is(Piece),
+    Is(WordPiece),
     /// `?`: any one character.
     One,
     /// `*`: any number of characters.
@@ -22,7 +22,7 @@ enum Token {
 
 /// A pattern of commands that may run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct AllowEntry {
     words: Vec<Vec<Token>>,
     /// Whether any further words may follow.
     rest: bool,
@@ -42,12 +42,12 @@ enum Declared {
     },
 }
 
-impl Entry {
+impl AllowEntry {
     /// Reads an entry: a text, or `{command, unsafe}`.
     ///
     /// # Errors
     /// Returns the fault of the entry, for people.
-    pub(super) fn declared(value: &Value) -> Result<Self, String> {
+    pub(super) fn from_declaration(value: &Value) -> Result<Self, String> {
         match Declared::deserialize(value) {
             Ok(Declared::Plain(command)) => Self::parse(&command, false),
             Ok(Declared::Whole { command, r#unsafe }) => Self::parse(&command, r#unsafe),
@@ -61,8 +61,8 @@ impl Entry {
     /// # Errors
     /// Returns the fault of the entry, for people.
     pub(super) fn parse(text: &str, is_unsafe: bool) -> Result<Self, String> {
-        let mut words = tokens(text)?;
-        let rest: Vec<Token> = REST.chars().map(|c| Token::Is(Piece::Is(c))).collect();
+        let mut words = parse_tokens(text)?;
+        let rest: Vec<Token> = REST.chars().map(|c| Token::Is(WordPiece::Is(c))).collect();
         let rest = words.pop_if(|last| *last == rest).is_some();
         let entry = Self { words, rest, is_unsafe };
 
@@ -73,8 +73,8 @@ impl Entry {
             return Err(format!("`{text}`: the name of a program has no wildcard"));
         }
 
-        if !is_unsafe && entry.has_wildcards() && !is_harmless(&entry.literals()) {
-            let name = entry.literals().into_iter().next().unwrap_or_default();
+        if !is_unsafe && entry.has_wildcards() && !is_harmless(&entry.literal_words()) {
+            let name = entry.literal_words().into_iter().next().unwrap_or_default();
             return Err(format!(
                 "`{text}`: `{name}` is not known to only read, so a wildcard may let it run programs or change files; list whole \
                  commands, name a script of your own by its path (`./hooks/check.sh ...`), or write \
@@ -90,12 +90,14 @@ impl Entry {
     }
 
     /// Returns the words before the first one with a wildcard.
-    fn literals(&self) -> Vec<String> {
+    fn literal_words(&self) -> Vec<String> {
         let plain = self.words.iter().map_while(|word| {
             let letters = word.iter().map(|token| match token {
-                Token::Is(Piece::Is(c)) => Some(*c),
-                Token::Is(Piece::Project | Piece::Home) => Some('/'),
-                Token::Is(Piece::Any | Piece::One | Piece::Class(_) | Piece::Bracket) | Token::One | Token::Any => None,
+                Token::Is(WordPiece::Is(c)) => Some(*c),
+                Token::Is(WordPiece::Project | WordPiece::Home) => Some('/'),
+                Token::Is(WordPiece::Any | WordPiece::One | WordPiece::Class(_) | WordPiece::Bracket)
+                | Token::One
+                | Token::Any => None,
             });
             letters.collect::<Option<String>>()
         });
@@ -111,15 +113,15 @@ impl Entry {
     pub(super) fn take(
         &self,
         words: &[Vec<String>],
-        text: &impl Fn(&[Piece]) -> Option<String>,
-    ) -> Result<(), Refusal> {
+        text: &impl Fn(&[WordPiece]) -> Option<String>,
+    ) -> Result<(), CommandRejection> {
         let enough = words.len() == self.words.len() || (self.rest && words.len() > self.words.len());
         let fit = |(word, became): (&Vec<Token>, &Vec<String>)| {
-            let word = valued(word, text);
-            word.is_some_and(|word| became.iter().all(|one| fits(&word, one)))
+            let word = valued_word(word, text);
+            word.is_some_and(|word| became.iter().all(|one| matches_word(&word, one)))
         };
         if !enough || !self.words.iter().zip(words).all(fit) {
-            return Err(Refusal::NoEntry);
+            return Err(CommandRejection::NoEntry);
         }
 
         if self.is_unsafe {
@@ -135,8 +137,8 @@ impl Entry {
             })
             .collect();
 
-        match option(&whole) {
-            Some(option) => Err(Refusal::Option(option)),
+        match dangerous_option(&whole) {
+            Some(option) => Err(CommandRejection::Option(option)),
             None => Ok(()),
         }
     }
@@ -146,7 +148,7 @@ const fn is_literal(token: &Token) -> bool {
     matches!(token, Token::Is(_))
 }
 
-fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
+fn parse_tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<Token>> = None;
     let mut rest = text;
@@ -174,21 +176,21 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
                 let literal = rest.chars().next();
                 let literal = literal.ok_or_else(|| format!("`{text}`: ends with a backslash"))?;
                 rest = &rest[literal.len_utf8()..];
-                Token::Is(Piece::Is(literal))
+                Token::Is(WordPiece::Is(literal))
             }
             (None, '*') => Token::Any,
             (None, '?') => Token::One,
-            (None | Some('"'), '$') => match variable(before) {
+            (None | Some('"'), '$') => match leading_variable(before) {
                 Some((piece, after)) => {
                     rest = after;
                     Token::Is(piece)
                 }
-                None => Token::Is(Piece::Is('$')),
+                None => Token::Is(WordPiece::Is('$')),
             },
             (None, '~') if word.is_none() && (rest.is_empty() || rest.starts_with(['/', ' '])) => {
-                Token::Is(Piece::Home)
+                Token::Is(WordPiece::Home)
             }
-            (None | Some(_), other) => Token::Is(Piece::Is(other)),
+            (None | Some(_), other) => Token::Is(WordPiece::Is(other)),
         };
 
         word.get_or_insert_default().push(token);
@@ -203,11 +205,11 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
 }
 
 /// Returns the variable at the beginning of `text`, and the rest.
-fn variable(text: &str) -> Option<(Piece, &str)> {
+fn leading_variable(text: &str) -> Option<(WordPiece, &str)> {
     let known = [
-        ("${CLAUDE_PROJECT_DIR}", Piece::Project),
-        ("$CLAUDE_PROJECT_DIR", Piece::Project),
-        ("$HOME", Piece::Home),
+        ("${CLAUDE_PROJECT_DIR}", WordPiece::Project),
+        ("$CLAUDE_PROJECT_DIR", WordPiece::Project),
+        ("$HOME", WordPiece::Home),
     ];
 
     known.into_iter().find_map(|(name, piece)| {
@@ -225,13 +227,13 @@ enum Valued {
     Any,
 }
 
-fn valued(word: &[Token], text: &impl Fn(&[Piece]) -> Option<String>) -> Option<Vec<Valued>> {
+fn valued_word(word: &[Token], text: &impl Fn(&[WordPiece]) -> Option<String>) -> Option<Vec<Valued>> {
     let mut found = Vec::new();
     for token in word {
         match token {
             Token::One => found.push(Valued::One),
             Token::Any => found.push(Valued::Any),
-            Token::Is(Piece::Is(c)) => found.push(Valued::Is(*c)),
+            Token::Is(WordPiece::Is(c)) => found.push(Valued::Is(*c)),
             Token::Is(piece) => found.extend(text(std::slice::from_ref(piece))?.chars().map(Valued::Is)),
         }
     }
@@ -240,7 +242,7 @@ fn valued(word: &[Token], text: &impl Fn(&[Piece]) -> Option<String>) -> Option<
 }
 
 /// Returns whether `pattern` matches the whole of `word`.
-fn fits(pattern: &[Valued], word: &str) -> bool {
+fn matches_word(pattern: &[Valued], word: &str) -> bool {
     let word: Vec<char> = word.chars().collect();
     // `reached[n]`: whether the pattern so far matches the first n characters.
     let mut reached = vec![false; word.len() + 1];

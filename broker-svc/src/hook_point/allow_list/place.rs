@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
-use shared::process::Secret;
+use shared::process::SecretValue;
 
-use super::words::{MAX_MATCHES, Piece, Refusal};
+use super::words::{CommandRejection, MAX_MATCHES, WordPiece};
 
 /// Options for matching names as a shell does: only a dot matches a leading dot.
 const AS_A_SHELL: MatchOptions = MatchOptions {
@@ -17,22 +17,22 @@ const AS_A_SHELL: MatchOptions = MatchOptions {
 
 /// The place where commands run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct CommandDirectories {
     /// Working directory, absolute: the project.
     pub project: PathBuf,
     /// Home directory of the user that the broker runs as; none = it is not known.
     pub home: Option<PathBuf>,
 }
 
-impl Place {
+impl CommandDirectories {
     /// Returns the place where the broker runs, and with it every command.
     ///
     /// # Errors
     /// Returns [`Refusal::Nowhere`] if the working directory is gone.
-    pub fn here() -> Result<Self, Refusal> {
-        let home = Secret::resolve("env:HOME").ok();
+    pub fn here() -> Result<Self, CommandRejection> {
+        let home = SecretValue::resolve("env:HOME").ok();
         Ok(Self {
-            project: std::env::current_dir().map_err(|_| Refusal::Nowhere)?,
+            project: std::env::current_dir().map_err(|_| CommandRejection::Nowhere)?,
             home: home.map(|home| PathBuf::from(home.reveal())),
         })
     }
@@ -42,18 +42,18 @@ impl Place {
     /// # Errors
     /// Returns [`Refusal::Expansion`] if a variable has no value here; [`Refusal::Pattern`] and [`Refusal::Matches`]
     /// for patterns.
-    pub(super) fn expand(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
+    pub(super) fn expand_word(&self, word: &[WordPiece]) -> Result<Vec<String>, CommandRejection> {
         let is_pattern = word.iter().any(is_wildcard);
         if !is_pattern {
             return Ok(vec![self.text(word)?]);
         }
 
         // The names would be options for any file names.
-        if word.first() == Some(&Piece::Is('-')) {
-            return Err(Refusal::Pattern);
+        if word.first() == Some(&WordPiece::Is('-')) {
+            return Err(CommandRejection::Pattern);
         }
 
-        let mut found = self.matching(word)?;
+        let mut found = self.matching_names(word)?;
         if found.is_empty() {
             found.push(self.text(word)?);
         }
@@ -62,17 +62,17 @@ impl Place {
     }
 
     /// Returns `word` as text: variables have their values, wildcards stay as they are written.
-    pub(super) fn text(&self, word: &[Piece]) -> Result<String, Refusal> {
+    pub(super) fn text(&self, word: &[WordPiece]) -> Result<String, CommandRejection> {
         let mut text = String::new();
         for piece in word {
             match piece {
-                Piece::Is(c) => text.push(*c),
-                Piece::Bracket => text.push('['),
-                Piece::Any => text.push('*'),
-                Piece::One => text.push('?'),
-                Piece::Class(class) => text.push_str(class),
-                Piece::Project => text.push_str(value(Some(&self.project))?),
-                Piece::Home => text.push_str(value(self.home.as_deref())?),
+                WordPiece::Is(c) => text.push(*c),
+                WordPiece::Bracket => text.push('['),
+                WordPiece::Any => text.push('*'),
+                WordPiece::One => text.push('?'),
+                WordPiece::Class(class) => text.push_str(class),
+                WordPiece::Project => text.push_str(value(Some(&self.project))?),
+                WordPiece::Home => text.push_str(value(self.home.as_deref())?),
             }
         }
 
@@ -80,11 +80,11 @@ impl Place {
     }
 
     /// Returns the names that the pattern `word` matches, sorted, with their directories spelled as in the pattern.
-    fn matching(&self, word: &[Piece]) -> Result<Vec<String>, Refusal> {
-        let too_many = || Refusal::Matches(self.text(word).unwrap_or_default());
+    fn matching_names(&self, word: &[WordPiece]) -> Result<Vec<String>, CommandRejection> {
+        let too_many = || CommandRejection::Matches(self.text(word).unwrap_or_default());
         let mut found = vec![String::new()];
 
-        for (index, part) in word.split(|piece| *piece == Piece::Is('/')).enumerate() {
+        for (index, part) in word.split(|piece| *piece == WordPiece::Is('/')).enumerate() {
             let slash = if index > 0 { "/" } else { "" };
             if !part.iter().any(is_wildcard) {
                 let text = self.text(part)?;
@@ -95,14 +95,14 @@ impl Place {
                 continue;
             }
 
-            let pattern = self.pattern(part)?;
+            let pattern = self.part_pattern(part)?;
             let mut next = Vec::new();
             for before in found {
                 let directory = format!("{before}{slash}");
-                for name in names(&self.project.join(&directory)) {
+                for name in directory_names(&self.project.join(&directory)) {
                     let name = name.to_str().ok_or_else(too_many)?.to_owned();
                     if pattern.matches_with(&name, AS_A_SHELL) {
-                        next.push(safe(format!("{directory}{name}")));
+                        next.push(escape_hyphen(format!("{directory}{name}")));
                     }
                 }
 
@@ -121,14 +121,14 @@ impl Place {
     }
 
     /// Translates one directory's part of a pattern to the syntax of `glob`.
-    fn pattern(&self, part: &[Piece]) -> Result<Pattern, Refusal> {
+    fn part_pattern(&self, part: &[WordPiece]) -> Result<Pattern, CommandRejection> {
         let mut text = String::new();
         for piece in part {
             match piece {
-                Piece::Any => text.push('*'),
-                Piece::One => text.push('?'),
-                Piece::Class(class) => text.push_str(&class.replacen("[^", "[!", 1)),
-                Piece::Is(_) | Piece::Bracket | Piece::Project | Piece::Home => {
+                WordPiece::Any => text.push('*'),
+                WordPiece::One => text.push('?'),
+                WordPiece::Class(class) => text.push_str(&class.replacen("[^", "[!", 1)),
+                WordPiece::Is(_) | WordPiece::Bracket | WordPiece::Project | WordPiece::Home => {
                     text.push_str(&Pattern::escape(&self.text(std::slice::from_ref(piece))?));
                 }
             }
@@ -139,12 +139,12 @@ impl Place {
             text = text.replace("**", "*");
         }
 
-        Pattern::new(&text).map_err(|_| Refusal::Matches(text))
+        Pattern::new(&text).map_err(|_| CommandRejection::Matches(text))
     }
 }
 
 /// Spells a name that would be read as an option so that it is none.
-fn safe(name: String) -> String {
+fn escape_hyphen(name: String) -> String {
     if name.starts_with('-') {
         format!("./{name}")
     } else {
@@ -152,22 +152,22 @@ fn safe(name: String) -> String {
     }
 }
 
-const fn is_wildcard(piece: &Piece) -> bool {
+const fn is_wildcard(piece: &WordPiece) -> bool {
     match piece {
-        Piece::Any | Piece::One | Piece::Class(_) => true,
-        Piece::Is(_) | Piece::Bracket | Piece::Project | Piece::Home => false,
+        WordPiece::Any | WordPiece::One | WordPiece::Class(_) => true,
+        WordPiece::Is(_) | WordPiece::Bracket | WordPiece::Project | WordPiece::Home => false,
     }
 }
 
 /// Returns the value of a variable, which must be an absolute path: nothing else is safe as the beginning of a word.
-fn value(path: Option<&Path>) -> Result<&str, Refusal> {
+fn value(path: Option<&Path>) -> Result<&str, CommandRejection> {
     path.filter(|path| path.is_absolute())
         .and_then(Path::to_str)
-        .ok_or(Refusal::Expansion)
+        .ok_or(CommandRejection::Expansion)
 }
 
 /// Returns the names in `directory`; none if it cannot be read.
-fn names(directory: &Path) -> Vec<OsString> {
+fn directory_names(directory: &Path) -> Vec<OsString> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
 }

@@ -183,7 +183,7 @@ pub(super) fn is_harmless(literals: &[String]) -> bool {
             .is_some_and(|command| READ_ONLY_GIT.contains(&command.as_str()));
     let is_script = directory.is_some_and(|directory| {
         let last = directory.rsplit('/').next().unwrap_or(directory);
-        !OF_PROGRAMS.contains(&last) && !POWERFUL.contains(&base(file).as_str())
+        !OF_PROGRAMS.contains(&last) && !POWERFUL.contains(&base_name(file).as_str())
     });
 
     reads || is_script || HARMLESS.contains(&file)
@@ -191,17 +191,19 @@ pub(super) fn is_harmless(literals: &[String]) -> bool {
 
 /// Returns the first option of `words` that writes files or runs other programs. Each word comes with whether the
 /// entry names it: an option that the operator wrote out is intended.
-pub(super) fn option(words: &[(&str, bool)]) -> Option<String> {
+pub(super) fn dangerous_option(words: &[(&str, bool)]) -> Option<String> {
     let ((name, _), arguments) = words.split_first()?;
-    let name = base(name);
+    let name = base_name(name);
     let program = PROGRAMS.iter().find(|program| program.names.contains(&name.as_str()))?;
     // Words behind `--` count too: if an option before it takes a value, `--` is that value, and an option follows.
-    let found = arguments.iter().find(|(word, named)| !named && program.refuses(word));
+    let found = arguments
+        .iter()
+        .find(|(word, named)| !named && program.refuses_option(word));
     found.map(|(word, _)| (*word).to_owned())
 }
 
 /// Returns the name of a program without its directory, its version and its case.
-fn base(name: &str) -> String {
+fn base_name(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or(name).to_lowercase();
     let name = name.strip_suffix(".exe").unwrap_or(&name);
     let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
@@ -214,7 +216,7 @@ fn base(name: &str) -> String {
 }
 
 impl Program {
-    fn refuses(&self, word: &str) -> bool {
+    fn refuses_option(&self, word: &str) -> bool {
         if let Some(long) = word.strip_prefix("--") {
             let name = long.split('=').next().unwrap_or(long);
             let mut names = self.words.iter().filter_map(|word| word.strip_prefix("--"));

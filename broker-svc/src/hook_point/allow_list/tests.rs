@@ -28,27 +28,27 @@ const ENTRIES: [&str; 16] = [
 ];
 
 fn list() -> AllowList {
-    AllowList::of(ENTRIES).expect("entries")
+    AllowList::from_entries(ENTRIES).expect("entries")
 }
 
 /// A place without files.
-fn place() -> Place {
-    Place {
+fn place() -> CommandDirectories {
+    CommandDirectories {
         project: PathBuf::from("/nowhere/project"),
         home: Some(PathBuf::from("/home/ann")),
     }
 }
 
 fn passes(command: &str, words: &[&str]) {
-    match list().admit(command, &place()) {
+    match list().admit_command(command, &place()) {
         Ok(plain) => assert_eq!(plain.words, words, "{command}"),
         Err(refusal) => panic!("{command}: {refusal}"),
     }
 }
 
-fn refused(command: &str, refusal: &Refusal) {
+fn refused(command: &str, refusal: &CommandRejection) {
     assert_eq!(
-        list().admit(command, &place()).as_ref().err(),
+        list().admit_command(command, &place()).as_ref().err(),
         Some(refusal),
         "{command}"
     );
@@ -97,31 +97,40 @@ fn the_variables_of_a_place_are_expanded_before_anything_is_matched() {
     passes("echo '$HOME' \\$HOME '~'", &["echo", "$HOME", "$HOME", "~"]);
     passes("echo a~ ~", &["echo", "a~", "/home/ann"]);
 
-    let nowhere = Place { home: None, ..place() };
-    assert_eq!(list().admit("echo ~", &nowhere), Err(Refusal::Expansion));
-    assert_eq!(list().admit("cat ~/notes", &nowhere), Err(Refusal::Expansion));
+    let nowhere = CommandDirectories { home: None, ..place() };
+    assert_eq!(
+        list().admit_command("echo ~", &nowhere),
+        Err(CommandRejection::Expansion)
+    );
+    assert_eq!(
+        list().admit_command("cat ~/notes", &nowhere),
+        Err(CommandRejection::Expansion)
+    );
 
-    let relative = Place {
+    let relative = CommandDirectories {
         home: Some(PathBuf::from("-rf")),
         ..place()
     };
-    assert_eq!(list().admit("echo $HOME", &relative), Err(Refusal::Expansion));
+    assert_eq!(
+        list().admit_command("echo $HOME", &relative),
+        Err(CommandRejection::Expansion)
+    );
 }
 
 #[test]
 fn outputs_go_where_a_command_says() {
-    let outputs = |silent, errors| Redirects { silent, errors };
+    let outputs = |silent, errors| CommandRedirects { silent, errors };
     for (command, expected) in [
-        ("ls", Redirects::default()),
-        ("ls >/dev/null", outputs(true, Errors::Apart)),
-        ("ls 1> /dev/null", outputs(true, Errors::Apart)),
-        ("ls 2>/dev/null", outputs(false, Errors::Nowhere)),
-        ("ls 2>&1", outputs(false, Errors::WithOutput)),
-        ("ls >/dev/null 2>&1", outputs(true, Errors::Nowhere)),
-        ("ls 2>&1 >/dev/null", outputs(true, Errors::WithOutput)),
+        ("ls", CommandRedirects::default()),
+        ("ls >/dev/null", outputs(true, StderrTarget::Apart)),
+        ("ls 1> /dev/null", outputs(true, StderrTarget::Apart)),
+        ("ls 2>/dev/null", outputs(false, StderrTarget::Nowhere)),
+        ("ls 2>&1", outputs(false, StderrTarget::WithOutput)),
+        ("ls >/dev/null 2>&1", outputs(true, StderrTarget::Nowhere)),
+        ("ls 2>&1 >/dev/null", outputs(true, StderrTarget::WithOutput)),
     ] {
         let plain = list()
-            .admit(command, &place())
+            .admit_command(command, &place())
             .unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
         assert_eq!(
             (plain.words, plain.redirects),
@@ -149,13 +158,13 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
         std::fs::write(path, "").expect("a file");
     }
 
-    let place = Place {
+    let place = CommandDirectories {
         project: files.path().to_path_buf(),
         home: None,
     };
     let check = |command: &str, expected: &[&str]| {
         let plain = list()
-            .admit(command, &place)
+            .admit_command(command, &place)
             .unwrap_or_else(|refusal| panic!("{command}: {refusal}"));
         assert_eq!(plain.words[1..], *expected, "{command}");
     };
@@ -168,16 +177,16 @@ fn a_pattern_becomes_the_names_that_are_there_and_never_an_option() {
     check("wc -l *.txt", &["-l", "./-rf.txt", "a.txt", "b.txt", "c d.txt"]);
 
     // An entry with literal words takes no other file.
-    let refusal = list().admit("wc -l cmd/*", &place);
-    assert_eq!(refusal, Err(Refusal::NoEntry));
-    assert_eq!(list().admit("echo -*", &place), Err(Refusal::Pattern));
+    let refusal = list().admit_command("wc -l cmd/*", &place);
+    assert_eq!(refusal, Err(CommandRejection::NoEntry));
+    assert_eq!(list().admit_command("echo -*", &place), Err(CommandRejection::Pattern));
 
     for index in 0..=1_000 {
         std::fs::write(files.path().join(format!("lib/{index}")), "").expect("a file");
     }
 
-    let refusal = list().admit("echo lib/*", &place);
-    assert_eq!(refusal, Err(Refusal::Matches("lib/*".to_owned())));
+    let refusal = list().admit_command("echo lib/*", &place);
+    assert_eq!(refusal, Err(CommandRejection::Matches("lib/*".to_owned())));
 }
 
 #[test]
@@ -193,12 +202,12 @@ fn a_second_command_is_refused_however_it_is_joined() {
         ("&", "ls &>/dev/null"),
         (";", "ls ;; sh"),
     ] {
-        refused(command, &Refusal::Operator(operator));
+        refused(command, &CommandRejection::Operator(operator));
     }
 
-    refused("ls\nsh", &Refusal::LineBreak);
-    refused("ls \\\n -l", &Refusal::LineBreak);
-    refused("ls\rsh", &Refusal::Control(13));
+    refused("ls\nsh", &CommandRejection::LineBreak);
+    refused("ls \\\n -l", &CommandRejection::LineBreak);
+    refused("ls\rsh", &CommandRejection::Control(13));
 
     for command in [
         "echo $(sh)",
@@ -208,11 +217,11 @@ fn a_second_command_is_refused_however_it_is_joined() {
         "echo <(sh)",
         "echo >(sh)",
     ] {
-        refused(command, &Refusal::Substitution);
+        refused(command, &CommandRejection::Substitution);
     }
 
-    refused("(ls)", &Refusal::Subshell);
-    refused("{ ls; }", &Refusal::Brace);
+    refused("(ls)", &CommandRejection::Subshell);
+    refused("{ ls; }", &CommandRejection::Brace);
 
     for (word, command) in [
         ("!", "! ls"),
@@ -221,7 +230,7 @@ fn a_second_command_is_refused_however_it_is_joined() {
         ("exec", "exec ls"),
         (".", ". ls"),
     ] {
-        refused(command, &Refusal::Reserved(word.to_owned()));
+        refused(command, &CommandRejection::Reserved(word.to_owned()));
     }
 }
 
@@ -241,33 +250,33 @@ fn what_cannot_be_checked_is_refused() {
         "echo $",
     ] {
         let refusal = if command.contains("$(") {
-            Refusal::Substitution
+            CommandRejection::Substitution
         } else {
-            Refusal::Expansion
+            CommandRejection::Expansion
         };
         refused(command, &refusal);
     }
 
     for command in ["echo -*", "echo -[o]", "./l? x", "* x", "[a]ls"] {
-        refused(command, &Refusal::Pattern);
+        refused(command, &CommandRejection::Pattern);
     }
 
-    refused("echo -{exec,ls}", &Refusal::Brace);
-    refused("ls # comment", &Refusal::Comment);
+    refused("echo -{exec,ls}", &CommandRejection::Brace);
+    refused("ls # comment", &CommandRejection::Comment);
 
     for command in ["ls 'a", "ls \"a", "ls \\", "ls \"a\\\""] {
-        refused(command, &Refusal::Quotes);
+        refused(command, &CommandRejection::Quotes);
     }
 
     for command in ["A=1 ls", "PATH=. ls", "A+=1 ls", "A=1"] {
-        refused(command, &Refusal::Assignment);
+        refused(command, &CommandRejection::Assignment);
     }
 
-    refused("", &Refusal::Empty);
-    refused(" \t", &Refusal::Empty);
-    refused(">/dev/null", &Refusal::Empty);
-    refused("''", &Refusal::Reserved(String::new()));
-    refused(&"x".repeat(20_000), &Refusal::TooLong);
+    refused("", &CommandRejection::Empty);
+    refused(" \t", &CommandRejection::Empty);
+    refused(">/dev/null", &CommandRejection::Empty);
+    refused("''", &CommandRejection::Reserved(String::new()));
+    refused(&"x".repeat(20_000), &CommandRejection::TooLong);
 }
 
 #[test]
@@ -298,14 +307,14 @@ fn a_redirect_to_a_file_is_refused() {
         "ls 1>&1",
         "ls >",
     ] {
-        refused(command, &Refusal::Redirect);
+        refused(command, &CommandRejection::Redirect);
     }
 }
 
 #[test]
 fn redirects_stand_at_the_end() {
     for command in ["2>/dev/null ls", "echo 2>&1 ls", "echo >/dev/null a"] {
-        refused(command, &Refusal::Behind);
+        refused(command, &CommandRejection::Behind);
     }
 }
 
@@ -324,16 +333,16 @@ fn an_entry_takes_a_whole_command_or_nothing() {
         "LS",
         "sh",
     ] {
-        refused(command, &Refusal::NoEntry);
+        refused(command, &CommandRejection::NoEntry);
     }
 }
 
 #[test]
 fn wildcards_take_line_breaks_and_quotes_make_them_plain() {
     let check = |entry: &str, word: &str, expected: bool| {
-        let list = AllowList::of([entry]).expect("an entry");
+        let list = AllowList::from_entries([entry]).expect("an entry");
         assert_eq!(
-            list.admit(&format!("echo '{word}'"), &place()).is_ok(),
+            list.admit_command(&format!("echo '{word}'"), &place()).is_ok(),
             expected,
             "{entry}: {word:?}"
         );
@@ -355,7 +364,7 @@ fn wildcards_take_line_breaks_and_quotes_make_them_plain() {
 
 #[test]
 fn what_goes_to_a_shell_elsewhere_stands_for_itself() {
-    let list = AllowList::of(["ls ...", "cat ~/notes"]).expect("entries");
+    let list = AllowList::from_entries(["ls ...", "cat ~/notes"]).expect("entries");
     for command in [
         "ls -l 'a b'",
         "ls src/*.rs",
@@ -367,14 +376,14 @@ fn what_goes_to_a_shell_elsewhere_stands_for_itself() {
     }
 
     for (command, refusal) in [
-        ("ls a$HOME", Refusal::Expansion),
-        ("ls a~b$CLAUDE_PROJECT_DIR", Refusal::Expansion),
-        ("ls *", Refusal::Pattern),
-        ("ls -[l]", Refusal::Pattern),
-        ("ls [\"-\"]ofile", Refusal::Pattern),
-        ("ls [@-]*", Refusal::Pattern),
-        ("ls | sh", Refusal::Operator("|")),
-        ("cat x", Refusal::NoEntry),
+        ("ls a$HOME", CommandRejection::Expansion),
+        ("ls a~b$CLAUDE_PROJECT_DIR", CommandRejection::Expansion),
+        ("ls *", CommandRejection::Pattern),
+        ("ls -[l]", CommandRejection::Pattern),
+        ("ls [\"-\"]ofile", CommandRejection::Pattern),
+        ("ls [@-]*", CommandRejection::Pattern),
+        ("ls | sh", CommandRejection::Operator("|")),
+        ("cat x", CommandRejection::NoEntry),
     ] {
         assert_eq!(list.admit_text(command), Err(refusal), "{command}");
     }

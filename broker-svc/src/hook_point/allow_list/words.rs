@@ -17,7 +17,7 @@ const RESERVED: [&str; 33] = [
 
 /// Reason for which a command is not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CommandRejection {
     /// The command is empty, or consists of redirects only.
     #[error("there is no command")]
     Empty,
@@ -85,7 +85,7 @@ pub(super) const MAX_MATCHES: usize = 1_000;
 
 /// One part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum WordPiece {
     /// This literal character.
     Is(char),
     /// `*` of a file name pattern.
@@ -104,7 +104,7 @@ pub(super) enum Piece {
 
 /// Destination of a command's standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Errors {
+pub enum StderrTarget {
     /// Standard error is captured by itself.
     #[default]
     Apart,
@@ -116,27 +116,27 @@ pub enum Errors {
 
 /// The redirects of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Redirects {
+pub struct CommandRedirects {
     /// Whether standard output is discarded.
     pub silent: bool,
     /// Destination of standard error.
-    pub errors: Errors,
+    pub errors: StderrTarget,
 }
 
 /// One plain command, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Written {
-    pub words: Vec<Vec<Piece>>,
-    pub redirects: Redirects,
+pub(super) struct ParsedCommand {
+    pub words: Vec<Vec<WordPiece>>,
+    pub redirects: CommandRedirects,
 }
 
 struct Reader<'a> {
     chars: Peekable<Chars<'a>>,
-    words: Vec<Vec<Piece>>,
-    word: Option<Vec<Piece>>,
+    words: Vec<Vec<WordPiece>>,
+    word: Option<Vec<WordPiece>>,
     /// The current word, if it is only digits without quotes: the number of a descriptor if a redirect follows.
     digits: Option<String>,
-    redirects: Redirects,
+    redirects: CommandRedirects,
     /// Whether a redirect was read.
     redirected: bool,
     /// Whether a word follows a redirect.
@@ -147,9 +147,9 @@ struct Reader<'a> {
 ///
 /// # Errors
 /// Returns [`Refusal`] with the part that makes it more than one command, or that cannot be checked.
-pub(super) fn written(command: &str) -> Result<Written, Refusal> {
+pub(super) fn parse_command(command: &str) -> Result<ParsedCommand, CommandRejection> {
     if command.len() > MAX_COMMAND_BYTES {
-        return Err(Refusal::TooLong);
+        return Err(CommandRejection::TooLong);
     }
 
     let mut reader = Reader {
@@ -157,7 +157,7 @@ pub(super) fn written(command: &str) -> Result<Written, Refusal> {
         words: Vec::new(),
         word: None,
         digits: None,
-        redirects: Redirects::default(),
+        redirects: CommandRedirects::default(),
         redirected: false,
         behind: false,
     };
@@ -169,91 +169,91 @@ pub(super) fn written(command: &str) -> Result<Written, Refusal> {
     reader.end_word();
 
     if reader.behind {
-        return Err(Refusal::Behind);
+        return Err(CommandRejection::Behind);
     }
 
-    is_a_program(reader.words.first().ok_or(Refusal::Empty)?)?;
-    Ok(Written {
+    is_a_program(reader.words.first().ok_or(CommandRejection::Empty)?)?;
+    Ok(ParsedCommand {
         words: reader.words,
         redirects: reader.redirects,
     })
 }
 
 /// Checks that `word` can be the name of a program.
-fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
+fn is_a_program(word: &[WordPiece]) -> Result<(), CommandRejection> {
     let mut name = String::new();
     for piece in word {
         match piece {
-            Piece::Is(c) => name.push(*c),
-            Piece::Bracket => name.push('['),
-            Piece::Project | Piece::Home => name.push('/'),
-            Piece::Any | Piece::One | Piece::Class(_) => return Err(Refusal::Pattern),
+            WordPiece::Is(c) => name.push(*c),
+            WordPiece::Bracket => name.push('['),
+            WordPiece::Project | WordPiece::Home => name.push('/'),
+            WordPiece::Any | WordPiece::One | WordPiece::Class(_) => return Err(CommandRejection::Pattern),
         }
     }
 
     if name.contains('=') {
-        return Err(Refusal::Assignment);
+        return Err(CommandRejection::Assignment);
     }
 
     if name.is_empty() || RESERVED.contains(&name.as_str()) {
-        return Err(Refusal::Reserved(name));
+        return Err(CommandRejection::Reserved(name));
     }
 
     Ok(())
 }
 
 impl Reader<'_> {
-    fn read(&mut self, c: char) -> Result<(), Refusal> {
+    fn read(&mut self, c: char) -> Result<(), CommandRejection> {
         match c {
             ' ' | '\t' => self.end_word(),
-            '\n' => return Err(Refusal::LineBreak),
-            '\'' => self.single()?,
-            '"' => self.double()?,
+            '\n' => return Err(CommandRejection::LineBreak),
+            '\'' => self.read_single_quoted()?,
+            '"' => self.read_double_quoted()?,
             '\\' => match self.chars.next() {
-                None => return Err(Refusal::Quotes),
-                Some('\n') => return Err(Refusal::LineBreak),
-                Some(c) => self.quoted(c)?,
+                None => return Err(CommandRejection::Quotes),
+                Some('\n') => return Err(CommandRejection::LineBreak),
+                Some(c) => self.push_quoted(c)?,
             },
-            '$' => self.expansion()?,
-            '`' => return Err(Refusal::Substitution),
-            '|' => return Err(self.operator("|", "||")),
-            '&' => return Err(self.operator("&", "&&")),
-            ';' => return Err(Refusal::Operator(";")),
-            '(' | ')' => return Err(Refusal::Subshell),
+            '$' => self.read_expansion()?,
+            '`' => return Err(CommandRejection::Substitution),
+            '|' => return Err(self.operator_refusal("|", "||")),
+            '&' => return Err(self.operator_refusal("&", "&&")),
+            ';' => return Err(CommandRejection::Operator(";")),
+            '(' | ')' => return Err(CommandRejection::Subshell),
             // `{}` is no brace expansion; `find` and `xargs` read it.
-            '{' if self.chars.next_if_eq(&'}').is_some() => self.push(['{', '}'].map(Piece::Is)),
-            '{' | '}' => return Err(Refusal::Brace),
-            '#' if self.word.is_none() => return Err(Refusal::Comment),
-            '<' | '>' => self.redirect(c)?,
-            '*' => self.push([Piece::Any]),
-            '?' => self.push([Piece::One]),
+            '{' if self.chars.next_if_eq(&'}').is_some() => self.push(['{', '}'].map(WordPiece::Is)),
+            '{' | '}' => return Err(CommandRejection::Brace),
+            '#' if self.word.is_none() => return Err(CommandRejection::Comment),
+            '<' | '>' => self.read_redirect(c)?,
+            '*' => self.push([WordPiece::Any]),
+            '?' => self.push([WordPiece::One]),
             '[' => {
-                let class = self.class();
+                let class = self.read_class();
                 self.push([class]);
             }
             '~' if self.word.is_none() => match self.chars.peek() {
-                None | Some('/' | ' ' | '\t') => self.push([Piece::Home]),
-                Some(_) => return Err(Refusal::Expansion),
+                None | Some('/' | ' ' | '\t') => self.push([WordPiece::Home]),
+                Some(_) => return Err(CommandRejection::Expansion),
             },
-            c if c.is_control() => return Err(Refusal::Control(u32::from(c))),
-            c => self.plain(c),
+            c if c.is_control() => return Err(CommandRejection::Control(u32::from(c))),
+            c => self.push_plain(c),
         }
 
         Ok(())
     }
 
     /// Adds a character that has no meaning for a shell.
-    fn plain(&mut self, c: char) {
+    fn push_plain(&mut self, c: char) {
         let digits = match self.digits.take() {
             Some(digits) if c.is_ascii_digit() => Some(digits),
             None if c.is_ascii_digit() && self.word.is_none() => Some(String::new()),
             Some(_) | None => None,
         };
-        self.push([Piece::Is(c)]);
+        self.push([WordPiece::Is(c)]);
         self.digits = digits.map(|digits| format!("{digits}{c}"));
     }
 
-    fn push<const N: usize>(&mut self, pieces: [Piece; N]) {
+    fn push<const N: usize>(&mut self, pieces: [WordPiece; N]) {
         self.digits = None;
         self.word.get_or_insert_default().extend(pieces);
     }
@@ -264,40 +264,40 @@ impl Reader<'_> {
         self.digits = None;
     }
 
-    fn operator(&mut self, one: &'static str, two: &'static str) -> Refusal {
+    fn operator_refusal(&mut self, one: &'static str, two: &'static str) -> CommandRejection {
         let doubled = self.chars.peek().is_some_and(|&next| one.starts_with(next));
-        Refusal::Operator(if doubled { two } else { one })
+        CommandRejection::Operator(if doubled { two } else { one })
     }
 
     /// Adds a literal character.
-    fn quoted(&mut self, c: char) -> Result<(), Refusal> {
+    fn push_quoted(&mut self, c: char) -> Result<(), CommandRejection> {
         if c.is_control() && !matches!(c, '\n' | '\t') {
-            return Err(Refusal::Control(u32::from(c)));
+            return Err(CommandRejection::Control(u32::from(c)));
         }
-        self.push([Piece::Is(c)]);
+        self.push([WordPiece::Is(c)]);
         Ok(())
     }
 
-    fn single(&mut self) -> Result<(), Refusal> {
+    fn read_single_quoted(&mut self) -> Result<(), CommandRejection> {
         self.push([]);
         loop {
             match self.chars.next() {
-                None => return Err(Refusal::Quotes),
+                None => return Err(CommandRejection::Quotes),
                 Some('\'') => return Ok(()),
-                Some(c) => self.quoted(c)?,
+                Some(c) => self.push_quoted(c)?,
             }
         }
     }
 
-    fn double(&mut self) -> Result<(), Refusal> {
+    fn read_double_quoted(&mut self) -> Result<(), CommandRejection> {
         self.push([]);
 
         loop {
             match self.chars.next() {
-                None => return Err(Refusal::Quotes),
+                None => return Err(CommandRejection::Quotes),
                 Some('"') => return Ok(()),
-                Some('`') => return Err(Refusal::Substitution),
-                Some('$') => self.expansion()?,
+                Some('`') => return Err(CommandRejection::Substitution),
+                Some('$') => self.read_expansion()?,
                 Some('\\') => match self.chars.peek() {
                     // The shell joins the two lines.
                     Some('\n') => {
@@ -305,19 +305,19 @@ impl Reader<'_> {
                     }
                     Some(&c) if matches!(c, '$' | '`' | '"' | '\\') => {
                         self.chars.next();
-                        self.quoted(c)?;
+                        self.push_quoted(c)?;
                     }
-                    Some(_) | None => self.quoted('\\')?,
+                    Some(_) | None => self.push_quoted('\\')?,
                 },
-                Some(c) => self.quoted(c)?,
+                Some(c) => self.push_quoted(c)?,
             }
         }
     }
 
     /// Reads the rest of an expansion after `$`: one of the variables that are expanded.
-    fn expansion(&mut self) -> Result<(), Refusal> {
+    fn read_expansion(&mut self) -> Result<(), CommandRejection> {
         if self.chars.peek() == Some(&'(') {
-            return Err(Refusal::Substitution);
+            return Err(CommandRejection::Substitution);
         }
 
         let braced = self.chars.next_if_eq(&'{').is_some();
@@ -327,20 +327,20 @@ impl Reader<'_> {
         }
 
         if braced && self.chars.next() != Some('}') {
-            return Err(Refusal::Expansion);
+            return Err(CommandRejection::Expansion);
         }
 
         match (name.as_str(), braced) {
-            ("CLAUDE_PROJECT_DIR", _) => self.push([Piece::Project]),
-            ("HOME", false) => self.push([Piece::Home]),
-            _ => return Err(Refusal::Expansion),
+            ("CLAUDE_PROJECT_DIR", _) => self.push([WordPiece::Project]),
+            ("HOME", false) => self.push([WordPiece::Home]),
+            _ => return Err(CommandRejection::Expansion),
         }
 
         Ok(())
     }
 
     /// Reads the rest after `[`: the whole class, or the bracket itself if it is not closed within the word.
-    fn class(&mut self) -> Piece {
+    fn read_class(&mut self) -> WordPiece {
         let mut class = String::from("[");
         let mut ahead = self.chars.clone();
         while let Some(c) = ahead.next() {
@@ -349,7 +349,7 @@ impl Reader<'_> {
                 ']' if !matches!(class.as_str(), "[" | "[!" | "[^") => {
                     class.push(c);
                     self.chars = ahead;
-                    return Piece::Class(class);
+                    return WordPiece::Class(class);
                 }
                 c if c.is_ascii_alphanumeric() || matches!(c, '!' | '^' | '-' | '_' | '.' | ']' | ',') => {
                     class.push(c);
@@ -358,10 +358,10 @@ impl Reader<'_> {
             }
         }
 
-        Piece::Bracket
+        WordPiece::Bracket
     }
 
-    fn redirect(&mut self, c: char) -> Result<(), Refusal> {
+    fn read_redirect(&mut self, c: char) -> Result<(), CommandRejection> {
         let number = self.digits.take();
         if number.is_some() {
             self.word = None;
@@ -371,13 +371,13 @@ impl Reader<'_> {
         self.redirected = true;
 
         if self.chars.peek() == Some(&'(') {
-            return Err(Refusal::Substitution);
+            return Err(CommandRejection::Substitution);
         }
 
         let of_errors = match (c, number.as_deref()) {
             ('>', None | Some("1")) => false,
             ('>', Some("2")) => true,
-            _ => return Err(Refusal::Redirect),
+            _ => return Err(CommandRejection::Redirect),
         };
 
         let joins = self.chars.next_if_eq(&'&').is_some();
@@ -389,14 +389,14 @@ impl Reader<'_> {
         }
 
         match (of_errors, joins, target.as_str()) {
-            (true, true, "1") if self.redirects.silent => self.redirects.errors = Errors::Nowhere,
-            (true, true, "1") => self.redirects.errors = Errors::WithOutput,
-            (true, false, "/dev/null") => self.redirects.errors = Errors::Nowhere,
+            (true, true, "1") if self.redirects.silent => self.redirects.errors = StderrTarget::Nowhere,
+            (true, true, "1") => self.redirects.errors = StderrTarget::WithOutput,
+            (true, false, "/dev/null") => self.redirects.errors = StderrTarget::Nowhere,
             (false, false, "/dev/null") => {
                 // If standard error joined standard output before, it keeps the former destination: it is captured.
                 self.redirects.silent = true;
             }
-            _ => return Err(Refusal::Redirect),
+            _ => return Err(CommandRejection::Redirect),
         }
 
         Ok(())

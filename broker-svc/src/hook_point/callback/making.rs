@@ -4,22 +4,24 @@
 //! a message about the question, as about every decision; if that was lost, the agent's next request sends it again.
 
 use serde_json::Value;
-use shared::model::approval::{ApprovalStatus, Ask, Confirmation};
+use shared::model::approval::{ApprovalAsk, ApprovalStatus, ConfirmationTerms};
 use shared::model::ledger::ToolCall;
 use shared::model::session::SessionRef;
 
-use super::{Answer, texts};
+use super::{GateAnswer, context_texts};
 use crate::approval::desk::KeepApprovalError;
 use crate::approval::machine::MAX_EDITED_BYTES;
-use crate::approval::outside::{Known, Newest, Settled, as_written, id_of, known, settled};
-use crate::approval::question::{Asking, MAX_ASKS, initiator};
-use crate::broker::Broker;
-use crate::hook_point::gate::{Gated, together};
-use crate::hook_point::moment::Moment;
-use crate::session::Pending;
+use crate::approval::outside::{
+    CallDisposition, NewestQuestion, PriorDecision, as_written, id_of, prior_decision, settle_call,
+};
+use crate::approval::question::{AskingTurn, MAX_ASKS, find_initiator};
+use crate::broker::BrokerContext;
+use crate::hook_point::gate::{GateDecision, combine_asks};
+use crate::hook_point::moment::HookedTurn;
+use crate::session::PendingDispatch;
 use crate::turn::Turn;
 use crate::turn::arguments::args_hash;
-use crate::turn::journal::Running;
+use crate::turn::journal::RunningTurn;
 
 /// Maximum number of questions about an agent's own calls in one turn.
 const MAX_ASKED: usize = 64;
@@ -27,55 +29,57 @@ const MAX_ASKED: usize = 64;
 const MAX_ROUNDS: u32 = 8;
 
 /// A call that its gates let through: its arguments, how humans must be asked, and the texts for the model.
-type Through = (Value, Option<Ask>, Vec<String>);
+type Through = (Value, Option<ApprovalAsk>, Vec<String>);
 
 /// The check of one call of an agent; see the module.
-pub(super) struct Making<'a> {
-    pub(super) broker: &'a Broker,
+pub(super) struct ToolGate<'a> {
+    pub(super) broker: &'a BrokerContext,
     pub(super) session: &'a SessionRef,
-    pub(super) running: &'a Running,
+    pub(super) running: &'a RunningTurn,
     pub(super) turn: &'a Turn,
-    pub(super) pendings: &'a [Pending],
-    pub(super) moment: Moment,
+    pub(super) pendings: &'a [PendingDispatch],
+    pub(super) moment: HookedTurn,
     pub(super) call: ToolCall,
     pub(super) attempt: Option<&'a str>,
 }
 
-impl Making<'_> {
+impl ToolGate<'_> {
     /// Returns the decision for the agent.
     ///
     /// # Errors
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
-    pub(super) async fn decided(&self) -> Result<Answer, KeepApprovalError> {
+    pub(super) async fn decide_call(&self) -> Result<GateAnswer, KeepApprovalError> {
         for _ in 0..MAX_ROUNDS {
-            let newest = self.newest().await?;
+            let newest = self.newest_question().await?;
             let newest = newest.as_ref();
             let question = newest.map(|newest| &newest.question);
-            match known(newest, &self.call, self.attempt) {
-                Known::Open => {}
-                Known::Denied(reason) => return Ok(Answer::Deny { reason }),
-                Known::Waits => match self.waits(question).await? {
+            match prior_decision(newest, &self.call, self.attempt) {
+                PriorDecision::Open => {}
+                PriorDecision::Denied(reason) => return Ok(GateAnswer::Deny { reason }),
+                PriorDecision::Waits => match self.keep_waiting(question).await? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 },
-                Known::Given(arguments) => match self.give(question).await? {
-                    true => return Ok(allow(arguments, Vec::new())),
+                PriorDecision::Given(arguments) => match self.consume_approval(question).await? {
+                    true => return Ok(allow_answer(arguments, Vec::new())),
                     false => continue,
                 },
             }
 
-            let (arguments, ask, context) = match self.gate(newest).await? {
+            let (arguments, ask, context) = match self.run_gates(newest).await? {
                 Ok(gated) => gated,
-                Err(reason) => return Ok(Answer::Deny { reason }),
+                Err(reason) => return Ok(GateAnswer::Deny { reason }),
             };
-            match settled(newest, &arguments, ask) {
-                Settled::Run => return Ok(allow(arguments, context)),
-                Settled::Denied(reason) => return Ok(Answer::Deny { reason }),
-                Settled::Use if self.give(question).await? => return Ok(allow(arguments, context)),
+            match settle_call(newest, &arguments, ask) {
+                CallDisposition::Run => return Ok(allow_answer(arguments, context)),
+                CallDisposition::Denied(reason) => return Ok(GateAnswer::Deny { reason }),
+                CallDisposition::Use if self.consume_approval(question).await? => {
+                    return Ok(allow_answer(arguments, context));
+                }
                 // Another process changed the question first: judge again.
-                Settled::Use => {}
-                Settled::Ask { ask, number } => {
-                    if let Some(answer) = self.ask(question, number, arguments, &ask).await? {
+                CallDisposition::Use => {}
+                CallDisposition::Ask { ask, number } => {
+                    if let Some(answer) = self.ask_humans(question, number, arguments, &ask).await? {
                         return Ok(answer);
                     }
                 }
@@ -90,45 +94,53 @@ impl Making<'_> {
     }
 
     /// Returns the newest question about the call.
-    async fn newest(&self) -> Result<Option<Newest>, KeepApprovalError> {
+    async fn newest_question(&self) -> Result<Option<NewestQuestion>, KeepApprovalError> {
         let written = args_hash(&self.call.arguments);
         let mut newest = None;
         for number in 0..MAX_ASKS {
             let Some(question) = self.broker.desk().get(&self.id_of(number)).await? else {
                 break;
             };
-            newest = Some(Newest::behind(newest, number, question, &written));
+            newest = Some(NewestQuestion::with_previous(newest, number, question, &written));
         }
         Ok(newest)
     }
 
     /// Returns the answer that makes the agent wait; `None` if the time to decide is over.
-    async fn waits(&self, question: Option<&Confirmation>) -> Result<Option<Answer>, KeepApprovalError> {
+    async fn keep_waiting(
+        &self,
+        question: Option<&ConfirmationTerms>,
+    ) -> Result<Option<GateAnswer>, KeepApprovalError> {
         let Some(question) = question else { return Ok(None) };
         if self.broker.clock.now() >= question.request.expires_at {
-            self.broker.desk().lapse(&question.request.id).await?;
+            self.broker.desk().expire_if_due(&question.request.id).await?;
             return Ok(None);
         }
 
         if !self.running.has_asked(&question.request.id) {
             // The broker that asked may have died before it sent any notice.
-            self.broker.desk().ask(question).await?;
-            self.broker.desk().announce(question).await?;
+            self.broker.desk().request_approval(question).await?;
+            self.broker.desk().announce_question(question).await?;
         }
 
-        Ok(Some(asks(question)))
+        Ok(Some(ask_answer(question)))
     }
 
-    async fn give(&self, question: Option<&Confirmation>) -> Result<bool, KeepApprovalError> {
+    async fn consume_approval(&self, question: Option<&ConfirmationTerms>) -> Result<bool, KeepApprovalError> {
         match question {
-            Some(question) => self.broker.desk().give(&question.request.id, self.attempt).await,
+            Some(question) => {
+                self.broker
+                    .desk()
+                    .consume_approval(&question.request.id, self.attempt)
+                    .await
+            }
             None => Ok(false),
         }
     }
 
     /// Runs the gates on the call's arguments, which an approver may have edited. Returns what they let through, or
     /// why the call must not run.
-    async fn gate(&self, newest: Option<&Newest>) -> Result<Result<Through, String>, KeepApprovalError> {
+    async fn run_gates(&self, newest: Option<&NewestQuestion>) -> Result<Result<Through, String>, KeepApprovalError> {
         let approved = newest.filter(|newest| newest.question.status == ApprovalStatus::Approved);
         // Each time that the gates see the call, their records must have other ids.
         let visit = newest.map_or(0, |newest| 2 * newest.number + 1) + usize::from(approved.is_some());
@@ -147,37 +159,37 @@ impl Making<'_> {
             ..self.call.clone()
         };
 
-        let (gated, ran) = self.broker.hooks().gate(&moment, &call).await;
+        let (gated, ran) = self.broker.hooks().run_gate(&moment, &call).await;
         let (arguments, asked) = match gated {
-            Gated::Denied { error } => {
+            GateDecision::Denied { error } => {
                 if let Some(approved) = approved {
                     let desk = self.broker.desk();
-                    desk.bring(&approved.question.request.id, ApprovalStatus::Cancelled)
+                    desk.write_ledger_status(&approved.question.request.id, ApprovalStatus::Cancelled)
                         .await?;
                 }
                 return Ok(Err(error));
             }
-            Gated::Run { arguments } => (arguments, None),
-            Gated::Ask { ask, arguments } => (arguments, Some(*ask)),
+            GateDecision::Run { arguments } => (arguments, None),
+            GateDecision::Ask { ask, arguments } => (arguments, Some(*ask)),
         };
 
         let personas = &self.broker.personas;
         let flagged = personas.confirmations(self.session, self.turn.works_for(), &call.name, &arguments);
-        let ask = together(flagged.cloned().chain(asked));
+        let ask = combine_asks(flagged.cloned().chain(asked));
 
-        Ok(Ok((arguments, ask, texts(&ran))))
+        Ok(Ok((arguments, ask, context_texts(&ran))))
     }
 
     /// Asks humans, as the question `number` about the call; `None` if another process has asked something else
     /// meanwhile.
-    async fn ask(
+    async fn ask_humans(
         &self,
-        before: Option<&Confirmation>,
+        before: Option<&ConfirmationTerms>,
         number: usize,
         arguments: Value,
-        ask: &Ask,
-    ) -> Result<Option<Answer>, KeepApprovalError> {
-        let deny = |reason: String| Ok(Some(Answer::Deny { reason }));
+        ask: &ApprovalAsk,
+    ) -> Result<Option<GateAnswer>, KeepApprovalError> {
+        let deny = |reason: String| Ok(Some(GateAnswer::Deny { reason }));
         let bytes = arguments.to_string().len();
         if bytes > MAX_EDITED_BYTES {
             return deny(format!(
@@ -191,13 +203,14 @@ impl Making<'_> {
 
         let desk = self.broker.desk();
         if let Some(before) = before {
-            desk.bring(&before.request.id, ApprovalStatus::Superseded).await?;
+            desk.write_ledger_status(&before.request.id, ApprovalStatus::Superseded)
+                .await?;
         }
 
-        let asking = Asking {
+        let asking = AskingTurn {
             session: self.session,
             turn: self.running.turn,
-            initiator: initiator(self.pendings),
+            initiator: find_initiator(self.pendings),
             origin: self.turn.origin(),
             now: self.broker.clock.now(),
         };
@@ -208,8 +221,8 @@ impl Making<'_> {
             ..self.call.clone()
         };
 
-        let wanted = asking.question(self.id_of(number), call, ask, Some(written.clone()));
-        let standing = desk.ask(&wanted).await?;
+        let wanted = asking.into_question(self.id_of(number), call, ask, Some(written.clone()));
+        let standing = desk.request_approval(&wanted).await?;
         if as_written(&standing) != Some(&written) || standing.status != ApprovalStatus::Pending {
             return Ok(None);
         }
@@ -218,22 +231,22 @@ impl Making<'_> {
             session = %self.session, approval = standing.request.id, tool = standing.request.tool,
             "approval requested for an external tool call"
         );
-        desk.announce(&standing).await?;
+        desk.announce_question(&standing).await?;
 
-        Ok(Some(asks(&standing)))
+        Ok(Some(ask_answer(&standing)))
     }
 }
 
-fn asks(question: &Confirmation) -> Answer {
-    Answer::Ask {
+fn ask_answer(question: &ConfirmationTerms) -> GateAnswer {
+    GateAnswer::Ask {
         approval: question.request.id.clone(),
         policy: question.request.policy.clone(),
         expires_at: question.request.expires_at,
     }
 }
 
-const fn allow(arguments: Value, context: Vec<String>) -> Answer {
-    Answer::Allow {
+const fn allow_answer(arguments: Value, context: Vec<String>) -> GateAnswer {
+    GateAnswer::Allow {
         tool_input: Some(arguments),
         tool_response: None,
         context,

@@ -1,22 +1,22 @@
 use serde_json::Map;
 
-use super::super::declared::{Layer, declared};
+use super::super::declared::{HookLayer, read_hook};
 use super::*;
 
-fn hook(point: &str) -> Hook {
+fn hook(point: &str) -> DeclaredHook {
     let map: Map<String, Value> =
         serde_json::from_value(json!({"name": "h", "hook": point, "command": "x", "blocking": true}))
             .expect("a mapping");
-    declared(&map, "hooks[0]", &Layer::Global, &mut Vec::new()).expect("a hook")
+    read_hook(&map, "hooks[0]", &HookLayer::Global, &mut Vec::new()).expect("a hook")
 }
 
 fn said(point: &str, code: i32, stdout: &str, stderr: &str) -> Result<HookOutcome, RunHookError> {
-    let exit = Exit {
+    let exit = CommandExit {
         code: Some(code),
         stdout: stdout.to_owned(),
         stderr: stderr.to_owned(),
     };
-    answer(&hook(point), &exit)
+    exit_outcome(&hook(point), &exit)
 }
 
 fn silent() -> Result<HookOutcome, RunHookError> {
@@ -43,12 +43,12 @@ fn exit_codes_are_an_answer_a_refusal_or_a_failure() {
     assert!(matches!(said("PreToolUse", 0, "{\"a\":", ""), Err(RunHookError::Failed(error)) if error.contains("JSON")));
     assert_eq!(
         said("PostToolUse", 2, "", "look out"),
-        Ok(heard("look out".to_owned())),
+        Ok(context_outcome("look out".to_owned())),
         "it has run already"
     );
     assert_eq!(
         said("SessionStart", 0, "the shop is closed\n", ""),
-        Ok(heard("the shop is closed".to_owned()))
+        Ok(context_outcome("the shop is closed".to_owned()))
     );
 }
 
@@ -91,7 +91,7 @@ fn json_says_more_nested_or_not() {
     let ask = asks.ask.expect("it asks");
     assert_eq!(
         (ask.policy.as_str(), ask.reason.as_deref(), ask.scope),
-        ("h", Some("big"), Scope::default())
+        ("h", Some("big"), DeciderScope::default())
     );
     assert!(nested(json!({"permissionDecision": "perhaps"})).is_err());
 }
@@ -117,7 +117,7 @@ fn the_question_has_the_names_that_scripts_read() {
         metadata,
     };
 
-    let asked = question(&hook("PostToolUse"), &context, "/srv");
+    let asked = hook_input(&hook("PostToolUse"), &context, "/srv");
     let expected = json!({
         "hook": "PostToolUse", "hook_name": "h", "hook_event_name": "PostToolUse", "session_id": "shop/main", "transcript_path": "",
         "cwd": "/srv", "permission_mode": "default", "agent_id": "shop", "user_id": "ann", "turn": "t1", "prompt": "pay",

@@ -1,23 +1,23 @@
 use serde_json::{Map, json};
 
-use shared::model::approval::Scope;
+use shared::model::approval::DeciderScope;
 
-use super::super::declared::{Layer, declared};
+use super::super::declared::{HookLayer, read_hook};
 use super::*;
 
 /// Returns a hook of a kind whose outcomes the test supplies.
-fn hook(name: &str, more: &Value) -> Arc<Hook> {
+fn hook(name: &str, more: &Value) -> Arc<DeclaredHook> {
     let mut map = Map::new();
     map.insert("name".to_owned(), json!(name));
     map.insert("hook".to_owned(), json!("PreToolUse"));
     map.insert("script".to_owned(), json!(name));
     map.extend(more.as_object().expect("a mapping").clone());
     let mut faults = Vec::new();
-    let read = declared(&map, "hooks[0]", &Layer::Global, &mut faults);
+    let read = read_hook(&map, "hooks[0]", &HookLayer::Global, &mut faults);
     Arc::new(read.unwrap_or_else(|| panic!("{faults:?}")))
 }
 
-fn plain(name: &str) -> Arc<Hook> {
+fn plain(name: &str) -> Arc<DeclaredHook> {
     hook(name, &json!({}))
 }
 
@@ -28,9 +28,9 @@ fn rewrites(arguments: Value) -> Result<HookOutcome, RunHookError> {
     })
 }
 
-fn asks(scope: Scope) -> Result<HookOutcome, RunHookError> {
+fn asks(scope: DeciderScope) -> Result<HookOutcome, RunHookError> {
     Ok(HookOutcome {
-        ask: Some(Ask {
+        ask: Some(ApprovalAsk {
             policy: "p".to_owned(),
             scope,
             expires_ms: None,
@@ -43,32 +43,35 @@ fn asks(scope: Scope) -> Result<HookOutcome, RunHookError> {
 
 /// Runs the chain of `hooks`, with `say` as their outcomes; returns the hooks that were asked, in order, and the
 /// result.
-fn run(hooks: Vec<Arc<Hook>>, say: impl Fn(&str, &Value) -> Result<HookOutcome, RunHookError>) -> (Vec<String>, Gated) {
+fn run(
+    hooks: Vec<Arc<DeclaredHook>>,
+    say: impl Fn(&str, &Value) -> Result<HookOutcome, RunHookError>,
+) -> (Vec<String>, GateDecision) {
     let context = HookContext {
         tool_name: "pay".to_owned(),
         tool_args: json!({"n": 1}),
         ..HookContext::default()
     };
-    let mut gate = Gate::new(hooks, context);
+    let mut gate = GateChain::new(hooks, context);
 
     let mut asked = Vec::new();
-    while let Some((hook, context)) = gate.due() {
+    while let Some((hook, context)) = gate.next_due() {
         asked.push(format!("{} {}", hook.name, context.tool_args["n"]));
         let said = say(&hook.name, &context.tool_args);
-        gate.heard(&hook, said);
+        gate.apply_outcome(&hook, said);
     }
 
-    (asked, gate.result())
+    (asked, gate.into_result())
 }
 
-fn runs_with(n: i64) -> Gated {
-    Gated::Run {
+fn runs_with(n: i64) -> GateDecision {
+    GateDecision::Run {
         arguments: json!({ "n": n }),
     }
 }
 
-fn denied(error: &str) -> Gated {
-    Gated::Denied {
+fn denied(error: &str) -> GateDecision {
+    GateDecision::Denied {
         error: error.to_owned(),
     }
 }
@@ -159,28 +162,28 @@ fn a_gate_that_does_not_answer_denies_and_an_observer_does_not_count() {
 #[test]
 fn humans_are_asked_last_of_the_final_arguments_and_all_whom_any_gate_wants() {
     let hooks = || vec![plain("a"), plain("b"), plain("c")];
-    let quorum = || Scope::Quorum {
+    let quorum = || DeciderScope::Quorum {
         n: 2,
         of: vec!["ann".to_owned(), "bob".to_owned()],
     };
 
     let (asked, gated) = run(hooks(), |name, _| match name {
         "a" => asks(quorum()),
-        "b" => asks(Scope::Initiator),
+        "b" => asks(DeciderScope::Initiator),
         _ => rewrites(json!({"n": 2})),
     });
     assert_eq!(asked.len(), 6, "{asked:?}");
 
-    let Gated::Ask { ask, arguments } = gated else {
+    let GateDecision::Ask { ask, arguments } = gated else {
         panic!("{gated:?}")
     };
 
-    let of = vec![quorum(), Scope::Initiator];
-    assert_eq!((ask.scope, arguments), (Scope::All { of }, json!({"n": 2})));
+    let of = vec![quorum(), DeciderScope::Initiator];
+    assert_eq!((ask.scope, arguments), (DeciderScope::All { of }, json!({"n": 2})));
 
     // A denial after another hook's ask denies.
     let (_, gated) = run(hooks(), |name, _| match name {
-        "a" => asks(Scope::Owner),
+        "a" => asks(DeciderScope::Owner),
         _ => Ok(HookOutcome::denied("no")),
     });
     assert_eq!(gated, denied("no"));

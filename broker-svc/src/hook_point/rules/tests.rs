@@ -16,7 +16,7 @@ fn check_faults(text: &str, personas: &str, expected: &[(&str, &str)]) {
     }
 }
 
-fn names(set: &HookSet, point: Point) -> Vec<&str> {
+fn names(set: &HookSet, point: HookPoint) -> Vec<&str> {
     set.at(point).map(|hook| hook.name.as_str()).collect()
 }
 
@@ -31,7 +31,7 @@ fn session(persona: &str, session: &str) -> SessionRef {
 fn nothing_declared_is_nothing() {
     let rules = HookRules::parse("", &Personas::default()).expect("an empty file");
     assert!(rules.is_empty() && !rules.commands);
-    assert!(rules.of(&session("a", "main"), &[]).is_empty());
+    assert!(rules.hooks_of(&session("a", "main"), &[]).is_empty());
 }
 
 #[test]
@@ -120,21 +120,21 @@ sessions: {'shop/dm:*': {read_only: true, hooks: [{name: early, hook: PreToolUse
 ";
 
     let rules = HookRules::parse(text, &personas).expect("rules");
-    let plain = rules.of(&session("other", "dm:ann"), &[]);
-    assert_eq!(names(&plain, Point::PreToolUse), ["a", "b", "late"]);
-    assert_eq!(names(&plain, Point::PostToolUse), ["result_truncate"]);
+    let plain = rules.hooks_of(&session("other", "dm:ann"), &[]);
+    assert_eq!(names(&plain, HookPoint::PreToolUse), ["a", "b", "late"]);
+    assert_eq!(names(&plain, HookPoint::PostToolUse), ["result_truncate"]);
     assert!(!plain.read_only);
 
-    let all = rules.of(&session("shop", "dm:ann"), &[]);
-    assert_eq!(names(&all, Point::PreToolUse), ["early", "a", "b", "p", "late"]);
+    let all = rules.hooks_of(&session("shop", "dm:ann"), &[]);
+    assert_eq!(names(&all, HookPoint::PreToolUse), ["early", "a", "b", "p", "late"]);
     assert!(all.read_only);
 
-    let inherited = rules.of(
+    let inherited = rules.hooks_of(
         &session("other", "main"),
         &[session("shop", "dm:ann"), session("shop", "dm:ann")],
     );
     assert_eq!(
-        names(&inherited, Point::PreToolUse),
+        names(&inherited, HookPoint::PreToolUse),
         ["early", "a", "b", "p", "late"],
         "each once"
     );
@@ -149,8 +149,8 @@ fn read_only_mode_holds_where_nobody_declares_its_guard() {
     let guarded = |text: &str, name: &str| {
         let rules = HookRules::parse(text, &Personas::default()).expect("rules");
         assert!(!rules.is_empty(), "{text}");
-        let set = rules.of(&session("shop", name), &[]);
-        names(&set, Point::PreToolUse).join(" ")
+        let set = rules.hooks_of(&session("shop", name), &[]);
+        names(&set, HookPoint::PreToolUse).join(" ")
     };
 
     assert_eq!(guarded("read_only: true", "main"), "read_only");
@@ -171,9 +171,9 @@ fn without_the_flag_there_are_no_command_hooks() {
     let hooks = "hooks: [{name: fmt, hook: Stop, command: 'gofmt -w .'}, {hook: PreToolUse, builtin: audit_log}]";
     let check = |text: &str, count: usize| {
         let rules = HookRules::parse(text, &Personas::default()).expect("rules");
-        let set = rules.of(&session("a", "main"), &[]);
-        assert_eq!(names(&set, Point::PostSession).len(), count, "{text}");
-        assert!(set.has(Point::PreToolUse));
+        let set = rules.hooks_of(&session("a", "main"), &[]);
+        assert_eq!(names(&set, HookPoint::PostSession).len(), count, "{text}");
+        assert!(set.has_hooks(HookPoint::PreToolUse));
     };
 
     check(hooks, 0);
@@ -191,9 +191,9 @@ fn the_documented_file_is_without_fault() {
         .and_then(|rest| rest.split("```").next());
 
     let rules = HookRules::parse(file.expect("a file"), &Personas::default()).expect("without fault");
-    let set = rules.of(&session("shop", "web:group:1"), &[]);
+    let set = rules.hooks_of(&session("shop", "web:group:1"), &[]);
     assert_eq!(
-        names(&set, Point::PreToolUse),
+        names(&set, HookPoint::PreToolUse),
         [
             "log",
             "read_only_guard",
@@ -205,15 +205,15 @@ fn the_documented_file_is_without_fault() {
         ]
     );
 
-    assert!(set.read_only && set.has(Point::PostSession) && set.has(Point::PreSession));
+    assert!(set.read_only && set.has_hooks(HookPoint::PostSession) && set.has_hooks(HookPoint::PreSession));
 
-    let refused = rules.all().filter_map(|hook| match &hook.action {
-        Action::Command { command } => rules
+    let refused = rules.all_hooks().filter_map(|hook| match &hook.action {
+        DeclaredAction::Command { command } => rules
             .allow
-            .admit(command, &Place::here().expect("a place"))
+            .admit_command(command, &CommandDirectories::here().expect("a place"))
             .err()
             .map(|refusal| format!("{command}: {refusal}")),
-        Action::Builtin(_) | Action::Script { .. } | Action::Reminder(_) => None,
+        DeclaredAction::Builtin(_) | DeclaredAction::Script { .. } | DeclaredAction::Reminder(_) => None,
     });
 
     assert_eq!(refused.collect::<Vec<_>>(), Vec::<String>::new());

@@ -24,19 +24,22 @@ impl Books {
         }
     }
 
-    fn note(&mut self, effects: Vec<Effect>) {
+    fn note(&mut self, effects: Vec<SessionEffect>) {
         for effect in effects {
             match effect {
-                Effect::Start { pendings, .. } => {
+                SessionEffect::Start { pendings, .. } => {
                     assert!(self.running.is_none(), "a second turn");
                     let sequences: Vec<u64> = pendings.iter().map(|p| p.sequence).collect();
                     sequences.iter().for_each(|&sequence| self.end(sequence, "turn"));
                     self.started.extend(&sequences);
                     self.running = Some(sequences);
                 }
-                Effect::Drop { pending, reason } => self.end(pending.sequence, reason.name()),
-                Effect::Cancel { .. } => assert!(self.running.is_some(), "nothing to cancel"),
-                Effect::Carry { .. } | Effect::Repeated { .. } | Effect::Decide { .. } | Effect::Wake { .. } => {}
+                SessionEffect::Drop { pending, reason } => self.end(pending.sequence, reason.name()),
+                SessionEffect::Cancel { .. } => assert!(self.running.is_some(), "nothing to cancel"),
+                SessionEffect::Carry { .. }
+                | SessionEffect::Repeated { .. }
+                | SessionEffect::Decide { .. }
+                | SessionEffect::Wake { .. } => {}
             }
         }
     }
@@ -73,11 +76,11 @@ proptest! {
     /// one, as steered, or dropped with a reason; no turn begins while another runs; nothing stays behind.
     #[test]
     fn nothing_is_lost_and_nothing_runs_beside(events in events(), cap in 1_u32..6) {
-        let policy = Policy {
+        let policy = QueuePolicy {
             common: QueueSettings { cap: Some(cap), ..QueueSettings::default() },
-            ..Policy::default()
+            ..QueuePolicy::default()
         };
-        let mut machine = Session::new(&Fold::default(), Arc::new(policy));
+        let mut machine = SessionQueue::new(&SessionState::default(), Arc::new(policy));
         let mut books = Books::default();
         let mut handed = BTreeSet::new();
         let mut now = NOW;
@@ -92,7 +95,7 @@ proptest! {
                         one
                     });
                     books.note(machine.handle(arrived(made.collect()), now));
-                    prop_assert!(!machine.is_running() || machine.queued() <= 64);
+                    prop_assert!(!machine.is_running() || machine.queued_count() <= 64);
                 }
                 Event::Ask if machine.is_running() => {
                     for steering in machine.take_steering() {
@@ -105,20 +108,20 @@ proptest! {
                 }
                 Event::End if machine.is_running() => {
                     books.running = None;
-                    books.note(machine.handle(Input::TurnEnded, now));
+                    books.note(machine.handle(SessionInput::TurnEnded, now));
                 }
                 Event::Ask | Event::End => {}
                 Event::Wait(ms) => {
                     now = now.plus(ms);
-                    books.note(machine.handle(Input::Tick, now));
+                    books.note(machine.handle(SessionInput::Tick, now));
                 }
             }
             prop_assert_eq!(machine.is_running(), books.running.is_some());
         }
         now = now.plus(60_000);
-        books.note(machine.handle(Input::Tick, now));
+        books.note(machine.handle(SessionInput::Tick, now));
         while books.running.take().is_some() {
-            books.note(machine.handle(Input::TurnEnded, now));
+            books.note(machine.handle(SessionInput::TurnEnded, now));
         }
         let ended: BTreeSet<u64> = books.ends.keys().copied().collect();
         prop_assert_eq!(ended, handed);
@@ -128,11 +131,11 @@ proptest! {
     /// Dispatches of one conversation, which come in event order, run in event order for any split into looks.
     #[test]
     fn order_is_kept(cuts in prop::collection::vec(1_usize..5, 1..10)) {
-        let policy = Policy {
+        let policy = QueuePolicy {
             common: QueueSettings { cap: Some(1_000), ..QueueSettings::default() },
-            ..Policy::default()
+            ..QueuePolicy::default()
         };
-        let mut machine = Session::new(&Fold::default(), Arc::new(policy));
+        let mut machine = SessionQueue::new(&SessionState::default(), Arc::new(policy));
         let (mut books, mut sequence) = (Books::default(), 0);
         for size in cuts {
             let batch = (0..size).map(|_| {
@@ -141,10 +144,10 @@ proptest! {
             });
             books.note(machine.handle(arrived(batch.collect()), NOW));
             books.running = None;
-            books.note(machine.handle(Input::TurnEnded, NOW));
+            books.note(machine.handle(SessionInput::TurnEnded, NOW));
         }
         while books.running.take().is_some() {
-            books.note(machine.handle(Input::TurnEnded, NOW));
+            books.note(machine.handle(SessionInput::TurnEnded, NOW));
         }
         prop_assert_eq!(books.started, (1..=sequence).map(|n| 10 * n).collect::<Vec<_>>());
     }

@@ -12,12 +12,12 @@ use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, ServiceExt as _};
-use shared::process::Secret;
+use shared::process::SecretValue;
 use tokio::process::Child;
 
-use super::declared::{McpServer, credential};
-use crate::child::{Group, Handed, Tethered, keep};
-use crate::tool::credentials::References;
+use super::declared::{McpServer, credential_name};
+use crate::child::{InputLimit, ProcessGroup, SupervisedCommand, pass_variables};
+use crate::tool::credentials::SecretReferences;
 use crate::walls;
 
 /// Environment variables that a server's program inherits.
@@ -28,13 +28,13 @@ const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// An open connection; the program ends with it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct McpConnection {
     pub(super) peer: Peer<RoleClient>,
     tools: Mutex<Arc<Vec<Tool>>>,
     ear: Ear,
     running: RunningService<RoleClient, Ear>,
     /// The server's program, which is ended when this is dropped, with all processes that it started.
-    _program: Option<(Child, Group)>,
+    _program: Option<(Child, ProcessGroup)>,
 }
 
 /// Receiver of the server's notifications.
@@ -51,9 +51,9 @@ impl ClientHandler for Ear {
     }
 }
 
-impl Connection {
+impl McpConnection {
     /// Returns the server's tools as last listed.
-    pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
+    pub(super) fn listed_tools(&self) -> Arc<Vec<Tool>> {
         Arc::clone(&self.tools.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -88,21 +88,25 @@ impl Connection {
 ///
 /// # Errors
 /// Returns the error as text, without any secret.
-pub(super) async fn connect(name: &str, declared: &McpServer, known: &References) -> Result<Connection, String> {
+pub(super) async fn connect(
+    name: &str,
+    declared: &McpServer,
+    known: &SecretReferences,
+) -> Result<McpConnection, String> {
     let ear = Ear::default();
     let (running, program) = if declared.url.is_empty() {
-        let mut child = program(declared, known)?;
+        let mut child = start_program(declared, known)?;
         let pipes = child
             .stdout
             .take()
             .zip(child.stdin.take())
             .ok_or("has no input and output")?;
 
-        let group = Group::led_by(&child);
+        let group = ProcessGroup::led_by(&child);
         let running = ear.clone().serve(pipes).await.map_err(|error| error.to_string())?;
         (running, Some((child, group)))
     } else {
-        let transport = StreamableHttpClientTransport::from_config(address(declared, known)?);
+        let transport = StreamableHttpClientTransport::from_config(transport_config(declared, known)?);
         let running = ear.clone().serve(transport).await;
         (running.map_err(|error| error.to_string())?, None)
     };
@@ -110,7 +114,7 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
     let tools = running.list_all_tools().await.map_err(|error| error.to_string())?;
     tracing::info!(server = name, tools = tools.len(), "connected to an MCP server");
 
-    Ok(Connection {
+    Ok(McpConnection {
         peer: running.peer().clone(),
         tools: Mutex::new(Arc::new(tools)),
         ear,
@@ -120,34 +124,37 @@ pub(super) async fn connect(name: &str, declared: &McpServer, known: &References
 }
 
 /// Returns a value of the declaration, with a credential's name replaced by the secret.
-fn revealed(value: &str, known: &References) -> Result<String, String> {
-    let Some(name) = credential(value) else {
+fn reveal_value(value: &str, known: &SecretReferences) -> Result<String, String> {
+    let Some(name) = credential_name(value) else {
         return Ok(value.to_owned());
     };
     let reference = known
         .get(name)
         .ok_or_else(|| format!("credential `{name}` is not declared"))?;
-    let secret = Secret::resolve(reference).map_err(|error| format!("credential `{name}`: {error}"))?;
+    let secret = SecretValue::resolve(reference).map_err(|error| format!("credential `{name}`: {error}"))?;
     Ok(secret.reveal().to_owned())
 }
 
-fn program(declared: &McpServer, known: &References) -> Result<Child, String> {
-    let Tethered { mut command, .. } = Tethered::new(&declared.command, Handed::All);
+fn start_program(declared: &McpServer, known: &SecretReferences) -> Result<Child, String> {
+    let SupervisedCommand { mut command, .. } = SupervisedCommand::new(&declared.command, InputLimit::All);
     command.args(&declared.args).stderr(Stdio::null());
-    keep(&mut command, &KEPT);
+    pass_variables(&mut command, &KEPT);
     for (name, value) in &declared.env {
-        command.env(name, revealed(value, known)?);
+        command.env(name, reveal_value(value, known)?);
     }
     walls::start(command, declared.env.contains_key(walls::BUS))
         .map_err(|error| format!("{} cannot be started: {error}", declared.command))
 }
 
-fn address(declared: &McpServer, known: &References) -> Result<StreamableHttpClientTransportConfig, String> {
+fn transport_config(
+    declared: &McpServer,
+    known: &SecretReferences,
+) -> Result<StreamableHttpClientTransportConfig, String> {
     let mut headers = HashMap::new();
     for (name, value) in &declared.headers {
         let name: HeaderName = name.parse().map_err(|_| format!("headers.{name}: not a header"))?;
         let value =
-            HeaderValue::from_str(&revealed(value, known)?).map_err(|_| format!("headers.{name}: bad value"))?;
+            HeaderValue::from_str(&reveal_value(value, known)?).map_err(|_| format!("headers.{name}: bad value"))?;
         headers.insert(name, value);
     }
     Ok(StreamableHttpClientTransportConfig::with_uri(declared.url.clone()).custom_headers(headers))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tool::credentials::References;
+use crate::tool::credentials::SecretReferences;
 
 /// Prefix of a credential's name in `env` and `headers`.
 const CREDENTIAL: &str = "credential:";
@@ -30,21 +30,21 @@ pub struct McpServer {
 impl McpServer {
     /// Returns the names of the credentials that the server is given.
     #[must_use]
-    pub fn credentials(&self) -> Vec<String> {
+    pub fn credential_names(&self) -> Vec<String> {
         let values = self.env.values().chain(self.headers.values());
-        let names = values.filter_map(|value| credential(value).map(str::to_owned));
+        let names = values.filter_map(|value| credential_name(value).map(str::to_owned));
         names.collect()
     }
 }
 
 /// Returns the credential that `value` names, if it names one.
-pub(super) fn credential(value: &str) -> Option<&str> {
+pub(super) fn credential_name(value: &str) -> Option<&str> {
     value.strip_prefix(CREDENTIAL)
 }
 
 /// Returns the fault of the declaration of `server`: the key within it, and the value that is expected.
 #[must_use]
-pub fn fault(server: &McpServer, known: &References) -> Option<(&'static str, String)> {
+pub fn declaration_fault(server: &McpServer, known: &SecretReferences) -> Option<(&'static str, String)> {
     match (server.command.is_empty(), server.url.is_empty()) {
         (true, true) => {
             return Some((
@@ -59,6 +59,9 @@ pub fn fault(server: &McpServer, known: &References) -> Option<(&'static str, St
         (true, false) | (false, true) => {}
     }
 
-    let unknown = server.credentials().into_iter().find(|name| !known.contains_key(name));
+    let unknown = server
+        .credential_names()
+        .into_iter()
+        .find(|name| !known.contains_key(name));
     unknown.map(|name| ("env", format!("`{name}` is not among `credentials`")))
 }

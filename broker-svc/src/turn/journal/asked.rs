@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shared::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, Ask};
+use shared::model::approval::{ApprovalAsk, ApprovalDecision, ApprovalRequest, ApprovalStatus};
 use shared::model::ledger::ToolCall;
 use shared::model::time::UnixMillis;
 
-use super::Running;
+use super::RunningTurn;
 use crate::approval::outside::is_outside;
 use crate::turn::arguments::args_hash;
-use crate::turn::used::Stamp;
+use crate::turn::used::RecordTime;
 
 /// An approval that a turn waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Awaited {
+pub struct AwaitedApproval {
     /// Id of the approval.
     pub approval: String,
     /// Time at which the approval lapses.
@@ -22,7 +22,7 @@ pub struct Awaited {
 
 /// An approval that was asked for in a running turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AskedApproval {
     /// Id of the approval.
     pub approval: String,
     /// Id of the call that it is about.
@@ -41,13 +41,13 @@ pub struct Asked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
     /// Scope and times of the question.
-    pub ask: Ask,
+    pub ask: ApprovalAsk,
     /// Whether the agent runs the call itself and has asked by itself: then KV decides about the approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
 }
 
-impl Asked {
+impl AskedApproval {
     /// Returns whether the approval is open: it is not decided or, if KV decides, the call may still be given out.
     #[must_use]
     pub const fn is_open(&self) -> bool {
@@ -65,7 +65,7 @@ impl Asked {
 
 /// State of a call's approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum CallApproval {
     /// No approval was asked for.
     None,
     /// An approval was asked for, and is not decided.
@@ -93,36 +93,41 @@ pub enum Standing {
 /// and `ask` is how its gates want humans asked: an approver's edited arguments may be ones that other persons must
 /// approve.
 #[must_use]
-pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&Ask>) -> Standing {
+pub fn call_standing(
+    running: &RunningTurn,
+    call: &str,
+    arguments_hash: &str,
+    ask: Option<&ApprovalAsk>,
+) -> CallApproval {
     let Some(asked) = running.last_asked(call) else {
-        return Standing::None;
+        return CallApproval::None;
     };
     match asked.status {
-        ApprovalStatus::Pending => Standing::Pending,
-        ApprovalStatus::Consumed => Standing::Used,
+        ApprovalStatus::Pending => CallApproval::Pending,
+        ApprovalStatus::Consumed => CallApproval::Used,
         ApprovalStatus::Approved => {
             let edited = asked.edited.as_ref().map(args_hash);
             let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
             if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {
-                Standing::Approved
+                CallApproval::Approved
             } else {
-                Standing::Superseded
+                CallApproval::Superseded
             }
         }
-        ApprovalStatus::Rejected => Standing::Rejected {
+        ApprovalStatus::Rejected => CallApproval::Rejected {
             by: asked.decided_by.clone().unwrap_or_default(),
             response: asked.response.clone(),
         },
-        ApprovalStatus::Expired => Standing::Expired,
-        ApprovalStatus::Cancelled => Standing::Cancelled,
-        ApprovalStatus::Superseded => Standing::Superseded,
+        ApprovalStatus::Expired => CallApproval::Expired,
+        ApprovalStatus::Cancelled => CallApproval::Cancelled,
+        ApprovalStatus::Superseded => CallApproval::Superseded,
     }
 }
 
-impl Running {
+impl RunningTurn {
     /// Returns the last approval that was asked for `call`.
     #[must_use]
-    pub fn last_asked(&self, call: &str) -> Option<&Asked> {
+    pub fn last_asked(&self, call: &str) -> Option<&AskedApproval> {
         self.asked.iter().rev().find(|asked| asked.call == call)
     }
 
@@ -142,10 +147,10 @@ impl Running {
     }
 
     /// Begins or ends the wait for an approval, at `now`.
-    fn wait_or_go_on(&mut self, awaits: Option<Awaited>, now: Stamp) {
+    fn wait_or_go_on(&mut self, awaits: Option<AwaitedApproval>, now: RecordTime) {
         match awaits {
-            Some(_) => self.used.suspend(now),
-            None => self.used.resume(now),
+            Some(_) => self.used.suspend_at(now),
+            None => self.used.resume_at(now),
         }
         self.awaits = awaits;
     }
@@ -159,7 +164,7 @@ impl Running {
     /// Returns whether the ledger has the question `approval` without a decision.
     #[must_use]
     pub fn is_open(&self, approval: &str) -> bool {
-        let open = |asked: &Asked| asked.approval == approval && asked.status == ApprovalStatus::Pending;
+        let open = |asked: &AskedApproval| asked.approval == approval && asked.status == ApprovalStatus::Pending;
         self.asked.iter().any(open)
     }
 
@@ -173,8 +178,8 @@ impl Running {
 
     /// Records a question at `now`. The turn waits for a question that its agent asks by itself only once it is
     /// recorded a second time.
-    pub(super) fn ask(&mut self, request: &ApprovalRequest, now: Stamp) {
-        let awaited = Awaited {
+    pub(super) fn apply_asked(&mut self, request: &ApprovalRequest, now: RecordTime) {
+        let awaited = AwaitedApproval {
             approval: request.id.clone(),
             expires_at: request.expires_at,
         };
@@ -191,7 +196,7 @@ impl Running {
         let lasts = u64::try_from(request.expires_at.since(now.at))
             .ok()
             .filter(|ms| *ms > 0);
-        self.asked.push(Asked {
+        self.asked.push(AskedApproval {
             approval: request.id.clone(),
             call: request.call.clone(),
             arguments_hash: request.arguments_hash.clone(),
@@ -199,7 +204,7 @@ impl Running {
             edited: None,
             decided_by: None,
             response: None,
-            ask: Ask {
+            ask: ApprovalAsk {
                 policy: request.policy.clone(),
                 scope: asked_in.map(|asked| asked.scope.clone()).unwrap_or_default(),
                 expires_ms: lasts,
@@ -211,7 +216,7 @@ impl Running {
     }
 
     /// Records the decision of a question, at `now`.
-    pub(super) fn decide(&mut self, decision: &ApprovalDecision, now: Stamp) {
+    pub(super) fn apply_decided(&mut self, decision: &ApprovalDecision, now: RecordTime) {
         if self
             .awaits
             .as_ref()

@@ -3,24 +3,25 @@
 use serde_json::Value;
 use shared::model::ledger::{ToolCall, ToolOutcome};
 
-use super::{Passage, Running};
+use super::{JournalEntry, RunningTurn};
 
-impl Running {
+impl RunningTurn {
     /// Returns the outcome of the call `call`, if it is known; the outer `None` means that the call was not begun.
     #[must_use]
-    pub fn called(&self, call: &str) -> Option<Option<&ToolOutcome>> {
+    pub fn call_outcome(&self, call: &str) -> Option<Option<&ToolOutcome>> {
         self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Called { call: id, outcome, .. } if id == call => Some(outcome.as_ref()),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
+            JournalEntry::Called { call: id, outcome, .. } if id == call => Some(outcome.as_ref()),
+            JournalEntry::Called { .. }
+            | JournalEntry::Answered { .. }
+            | JournalEntry::Steered { .. }
+            | JournalEntry::Injected { .. } => None,
         })
     }
 
     /// Returns whether the call `call` was begun, with any end.
     #[must_use]
     pub fn was_begun(&self, call: &str) -> bool {
-        let begun = |passage: &Passage| matches!(passage, Passage::Called { call: id, begun: true, .. } if id == call);
+        let begun = |passage: &JournalEntry| matches!(passage, JournalEntry::Called { call: id, begun: true, .. } if id == call);
         self.passages.iter().any(begun)
     }
 
@@ -28,32 +29,33 @@ impl Running {
     #[must_use]
     pub fn begun_with(&self, call: &str) -> Option<&Value> {
         self.passages.iter().rev().find_map(|passage| match passage {
-            Passage::Called {
+            JournalEntry::Called {
                 call: id, arguments, ..
             } if id == call => arguments.as_ref(),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
+            JournalEntry::Called { .. }
+            | JournalEntry::Answered { .. }
+            | JournalEntry::Steered { .. }
+            | JournalEntry::Injected { .. } => None,
         })
     }
 
     /// Returns the ended call that the hooks after it have not seen, with the arguments that it ran with, and its
     /// outcome.
     #[must_use]
-    pub fn unseen(&self) -> Option<(ToolCall, &ToolOutcome)> {
-        let (_, _, calls) = self.answered()?;
+    pub fn unseen_call(&self) -> Option<(ToolCall, &ToolOutcome)> {
+        let (_, _, calls) = self.last_answer()?;
         calls.iter().find_map(|call| {
             let outcome = self.passages.iter().rev().find_map(|passage| match passage {
-                Passage::Called {
+                JournalEntry::Called {
                     call: id,
                     outcome,
                     unseen: true,
                     ..
                 } if *id == call.call => outcome.as_ref(),
-                Passage::Called { .. }
-                | Passage::Answered { .. }
-                | Passage::Steered { .. }
-                | Passage::Injected { .. } => None,
+                JournalEntry::Called { .. }
+                | JournalEntry::Answered { .. }
+                | JournalEntry::Steered { .. }
+                | JournalEntry::Injected { .. } => None,
             })?;
 
             let begun_with = self.begun_with(&call.call).cloned();
@@ -71,8 +73,8 @@ impl Running {
     #[must_use]
     pub fn begun_calls(&self) -> Vec<String> {
         let calls = self.passages.iter().filter_map(|passage| match passage {
-            Passage::Answered { tool_calls, .. } => Some(tool_calls),
-            Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+            JournalEntry::Answered { tool_calls, .. } => Some(tool_calls),
+            JournalEntry::Called { .. } | JournalEntry::Steered { .. } | JournalEntry::Injected { .. } => None,
         });
         let ran = |call: &&ToolCall| self.was_begun(&call.call);
         calls.flatten().filter(ran).map(|call| call.name.clone()).collect()
@@ -80,10 +82,10 @@ impl Running {
 
     /// Returns the number of failed tool calls in a row, the newest among them.
     #[must_use]
-    pub fn failures(&self) -> u32 {
+    pub fn failures_in_row(&self) -> u32 {
         let ended = self.passages.iter().rev().filter_map(|passage| match passage {
-            Passage::Called { outcome, .. } => outcome.as_ref(),
-            Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+            JournalEntry::Called { outcome, .. } => outcome.as_ref(),
+            JournalEntry::Answered { .. } | JournalEntry::Steered { .. } | JournalEntry::Injected { .. } => None,
         });
         let failed = |outcome: &&ToolOutcome| match outcome {
             ToolOutcome::Error { .. } | ToolOutcome::Unknown { .. } => true,
@@ -93,14 +95,15 @@ impl Running {
     }
 
     /// Records how the call `id` ended.
-    pub(super) fn finished(&mut self, id: &str, ended: &ToolOutcome, is_unseen: bool) {
+    pub(super) fn apply_finished(&mut self, id: &str, ended: &ToolOutcome, is_unseen: bool) {
         let begun = self.passages.iter_mut().rev().find_map(|passage| match passage {
-            Passage::Called {
+            JournalEntry::Called {
                 call, outcome, unseen, ..
             } if call == id => Some((outcome, unseen)),
-            Passage::Called { .. } | Passage::Answered { .. } | Passage::Steered { .. } | Passage::Injected { .. } => {
-                None
-            }
+            JournalEntry::Called { .. }
+            | JournalEntry::Answered { .. }
+            | JournalEntry::Steered { .. }
+            | JournalEntry::Injected { .. } => None,
         });
 
         match begun {
@@ -108,7 +111,7 @@ impl Running {
                 *outcome = Some(ended.clone());
                 *unseen = is_unseen;
             }
-            None => self.passages.push(Passage::Called {
+            None => self.passages.push(JournalEntry::Called {
                 call: id.to_owned(),
                 arguments: None,
                 outcome: Some(ended.clone()),

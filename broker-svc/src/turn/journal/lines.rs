@@ -1,23 +1,23 @@
 //! The conversation of a running turn. *Pure.*
 
-use super::{Passage, Running};
+use super::{JournalEntry, RunningTurn};
 use crate::agent::port::Line;
 
-impl Running {
+impl RunningTurn {
     /// Returns the turn's own conversation so far, without calls whose outcome is unknown.
     #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
+    pub fn conversation_lines(&self) -> Vec<Line> {
         let named = |id: &str| {
             let calls = self.passages.iter().filter_map(|passage| match passage {
-                Passage::Answered { tool_calls, .. } => Some(tool_calls),
-                Passage::Called { .. } | Passage::Steered { .. } | Passage::Injected { .. } => None,
+                JournalEntry::Answered { tool_calls, .. } => Some(tool_calls),
+                JournalEntry::Called { .. } | JournalEntry::Steered { .. } | JournalEntry::Injected { .. } => None,
             });
             let call = calls.flatten().find(|call| call.call == id);
             call.map(|call| call.name.clone()).unwrap_or_default()
         };
 
-        let line = |passage: &Passage| match passage {
-            Passage::Answered {
+        let line = |passage: &JournalEntry| match passage {
+            JournalEntry::Answered {
                 step: _,
                 content,
                 tool_calls,
@@ -28,15 +28,15 @@ impl Running {
                 tool_calls: tool_calls.clone(),
                 opaque: opaque.clone(),
             }),
-            Passage::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| Line::Tool {
+            JournalEntry::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| Line::Tool {
                 call: call.clone(),
                 name: named(call),
                 outcome: outcome.clone(),
             }),
-            Passage::Steered { dispatch } => Some(Line::User {
+            JournalEntry::Steered { dispatch } => Some(Line::User {
                 content: dispatch.content.clone(),
             }),
-            Passage::Injected { content, .. } => Some(Line::User {
+            JournalEntry::Injected { content, .. } => Some(Line::User {
                 content: format!("[from the system, not from the person]\n{content}"),
             }),
         };
@@ -49,7 +49,7 @@ impl Running {
             match (passage, &line) {
                 (_, Line::Assistant { tool_calls, .. }) => open = tool_calls.len(),
                 (_, Line::Tool { .. }) => open = open.saturating_sub(1),
-                (Passage::Injected { .. }, _) if open > 0 => {
+                (JournalEntry::Injected { .. }, _) if open > 0 => {
                     held.push(line);
                     continue;
                 }

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::approval::machine::tests::{asked_in, confirmation};
-use crate::fold::Fold;
+use crate::fold::SessionState;
 use crate::sample::pending;
 use crate::turn::arguments::args_hash;
 use crate::turn::steps::left_ms;
@@ -19,16 +19,16 @@ fn call() -> ToolCall {
 }
 
 /// Returns a turn whose model wants to pay, with the entries after that, each at its time.
-fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
-    let mut fold = Fold {
+fn running(entries: Vec<(i64, LedgerEntry)>) -> RunningTurn {
+    let mut fold = SessionState {
         at: BEGAN,
         held_ms: 1_000,
-        ..Fold::default()
+        ..SessionState::default()
     };
     fold.apply_entry(&LedgerEntry::TurnStarted {
         turn: Ulid::nil(),
         parent: None,
-        dispatches: vec![pending(1, 1, "a", 50).reference()],
+        dispatches: vec![pending(1, 1, "a", 50).dispatch_ref()],
         permissions: PermissionSet::default(),
         limits: TurnLimits::default(),
     });
@@ -37,7 +37,7 @@ fn running(entries: Vec<(i64, LedgerEntry)>) -> Running {
         step: 1,
         content: String::new(),
         tool_calls: vec![call()],
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
         opaque: None,
         attachments: Vec::new(),
         model: None,
@@ -82,26 +82,26 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
     let asked = || (2_000, asks("a", json!({"amount": 60_000})));
     let same = args_hash(&json!({"amount": 60_000}));
     let other = args_hash(&json!({"amount": 61_000}));
-    let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| stands(&running(entries), "1-1", hash, None);
+    let stands = |entries: Vec<(i64, LedgerEntry)>, hash: &str| call_standing(&running(entries), "1-1", hash, None);
 
-    assert_eq!(stands(vec![], &same), Standing::None);
-    assert_eq!(stands(vec![asked()], &same), Standing::Pending);
+    assert_eq!(stands(vec![], &same), CallApproval::None);
+    assert_eq!(stands(vec![asked()], &same), CallApproval::Pending);
 
     let approved = || vec![asked(), (3_000, decides("a", ApprovalStatus::Approved, None))];
-    assert_eq!(stands(approved(), &same), Standing::Approved);
+    assert_eq!(stands(approved(), &same), CallApproval::Approved);
     assert_eq!(
         stands(approved(), &other),
-        Standing::Superseded,
+        CallApproval::Superseded,
         "a hook changed them after the yes"
     );
 
     let ends = [
-        (ApprovalStatus::Expired, Standing::Expired),
-        (ApprovalStatus::Cancelled, Standing::Cancelled),
-        (ApprovalStatus::Superseded, Standing::Superseded),
+        (ApprovalStatus::Expired, CallApproval::Expired),
+        (ApprovalStatus::Cancelled, CallApproval::Cancelled),
+        (ApprovalStatus::Superseded, CallApproval::Superseded),
         (
             ApprovalStatus::Rejected,
-            Standing::Rejected {
+            CallApproval::Rejected {
                 by: "ann".to_owned(),
                 response: None,
             },
@@ -129,10 +129,13 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
         less,
         "gates begin with what the approver wrote"
     );
-    assert_eq!(stands(&turn, "1-1", &args_hash(&less), None), Standing::Approved);
     assert_eq!(
-        stands(&turn, "1-1", &args_hash(&call().arguments), None),
-        Standing::Superseded
+        call_standing(&turn, "1-1", &args_hash(&less), None),
+        CallApproval::Approved
+    );
+    assert_eq!(
+        call_standing(&turn, "1-1", &args_hash(&call().arguments), None),
+        CallApproval::Superseded
     );
 
     let rewritten = json!({"amount": 40_000, "note": "by a hook"});
@@ -145,7 +148,10 @@ fn what_was_asked_again_stands_by_its_last_answer_and_its_last_edit() {
     ]);
 
     assert_eq!((again.arguments_of(&call()), again.times_asked("1-1")), (less, 2));
-    assert_eq!(stands(&again, "1-1", &args_hash(&rewritten), None), Standing::Approved);
+    assert_eq!(
+        call_standing(&again, "1-1", &args_hash(&rewritten), None),
+        CallApproval::Approved
+    );
 }
 
 #[test]
@@ -174,7 +180,7 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
         step: 1,
         content: "one".to_owned(),
         tool_calls: Vec::new(),
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
         opaque: None,
         attachments: Vec::new(),
         model: None,
@@ -190,12 +196,12 @@ fn what_a_hook_says_again_for_the_same_step_stands_in_place_of_what_it_said() {
     let running_on = |more: Vec<(i64, LedgerEntry)>| running([taken_over.clone(), more].concat());
     let once = running_on(Vec::new());
 
-    assert_eq!(once.injected().collect::<Vec<_>>(), ["be kinder", "be quick"]);
+    assert_eq!(once.injected_texts().collect::<Vec<_>>(), ["be kinder", "be quick"]);
     assert_eq!(once.hiding, ["pay"]);
 
     let next_step = running_on(vec![(3_000, answered), said("a", "be kind")]);
     assert_eq!(
-        next_step.injected().collect::<Vec<_>>(),
+        next_step.injected_texts().collect::<Vec<_>>(),
         ["be kinder", "be quick", "be kind"]
     );
 }
@@ -218,7 +224,7 @@ fn a_call_that_was_refused_has_an_end_and_did_not_run() {
     };
 
     let refused = running(vec![(2_000, denied.clone())]);
-    assert!(refused.called("1-1").is_some() && refused.begun_calls().is_empty());
+    assert!(refused.call_outcome("1-1").is_some() && refused.begun_calls().is_empty());
 
     let failed = running(vec![(2_000, started), (3_000, denied)]);
     assert_eq!(failed.begun_calls(), ["pay"]);

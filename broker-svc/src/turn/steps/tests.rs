@@ -1,5 +1,5 @@
 use serde_json::json;
-use shared::model::ledger::{LedgerEntry, TurnLimits, Usage};
+use shared::model::ledger::{LedgerEntry, TurnLimits, TurnUsage};
 use shared::model::permission::PermissionSet;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
@@ -7,17 +7,17 @@ use ulid::Ulid;
 use super::*;
 use crate::agent::port::Line;
 use crate::sample::pending;
-use crate::turn::used::{Stamp, UsedTime};
+use crate::turn::used::{RecordTime, UsedTime};
 
-const BEGAN: Stamp = Stamp {
+const BEGAN: RecordTime = RecordTime {
     at: UnixMillis(1_000),
     held_ms: 40,
 };
 
-fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -> Running {
-    let mut running = Running {
+fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -> RunningTurn {
+    let mut running = RunningTurn {
         turn: Ulid::nil(),
-        dispatches: vec![pending(1, 1, "a", 50).reference()],
+        dispatches: vec![pending(1, 1, "a", 50).dispatch_ref()],
         permissions: PermissionSet::default(),
         limits,
         began_at: BEGAN.at,
@@ -25,10 +25,10 @@ fn journal(limits: TurnLimits, entries: impl IntoIterator<Item = LedgerEntry>) -
         passages: Vec::new(),
         hiding: Vec::new(),
         hidden: Vec::new(),
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
         awaits: None,
         refused: Vec::new(),
-        used: UsedTime::begin(BEGAN),
+        used: UsedTime::begin_at(BEGAN),
         asked: Vec::new(),
     };
 
@@ -52,7 +52,7 @@ fn answered(step: u32, calls: &[&str]) -> LedgerEntry {
         step,
         content: format!("said {step}"),
         tool_calls: calls.iter().map(|id| call(id)).collect(),
-        usage: Usage {
+        usage: TurnUsage {
             tokens_in: 10,
             tokens_out: 5,
             cost_usd: 0.5,
@@ -81,15 +81,15 @@ fn steered() -> LedgerEntry {
     LedgerEntry::Steered {
         dispatch: shared::model::ledger::DispatchRef {
             content: "wait".to_owned(),
-            ..pending(2, 2, "a", 50).reference()
+            ..pending(2, 2, "a", 50).dispatch_ref()
         },
         backlog: false,
     }
 }
 
-fn check(entries: Vec<LedgerEntry>, steering: bool, expected: &Step) {
+fn check(entries: Vec<LedgerEntry>, steering: bool, expected: &TurnStep) {
     let running = journal(TurnLimits::default(), entries);
-    let situation = Situation {
+    let situation = StepContext {
         held_ms: BEGAN.held_ms,
         steering,
     };
@@ -98,26 +98,26 @@ fn check(entries: Vec<LedgerEntry>, steering: bool, expected: &Step) {
 
 #[test]
 fn a_turn_asks_runs_what_it_is_told_in_order_asks_again_and_ends() {
-    let run = |id| Step::Run { call: call(id) };
-    check(vec![], false, &Step::Ask { step: 1 });
+    let run = |id| TurnStep::Run { call: call(id) };
+    check(vec![], false, &TurnStep::Ask { step: 1 });
     check(vec![answered(1, &["a", "b"])], false, &run("a"));
     check(
         vec![answered(1, &["a", "b"]), started("a")],
         false,
-        &Step::Recover { call: call("a") },
+        &TurnStep::Recover { call: call("a") },
     );
 
     let one_done = vec![answered(1, &["a", "b"]), started("a"), finished("a")];
     check(one_done.clone(), false, &run("b"));
 
     let both = [one_done, vec![started("b"), finished("b")]].concat();
-    check(both.clone(), false, &Step::Ask { step: 2 });
+    check(both.clone(), false, &TurnStep::Ask { step: 2 });
 
     let content = "said 2".to_owned();
     check(
         [both, vec![answered(2, &[])]].concat(),
         false,
-        &Step::Finish {
+        &TurnStep::Finish {
             content,
             attachments: Vec::new(),
         },
@@ -139,7 +139,7 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
     };
 
     let entries = vec![answered(1, &["a", "b"]), begun_with, unseen];
-    let observe = Step::Observe {
+    let observe = TurnStep::Observe {
         call: ToolCall {
             arguments: json!({"depth": 1}),
             ..call("a")
@@ -149,26 +149,26 @@ fn what_the_hooks_behind_a_call_have_not_seen_is_shown_to_them_first() {
 
     check(entries.clone(), true, &observe);
 
-    let late = Situation {
+    let late = StepContext {
         held_ms: BEGAN.held_ms + 10_000_000,
         steering: false,
     };
     let limit = "wall_ms";
     assert_eq!(
         next(&journal(TurnLimits::default(), entries.clone()), late),
-        Step::Fail { limit }
+        TurnStep::Fail { limit }
     );
     check(
         [entries, vec![finished("a")]].concat(),
         false,
-        &Step::Run { call: call("b") },
+        &TurnStep::Run { call: call("b") },
     );
 }
 
 #[test]
 fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call() {
     let reason = SKIPPED_FOR_NEWER.to_owned();
-    let skip = Step::Skip {
+    let skip = TurnStep::Skip {
         call: call("b"),
         outcome: ToolOutcome::Skipped { reason },
     };
@@ -185,9 +185,9 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
     };
 
     let all = [one_done, vec![skipped, steered()]].concat();
-    check(all.clone(), false, &Step::Ask { step: 2 });
+    check(all.clone(), false, &TurnStep::Ask { step: 2 });
 
-    let lines = journal(TurnLimits::default(), all).lines();
+    let lines = journal(TurnLimits::default(), all).conversation_lines();
     assert!(
         matches!(&lines[..], [Line::Assistant { .. }, Line::Tool { name, .. }, Line::Tool { .. }, Line::User { content }]
         if name == "look" && content == "wait"),
@@ -195,7 +195,7 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
     );
 
     // An answer before the steering message does not end the turn.
-    check(vec![answered(1, &[]), steered()], false, &Step::Ask { step: 2 });
+    check(vec![answered(1, &[]), steered()], false, &TurnStep::Ask { step: 2 });
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
         let held_ms = BEGAN.held_ms + passed;
         next(
             &journal(limits, entries),
-            Situation {
+            StepContext {
                 held_ms,
                 steering: false,
             },
@@ -216,34 +216,34 @@ fn every_limit_ends_the_turn_before_the_next_effect_and_not_after_the_last_answe
         ..TurnLimits::default()
     };
     let done = || vec![answered(1, &["a"]), started("a"), finished("a")];
-    assert_eq!(limited(calls, 0, done()), Step::Fail { limit: "model_calls" });
+    assert_eq!(limited(calls, 0, done()), TurnStep::Fail { limit: "model_calls" });
 
     let wall = TurnLimits {
         wall_ms: 100,
         ..TurnLimits::default()
     };
-    assert_eq!(limited(wall, 100, vec![]), Step::Fail { limit: "wall_ms" });
+    assert_eq!(limited(wall, 100, vec![]), TurnStep::Fail { limit: "wall_ms" });
     assert_eq!(
         limited(wall, 100, vec![answered(1, &["a"])]),
-        Step::Fail { limit: "wall_ms" }
+        TurnStep::Fail { limit: "wall_ms" }
     );
 
     let tokens = TurnLimits {
         tokens: Some(15),
         ..TurnLimits::default()
     };
-    assert_eq!(limited(tokens, 0, done()), Step::Fail { limit: "tokens" });
+    assert_eq!(limited(tokens, 0, done()), TurnStep::Fail { limit: "tokens" });
 
     let cost = TurnLimits {
         cost_usd: Some(0.5),
         ..TurnLimits::default()
     };
-    assert_eq!(limited(cost, 0, done()), Step::Fail { limit: "cost_usd" });
+    assert_eq!(limited(cost, 0, done()), TurnStep::Fail { limit: "cost_usd" });
 
     let content = "said 1".to_owned();
     assert_eq!(
         limited(cost, 10_000_000, vec![answered(1, &[])]),
-        Step::Finish {
+        TurnStep::Finish {
             content,
             attachments: Vec::new(),
         }

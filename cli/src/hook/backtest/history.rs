@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use hook_svc::lab::Trial;
+use hook_svc::lab::DryRun;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::identity::Identities;
 use shared::model::time::UnixMillis;
 use shared::projection::Projection;
-use shared::projection::step::Stepped;
+use shared::projection::step::SteppedProjection;
 use tokio::sync::Mutex;
 
 use crate::complain;
@@ -17,7 +17,7 @@ use crate::complain;
 /// Read model of one replay; empty if the hook's file never names `dbPath`.
 pub(super) struct History {
     folder: tempfile::TempDir,
-    open: Option<(Projection, Mutex<Stepped>)>,
+    open: Option<(Projection, Mutex<SteppedProjection>)>,
 }
 
 impl History {
@@ -25,14 +25,14 @@ impl History {
     ///
     /// # Errors
     /// Fails if no file can be made, or if the streams cannot be read.
-    pub(super) async fn of(bus: &Bus, trial: &Trial, identities: &Identities) -> Result<Self> {
+    pub(super) async fn of(bus: &Bus, trial: &DryRun, identities: &Identities) -> Result<Self> {
         let folder = tempfile::tempdir().context("make a directory")?;
         let mut history = Self { folder, open: None };
         if trial.hook.source.contains("dbPath") {
             complain!("the hook reads dbPath: the read model is built in step with history, one event after the other");
             let projection = Projection::open(&history.path())?;
-            projection.identify(identities.clone(), SystemClock.now()).await?;
-            let stepped = Stepped::begin(bus, projection.clone()).await?;
+            projection.set_identities(identities.clone(), SystemClock.now()).await?;
+            let stepped = SteppedProjection::begin_at_position(bus, projection.clone()).await?;
             history.open = Some((projection, Mutex::new(stepped)));
         }
 

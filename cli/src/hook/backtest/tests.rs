@@ -1,9 +1,9 @@
 //! Tests against a real server and real workers.
 
 use hook_svc::runner::NoHost;
-use shared::bus::Outgoing;
+use shared::bus::OutgoingMessage;
 use shared::model::event::EventId;
-use shared::model::origin::Origin;
+use shared::model::origin::EventOrigin;
 use shared::model::time::UnixMillis;
 use shared::testing::nats::NatsServer;
 use shared::wire::topology::topology;
@@ -26,7 +26,7 @@ async fn history(count: u64) -> (NatsServer, Bus) {
             let at = UnixMillis(1_769_000_000_000 + i64::try_from(number).expect("small") * 1_000);
             let mut event = Event::new(id, channel, &format!("p{}", number % 100), at);
             event.content = format!("message {number}");
-            let out = Outgoing::event(&event, bus.trust());
+            let out = OutgoingMessage::event(&event, bus.trust());
             bus.publish(out).await.expect("published");
         }
     });
@@ -160,8 +160,8 @@ async fn a_hook_that_reads_the_read_model_sees_what_was_there_then_and_who_is_wh
         let mut event = Event::new(id, "sms", "p", at);
         event.from.id = if number % 4 == 0 { "+1mom" } else { "+1else" }.to_owned();
         event.content = format!("message {number}");
-        event.origin = Origin::account("sms", event.account());
-        let out = Outgoing::event(&event, bus.trust());
+        event.origin = EventOrigin::account("sms", event.account());
+        let out = OutgoingMessage::event(&event, bus.trust());
         bus.publish(out).await.expect("published");
     }
 

@@ -5,33 +5,33 @@ use shared::model::event::{Event, EventId};
 use shared::model::time::UnixMillis;
 
 use super::*;
-use crate::conversations::{Conversations, Placement};
-use crate::gate::Gate;
+use crate::conversations::{ConversationQueues, MessagePlacement};
+use crate::gate::OrderGate;
 
-fn owed(gate: &Gate, peer: &str, sequence: u64) -> OwedEvent {
+fn owed(gate: &OrderGate, peer: &str, sequence: u64) -> DeferredEvent {
     owed_to(gate, peer, sequence, &["slow"])
 }
 
-fn owed_to(gate: &Gate, peer: &str, sequence: u64, hooks: &[&str]) -> OwedEvent {
+fn owed_to(gate: &OrderGate, peer: &str, sequence: u64, hooks: &[&str]) -> DeferredEvent {
     let id = EventId::parse(format!("webchat:{peer}/{sequence}")).expect("valid");
     let event = Event::new(id, "webchat", peer, UnixMillis(0));
 
-    OwedEvent {
-        conversation: Conversation::of(&event),
-        numbers: Numbers {
+    DeferredEvent {
+        conversation: ConversationHash::of_event(&event),
+        numbers: MessageNumbers {
             sequence,
             handed: sequence,
         },
-        place: gate.enter(&event),
+        place: gate.enter_event(&event),
         hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect(),
         since: SystemClock.monotonic(),
-        _waiting: Waiting::begin(),
+        _waiting: WaitingEvent::start_waiting(),
     }
 }
 
 /// Records that the event of `conversation` at `sequence` owes no more evaluations.
-fn whole(conversation: Conversation, sequence: u64) -> Made {
-    Made {
+fn whole(conversation: ConversationHash, sequence: u64) -> DeferredResult {
+    DeferredResult {
         conversation,
         sequence,
         rest: None,
@@ -39,14 +39,14 @@ fn whole(conversation: Conversation, sequence: u64) -> Made {
 }
 
 /// Begins all events of `conversation` that may begin.
-fn begin(all: &mut OwedEvents, conversation: Conversation) -> Vec<OwedEvent> {
+fn begin(all: &mut DeferredEvents, conversation: ConversationHash) -> Vec<DeferredEvent> {
     std::iter::from_fn(|| all.next(conversation)).collect()
 }
 
 #[test]
 fn events_of_a_conversation_begin_in_order_and_a_few_at_once() {
-    let gate = Gate::default();
-    let mut all = OwedEvents::default();
+    let gate = OrderGate::default();
+    let mut all = DeferredEvents::default();
     let first = owed(&gate, "a", 1);
     let (conversation, most) = (first.conversation, ALWAYS as u64);
     let events = (2..=most + 2).rev().map(|sequence| owed(&gate, "a", sequence));
@@ -59,20 +59,20 @@ fn events_of_a_conversation_begin_in_order_and_a_few_at_once() {
     assert_eq!(begun, (1..=most).collect::<Vec<_>>());
     assert!(all.next(beside).is_some(), "conversations do not wait for each other");
 
-    all.made(whole(conversation, 1));
+    all.note_made(whole(conversation, 1));
     assert_eq!(
         all.next(conversation).map(|event| event.numbers.sequence),
         Some(most + 1)
     );
 
-    all.made(whole(beside, 100));
+    all.note_made(whole(beside, 100));
     assert_eq!(all.lanes.len(), 1);
 }
 
 #[test]
 fn an_event_that_comes_late_begins_before_those_that_wait_for_it() {
-    let gate = Gate::default();
-    let mut all = OwedEvents::default();
+    let gate = OrderGate::default();
+    let mut all = DeferredEvents::default();
     let late = owed(&gate, "a", 1);
     let (conversation, most) = (late.conversation, ALWAYS as u64);
     (2..=most + 3).for_each(|sequence| all.add(owed(&gate, "a", sequence)));
@@ -82,10 +82,10 @@ fn an_event_that_comes_late_begins_before_those_that_wait_for_it() {
     assert_eq!(all.next(conversation).map(|event| event.numbers.sequence), Some(1));
     assert!(all.next(conversation).is_none(), "no more than that one");
 
-    all.made(whole(conversation, 1));
+    all.note_made(whole(conversation, 1));
     assert!(all.next(conversation).is_none());
 
-    all.made(whole(conversation, 2));
+    all.note_made(whole(conversation, 2));
     assert_eq!(
         all.next(conversation).map(|event| event.numbers.sequence),
         Some(most + 2)
@@ -94,8 +94,8 @@ fn an_event_that_comes_late_begins_before_those_that_wait_for_it() {
 
 #[test]
 fn those_who_wait_for_one_author_keep_nobody_from_another() {
-    let gate = Gate::default();
-    let mut all = OwedEvents::default();
+    let gate = OrderGate::default();
+    let mut all = DeferredEvents::default();
     let (most, crowd) = (ALWAYS as u64, 5 * ALWAYS as u64);
 
     // Events owe both hooks, one and the other in turn.
@@ -104,7 +104,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
         1 => &["still"],
         _ => &["good"],
     };
-    let events: Vec<OwedEvent> = (0..crowd).map(|at| owed_to(&gate, "a", at, hooks(at))).collect();
+    let events: Vec<DeferredEvent> = (0..crowd).map(|at| owed_to(&gate, "a", at, hooks(at))).collect();
     let conversation = events[0].conversation;
     events.into_iter().for_each(|event| all.add(event));
 
@@ -122,7 +122,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
         good.push(sequence);
         event.hooks.retain(|hook| hook != "good");
         let rest = (!event.hooks.is_empty()).then_some(event);
-        all.made(Made {
+        all.note_made(DeferredResult {
             rest,
             ..whole(conversation, sequence)
         });
@@ -150,7 +150,7 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
         under_way.sort_by_key(|event| event.numbers.sequence);
         let event = under_way.remove(0);
         still.push(event.numbers.sequence);
-        all.made(whole(conversation, event.numbers.sequence));
+        all.note_made(whole(conversation, event.numbers.sequence));
         under_way.extend(begin(&mut all, conversation));
     }
 
@@ -160,9 +160,9 @@ fn those_who_wait_for_one_author_keep_nobody_from_another() {
 
 /// A partition whose every event owes evaluations.
 struct Partition {
-    gate: Gate,
-    owed: OwedEvents,
-    lanes: Conversations<(String, u64)>,
+    gate: OrderGate,
+    owed: DeferredEvents,
+    lanes: ConversationQueues<(String, u64)>,
     /// Conversation of each message that is kept as numbers.
     peers: HashMap<u64, String>,
 }
@@ -171,40 +171,40 @@ impl Partition {
     fn come(&mut self, peer: &str, sequence: u64) {
         let conversation = owed(&self.gate, peer, sequence).conversation;
         self.peers.insert(sequence, peer.to_owned());
-        let numbers = Numbers {
+        let numbers = MessageNumbers {
             sequence,
             handed: sequence,
         };
 
-        let room = self.owed.room(conversation);
-        if self.lanes.place(conversation, numbers, room) == Placement::Memory {
-            self.lanes.hold(conversation, (peer.to_owned(), sequence));
+        let room = self.owed.room_for(conversation);
+        if self.lanes.place_message(conversation, numbers, room) == MessagePlacement::Memory {
+            self.lanes.hold_event(conversation, (peer.to_owned(), sequence));
         }
 
         self.go_on(conversation);
     }
 
-    fn go_on(&mut self, conversation: Conversation) {
+    fn go_on(&mut self, conversation: ConversationHash) {
         loop {
             while let Some((peer, sequence)) = self.lanes.start(conversation) {
                 self.owed.add(owed(&self.gate, &peer, sequence));
-                self.lanes.ended(conversation);
+                self.lanes.note_ended(conversation);
             }
 
-            let room = self.owed.room(conversation);
+            let room = self.owed.room_for(conversation);
             let Some(numbers) = self.lanes.read_next(conversation, room) else {
                 break;
             };
 
             self.lanes.was_read(conversation);
             let peer = self.peers[&numbers.sequence].clone();
-            self.lanes.hold(conversation, (peer, numbers.sequence));
+            self.lanes.hold_event(conversation, (peer, numbers.sequence));
         }
 
         self.lanes.forget_idle(conversation);
     }
 
-    fn of(&self, conversation: Conversation) -> usize {
+    fn of(&self, conversation: ConversationHash) -> usize {
         let lane = self.owed.lanes.get(&conversation);
         lane.map_or(0, Lane::len)
     }
@@ -216,9 +216,9 @@ fn what_is_owed_is_bounded_and_all_of_it_is_made_in_order_all_the_same() {
     const OTHERS: u64 = 9_000;
 
     let mut partition = Partition {
-        gate: Gate::default(),
-        owed: OwedEvents::default(),
-        lanes: Conversations::new(64),
+        gate: OrderGate::default(),
+        owed: DeferredEvents::default(),
+        lanes: ConversationQueues::new(64),
         peers: HashMap::new(),
     };
 
@@ -230,8 +230,8 @@ fn what_is_owed_is_bounded_and_all_of_it_is_made_in_order_all_the_same() {
     assert_eq!(partition.owed.total, MAX_OWED);
     assert_eq!(partition.of(crowd), MAX_OWED_PER_CONVERSATION);
 
-    let mut begun: VecDeque<OwedEvent> = VecDeque::new();
-    let conversations: Vec<Conversation> = partition.owed.lanes.keys().copied().collect();
+    let mut begun: VecDeque<DeferredEvent> = VecDeque::new();
+    let conversations: Vec<ConversationHash> = partition.owed.lanes.keys().copied().collect();
     for conversation in conversations {
         begun.extend(std::iter::from_fn(|| partition.owed.next(conversation)));
     }
@@ -245,9 +245,12 @@ fn what_is_owed_is_bounded_and_all_of_it_is_made_in_order_all_the_same() {
             of_crowd.push(sequence);
         }
 
-        partition.owed.made(whole(conversation, sequence));
+        partition.owed.note_made(whole(conversation, sequence));
 
-        for conversation in [Some(conversation), partition.owed.wake()].into_iter().flatten() {
+        for conversation in [Some(conversation), partition.owed.wake_waiting()]
+            .into_iter()
+            .flatten()
+        {
             partition.go_on(conversation);
             begun.extend(std::iter::from_fn(|| partition.owed.next(conversation)));
         }

@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::runner::HookSet;
-use crate::runner::seats::Seating;
+use crate::runner::seats::AuthorSlots;
 
 const FIRES: &str = r#"{"fire":true}"#;
 
 /// An event under way against hooks 0 to 4, of which those of `only` are called, and the receiver of its steps.
-fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
+fn flight(only: Option<Vec<u32>>) -> (InFlightEvent, mpsc::Receiver<(usize, EvaluationStep)>) {
     let hook = |index: u32| HookSource {
         id: format!("h{index}"),
         name: String::new(),
@@ -21,12 +21,12 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
         timeout_ms: 1_000,
         created_at: UnixMillis(0),
         created_by: "operator".to_owned(),
-        sees: crate::runner::Sees::Everything,
+        sees: crate::runner::HookScope::Everything,
         net: Vec::new(),
     };
 
     let (sender, steps) = mpsc::channel(16);
-    let job = Job {
+    let job = EvaluationJob {
         event_id: EventId::parse("webchat:1").expect("valid"),
         event_json: bytes::Bytes::new(),
         sequence: 0,
@@ -36,14 +36,17 @@ fn flight(only: Option<Vec<u32>>) -> (Flight, mpsc::Receiver<(usize, Step)>) {
 
     let set = Arc::new(HookSet::new((0..5).map(hook)));
     let folder = tempfile::tempdir().expect("a folder");
-    let loaded = Loaded::unpack(set, &Loaded::empty(), folder.path()).expect("written");
-    let seat = Seating::new(1).free().expect("free");
+    let loaded = LoadedHooks::unpack_set(set, &LoadedHooks::empty_set(), folder.path()).expect("written");
+    let seat = AuthorSlots::new(1).free_seat().expect("free");
 
-    (Flight::new(job, Arc::new(loaded), Steps::only(sender), seat), steps)
+    (
+        InFlightEvent::new(job, Arc::new(loaded), StepSender::for_only_part(sender), seat),
+        steps,
+    )
 }
 
-fn silent(passed: u32) -> Answer<'static> {
-    Answer {
+fn silent(passed: u32) -> EventAnswer<'static> {
+    EventAnswer {
         slot: 0,
         passed,
         latencies_us: Vec::new(),
@@ -54,12 +57,12 @@ fn silent(passed: u32) -> Answer<'static> {
     }
 }
 
-fn waiting(waiting: Vec<u32>) -> Answer<'static> {
-    Answer { waiting, ..silent(0) }
+fn waiting(waiting: Vec<u32>) -> EventAnswer<'static> {
+    EventAnswer { waiting, ..silent(0) }
 }
 
-fn late(late: Vec<u32>, passed: u32) -> Answer<'static> {
-    Answer { late, ..silent(passed) }
+fn late(late: Vec<u32>, passed: u32) -> EventAnswer<'static> {
+    EventAnswer { late, ..silent(passed) }
 }
 
 fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
@@ -68,7 +71,7 @@ fn result(index: u32) -> (u32, u32, Cow<'static, str>) {
 
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
-    let forged: Vec<(&str, Answer<'_>)> = vec![
+    let forged: Vec<(&str, EventAnswer<'_>)> = vec![
         ("waiting beyond the set", waiting(vec![9_999])),
         ("waiting of one not called", waiting(vec![2])),
         ("waiting twice", waiting(vec![1, 1])),
@@ -77,21 +80,21 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ("no number of passes", silent(u32::MAX)),
         (
             "a result of one not called",
-            Answer {
+            EventAnswer {
                 results: vec![result(0)],
                 ..silent(0)
             },
         ),
         (
             "two results of one",
-            Answer {
+            EventAnswer {
                 results: vec![result(1), result(1)],
                 ..silent(0)
             },
         ),
         (
             "a failure of one that waits",
-            Answer {
+            EventAnswer {
                 failures: vec![(1, 1, "e".to_owned(), None)],
                 waiting: vec![1],
                 ..silent(0)
@@ -99,7 +102,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ),
         (
             "more latencies than hooks",
-            Answer {
+            EventAnswer {
                 latencies_us: vec![1; 4],
                 ..silent(3)
             },
@@ -111,40 +114,40 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 
     for (what, answer) in forged {
         let (mut flight, mut steps) = flight(Some(vec![1, 3, 4]));
-        assert!(flight.absorb(answer).is_err(), "{what}");
+        assert!(flight.absorb_answer(answer).is_err(), "{what}");
         assert!(steps.try_recv().is_err() && !flight.is_answered(), "{what}");
 
-        let honest = Answer {
+        let honest = EventAnswer {
             latencies_us: vec![1, 2, 3],
             results: vec![result(3)],
             waiting: vec![4],
             ..silent(1)
         };
 
-        assert_eq!(flight.absorb(honest), Ok(Stage::UnderWay), "{what}");
+        assert_eq!(flight.absorb_answer(honest), Ok(FlightStage::UnderWay), "{what}");
         assert_eq!(
-            flight.absorb(Answer {
+            flight.absorb_answer(EventAnswer {
                 late: vec![4, 9],
                 ..silent(1)
             }),
-            Ok(Stage::Over),
+            Ok(FlightStage::Over),
             "{what}"
         );
 
-        let Ok((_, Step::Verdict(verdict))) = steps.try_recv() else {
+        let Ok((_, EvaluationStep::Verdict(verdict))) = steps.try_recv() else {
             panic!("{what}: no verdict")
         };
         assert_eq!(verdict.hook.id, "h3");
         assert!(
-            matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [4]),
+            matches!(steps.try_recv(), Ok((_, EvaluationStep::Waiting(waiting))) if waiting == [4]),
             "{what}"
         );
 
-        let done = Done {
+        let done = EvaluationEnd {
             passed: 2,
             latencies_us: vec![0, 1, 0, 2, 9],
         };
-        assert_eq!(steps.try_recv().ok(), Some((0, Step::Done(done))), "{what}");
+        assert_eq!(steps.try_recv().ok(), Some((0, EvaluationStep::Done(done))), "{what}");
     }
 }
 
@@ -152,7 +155,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 fn deaths_end_an_event_whoever_is_blamed() {
     for blamed in [true, false] {
         let (mut flight, mut steps) = flight(None);
-        let deaths = (1..100).find(|_| flight.lost_worker(blamed, "no progress") == Stage::Over);
+        let deaths = (1..100).find(|_| flight.lost_worker(blamed, "no progress") == FlightStage::Over);
         assert_eq!(deaths, Some(if blamed { MAX_DEATHS_BLAMED } else { MAX_DEATHS }));
         let said: Vec<_> = std::iter::from_fn(|| steps.try_recv().ok()).collect();
         assert_eq!(said.len(), 6, "five failures and the end: {said:?}");
@@ -162,47 +165,50 @@ fn deaths_end_an_event_whoever_is_blamed() {
 #[test]
 fn suspects_are_called_after_the_others_and_one_at_a_time() {
     let (mut flight, mut steps) = flight(None);
-    assert_eq!(flight.set_apart(&[1, 3]), Stage::UnderWay);
+    assert_eq!(flight.set_apart(&[1, 3]), FlightStage::UnderWay);
     assert_eq!(flight.open(), [0, 2, 4]);
 
-    let others = Answer {
+    let others = EventAnswer {
         latencies_us: vec![5, 6, 7],
         ..waiting(vec![4])
     };
-    assert_eq!(flight.absorb(Answer { passed: 2, ..others }), Ok(Stage::UnderWay));
-    assert!(matches!(steps.try_recv(), Ok((_, Step::Waiting(waiting))) if waiting == [1, 3, 4]));
-    assert_eq!(flight.absorb(late(vec![4, 9], 1)), Ok(Stage::Apart));
+    assert_eq!(
+        flight.absorb_answer(EventAnswer { passed: 2, ..others }),
+        Ok(FlightStage::UnderWay)
+    );
+    assert!(matches!(steps.try_recv(), Ok((_, EvaluationStep::Waiting(waiting))) if waiting == [1, 3, 4]));
+    assert_eq!(flight.absorb_answer(late(vec![4, 9], 1)), Ok(FlightStage::Apart));
     assert_eq!(flight.open(), [1, 3]);
 
     flight.open_for(3);
-    assert!(flight.awaits("h1") && flight.awaits("h3") && !flight.awaits("h4"));
+    assert!(flight.awaits_hook("h1") && flight.awaits_hook("h3") && !flight.awaits_hook("h4"));
 
-    let answer = |index| Answer {
+    let answer = |index| EventAnswer {
         latencies_us: vec![8],
         results: vec![result(index)],
         ..silent(0)
     };
-    assert_eq!(flight.absorb(answer(3)), Ok(Stage::Apart));
+    assert_eq!(flight.absorb_answer(answer(3)), Ok(FlightStage::Apart));
     assert_eq!(flight.open(), [1]);
-    assert!(flight.absorb(answer(3)).is_err(), "it has answered");
-    assert_eq!(flight.absorb(answer(1)), Ok(Stage::Over));
+    assert!(flight.absorb_answer(answer(3)).is_err(), "it has answered");
+    assert_eq!(flight.absorb_answer(answer(1)), Ok(FlightStage::Over));
 
-    let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
+    let said: Vec<EvaluationStep> = std::iter::from_fn(|| steps.try_recv().ok())
         .map(|(_, step)| step)
         .collect();
-    let done = Done {
+    let done = EvaluationEnd {
         passed: 3,
         latencies_us: vec![5, 8, 6, 8, 9],
     };
 
-    assert_eq!(said.last(), Some(&Step::Done(done)));
+    assert_eq!(said.last(), Some(&EvaluationStep::Done(done)));
     assert_eq!(said.len(), 3, "{said:?}");
 }
 
 #[test]
 fn what_was_noted_is_taken_once_and_what_cannot_be_is_left_out() {
     let (mut flight, mut steps) = flight(Some(vec![0, 1, 3, 4]));
-    let noted = |index, what| Noted {
+    let noted = |index, what| CrashNote {
         slot: 0,
         index,
         latency_us: 1,
@@ -218,28 +224,28 @@ fn what_was_noted_is_taken_once_and_what_cannot_be_is_left_out() {
         noted(4, NotedOutcome::Failed("broke".to_owned())),
     ];
 
-    assert_eq!(flight.salvage(journal), Stage::UnderWay);
+    assert_eq!(flight.salvage_noted(journal), FlightStage::UnderWay);
     assert_eq!(flight.open(), [1]);
-    assert_eq!(flight.lost_worker(true, "no progress"), Stage::UnderWay);
-    assert_eq!(flight.absorb(silent(1)), Ok(Stage::Over));
+    assert_eq!(flight.lost_worker(true, "no progress"), FlightStage::UnderWay);
+    assert_eq!(flight.absorb_answer(silent(1)), Ok(FlightStage::Over));
 
-    let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok())
+    let said: Vec<EvaluationStep> = std::iter::from_fn(|| steps.try_recv().ok())
         .map(|(_, step)| step)
         .collect();
     assert_eq!(said.len(), 3, "{said:?}");
     assert!(
-        matches!(said.last(), Some(Step::Done(done)) if done.passed == 2),
+        matches!(said.last(), Some(EvaluationStep::Done(done)) if done.passed == 2),
         "{said:?}"
     );
 }
 
-fn answers() -> impl Strategy<Value = Answer<'static>> {
+fn answers() -> impl Strategy<Value = EventAnswer<'static>> {
     let index = || prop_oneof![4 => 0..5_u32, 1 => any::<u32>()];
     let few = || proptest::collection::vec(index(), 0..4);
     let number = prop_oneof![4 => 0..6_u32, 1 => any::<u32>()];
 
     (number, few(), few(), few(), few(), few()).prop_map(|(passed, latencies_us, results, failures, waiting, late)| {
-        Answer {
+        EventAnswer {
             slot: 0,
             passed,
             latencies_us,
@@ -262,22 +268,22 @@ proptest! {
     ) {
         let called = only.as_ref().map_or(5, Vec::len);
         let (mut flight, mut steps) = flight(only);
-        let mut ended = answers.into_iter().any(|answer| flight.absorb(answer) == Ok(Stage::Over));
-        ended = ended || flight.fail(&[0, 1, 2, 3, 4], "given up") == Stage::Over;
+        let mut ended = answers.into_iter().any(|answer| flight.absorb_answer(answer) == Ok(FlightStage::Over));
+        ended = ended || flight.fail_hooks(&[0, 1, 2, 3, 4], "given up") == FlightStage::Over;
         prop_assert!(ended);
-        let said: Vec<Step> = std::iter::from_fn(|| steps.try_recv().ok()).map(|(_, step)| step).collect();
-        let ends = said.iter().filter(|step| matches!(step, Step::Done(_))).count();
+        let said: Vec<EvaluationStep> = std::iter::from_fn(|| steps.try_recv().ok()).map(|(_, step)| step).collect();
+        let ends = said.iter().filter(|step| matches!(step, EvaluationStep::Done(_))).count();
         let mut told: Vec<&str> = said
             .iter()
             .filter_map(|step| match step {
-                Step::Verdict(verdict) => Some(verdict.hook.id.as_str()),
-                Step::Waiting(_) | Step::Done(_) => None,
+                EvaluationStep::Verdict(verdict) => Some(verdict.hook.id.as_str()),
+                EvaluationStep::Waiting(_) | EvaluationStep::Done(_) => None,
             })
             .collect();
         let verdicts = told.len();
         told.sort_unstable();
         told.dedup();
         prop_assert_eq!((ends, told.len()), (1, verdicts));
-        prop_assert!(matches!(said.last(), Some(Step::Done(done)) if done.passed as usize + verdicts <= called), "{:?}", said);
+        prop_assert!(matches!(said.last(), Some(EvaluationStep::Done(done)) if done.passed as usize + verdicts <= called), "{:?}", said);
     }
 }

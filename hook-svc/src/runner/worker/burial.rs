@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-use super::{FRAMES_OF_A_WORKER, Role, Run, State, WorkerDeath};
+use super::{FRAMES_OF_A_WORKER, Run, State, WorkerDeath, WorkerRole};
 use crate::runner::HookSource;
-use crate::runner::flight::{Flight, Noted, Stage};
-use crate::runner::note::Note;
+use crate::runner::flight::{CrashNote, FlightStage, InFlightEvent};
+use crate::runner::note::JournalNote;
 
 /// Longest text of a death's cause, in bytes.
 const MAX_CAUSE_BYTES: usize = 500;
@@ -21,7 +21,7 @@ struct Culprit {
 impl Run<'_> {
     /// Gives back the events in flight and blames the hook that was running. Returns whether the process had done any
     /// work.
-    pub(super) fn bury(self, death: &WorkerDeath) -> bool {
+    pub(super) fn handle_death(self, death: &WorkerDeath) -> bool {
         let now = self.clock.monotonic();
         let (common, index, role) = (self.common, self.index, self.role);
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -32,27 +32,29 @@ impl Run<'_> {
             .and_then(|note| note.read().ok())
             .unwrap_or_default();
 
-        let mut board = common.board();
-        let claimed = (!death.is_orderly()).then(|| culprit(&state, note, role)).flatten();
+        let mut board = common.lock_board();
+        let claimed = (!death.is_orderly())
+            .then(|| find_culprit(&state, note, role))
+            .flatten();
 
         // A hook that is called apart does not run beside others, unless it was called before it became a suspect.
         // Otherwise the claim is forged, and the forger is one of the hooks that ran.
         let is_forged = |culprit: &Culprit| {
-            let can_run = role == Role::Apart || culprit.at_load || is_called(&state, note, &culprit.hook);
+            let can_run = role == WorkerRole::Apart || culprit.at_load || is_called(&state, note, &culprit.hook);
             !can_run && board.is_suspect(&culprit.hook, now)
         };
         let culprit = claimed.filter(|culprit| !is_forged(culprit));
-        log(index, death, &cause, culprit.as_ref(), note, &state);
+        log_death(index, death, &cause, culprit.as_ref(), note, &state);
         state.up = None;
 
-        let called = death.is_of_its_hooks().then(|| state.terms.first()).flatten();
-        let flights = salvage(&mut state);
-        if culprit.is_none() && role == Role::Beside && !death.is_orderly() {
-            let ran = |(slot, flight): &&(u32, Flight)| flight.is_answered() || Some(*slot) == called;
+        let called = death.is_of_its_hooks().then(|| state.terms.first_slot()).flatten();
+        let flights = salvage_flights(&mut state);
+        if culprit.is_none() && role == WorkerRole::Beside && !death.is_orderly() {
+            let ran = |(slot, flight): &&(u32, InFlightEvent)| flight.is_answered() || Some(*slot) == called;
             for (_, flight) in flights.iter().filter(ran) {
                 let hooks = flight.loaded().set().hooks();
                 let open = flight.open().into_iter().filter_map(|index| hooks.get(index as usize));
-                open.for_each(|hook| board.suspect(hook, now));
+                open.for_each(|hook| board.record_suspect(hook, now));
             }
         }
 
@@ -65,20 +67,20 @@ impl Run<'_> {
                 && note.slot == Some(slot)
                 && let Some(Culprit { hook, .. }) = &culprit
                 && let Some(index) = flight.loaded().set().index(&hook.id)
-                && flight.fail(&[index], &format!("killed its worker: {cause}")) == Stage::Over
+                && flight.fail_hooks(&[index], &format!("killed its worker: {cause}")) == FlightStage::Over
             {
                 continue;
             }
 
             match flight.lost_worker(culprit.is_some() || death.is_orderly(), &cause) {
-                Stage::UnderWay => open.push(flight),
-                Stage::Apart => board.set_apart(flight),
-                Stage::Over => {}
+                FlightStage::UnderWay => open.push(flight),
+                FlightStage::Apart => board.set_apart(flight),
+                FlightStage::Over => {}
             }
         }
 
         if let Some(Culprit { hook, at_load }) = &culprit
-            && board.died(hook, *at_load, &cause, now)
+            && board.record_death(hook, *at_load, &cause, now)
         {
             tracing::error!(
                 hook = hook.id,
@@ -87,10 +89,10 @@ impl Run<'_> {
             );
         }
 
-        board.requeue(open, role == Role::Apart);
+        board.requeue_events(open, role == WorkerRole::Apart);
 
-        if role == Role::Beside {
-            board.ended(index);
+        if role == WorkerRole::Beside {
+            board.worker_ended(index);
         }
 
         drop(board);
@@ -103,14 +105,16 @@ impl Run<'_> {
 }
 
 /// Returns the hook that was running; in a process that holds one suspect, that one.
-fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
+fn find_culprit(state: &State<'_>, note: JournalNote, role: WorkerRole) -> Option<Culprit> {
     let at_load = note.running.is_some() && note.slot.is_none() && state.loading.is_some();
     let hook = match role {
-        Role::Beside => {
-            let loaded = state.known().find(|loaded| loaded.generation() == note.generation)?;
+        WorkerRole::Beside => {
+            let loaded = state
+                .known_sets()
+                .find(|loaded| loaded.generation() == note.generation)?;
             loaded.set().hooks().get(note.running? as usize)?
         }
-        Role::Apart => {
+        WorkerRole::Apart => {
             let mine = state.mine.as_deref()?;
             let set = state.loading.as_ref().unwrap_or(&state.held).set();
             set.hooks().get(set.index(mine)? as usize)?
@@ -122,7 +126,7 @@ fn culprit(state: &State<'_>, note: Note, role: Role) -> Option<Culprit> {
 }
 
 /// Returns whether the event that the note names was handed over for `hook`, which has not answered.
-fn is_called(state: &State<'_>, note: Note, hook: &HookSource) -> bool {
+fn is_called(state: &State<'_>, note: JournalNote, hook: &HookSource) -> bool {
     let flight = note.slot.and_then(|slot| state.in_flight.get(&slot));
     flight.is_some_and(|flight| {
         let index = flight.loaded().set().index(&hook.id);
@@ -130,7 +134,14 @@ fn is_called(state: &State<'_>, note: Note, hook: &HookSource) -> bool {
     })
 }
 
-fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit>, note: Note, state: &State<'_>) {
+fn log_death(
+    worker: usize,
+    death: &WorkerDeath,
+    cause: &str,
+    culprit: Option<&Culprit>,
+    note: JournalNote,
+    state: &State<'_>,
+) {
     if death.is_orderly() {
         tracing::debug!(worker, cause, "hook worker stopped");
         return;
@@ -153,26 +164,26 @@ fn log(worker: usize, death: &WorkerDeath, cause: &str, culprit: Option<&Culprit
 }
 
 /// Returns the unfinished events in flight, in the order in which they were handed over.
-fn salvage(state: &mut State<'_>) -> Vec<(u32, Flight)> {
+fn salvage_flights(state: &mut State<'_>) -> Vec<(u32, InFlightEvent)> {
     let journal = state
         .note
         .as_ref()
-        .and_then(|note| note.journal().ok())
+        .and_then(|note| note.read_journal().ok())
         .unwrap_or_default();
-    let mut noted: HashMap<u32, Vec<Noted>> = HashMap::new();
+    let mut noted: HashMap<u32, Vec<CrashNote>> = HashMap::new();
     for one in journal {
         noted.entry(one.slot).or_default().push(one);
     }
 
-    let mut slots: Vec<(u32, Flight)> = state.in_flight.drain().collect();
+    let mut slots: Vec<(u32, InFlightEvent)> = state.in_flight.drain().collect();
     slots.sort_unstable_by_key(|(slot, _)| *slot);
 
     let mut flights = Vec::with_capacity(slots.len());
     for (slot, mut flight) in slots {
         // Of an event that was answered, only hooks that still waited are open, and those are not in the journal.
         let noted = noted.remove(&slot).filter(|_| !flight.is_answered());
-        let stage = noted.map_or(Stage::UnderWay, |noted| flight.salvage(noted));
-        if stage != Stage::Over {
+        let stage = noted.map_or(FlightStage::UnderWay, |noted| flight.salvage_noted(noted));
+        if stage != FlightStage::Over {
             flights.push((slot, flight));
         }
     }

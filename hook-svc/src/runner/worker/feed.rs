@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
 
-use super::{Bell, READ_BYTES, Role, Run, State, WorkerDeath};
-use crate::runner::Counters;
-use crate::runner::board::{Board, Next};
-use crate::runner::protocol::{self, Batch, MAX_BATCH_EVENTS};
+use super::{Bell, READ_BYTES, Run, State, WorkerDeath, WorkerRole};
+use crate::runner::HookCounters;
+use crate::runner::board::{NextTask, WorkQueue};
+use crate::runner::protocol::{self, EventBatch, MAX_BATCH_EVENTS};
 
 /// Most events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
 /// event goes to a worker with room.
@@ -22,7 +22,7 @@ const TURN: Duration = Duration::from_secs(2);
 const SLOT_MASK: u32 = 0x3FFF_FFFF;
 
 /// Returns the reason why writing to a worker failed. The writer may notice before the reader that it exited.
-fn broken(error: std::io::Error) -> WorkerDeath {
+fn broken_pipe(error: std::io::Error) -> WorkerDeath {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         WorkerDeath::Exited
     } else {
@@ -38,12 +38,12 @@ impl Run<'_> {
         loop {
             let (queued, apart) = (self.common.queued.notified(), self.common.apart.notified());
             let changed = self.common.changed.notified();
-            let bell = self.bell();
-            let is_filled = self.fill(&mut buffer, &mut news)?;
-            self.ring(is_filled || bell != Bell::Queue);
+            let bell = self.worker_bell();
+            let is_filled = self.fill_frame(&mut buffer, &mut news)?;
+            self.ring_others(is_filled || bell != Bell::Queue);
 
             if is_filled {
-                stdin.write_all(&buffer).await.map_err(broken)?;
+                stdin.write_all(&buffer).await.map_err(broken_pipe)?;
             } else {
                 tokio::select! {
                     () = queued, if bell == Bell::Queue => {}
@@ -56,27 +56,27 @@ impl Run<'_> {
     }
 
     /// Notifies other workers of the events that this worker has left.
-    fn ring(&self, leaves_some: bool) {
-        let board = self.common.board();
+    fn ring_others(&self, leaves_some: bool) {
+        let board = self.common.lock_board();
         let (is_waiting, has_apart) = (board.is_waiting(), board.has_apart());
         drop(board);
         if is_waiting && leaves_some {
             self.common.queued.notify_one();
         }
-        if has_apart && self.role == Role::Beside {
+        if has_apart && self.role == WorkerRole::Beside {
             self.common.apart.notify_one();
         }
     }
 
     /// Returns the notification to listen to: a full worker leaves it to the others.
-    fn bell(&self) -> Bell {
+    fn worker_bell(&self) -> Bell {
         if !self.has_room() {
             return Bell::None;
         }
         match self.role {
-            Role::Apart => Bell::Apart,
-            Role::Beside if self.common.board().stands_by(self.index) => Bell::Changes,
-            Role::Beside => Bell::Queue,
+            WorkerRole::Apart => Bell::Apart,
+            WorkerRole::Beside if self.common.lock_board().stands_by(self.index) => Bell::Changes,
+            WorkerRole::Beside => Bell::Queue,
         }
     }
 
@@ -86,10 +86,10 @@ impl Run<'_> {
     }
 
     /// Returns the next action of this worker.
-    fn next(&self, board: &mut Board, state: &State<'_>, now: Instant) -> Next {
+    fn next(&self, board: &mut WorkQueue, state: &State<'_>, now: Instant) -> NextTask {
         match self.role {
-            Role::Beside => board.next(self.index, &state.held, now),
-            Role::Apart => {
+            WorkerRole::Beside => board.next(self.index, &state.held, now),
+            WorkerRole::Apart => {
                 let is_over = state
                     .turn
                     .is_some_and(|since| now.saturating_duration_since(since) > TURN);
@@ -100,7 +100,7 @@ impl Run<'_> {
     }
 
     /// Fills `buffer` with the next frame. Returns false if there is nothing to send.
-    fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> Result<bool, WorkerDeath> {
+    fn fill_frame(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, HookCounters)>) -> Result<bool, WorkerDeath> {
         let now = self.clock.monotonic();
         let mut state = self.state();
         if state.up.is_some() && std::mem::take(&mut state.ping) {
@@ -118,20 +118,20 @@ impl Run<'_> {
             return Ok(false);
         }
 
-        let mut board = self.common.board();
+        let mut board = self.common.lock_board();
         let mut next = self.next(&mut board, &state, now);
         let load = match &next {
-            Next::Load(loaded) => Some((Arc::clone(loaded), None)),
-            Next::LoadAlone(loaded, hook) => Some((Arc::clone(loaded), Some(hook.clone()))),
-            Next::Leave => return Err(WorkerDeath::Turn),
-            Next::Wait => return Ok(false),
-            Next::Run(_) => None,
+            NextTask::Load(loaded) => Some((Arc::clone(loaded), None)),
+            NextTask::LoadAlone(loaded, hook) => Some((Arc::clone(loaded), Some(hook.clone()))),
+            NextTask::Leave => return Err(WorkerDeath::Turn),
+            NextTask::Wait => return Ok(false),
+            NextTask::Run(_) => None,
         };
 
         if let Some((loaded, alone)) = load {
             let message = board.load_message(self.index, &loaded, &state.held, alone.as_deref());
             protocol::write_message(buffer, &message);
-            if !loaded.dropped(&state.held).is_empty() {
+            if !loaded.dropped_paths(&state.held).is_empty() {
                 state.left = state.left.or(Some(now));
             }
             state.turn = state.turn.or(Some(now));
@@ -140,25 +140,30 @@ impl Run<'_> {
             return Ok(true);
         }
 
-        board.tell(self.index, state.held.generation(), news);
-        let mut batch = Batch::begin(buffer, news);
-        while let Next::Run(flight) = next {
+        board.untold_counters(self.index, state.held.generation(), news);
+        let mut batch = EventBatch::begin_batch(buffer, news);
+        while let NextTask::Run(flight) = next {
             let slot = state.next_slot;
             state.next_slot = (slot + 1) & SLOT_MASK;
-            batch.push(slot, flight.job().now, flight.remaining(), &flight.job().event_json);
+            batch.push(
+                slot,
+                flight.job().now,
+                flight.remaining_hooks(),
+                &flight.job().event_json,
+            );
             let (longest, age) = (flight.loaded().set().longest_timeout(), state.age);
-            state.terms.handed(slot, longest, age);
+            state.terms.note_handed(slot, longest, age);
             state.in_flight.insert(slot, *flight);
             state.unanswered += 1;
             next = if batch.has_room() && state.unanswered < WINDOW_EVENTS {
                 self.next(&mut board, &state, now)
             } else {
-                Next::Wait
+                NextTask::Wait
             };
         }
 
         // An event beyond the window stays queued until there is room.
-        batch.finish();
+        batch.finish_batch();
         Ok(true)
     }
 }

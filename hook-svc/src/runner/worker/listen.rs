@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
-use super::{MAX_FORMER, READ_BYTES, Role, Run, State, UpMark, WorkerDeath};
-use crate::runner::flight::{Flight, ImpossibleAnswer, Stage};
-use crate::runner::protocol::{self, CallFrame, Frame, Reply};
-use crate::runner::sources::Loaded;
-use crate::runner::watch::{Sight, Work};
-use crate::runner::{HookSource, Stray};
+use super::{MAX_FORMER, READ_BYTES, Run, State, UpMark, WorkerDeath, WorkerRole};
+use crate::runner::flight::{FlightStage, ImpossibleAnswer, InFlightEvent};
+use crate::runner::protocol::{self, CallFrame, CallReply, WorkerFrame};
+use crate::runner::sources::LoadedHooks;
+use crate::runner::watch::{WorkerSnapshot, WorkerTask};
+use crate::runner::{AsyncError, HookSource};
 
 impl Run<'_> {
     /// Handles the messages of the process until it closes the pipe.
@@ -26,7 +26,7 @@ impl Run<'_> {
 
             let mut at = 0;
             while let Some((body, length)) = protocol::split(&buffer[at..]).map_err(WorkerDeath::Frame)? {
-                self.hear(protocol::read(body).map_err(WorkerDeath::Frame)?)?;
+                self.handle_frame(protocol::read(body).map_err(WorkerDeath::Frame)?)?;
                 at += length;
             }
 
@@ -34,7 +34,7 @@ impl Run<'_> {
         }
     }
 
-    fn hear(&self, frame: Frame<'_>) -> Result<(), WorkerDeath> {
+    fn handle_frame(&self, frame: WorkerFrame<'_>) -> Result<(), WorkerDeath> {
         let mut state = self.state();
         state.frames += 1;
 
@@ -42,7 +42,7 @@ impl Run<'_> {
             None => {
                 for answer in frame.r {
                     if let Some((stage, flight)) = state.absorb(answer)? {
-                        self.answered(&state, stage, flight);
+                        self.handle_answered(&state, stage, flight);
                         self.asked.notify_one();
                     }
                 }
@@ -51,11 +51,11 @@ impl Run<'_> {
             }
             Some("ready") => {
                 state.up = Some(UpMark::new(match self.role {
-                    Role::Beside => &self.common.ready,
-                    Role::Apart => &self.common.ready_apart,
+                    WorkerRole::Beside => &self.common.ready,
+                    WorkerRole::Apart => &self.common.ready_apart,
                 }));
-                if self.role == Role::Beside {
-                    self.common.board().came_up(self.index);
+                if self.role == WorkerRole::Beside {
+                    self.common.lock_board().came_up(self.index);
                 }
                 self.common.changed.notify_waiters();
                 self.moved.notify_one();
@@ -69,11 +69,11 @@ impl Run<'_> {
                 if let Some(loaded) = state.loading.take() {
                     state.ended += 1;
                     self.log_failed_loads(&loaded, &frame.bad, state.mine.as_deref());
-                    state.hold(loaded);
+                    state.hold_set(loaded);
                 }
                 self.moved.notify_one();
             }
-            Some("stray") => self.strayed(&state, frame),
+            Some("stray") => self.handle_stray(&state, frame),
             Some("call") => {
                 for call in frame.k {
                     self.call(&state, call)?;
@@ -81,7 +81,7 @@ impl Run<'_> {
             }
             Some("query") => {
                 if let Some(query) = frame.q {
-                    state.ask(query)?;
+                    state.queue_query(query)?;
                     self.asked.notify_one();
                 }
             }
@@ -93,9 +93,9 @@ impl Run<'_> {
 
     /// Reports an error that a script threw outside of evaluations. The process knows the hook for timers; for other
     /// errors the stack names it, if there is one.
-    fn strayed(&self, state: &State<'_>, frame: Frame<'_>) {
+    fn handle_stray(&self, state: &State<'_>, frame: WorkerFrame<'_>) {
         let error = protocol::cut(frame.message.unwrap_or_default());
-        let Some(hook) = stray(state, frame.by, frame.stack.as_deref()) else {
+        let Some(hook) = stray_hook(state, frame.by, frame.stack.as_deref()) else {
             if self.may_log(&error) {
                 tracing::warn!(error, "uncaught error of an unknown hook outside of evaluations");
             }
@@ -108,11 +108,11 @@ impl Run<'_> {
         }
 
         // There may be no subscriber.
-        let _ = self.common.strays.send(Stray { hook, error });
+        let _ = self.common.strays.send(AsyncError { hook, error });
     }
 
     /// Logs why hooks of `loaded` did not load; `alone`: only this hook was to be loaded.
-    fn log_failed_loads(&self, loaded: &Loaded, bad: &[(u32, Cow<'_, str>)], alone: Option<&str>) {
+    fn log_failed_loads(&self, loaded: &LoadedHooks, bad: &[(u32, Cow<'_, str>)], alone: Option<&str>) {
         for (index, error) in bad {
             let hook = loaded
                 .set()
@@ -131,28 +131,28 @@ impl Run<'_> {
     }
 
     /// Records that every hook that `flight` was open for has answered.
-    fn answered(&self, state: &State<'_>, stage: Stage, flight: Flight) {
-        if self.role == Role::Beside && stage == Stage::Over {
+    fn handle_answered(&self, state: &State<'_>, stage: FlightStage, flight: InFlightEvent) {
+        if self.role == WorkerRole::Beside && stage == FlightStage::Over {
             return;
         }
 
-        let mut board = self.common.board();
+        let mut board = self.common.lock_board();
         let set = state.held.set();
         let mine = state.mine.as_ref().and_then(|mine| set.index(mine));
         if let Some(hook) = mine.and_then(|index| set.hooks().get(index as usize))
-            && board.ran(hook)
+            && board.record_clean_run(hook)
         {
             tracing::info!(hook = hook.id, "hook no longer suspected of crashing workers");
         }
 
         match stage {
-            Stage::Apart => board.set_apart(flight),
-            Stage::UnderWay | Stage::Over => {}
+            FlightStage::Apart => board.set_apart(flight),
+            FlightStage::UnderWay | FlightStage::Over => {}
         }
 
         drop(board);
 
-        if stage == Stage::Apart {
+        if stage == FlightStage::Apart {
             self.common.apart.notify_one();
         }
     }
@@ -173,8 +173,8 @@ impl Run<'_> {
         let args = args.into_owned();
 
         tokio::spawn(async move {
-            let answered = calls.answer(&*host, call, args).await;
-            let reply = Reply {
+            let answered = calls.answer_call(&*host, call, args).await;
+            let reply = CallReply {
                 slot,
                 index,
                 number,
@@ -191,20 +191,20 @@ impl Run<'_> {
 
 impl State<'_> {
     /// Returns the sets whose hooks may run in the process.
-    pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Loaded>> {
+    pub(super) fn known_sets(&self) -> impl Iterator<Item = &Arc<LoadedHooks>> {
         self.loading.iter().chain([&self.held]).chain(&self.former)
     }
 
     /// Returns the host's knowledge of the process.
-    pub(super) fn sight(&self) -> Sight {
+    pub(super) fn current_sight(&self) -> WorkerSnapshot {
         let work = match (&self.up, &self.loading) {
-            (None, _) => Work::Starting,
-            (Some(_), Some(loading)) => Work::Loading(loading.set().hooks().len()),
-            (Some(_), None) if self.in_flight.is_empty() => Work::Nothing,
-            (Some(_), None) => Work::Evaluating(self.held.set().hooks().len()),
+            (None, _) => WorkerTask::Starting,
+            (Some(_), Some(loading)) => WorkerTask::Loading(loading.set().hooks().len()),
+            (Some(_), None) if self.in_flight.is_empty() => WorkerTask::Nothing,
+            (Some(_), None) => WorkerTask::Evaluating(self.held.set().hooks().len()),
         };
 
-        Sight {
+        WorkerSnapshot {
             work,
             ended: self.ended,
             pongs: self.pongs,
@@ -212,13 +212,16 @@ impl State<'_> {
         }
     }
 
-    fn hold(&mut self, loaded: Arc<Loaded>) {
+    fn hold_set(&mut self, loaded: Arc<LoadedHooks>) {
         self.former.push_front(std::mem::replace(&mut self.held, loaded));
         self.former.truncate(MAX_FORMER);
     }
 
     /// Applies `answer`. Returns the event if this worker is done with it.
-    fn absorb(&mut self, answer: protocol::Answer<'_>) -> Result<Option<(Stage, Flight)>, ImpossibleAnswer> {
+    fn absorb(
+        &mut self,
+        answer: protocol::EventAnswer<'_>,
+    ) -> Result<Option<(FlightStage, InFlightEvent)>, ImpossibleAnswer> {
         let slot = answer.slot;
         let Some(flight) = self.in_flight.get_mut(&slot) else {
             return Ok(None);
@@ -231,14 +234,14 @@ impl State<'_> {
         let is_first = !flight.is_answered();
         let ends_some =
             is_first || !(answer.results.is_empty() && answer.failures.is_empty() && answer.late.is_empty());
-        let stage = flight.absorb(answer)?;
-        let longest = (stage == Stage::UnderWay).then(|| flight.longest_timeout());
-        self.terms.answered(slot, longest, self.age);
+        let stage = flight.absorb_answer(answer)?;
+        let longest = (stage == FlightStage::UnderWay).then(|| flight.longest_timeout());
+        self.terms.note_answered(slot, longest, self.age);
         self.ended += u64::from(ends_some);
 
         let flight = match stage {
-            Stage::UnderWay => None,
-            Stage::Apart | Stage::Over => self.in_flight.remove(&slot),
+            FlightStage::UnderWay => None,
+            FlightStage::Apart | FlightStage::Over => self.in_flight.remove(&slot),
         };
 
         Ok(flight.map(|flight| (stage, flight)))
@@ -246,13 +249,13 @@ impl State<'_> {
 }
 
 /// Returns the hook that caused an error thrown in the name of `by` with this `stack`.
-fn stray<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) -> Option<&'a Arc<HookSource>> {
+fn stray_hook<'a>(state: &'a State<'_>, by: Option<(u32, u32)>, stack: Option<&str>) -> Option<&'a Arc<HookSource>> {
     if let Some(mine) = &state.mine {
         let set = state.loading.as_ref().unwrap_or(&state.held).set();
         return set.hooks().get(set.index(mine)? as usize);
     }
 
-    let mut known = state.known();
+    let mut known = state.known_sets();
     match (by, stack) {
         (Some((index, generation)), _) => {
             let loaded = known.find(|loaded| loaded.generation() == generation)?;

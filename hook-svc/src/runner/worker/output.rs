@@ -24,7 +24,7 @@ const ESCAPE_BYTES: usize = 6;
 /// Output of a worker that has been logged in this period. The allowance belongs to the worker, not to its process: a
 /// script that ends its process gets no second one. *Pure.*
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(super) struct OutputAllowance {
     since: Instant,
     logged: usize,
 }
@@ -38,7 +38,7 @@ enum Fate {
     Dropped,
 }
 
-impl Allowance {
+impl OutputAllowance {
     pub(super) const fn new(now: Instant) -> Self {
         Self { since: now, logged: 0 }
     }
@@ -126,7 +126,7 @@ mod tests {
     /// Returns the number of lines with `text`, of a thousand at once, that are logged.
     fn logged(text: &str) -> usize {
         let now = SystemClock.monotonic();
-        let mut allowance = Allowance::new(now);
+        let mut allowance = OutputAllowance::new(now);
         let bytes = line_bytes(text);
         let lines = (0..1_000).map(|_| allowance.take(bytes, now));
         lines.filter(|fate| *fate == Fate::Logged).count()
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_flood_is_dropped_with_one_line_a_second() {
         let start = SystemClock.monotonic();
-        let mut allowance = Allowance::new(start);
+        let mut allowance = OutputAllowance::new(start);
         let pieces = (0..100).map(|_| allowance.take(MAX_PRINTED_BYTES, start));
         let fates: Vec<Fate> = pieces.collect();
         let count = |fate| fates.iter().filter(|other| **other == fate).count();

@@ -28,7 +28,7 @@ const TELL_EVERY: Duration = Duration::from_millis(20);
 
 /// State of a process's query.
 #[derive(Debug, Default)]
-pub(super) enum Asking {
+pub(super) enum QueryState {
     /// There is no query.
     #[default]
     Nothing,
@@ -40,7 +40,7 @@ pub(super) enum Asking {
     Answered,
 }
 
-impl Asking {
+impl QueryState {
     /// Returns whether the host owes the process an answer.
     pub(super) const fn is_open(&self) -> bool {
         match self {
@@ -66,10 +66,10 @@ struct Done {
 
 impl State<'_> {
     /// Accepts a query of the process. Fails if the previous one is not answered.
-    pub(super) fn ask(&mut self, frame: QueryFrame) -> Result<(), ImpossibleAnswer> {
+    pub(super) fn queue_query(&mut self, frame: QueryFrame) -> Result<(), ImpossibleAnswer> {
         match self.query {
-            Asking::Nothing => {}
-            Asking::Asked(..) | Asking::Open | Asking::Answered => return Err(ImpossibleAnswer::Query),
+            QueryState::Nothing => {}
+            QueryState::Asked(..) | QueryState::Open | QueryState::Answered => return Err(ImpossibleAnswer::Query),
         }
 
         let QueryFrame {
@@ -89,7 +89,7 @@ impl State<'_> {
         // The host, not the process, determines how current an answer must be.
         let flight = evaluation.and_then(|slot| self.in_flight.get(&slot));
         query.sequence = flight.map_or(0, |flight| flight.job().sequence);
-        self.query = Asking::Asked(evaluation, Box::new(query));
+        self.query = QueryState::Asked(evaluation, Box::new(query));
 
         Ok(())
     }
@@ -99,22 +99,22 @@ impl Run<'_> {
     /// Answers the queries of the process for as long as it lives.
     pub(super) async fn answer_queries(&self, pipe: PipeWriter) -> Result<(), WorkerDeath> {
         let mut pipe = Sender::from_owned_fd(pipe.into()).map_err(WorkerDeath::Pipe)?;
-        let mut session = self.session();
+        let mut session = self.new_session();
 
         let mut used: HashMap<u32, Used> = HashMap::new();
         loop {
             let Some((evaluation, query)) = self.take_query(&mut used) else {
-                session = self.rest(session).await;
+                session = self.await_query(session).await;
                 continue;
             };
 
             let begun = self.clock.monotonic();
             let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
-            let done = match (evaluation, refusal(evaluation, spent)) {
-                (Some(slot), None) => self.answer(session, slot, *query, begun).await,
+            let done = match (evaluation, query_refusal(evaluation, spent)) {
+                (Some(slot), None) => self.answer_query(session, slot, *query, begun).await,
                 (_, refused) => {
                     let error = refused.unwrap_or_else(|| ModelQueryError::Unavailable("no event".to_owned()));
-                    refuse(session, &error)
+                    refuse_query(session, &error)
                 }
             };
 
@@ -125,18 +125,18 @@ impl Run<'_> {
             }
 
             session = done.session;
-            self.state().query = Asking::Answered;
+            self.state().query = QueryState::Answered;
 
             // If the process has exited, there is no reader; another loop notices that.
             if pipe.write_all(&done.frame).await.is_err() {
                 std::future::pending::<()>().await;
             }
 
-            self.state().query = Asking::Nothing;
+            self.state().query = QueryState::Nothing;
         }
     }
 
-    fn session(&self) -> ModelSession {
+    fn new_session(&self) -> ModelSession {
         ModelSession::new((*self.common.db_path).into(), Arc::clone(self.clock))
     }
 
@@ -147,15 +147,15 @@ impl Run<'_> {
         if !state.query.is_open() {
             return None;
         }
-        match std::mem::replace(&mut state.query, Asking::Open) {
-            Asking::Asked(slot, query) => Some((slot, query)),
-            Asking::Nothing | Asking::Open | Asking::Answered => None,
+        match std::mem::replace(&mut state.query, QueryState::Open) {
+            QueryState::Asked(slot, query) => Some((slot, query)),
+            QueryState::Nothing | QueryState::Open | QueryState::Answered => None,
         }
     }
 
     /// Ends old transactions and waits for the next query. A transaction ends with its evaluation, or when it is as old
     /// as a query may take: it keeps the write-ahead log from being restarted.
-    async fn rest(&self, mut session: ModelSession) -> ModelSession {
+    async fn await_query(&self, mut session: ModelSession) -> ModelSession {
         // Each takes a few microseconds, because nothing was written in it.
         let left = session.end_old(|evaluation| self.state().in_flight.contains_key(&evaluation));
         match left {
@@ -172,7 +172,7 @@ impl Run<'_> {
     }
 
     /// Runs `query` on a thread of its own, after others of the same author.
-    async fn answer(&self, session: ModelSession, slot: u32, query: ModelQuery, begun: Instant) -> Done {
+    async fn answer_query(&self, session: ModelSession, slot: u32, query: ModelQuery, begun: Instant) -> Done {
         let until = begun + MAX_QUERY;
         let left = |now: Instant| until.saturating_duration_since(now);
         let turn = Arc::clone(&self.common.queries).acquire_owned();
@@ -182,7 +182,7 @@ impl Run<'_> {
         };
 
         let Some(turn) = turn else {
-            return refuse(session, &ModelQueryError::TimedOut);
+            return refuse_query(session, &ModelQueryError::TimedOut);
         };
 
         // The process may end meanwhile; the query still runs to its end.
@@ -191,14 +191,14 @@ impl Run<'_> {
             Ok(Some(done)) => done,
             Ok(None) | Err(_) => {
                 let error = ModelQueryError::Unavailable("the query failed".to_owned());
-                refuse(self.session(), &error)
+                refuse_query(self.new_session(), &error)
             }
         }
     }
 }
 
 /// Returns the error for a query of an evaluation that has used `used`, if it may make no more.
-fn refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
+fn query_refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
     if evaluation.is_none() {
         let why = "it is asked while an event is evaluated, and at no other time";
         return Some(ModelQueryError::Unavailable(why.to_owned()));
@@ -230,7 +230,7 @@ async fn run(
                     bytes: page.bytes,
                 }
             }
-            Err(error) => refuse(session, &error),
+            Err(error) => refuse_query(session, &error),
         }
     });
 
@@ -251,7 +251,7 @@ struct Paged<'a> {
     page: &'a shared::projection::asked::ModelPage,
 }
 
-fn refuse(session: ModelSession, error: &ModelQueryError) -> Done {
+fn refuse_query(session: ModelSession, error: &ModelQueryError) -> Done {
     let mut frame = Vec::new();
     protocol::write_message(
         &mut frame,

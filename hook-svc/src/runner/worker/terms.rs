@@ -12,7 +12,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Deadlines of the events in one process; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Terms {
+pub(super) struct EvaluationTerms {
     /// Slots whose hooks have not been called, in order, and the longest time-out of each.
     uncalled: VecDeque<(u32, Duration)>,
     /// Time since which the first of them has been the first.
@@ -21,9 +21,9 @@ pub(super) struct Terms {
     waiting: HashMap<u32, Duration>,
 }
 
-impl Terms {
+impl EvaluationTerms {
     /// Records that the event of `slot` is handed over at `age`; no hook of it may take longer than `longest`.
-    pub(super) fn handed(&mut self, slot: u32, longest: Duration, age: Duration) {
+    pub(super) fn note_handed(&mut self, slot: u32, longest: Duration, age: Duration) {
         if self.uncalled.is_empty() {
             self.first_since = age;
         }
@@ -31,7 +31,7 @@ impl Terms {
     }
 
     /// Records an answer about the event of `slot` at `age`: it is over, or hooks of it wait for at most `longest`.
-    pub(super) fn answered(&mut self, slot: u32, longest: Option<Duration>, age: Duration) {
+    pub(super) fn note_answered(&mut self, slot: u32, longest: Option<Duration>, age: Duration) {
         let at = self.uncalled.iter().position(|(other, _)| *other == slot);
         if let Some(at) = at {
             self.uncalled.remove(at);
@@ -52,7 +52,7 @@ impl Terms {
     }
 
     /// Returns the slot of the most overdue event at `age` and the time by which it is overdue.
-    pub(super) fn overdue(&self, age: Duration) -> Option<(u32, Duration)> {
+    pub(super) fn find_overdue(&self, age: Duration) -> Option<(u32, Duration)> {
         let first = self.uncalled.front();
         let first = first.map(|(slot, longest)| (*slot, self.first_since + *longest + GRACE));
         let waiting = self.waiting.iter().map(|(slot, until)| (*slot, *until));
@@ -61,7 +61,7 @@ impl Terms {
     }
 
     /// Returns the slot of the event whose hooks are being called, if any.
-    pub(super) fn first(&self) -> Option<u32> {
+    pub(super) fn first_slot(&self) -> Option<u32> {
         self.uncalled.front().map(|(slot, _)| *slot)
     }
 }
@@ -76,37 +76,37 @@ mod tests {
 
     #[test]
     fn the_term_of_an_event_begins_when_those_before_it_were_called() {
-        let mut terms = Terms::default();
-        terms.handed(1, s(5), s(0));
-        terms.handed(2, s(5), s(0));
-        assert_eq!((terms.overdue(s(6)), terms.first()), (None, Some(1)));
-        assert_eq!(terms.overdue(s(7)), Some((1, s(1))));
-        terms.answered(1, None, s(6));
-        assert_eq!(terms.overdue(s(12)), None);
-        assert_eq!(terms.overdue(s(13)), Some((2, s(1))));
+        let mut terms = EvaluationTerms::default();
+        terms.note_handed(1, s(5), s(0));
+        terms.note_handed(2, s(5), s(0));
+        assert_eq!((terms.find_overdue(s(6)), terms.first_slot()), (None, Some(1)));
+        assert_eq!(terms.find_overdue(s(7)), Some((1, s(1))));
+        terms.note_answered(1, None, s(6));
+        assert_eq!(terms.find_overdue(s(12)), None);
+        assert_eq!(terms.find_overdue(s(13)), Some((2, s(1))));
     }
 
     #[test]
     fn answers_about_others_prolong_nothing() {
-        let mut terms = Terms::default();
+        let mut terms = EvaluationTerms::default();
         for slot in 0..10 {
-            terms.handed(slot, s(1), s(0));
+            terms.note_handed(slot, s(1), s(0));
         }
         for slot in 1..10 {
-            terms.answered(slot, None, s(2));
+            terms.note_answered(slot, None, s(2));
         }
-        assert_eq!(terms.overdue(s(3)), Some((0, s(1))));
+        assert_eq!(terms.find_overdue(s(3)), Some((0, s(1))));
     }
 
     #[test]
     fn who_waits_has_its_time_out_and_no_answer_prolongs_it() {
-        let mut terms = Terms::default();
-        terms.handed(1, s(30), s(0));
-        terms.answered(1, Some(s(4)), s(1));
-        terms.answered(1, Some(s(4)), s(5));
-        assert_eq!(terms.overdue(s(6)), None);
-        assert_eq!(terms.overdue(s(8)), Some((1, s(2))));
-        terms.answered(1, None, s(8));
-        assert_eq!(terms.overdue(s(99)), None);
+        let mut terms = EvaluationTerms::default();
+        terms.note_handed(1, s(30), s(0));
+        terms.note_answered(1, Some(s(4)), s(1));
+        terms.note_answered(1, Some(s(4)), s(5));
+        assert_eq!(terms.find_overdue(s(6)), None);
+        assert_eq!(terms.find_overdue(s(8)), Some((1, s(2))));
+        terms.note_answered(1, None, s(8));
+        assert_eq!(terms.find_overdue(s(99)), None);
     }
 }

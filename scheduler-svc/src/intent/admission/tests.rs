@@ -5,7 +5,7 @@ use super::*;
 
 const NOW: UnixMillis = UnixMillis(1_795_305_600_000);
 
-fn proposal(level: Level, wish: Value) -> ProposeIntent {
+fn proposal(level: PermissionLevel, wish: Value) -> ProposeIntent {
     ProposeIntent {
         id: None,
         wish: serde_json::from_value(wish).expect("a wish"),
@@ -42,24 +42,24 @@ fn with(mut wish: Value, key: &str, value: Value) -> Value {
     wish
 }
 
-fn check_with(proposal: &ProposeIntent, depth: u8, book: &AgentBook) -> Result<AdmissibleIntent, Rejection> {
+fn check_with(proposal: &ProposeIntent, depth: u8, book: &AgentBook) -> Result<AdmissibleIntent, IntentRejection> {
     let registry = KindRegistry::shipped_registry().expect("right");
     let intent = record(&registry, proposal, Ulid::from_parts(9, 9));
     check_entitled(&registry, &intent, proposal, depth)?;
     check_fit(&registry, &intent, &intent.schedule, book, NOW)
 }
 
-fn check(level: Level, wish: Value) -> Result<AdmissibleIntent, Rejection> {
+fn check(level: PermissionLevel, wish: Value) -> Result<AdmissibleIntent, IntentRejection> {
     check_with(&proposal(level, wish), 0, &AgentBook::default())
 }
 
-fn refused(level: Level, wish: Value) -> &'static str {
+fn refused(level: PermissionLevel, wish: Value) -> &'static str {
     check(level, wish).expect_err("refused").code()
 }
 
 #[test]
 fn a_reminder_fits_and_books_its_day() {
-    let fit = check(Level::Minimal, remind()).expect("admitted");
+    let fit = check(PermissionLevel::Minimal, remind()).expect("admitted");
     assert_eq!(fit.plan.due, Some(NOW.plus(3_600_000)));
     assert_eq!(
         (fit.booking.due, fit.booking.firings, fit.booking.tokens),
@@ -73,7 +73,7 @@ fn each_refusal_has_its_code() {
         "kind": "send_message", "parameters": { "target": "email/x", "text": "t" },
         "schedule": { "type": "after", "seconds": 60 }
     });
-    let group = |wish| refused(Level::Group, wish);
+    let group = |wish| refused(PermissionLevel::Group, wish);
     assert_eq!(group(with(remind(), "kind", json!("dance"))), "unknown_kind");
     assert_eq!(group(with(remind(), "parameters", json!({}))), "bad_parameters");
     assert_eq!(group(send.clone()), "sensitivity");
@@ -88,21 +88,25 @@ fn each_refusal_has_its_code() {
     );
     assert_eq!(group(with(remind(), "expires_at", json!(NOW.0 + 1_000))), "expired");
 
-    let mut no_tools = proposal(Level::Restricted, send.clone());
+    let mut no_tools = proposal(PermissionLevel::Restricted, send.clone());
     no_tools.permissions.tools = None;
     let refusal = check_with(&no_tools, 0, &AgentBook::default()).expect_err("not allowed");
 
     assert_eq!(refusal.code(), "no_capability");
-    assert!(check(Level::Restricted, send).is_ok());
+    assert!(check(PermissionLevel::Restricted, send).is_ok());
 
-    let deep = check_with(&proposal(Level::Full, remind()), MAX_DEPTH + 1, &AgentBook::default());
+    let deep = check_with(
+        &proposal(PermissionLevel::Full, remind()),
+        MAX_DEPTH + 1,
+        &AgentBook::default(),
+    );
     assert_eq!(deep.expect_err("too deep").code(), "over_budget");
 }
 
 #[test]
 fn targets_are_conversations_and_others_need_leave() {
     let registry = KindRegistry::shipped_registry().expect("right");
-    let target = |target: &str, level: Level| {
+    let target = |target: &str, level: PermissionLevel| {
         let wish = with(
             remind(),
             "parameters",
@@ -113,17 +117,17 @@ fn targets_are_conversations_and_others_need_leave() {
         delivery_target(&record(&registry, &proposal, Ulid::from_parts(9, 9)), &proposal)
     };
 
-    let here = target("here", Level::Minimal).expect("here");
+    let here = target("here", PermissionLevel::Minimal).expect("here");
     assert_eq!((here.channel.as_str(), here.reply_to_id), ("telegram", None));
     assert_eq!(
-        target("telegram/7", Level::Minimal)
+        target("telegram/7", PermissionLevel::Minimal)
             .expect("the same")
             .peer_id
             .as_deref(),
         Some("7")
     );
 
-    let there = target("slack/work/C1", Level::Minimal).expect("allowed");
+    let there = target("slack/work/C1", PermissionLevel::Minimal).expect("allowed");
     assert_eq!(
         (
             there.channel.as_str(),
@@ -133,7 +137,7 @@ fn targets_are_conversations_and_others_need_leave() {
         ("slack", Some("work"), Some("C1"))
     );
     assert_eq!(
-        target("mom", Level::Full).expect_err("not a target").code(),
+        target("mom", PermissionLevel::Full).expect_err("not a target").code(),
         "bad_parameters"
     );
 }
@@ -144,7 +148,7 @@ fn budgets_and_numbers_are_reserved_not_hoped_for() {
     let mut admitted = 0_u32;
     let fits = |book: &AgentBook, number: u32| {
         let registry = KindRegistry::shipped_registry().expect("right");
-        let proposal = proposal(Level::Full, remind());
+        let proposal = proposal(PermissionLevel::Full, remind());
         let intent = record(&registry, &proposal, Ulid::from_parts(1, u128::from(number)));
         check_fit(&registry, &intent, &intent.schedule, book, NOW)
     };
@@ -182,7 +186,7 @@ fn budgets_and_numbers_are_reserved_not_hoped_for() {
 #[test]
 fn a_condition_has_to_fit_beside_the_heaviest_day() {
     let mut book = AgentBook::default();
-    let heavy = Booking {
+    let heavy = IntentBooking {
         due: Some(NOW.plus(5 * 86_400_000)),
         firings: 200,
         tokens: 0,
@@ -190,11 +194,11 @@ fn a_condition_has_to_fit_beside_the_heaviest_day() {
 
     book.bookings.insert(Ulid::from_parts(1, 1), heavy);
     let idle = with(remind(), "schedule", json!({ "type": "chat_ended" }));
-    let refusal = check_with(&proposal(Level::Full, idle), 0, &book).expect_err("it may fire on that day");
+    let refusal = check_with(&proposal(PermissionLevel::Full, idle), 0, &book).expect_err("it may fire on that day");
 
     assert_eq!(refusal.code(), "over_budget");
     assert!(
-        check_with(&proposal(Level::Full, remind()), 0, &book).is_ok(),
+        check_with(&proposal(PermissionLevel::Full, remind()), 0, &book).is_ok(),
         "today is free"
     );
 }
@@ -203,10 +207,19 @@ fn a_condition_has_to_fit_beside_the_heaviest_day() {
 fn approval_is_the_strictest_of_kind_and_wish() {
     let registry = KindRegistry::shipped_registry().expect("right");
     let wish = with(remind(), "approval", json!("before_fire"));
-    let strict = record(&registry, &proposal(Level::Full, wish), Ulid::from_parts(1, 1));
+    let strict = record(
+        &registry,
+        &proposal(PermissionLevel::Full, wish),
+        Ulid::from_parts(1, 1),
+    );
     assert_eq!(strict.approval, ApprovalRequirement::BeforeFire);
     assert_eq!(
-        record(&registry, &proposal(Level::Full, remind()), Ulid::from_parts(1, 1)).approval,
+        record(
+            &registry,
+            &proposal(PermissionLevel::Full, remind()),
+            Ulid::from_parts(1, 1)
+        )
+        .approval,
         ApprovalRequirement::None
     );
 }

@@ -1,9 +1,9 @@
-use shared::bus::{NatsConfig, Outgoing};
+use shared::bus::{NatsConfig, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId};
 use shared::model::intent::EventMatch;
-use shared::model::origin::Origin;
-use shared::process::lifecycle::Shutdown;
+use shared::model::origin::EventOrigin;
+use shared::process::lifecycle::ShutdownSignal;
 use shared::testing::nats::NatsServer;
 use shared::testing::{SeededIds, connect, world};
 use shared::wire::topology::topology;
@@ -34,7 +34,7 @@ fn needs(bus: &Bus) -> IntentContext {
         ids: Arc::new(SeededIds::new(1)),
         owner: tokio::sync::watch::channel(None).1,
         instance: "s".to_owned(),
-        shutdown: Shutdown::default(),
+        shutdown: ShutdownSignal::default(),
     }
 }
 
@@ -48,8 +48,8 @@ async fn says(bus: &Bus, number: u32, text: &str) -> u64 {
     );
 
     text.clone_into(&mut event.content);
-    event.origin = Origin::visitor("default", "v1");
-    let out = Outgoing::event(&event, bus.trust());
+    event.origin = EventOrigin::visitor("default", "v1");
+    let out = OutgoingMessage::event(&event, bus.trust());
 
     bus.publish(out).await.expect("stored").sequence
 }
@@ -120,7 +120,7 @@ async fn events_count_by_their_time_where_their_stream_was_put_back() {
     assert_eq!(kept.position.as_ref().map(|position| position.sequence), Some(3));
 
     let place = kept.position.clone().expect("a place");
-    assert!(bus.standing(EVENTS, &place).await.expect("asked").holds());
+    assert!(bus.check_position(EVENTS, &place).await.expect("asked").holds());
 
     // Of a mark by a bare number it is known only that the stream has not come there.
     let bare = IntentMark {
@@ -174,7 +174,7 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
     let bus = connect(&config, "test").await;
     let mut without = topology(1);
     without.streams.retain(|stream| stream.name != EVENTS);
-    bus.ensure(&without, false).await.expect("all but the events");
+    bus.ensure_topology(&without, false).await.expect("all but the events");
     let desk = new_desk(&needs(&bus), KindRegistry::shipped_registry().expect("kinds"));
     let mut conditions = ConditionWatcher::new(Arc::clone(&desk.clerk));
     let mut changes = conditions.marks_bucket().watch(PREFIX);
@@ -188,7 +188,7 @@ async fn events_that_cannot_be_read_yet_are_read_later() {
 
     assert!(conditions.reader.is_none() && conditions.has_unasked);
 
-    bus.ensure(&topology(1), false).await.expect("the events too");
+    bus.ensure_topology(&topology(1), false).await.expect("the events too");
     conditions.read_again().await;
     assert!(!conditions.has_unasked && conditions.again_from.is_none());
 

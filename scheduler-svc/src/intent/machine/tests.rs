@@ -1,6 +1,6 @@
 use serde_json::Map;
 use shared::model::intent::{ApprovalRequirement, IntentScope};
-use shared::model::position::Position;
+use shared::model::position::StreamPosition;
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
             end_firing(value, &done(IntentCode::Done), Some(NOW.plus(9)), NOW)
         }
         (_, IntentStatus::Proposed) => step(value, to, IntentCode::Proposed, CAUSE),
-        (_, IntentStatus::Pending) => admit_intent(value, &plan(), &Position::default(), CAUSE),
+        (_, IntentStatus::Pending) => admit_intent(value, &plan(), &StreamPosition::default(), CAUSE),
         (_, IntentStatus::Running) => fire_intent(value, NOW.plus(60_000), None, IntentCode::Due, CAUSE),
         (_, IntentStatus::Completed) => end_firing(value, &done(IntentCode::Done), None, NOW),
         (_, IntentStatus::Failed) => end_firing(value, &done(IntentCode::TurnFailed), None, NOW),
@@ -67,10 +67,10 @@ fn take(value: &mut Intent, to: IntentStatus) -> Result<(), TakeStepError> {
             value,
             IntentSchedule::After { seconds: 5 },
             &plan(),
-            &Position::default(),
+            &StreamPosition::default(),
             CAUSE,
         ),
-        (_, IntentStatus::Rejected) => reject_intent(value, Rejection::Expired, IntentCode::Refused, CAUSE),
+        (_, IntentStatus::Rejected) => reject_intent(value, IntentRejection::Expired, IntentCode::Refused, CAUSE),
     }
 }
 

@@ -1,8 +1,10 @@
 use serde_json::{Map, Value};
 use shared::model::dispatch::DeliveryContext;
-use shared::model::intent::{ApprovalRequirement, EventMatch, HookIntent, IntentSchedule, IntentScope, Rejection};
+use shared::model::intent::{
+    ApprovalRequirement, EventMatch, HookIntent, IntentRejection, IntentSchedule, IntentScope,
+};
 use shared::model::permission::PermissionSet;
-use shared::model::position::Position;
+use shared::model::position::StreamPosition;
 use ulid::Ulid;
 
 use super::*;
@@ -105,13 +107,13 @@ fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
         code,
         why: "a test".to_owned(),
     };
-    let events = Position::default();
+    let events = StreamPosition::default();
     let nominal = value.due.unwrap_or(at);
 
     let done = match step {
         Step::Admit if value.status != IntentStatus::Proposed => return None,
         Step::Admit => machine::admit_intent(&mut next, &planned(&value.intent.schedule, at), &events, cause(at)),
-        Step::Reject => machine::reject_intent(&mut next, Rejection::Expired, IntentCode::Refused, cause(at)),
+        Step::Reject => machine::reject_intent(&mut next, IntentRejection::Expired, IntentCode::Refused, cause(at)),
         Step::Reschedule(_) if value.status != IntentStatus::Pending => return None,
         Step::Reschedule(which) => {
             let schedule = schedules()[which].clone();

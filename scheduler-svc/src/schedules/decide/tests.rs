@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use shared::model::schedule::{Pause, SchedulePolicies, ScheduleTarget};
+use shared::model::schedule::{SchedulePause, SchedulePolicies, ScheduleTarget};
 
 use super::*;
 
@@ -48,10 +48,10 @@ fn minutes(instants: &[UnixMillis]) -> Vec<i64> {
     instants.iter().map(|at| at.since(NOON) / MINUTE).collect()
 }
 
-fn missed(missed: Missed) -> SchedulePolicies {
+fn missed(missed: MissedPolicy) -> SchedulePolicies {
     SchedulePolicies {
         missed,
-        overlap: Overlap::Allow,
+        overlap: OverlapPolicy::Allow,
         ..SchedulePolicies::default()
     }
 }
@@ -85,14 +85,14 @@ fn after_an_hour_of_nobody_each_policy_is_honoured() {
     };
 
     let next = Some(vec![80]);
-    assert_eq!(made_up(Missed::Skip), (vec![], 6, next.clone()));
-    assert_eq!(made_up(Missed::FireOnce), (vec![70], 5, next.clone()));
-    assert_eq!(made_up(Missed::All), (vec![70], 5, next));
+    assert_eq!(made_up(MissedPolicy::Skip), (vec![], 6, next.clone()));
+    assert_eq!(made_up(MissedPolicy::FireOnce), (vec![70], 5, next.clone()));
+    assert_eq!(made_up(MissedPolicy::All), (vec![70], 5, next));
 }
 
 #[test]
 fn a_wider_window_makes_up_for_more_but_ten_at_most() {
-    let mut policies = missed(Missed::All);
+    let mut policies = missed(MissedPolicy::All);
     policies.catchup_window_ms = Some(3_600_000 * 24);
     let after = write(&running(policies), 185, None);
     assert_eq!(
@@ -129,7 +129,7 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
     let skipped = write(&running(buffer.clone()), 20, Some(UnderWay::Yes));
     assert_eq!((skipped.firing.len(), skipped.skipped, skipped.buffered), (0, 1, None));
 
-    buffer.overlap = Overlap::BufferOne;
+    buffer.overlap = OverlapPolicy::BufferOne;
     let held = write(&running(buffer), 20, Some(UnderWay::Yes));
     let waiting = held.buffered.expect("one waits");
 
@@ -156,7 +156,7 @@ fn while_one_is_under_way_the_next_is_left_out_or_waits() {
 #[test]
 fn what_has_waited_fires_alone_and_what_is_due_with_it_waits_in_turn() {
     let policies = SchedulePolicies {
-        overlap: Overlap::BufferOne,
+        overlap: OverlapPolicy::BufferOne,
         ..SchedulePolicies::default()
     };
     let held = write(&running(policies), 20, Some(UnderWay::Yes));
@@ -200,7 +200,7 @@ fn what_nobody_can_tell_of_is_under_way_for_an_hour() {
     assert_eq!(minutes(&later.firing), [80], "it does not stand for ever");
     assert!(gives_up_waiting(&left_out, &later, NOON.plus(80 * MINUTE)));
 
-    policies.overlap = Overlap::BufferOne;
+    policies.overlap = OverlapPolicy::BufferOne;
     let waits = write(&running(policies), 20, Some(UnderWay::Unknown));
     assert_eq!((waits.firing.len(), waits.buffered.is_some()), (0, true));
 
@@ -233,7 +233,7 @@ fn what_never_ends_does_not_hold_back_for_ever() {
 #[test]
 fn nothing_fires_while_paused() {
     let mut paused = running(SchedulePolicies::default());
-    paused.paused = Some(Pause {
+    paused.paused = Some(SchedulePause {
         note: "holiday".to_owned(),
         by: "operator".to_owned(),
         at: NOON,
@@ -284,8 +284,8 @@ proptest! {
         jitter_ms in prop_oneof![Just(0_u64), 1_u64..200_000]
     ) {
         let policies = SchedulePolicies {
-            missed: [Missed::Skip, Missed::FireOnce, Missed::All][policy],
-            overlap: [Overlap::Skip, Overlap::BufferOne, Overlap::Allow][overlap],
+            missed: [MissedPolicy::Skip, MissedPolicy::FireOnce, MissedPolicy::All][policy],
+            overlap: [OverlapPolicy::Skip, OverlapPolicy::BufferOne, OverlapPolicy::Allow][overlap],
             catchup_window_ms: Some(1_800_000),
             jitter_ms,
         };
@@ -302,7 +302,7 @@ proptest! {
             if let ScheduleDecision::Write(after) = decision {
                 prop_assert!(after.generation == record.generation + 1);
                 prop_assert!(after.decided_until >= record.decided_until);
-                if after.spec.policies.overlap == Overlap::BufferOne && record.buffered.is_some() {
+                if after.spec.policies.overlap == OverlapPolicy::BufferOne && record.buffered.is_some() {
                     prop_assert!(after.firing.len() <= 1, "what has waited fires alone: {after:?}");
                 }
                 fired.extend(&after.firing);

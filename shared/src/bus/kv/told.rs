@@ -11,7 +11,7 @@ pub(super) type Place = (u64, i64);
 
 /// Relation of a message to the events sent before, when a bucket is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum ToldVerdict {
     /// The event was sent already.
     Known,
     /// The event was not sent yet.
@@ -23,7 +23,7 @@ pub(super) enum Says {
 
 /// Positions of the events sent, by key.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ToldKeys {
     places: BTreeMap<String, Place>,
     /// Keys that have a value for the watcher and have not been met since the bucket is being read again.
     missing: BTreeSet<String>,
@@ -31,14 +31,14 @@ pub(super) struct Told {
     last: u64,
 }
 
-impl Told {
+impl ToldKeys {
     /// Starts a new reading of the whole bucket.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn start_reread(&mut self) {
         self.missing = self.places.keys().cloned().collect();
     }
 
     /// Resets all revisions, because the bucket is another one: every key must be sent again.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset_bucket(&mut self) {
         self.last = 0;
         for place in self.places.values_mut() {
             *place = (0, 0);
@@ -46,33 +46,33 @@ impl Told {
     }
 
     /// Highest revision that was met.
-    pub(super) const fn last(&self) -> u64 {
+    pub(super) const fn last_revision(&self) -> u64 {
         self.last
     }
 
     /// Returns the key with the lowest revision, and that revision; `None` if no key has a value.
-    pub(super) fn first(&self) -> Option<(&str, u64)> {
+    pub(super) fn lowest_key(&self) -> Option<(&str, u64)> {
         let first = self.places.iter().min_by_key(|(_, (revision, _))| *revision);
         first.map(|(key, (revision, _))| (key.as_str(), *revision))
     }
 
     /// Compares the message at `place` with the event that was sent for `key`.
-    pub(super) fn says(&self, key: &str, place: Place) -> Says {
+    pub(super) fn compare_message(&self, key: &str, place: Place) -> ToldVerdict {
         match self.places.get(key) {
-            Some(known) if *known == place => Says::Known,
-            Some((revision, _)) if *revision >= place.0 => Says::Less,
-            Some(_) | None => Says::News,
+            Some(known) if *known == place => ToldVerdict::Known,
+            Some((revision, _)) if *revision >= place.0 => ToldVerdict::Less,
+            Some(_) | None => ToldVerdict::News,
         }
     }
 
     /// Records that `key` was met in this reading.
-    pub(super) fn met(&mut self, key: &str) {
+    pub(super) fn mark_met(&mut self, key: &str) {
         self.missing.remove(key);
     }
 
     /// Records that the message of `key` at `place` was sent: a value, or a marker if `is_there` is false.
-    pub(super) fn tell(&mut self, key: &str, place: Place, is_there: bool) {
-        self.met(key);
+    pub(super) fn record_told(&mut self, key: &str, place: Place, is_there: bool) {
+        self.mark_met(key);
         self.last = self.last.max(place.0);
         if is_there {
             self.places.insert(key.to_owned(), place);
@@ -82,7 +82,7 @@ impl Told {
     }
 
     /// Returns a key that was not met in this reading, if there is one.
-    pub(super) fn missing(&self) -> Option<&String> {
+    pub(super) fn unmet_key(&self) -> Option<&String> {
         self.missing.first()
     }
 }
@@ -91,10 +91,10 @@ impl Told {
 mod tests {
     use super::*;
 
-    fn told(keys: &[(&str, Place)]) -> Told {
-        let mut told = Told::default();
+    fn told(keys: &[(&str, Place)]) -> ToldKeys {
+        let mut told = ToldKeys::default();
         for (key, place) in keys {
-            told.tell(key, *place, true);
+            told.record_told(key, *place, true);
         }
         told
     }
@@ -102,31 +102,45 @@ mod tests {
     #[test]
     fn the_same_message_is_no_news_and_a_lower_one_is_less() {
         let told = told(&[("a", (7, 70))]);
-        assert_eq!(told.says("a", (7, 70)), Says::Known);
-        assert_eq!(told.says("a", (8, 80)), Says::News);
-        assert_eq!(told.says("b", (3, 30)), Says::News);
-        assert_eq!(told.says("a", (6, 60)), Says::Less);
-        assert_eq!(told.says("a", (7, 71)), Says::Less, "the number was given out again");
+        assert_eq!(told.compare_message("a", (7, 70)), ToldVerdict::Known);
+        assert_eq!(told.compare_message("a", (8, 80)), ToldVerdict::News);
+        assert_eq!(told.compare_message("b", (3, 30)), ToldVerdict::News);
+        assert_eq!(told.compare_message("a", (6, 60)), ToldVerdict::Less);
+        assert_eq!(
+            told.compare_message("a", (7, 71)),
+            ToldVerdict::Less,
+            "the number was given out again"
+        );
     }
 
     #[test]
     fn what_is_not_met_again_is_missing() {
         let mut told = told(&[("a", (7, 70)), ("b", (8, 80)), ("c", (9, 90))]);
-        told.begin();
-        told.met("a");
-        told.tell("c", (12, 120), false);
-        assert_eq!(told.missing().map(String::as_str), Some("b"));
-        told.tell("b", (12, 0), false);
-        assert_eq!((told.missing(), told.first(), told.last()), (None, Some(("a", 7)), 12));
+        told.start_reread();
+        told.mark_met("a");
+        told.record_told("c", (12, 120), false);
+        assert_eq!(told.unmet_key().map(String::as_str), Some("b"));
+        told.record_told("b", (12, 0), false);
+        assert_eq!(
+            (told.unmet_key(), told.lowest_key(), told.last_revision()),
+            (None, Some(("a", 7)), 12)
+        );
     }
 
     #[test]
     fn in_another_bucket_everything_is_news() {
         let mut told = told(&[("a", (7, 70))]);
-        told.forget();
-        told.begin();
-        assert_eq!(told.says("a", (7, 70)), Says::News, "also what is the same");
-        assert_eq!(told.says("a", (1, 10)), Says::News);
-        assert_eq!((told.last(), told.missing().map(String::as_str)), (0, Some("a")));
+        told.reset_bucket();
+        told.start_reread();
+        assert_eq!(
+            told.compare_message("a", (7, 70)),
+            ToldVerdict::News,
+            "also what is the same"
+        );
+        assert_eq!(told.compare_message("a", (1, 10)), ToldVerdict::News);
+        assert_eq!(
+            (told.last_revision(), told.unmet_key().map(String::as_str)),
+            (0, Some("a"))
+        );
     }
 }

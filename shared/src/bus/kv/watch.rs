@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::consumer::DeliverPolicy;
 
 use crate::clock::{Clock as _, SystemClock, pause};
-use crate::wire::envelope::Wire;
+use crate::wire::envelope::WireMessage;
 
-use super::super::consume::{Asked, REPAIR_PAUSE, Reading};
+use super::super::consume::{ConnectionWatch, PullRequest, REPAIR_PAUSE};
 use super::super::error::ReadStreamError;
-use super::super::message::{Incoming, Stored};
+use super::super::message::{IncomingMessage, StoredMessage};
 use super::super::read::StreamInfo;
-use super::told::{Says, Told};
+use super::told::{ToldKeys, ToldVerdict};
 use super::{Kv, KvEvent, is_marker};
 
 /// Interval at which the leader is asked whether the bucket is still the one that is read.
@@ -25,13 +25,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// Identity of a bucket: a recreated bucket has another incarnation or another time of creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Identity {
+struct BucketIdentity {
     incarnation: String,
     created: String,
 }
 
-impl Identity {
-    fn of(info: &StreamInfo) -> Self {
+impl BucketIdentity {
+    fn from_info(info: &StreamInfo) -> Self {
         Self {
             incarnation: info.incarnation.clone(),
             // The time of creation changes with the group's replicas, so it counts only for a bucket without an
@@ -49,10 +49,10 @@ impl Identity {
 pub struct KvWatch<T> {
     kv: Kv<T>,
     filter: String,
-    reading: Reading,
-    told: Told,
+    reading: ConnectionWatch,
+    told: ToldKeys,
     /// Identity of the bucket at the last complete reading; `None` if there was none.
-    bucket: Option<Identity>,
+    bucket: Option<BucketIdentity>,
     /// Revision up to which the whole bucket is being read; `None` if no complete reading is in progress.
     until: Option<u64>,
     /// Whether [`KvEvent::Anew`] must be sent before anything else.
@@ -60,7 +60,7 @@ pub struct KvWatch<T> {
     /// Whether [`KvEvent::Current`] must be sent at the end of the complete reading.
     owes_current: bool,
     /// Message that is older than an event sent before: the leader is asked which of the two is current.
-    doubtful: Option<Incoming>,
+    doubtful: Option<IncomingMessage>,
     looked_at: Instant,
 }
 
@@ -68,18 +68,18 @@ impl<T> std::fmt::Debug for KvWatch<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvWatch")
             .field("bucket", &self.kv.bucket)
-            .field("last", &self.told.last())
+            .field("last", &self.told.last_revision())
             .finish_non_exhaustive()
     }
 }
 
-impl<T: Wire> KvWatch<T> {
+impl<T: WireMessage> KvWatch<T> {
     pub(super) fn new(kv: &Kv<T>, filter: String) -> Self {
         Self {
             kv: kv.clone(),
             filter,
-            reading: Reading::new(&kv.bus),
-            told: Told::default(),
+            reading: ConnectionWatch::new(&kv.bus),
+            told: ToldKeys::default(),
             bucket: None,
             until: None,
             owes_anew: false,
@@ -104,10 +104,10 @@ impl<T: Wire> KvWatch<T> {
                 continue;
             }
 
-            let is_whole = self.until.is_some_and(|until| self.told.last() >= until);
+            let is_whole = self.until.is_some_and(|until| self.told.last_revision() >= until);
             if self.doubtful.is_some() || is_whole {
                 let found = if self.doubtful.is_some() {
-                    self.decide().await
+                    self.resolve_older().await
                 } else {
                     self.end_of_whole().await
                 };
@@ -134,7 +134,7 @@ impl<T: Wire> KvWatch<T> {
                     match self.until {
                         // The messages that were expected are gone without a marker.
                         Some(_) => self.reading.break_off(),
-                        None => self.look().await,
+                        None => self.check_bucket().await,
                     }
                     None
                 }
@@ -150,12 +150,12 @@ impl<T: Wire> KvWatch<T> {
 
     /// Starts a reading of the whole bucket.
     async fn open(&mut self) -> Result<(), String> {
-        self.reading.begin();
-        let stream = self.kv.stream();
+        self.reading.count_connections();
+        let stream = self.kv.stream_name();
         let info = self.kv.bus.stream_info(&stream).await;
         let info = info.map_err(|error| error.to_string())?;
         let filters = [self.filter.clone()];
-        let asked = Asked {
+        let asked = PullRequest {
             stream: &stream,
             filters: &filters,
             from: DeliverPolicy::LastPerSubject,
@@ -163,18 +163,18 @@ impl<T: Wire> KvWatch<T> {
 
         let (messages, waiting) = self.kv.bus.read_unacked(asked).await?;
 
-        self.reading.stand(messages);
+        self.reading.use_messages(messages);
         self.looked_at = SystemClock.monotonic();
         self.doubtful = None;
-        let found = Identity::of(&info);
+        let found = BucketIdentity::from_info(&info);
         let is_same = self.bucket.as_ref().is_none_or(|bucket| *bucket == found);
 
-        if !is_same || info.state.last < self.told.last() {
+        if !is_same || info.state.last < self.told.last_revision() {
             self.begin_anew();
         }
 
         self.bucket = Some(found);
-        self.told.begin();
+        self.told.start_reread();
 
         // If all keys have expired, and then their markers, no message arrives before the next change.
         let is_empty = info.state.messages == 0 || waiting == 0;
@@ -186,7 +186,7 @@ impl<T: Wire> KvWatch<T> {
     /// Handles a bucket that was restored or recreated.
     fn begin_anew(&mut self) {
         let bucket = self.kv.bucket;
-        let last = self.told.last();
+        let last = self.told.last_revision();
         tracing::error!(
             bucket,
             last,
@@ -194,20 +194,20 @@ impl<T: Wire> KvWatch<T> {
         );
 
         metrics::counter!("nexus_kv_buckets_anew_total", "bucket" => bucket).increment(1);
-        self.told.forget();
+        self.told.reset_bucket();
         self.owes_anew = true;
         self.owes_current = true;
     }
 
     /// Asks whether the bucket is still the one that is read; if not, breaks the reader, so that it is read again.
-    async fn look(&mut self) {
+    async fn check_bucket(&mut self) {
         self.looked_at = SystemClock.monotonic();
-        let info = match self.kv.bus.stream_info(&self.kv.stream()).await {
+        let info = match self.kv.bus.stream_info(&self.kv.stream_name()).await {
             Ok(info) => info,
             Err(error) => return tracing::debug!(bucket = self.kv.bucket, %error, "failed to check a bucket"),
         };
-        let is_same = self.bucket.as_ref() == Some(&Identity::of(&info));
-        if !is_same || info.state.last < self.told.last() || self.was_purged(info.state.first).await {
+        let is_same = self.bucket.as_ref() == Some(&BucketIdentity::from_info(&info));
+        if !is_same || info.state.last < self.told.last_revision() || self.was_purged(info.state.first).await {
             self.reading.break_off();
         }
     }
@@ -215,52 +215,55 @@ impl<T: Wire> KvWatch<T> {
     /// Returns whether a key that was sent is gone, without a marker, from a bucket whose first revision is now
     /// `first`.
     async fn was_purged(&self, first: u64) -> bool {
-        let Some((key, revision)) = self.told.first() else {
+        let Some((key, revision)) = self.told.lowest_key() else {
             return false;
         };
         if revision >= first {
             return false;
         }
         // A newer message of the key may be on its way.
-        let stored = self.kv.raw(key).await;
+        let stored = self.kv.read_stored(key).await;
         stored.is_ok_and(|stored| stored.is_none_or(|stored| stored.sequence <= revision))
     }
 
     /// Records `message`, and returns its event if it must be sent.
-    fn take(&mut self, message: Incoming) -> Option<KvEvent<T>> {
+    fn take(&mut self, message: IncomingMessage) -> Option<KvEvent<T>> {
         let key = self.key_of(&message).to_owned();
         if self.until.is_some() {
             self.looked_at = SystemClock.monotonic();
 
-            match self.told.says(&key, (message.sequence, message.stored_at_ns)) {
-                Says::News => {}
-                Says::Known => {
-                    self.told.met(&key);
+            match self
+                .told
+                .compare_message(&key, (message.sequence, message.stored_at_ns))
+            {
+                ToldVerdict::News => {}
+                ToldVerdict::Known => {
+                    self.told.mark_met(&key);
                     self.read_to(&message);
                     return None;
                 }
-                Says::Less => {
+                ToldVerdict::Less => {
                     self.doubtful = Some(message);
                     return None;
                 }
             }
         }
 
-        Some(self.tell(key, &message))
+        Some(self.to_event(key, &message))
     }
 
     /// Ends the complete reading if `message` is the last of it.
-    fn read_to(&mut self, message: &Incoming) {
+    fn read_to(&mut self, message: &IncomingMessage) {
         if message.pending == 0 || self.until.is_some_and(|until| message.sequence >= until) {
             self.until = self.until.map(|_| 0);
         }
     }
 
     /// Records `message` of `key` as sent, and returns its event.
-    fn tell(&mut self, key: String, message: &Incoming) -> KvEvent<T> {
+    fn to_event(&mut self, key: String, message: &IncomingMessage) -> KvEvent<T> {
         let revision = message.sequence;
         let is_gone = is_marker(&message.headers);
-        self.told.tell(&key, (revision, message.stored_at_ns), !is_gone);
+        self.told.record_told(&key, (revision, message.stored_at_ns), !is_gone);
         self.read_to(message);
 
         if is_gone {
@@ -279,13 +282,13 @@ impl<T: Wire> KvWatch<T> {
 
     /// Asks the leader about a message that is older than an event sent before. If the leader has the older one too,
     /// the bucket was restored; otherwise the server that is read lags behind, and the newer messages follow.
-    async fn decide(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
+    async fn resolve_older(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
         let Some(message) = &self.doubtful else { return Ok(None) };
         let key = self.key_of(message).to_owned();
-        let stored = self.kv.raw(&key).await?;
+        let stored = self.kv.read_stored(&key).await?;
         let is_behind = stored.is_none_or(|stored| {
             let place = (stored.sequence, stored.stored_at_ns);
-            self.told.says(&key, place) == Says::Less
+            self.told.compare_message(&key, place) == ToldVerdict::Less
         });
 
         let Some(message) = self.doubtful.take() else {
@@ -293,7 +296,7 @@ impl<T: Wire> KvWatch<T> {
         };
 
         if !is_behind {
-            self.told.met(&key);
+            self.told.mark_met(&key);
             self.read_to(&message);
             return Ok(None);
         }
@@ -307,24 +310,24 @@ impl<T: Wire> KvWatch<T> {
 
     /// Ends a complete reading: returns one event for each key that is gone, then [`KvEvent::Current`] if it is due.
     async fn end_of_whole(&mut self) -> Result<Option<KvEvent<T>>, ReadStreamError> {
-        let Some(key) = self.told.missing().cloned() else {
+        let Some(key) = self.told.unmet_key().cloned() else {
             self.until = None;
             return Ok(std::mem::take(&mut self.owes_current).then_some(KvEvent::Current));
         };
-        let stored: Option<Stored> = self.kv.raw(&key).await?;
+        let stored: Option<StoredMessage> = self.kv.read_stored(&key).await?;
         if stored.as_ref().is_some_and(|stored| !is_marker(&stored.headers)) {
             // The server that is read has not received this message yet.
-            self.told.met(&key);
+            self.told.mark_met(&key);
             return Ok(None);
         }
 
-        let revision = stored.map_or_else(|| self.told.last(), |stored| stored.sequence);
-        self.told.tell(&key, (revision, 0), false);
+        let revision = stored.map_or_else(|| self.told.last_revision(), |stored| stored.sequence);
+        self.told.record_told(&key, (revision, 0), false);
 
         Ok(Some(KvEvent::Gone { key, revision }))
     }
 
-    fn key_of<'a>(&self, message: &'a Incoming) -> &'a str {
+    fn key_of<'a>(&self, message: &'a IncomingMessage) -> &'a str {
         let key = message.subject.strip_prefix("$KV.");
         let key = key.and_then(|rest| rest.strip_prefix(self.kv.bucket)?.strip_prefix('.'));
         key.unwrap_or(&message.subject)

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::model::position::Position;
-use crate::wire::settled::{PartitionFloor, Settled};
+use crate::model::position::StreamPosition;
+use crate::wire::settled::{PartitionFloor, SettledSet};
 use crate::wire::topology::MAX_PAST_FLOOR;
 
 /// Maximum number of messages handed out beyond the stored position.
@@ -25,19 +25,19 @@ type Mark = (u64, i64);
 /// Progress of one partition.
 #[derive(Debug, Default)]
 pub(in crate::bus) struct Floor {
-    state: Mutex<State>,
+    state: Mutex<FloorState>,
     room: Notify,
     soon: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FloorState {
     /// Sequences that are handed out and not settled, each with the partition's message before it.
     unsettled: BTreeMap<u64, Mark>,
     /// Last message that was handed out or skipped.
     read: Mark,
     /// Messages that former owners have settled.
-    inherited: Settled,
+    inherited: SettledSet,
     /// Messages handed out beyond the stored position.
     past: VecDeque<u64>,
     /// Incarnation of the stream that is counted.
@@ -46,17 +46,17 @@ struct State {
     void: Option<PartitionFloor>,
 }
 
-impl State {
-    fn position(&self, (sequence, stored_at_ns): Mark) -> Position {
-        Position {
+impl FloorState {
+    fn position_of(&self, (sequence, stored_at_ns): Mark) -> StreamPosition {
+        StreamPosition {
             incarnation: self.incarnation.clone(),
             sequence,
             stored_at_ns,
         }
     }
 
-    fn reached(&self) -> PartitionFloor {
-        let mut settled = Settled::default();
+    fn reached_floor(&self) -> PartitionFloor {
+        let mut settled = SettledSet::default();
         let mut at = self.read;
 
         // The floor is the message before the first unsettled one. The ranges between unsettled messages are settled.
@@ -77,8 +77,8 @@ impl State {
         }
 
         PartitionFloor {
-            at: self.position(at),
-            read: self.position(self.read),
+            at: self.position_of(at),
+            read: self.position_of(self.read),
             settled,
         }
     }
@@ -93,17 +93,17 @@ impl Floor {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FloorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how far the partition is settled, and how far it is handed out.
-    pub(super) fn reached(&self) -> PartitionFloor {
-        self.state().reached()
+    pub(super) fn reached_floor(&self) -> PartitionFloor {
+        self.state().reached_floor()
     }
 
     /// Returns the stored floor that is void, until it is replaced.
-    pub(super) fn void(&self) -> Option<PartitionFloor> {
+    pub(super) fn void_floor(&self) -> Option<PartitionFloor> {
         self.state().void.clone()
     }
 
@@ -113,19 +113,19 @@ impl Floor {
     }
 
     /// Starts counting after `from`, whose settled messages are skipped; a stored floor `void` is to be replaced.
-    pub(super) fn begin(&self, from: &PartitionFloor, void: Option<&PartitionFloor>) {
-        *self.state() = State {
+    pub(super) fn begin_behind(&self, from: &PartitionFloor, void: Option<&PartitionFloor>) {
+        *self.state() = FloorState {
             read: (from.at.sequence, from.at.stored_at_ns),
             inherited: from.settled.clone(),
             incarnation: from.at.incarnation.clone(),
             void: void.cloned(),
-            ..State::default()
+            ..FloorState::default()
         };
     }
 
     /// Records that the message at `mark` comes next. Returns whether it must be handed out; it must not if a former
     /// owner has settled it.
-    pub(super) fn give(&self, mark: Mark) -> bool {
+    pub(super) fn hand_out(&self, mark: Mark) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.read, mark);
 
@@ -144,12 +144,12 @@ impl Floor {
     }
 
     /// Records that the message `sequence` is settled: its effects are durable.
-    pub(in crate::bus) fn settle(&self, sequence: u64) {
+    pub(in crate::bus) fn settle_message(&self, sequence: u64) {
         self.state().unsettled.remove(&sequence);
     }
 
     /// Records that the position `read` is stored: messages up to it are handed out.
-    pub(super) fn stored(&self, read: u64) {
+    pub(super) fn mark_stored(&self, read: u64) {
         let mut state = self.state();
         while state.past.front().is_some_and(|sequence| *sequence <= read) {
             state.past.pop_front();
@@ -159,7 +159,7 @@ impl Floor {
     }
 
     /// Waits until a message may be handed out.
-    pub(super) async fn room(&self) {
+    pub(super) async fn wait_room(&self) {
         loop {
             let changed = self.room.notified();
             tokio::pin!(changed);
@@ -181,19 +181,19 @@ mod tests {
     fn floor(given: impl IntoIterator<Item = u64>) -> Floor {
         let floor = Floor::new(Arc::default());
         for sequence in given {
-            assert!(floor.give((sequence, 0)));
+            assert!(floor.hand_out((sequence, 0)));
         }
         floor
     }
 
-    fn settled(ranges: &[(u64, u64)]) -> Settled {
-        let mut settled = Settled::default();
+    fn settled(ranges: &[(u64, u64)]) -> SettledSet {
+        let mut settled = SettledSet::default();
         ranges.iter().for_each(|(first, last)| settled.push(*first, *last));
         settled
     }
 
     fn at(incarnation: &str, sequence: u64) -> PartitionFloor {
-        let at = Position {
+        let at = StreamPosition {
             incarnation: incarnation.to_owned(),
             sequence,
             stored_at_ns: 5,
@@ -202,53 +202,60 @@ mod tests {
         PartitionFloor {
             read: at.clone(),
             at,
-            settled: Settled::default(),
+            settled: SettledSet::default(),
         }
     }
 
     #[test]
     fn moves_over_what_is_settled_without_a_gap_and_names_what_is_settled_behind_one() {
         let floor = floor([3, 7, 20, 21, 30]);
-        floor.settle(7);
-        floor.settle(20);
-        let reached = floor.reached();
+        floor.settle_message(7);
+        floor.settle_message(20);
+        let reached = floor.reached_floor();
 
         assert_eq!((reached.at.sequence, reached.read.sequence), (0, 30));
         assert_eq!(reached.settled, settled(&[(4, 20)]));
 
-        floor.settle(30);
-        assert_eq!(floor.reached().settled, settled(&[(4, 20), (22, 30)]));
+        floor.settle_message(30);
+        assert_eq!(floor.reached_floor().settled, settled(&[(4, 20), (22, 30)]));
 
-        floor.settle(3);
-        assert_eq!(floor.reached().at.sequence, 20);
+        floor.settle_message(3);
+        assert_eq!(floor.reached_floor().at.sequence, 20);
 
-        floor.settle(21);
-        let reached = floor.reached();
-        assert_eq!((reached.at.sequence, reached.settled), (30, Settled::default()));
+        floor.settle_message(21);
+        let reached = floor.reached_floor();
+        assert_eq!((reached.at.sequence, reached.settled), (30, SettledSet::default()));
     }
 
     #[test]
     fn one_that_is_not_settled_stops_nobody_and_nothing_is_handed_out_too_far_past_what_is_stored() {
         let last = MAX_PAST as u64;
         let floor = floor(1..=last);
-        (2..=last).for_each(|sequence| floor.settle(sequence));
-        assert!(floor.room().now_or_never().is_none(), "nothing is stored");
-        let reached = floor.reached();
+        (2..=last).for_each(|sequence| floor.settle_message(sequence));
+        assert!(floor.wait_room().now_or_never().is_none(), "nothing is stored");
+        let reached = floor.reached_floor();
         assert_eq!((reached.at.sequence, reached.read.sequence), (0, last));
-        floor.stored(reached.read.sequence);
-        assert!(floor.room().now_or_never().is_some(), "though the first is not settled");
-        assert!(floor.give((last + 1, 0)));
+        floor.mark_stored(reached.read.sequence);
+        assert!(
+            floor.wait_room().now_or_never().is_some(),
+            "though the first is not settled"
+        );
+        assert!(floor.hand_out((last + 1, 0)));
     }
 
     #[test]
     fn begins_where_it_is_told_and_forgets_what_was_handed_out_before() {
         let floor = floor([3, 4]);
-        floor.settle(3);
-        floor.begin(&at("a", 3), None);
-        floor.settle(4);
-        assert_eq!(floor.reached(), at("a", 3), "what came before is handed out again");
-        floor.begin(&at("b", 0), None);
-        assert_eq!(floor.reached().at.sequence, 0);
+        floor.settle_message(3);
+        floor.begin_behind(&at("a", 3), None);
+        floor.settle_message(4);
+        assert_eq!(
+            floor.reached_floor(),
+            at("a", 3),
+            "what came before is handed out again"
+        );
+        floor.begin_behind(&at("b", 0), None);
+        assert_eq!(floor.reached_floor().at.sequence, 0);
     }
 
     #[test]
@@ -259,14 +266,14 @@ mod tests {
             ..at("a", 3)
         };
 
-        floor.begin(&former, None);
-        let given: Vec<u64> = (4..=14).filter(|sequence| floor.give((*sequence, 5))).collect();
+        floor.begin_behind(&former, None);
+        let given: Vec<u64> = (4..=14).filter(|sequence| floor.hand_out((*sequence, 5))).collect();
         assert_eq!(given, [4, 10, 11, 13, 14]);
 
-        floor.settle(4);
-        assert_eq!(floor.reached().at.sequence, 9);
+        floor.settle_message(4);
+        assert_eq!(floor.reached_floor().at.sequence, 9);
 
-        [10, 11].into_iter().for_each(|sequence| floor.settle(sequence));
-        assert_eq!(floor.reached().at.sequence, 12);
+        [10, 11].into_iter().for_each(|sequence| floor.settle_message(sequence));
+        assert_eq!(floor.reached_floor().at.sequence, 12);
     }
 }

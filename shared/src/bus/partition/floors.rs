@@ -30,7 +30,7 @@ const STORE_EVERY: Duration = Duration::from_secs(1);
 const MERGES: u32 = 8;
 
 /// Returns the name of a partition's floor for log lines.
-pub(super) fn what(group: &str, partition: u16) -> String {
+pub(super) fn floor_name(group: &str, partition: u16) -> String {
     format!("floor of {group}-{partition}")
 }
 
@@ -41,7 +41,7 @@ fn key_of(group: &str) -> String {
 
 /// Floors of one group, for the partitions that this replica holds.
 #[derive(Debug)]
-pub(super) struct Floors {
+pub(super) struct PartitionFloorStore {
     kv: Kv<PartitionFloors>,
     group: String,
     key: String,
@@ -53,15 +53,15 @@ pub(super) struct Floors {
 
 /// Progress that one partition's owner has to store.
 #[derive(Debug, Clone)]
-struct Reached {
+struct ReachedFloor {
     partition: u16,
     floor: PartitionFloor,
     void: Option<PartitionFloor>,
 }
 
 /// Returns `record` completed with everything in `reached` that it lacks.
-fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
-    for Reached { partition, floor, void } in reached {
+fn merge_reached(mut record: PartitionFloors, reached: &[ReachedFloor]) -> PartitionFloors {
+    for ReachedFloor { partition, floor, void } in reached {
         if floor.read.sequence == 0 {
             continue;
         }
@@ -74,12 +74,14 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
             };
         }
 
-        let former = record.of(*partition).filter(|former| Some(former) != void.as_ref());
+        let former = record
+            .floor_of(*partition)
+            .filter(|former| Some(former) != void.as_ref());
         let together = former
             .as_ref()
             .map_or_else(|| floor.clone(), |former| floor.with(former));
         if former.as_ref() != Some(&together) {
-            record.put(*partition, &together);
+            record.set_floor(*partition, &together);
         }
     }
 
@@ -88,14 +90,14 @@ fn merged(mut record: PartitionFloors, reached: &[Reached]) -> PartitionFloors {
 
 /// Converts `floor`, which counts a former incarnation of the stream `found`, to the current incarnation. Returns
 /// `None` if it counts no former incarnation of this stream, or if the floor lies beyond the copy that was restored.
-pub(super) fn carried(floor: &PartitionFloor, found: &StreamInfo) -> Option<PartitionFloor> {
+pub(super) fn carry_floor(floor: &PartitionFloor, found: &StreamInfo) -> Option<PartitionFloor> {
     let through = found.lineage.through(&floor.at.incarnation)?;
     if floor.at.sequence > through {
         return None;
     }
 
     let mut carried = if floor.read.sequence > through {
-        floor.alone()
+        floor.without_settled()
     } else {
         floor.clone()
     };
@@ -112,16 +114,16 @@ fn all_carried(record: &PartitionFloors, found: &StreamInfo) -> PartitionFloors 
         ..PartitionFloors::default()
     };
     for partition in 0..PARTITIONS {
-        let floor = record.of(partition).and_then(|floor| carried(&floor, found));
+        let floor = record.floor_of(partition).and_then(|floor| carry_floor(&floor, found));
         if let Some(floor) = floor {
-            all.put(partition, &floor);
+            all.set_floor(partition, &floor);
         }
     }
 
     all
 }
 
-impl Floors {
+impl PartitionFloorStore {
     pub(super) fn new(bus: &Bus, group: &str) -> Self {
         Self {
             kv: bus.kv(buckets::ATTEMPTS),
@@ -133,26 +135,26 @@ impl Floors {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<u16, Arc<Floor>>> {
+    fn lock_held(&self) -> MutexGuard<'_, HashMap<u16, Arc<Floor>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the floor of a partition that was just taken.
     pub(super) fn take(&self, partition: u16) -> Arc<Floor> {
         let floor = Arc::new(Floor::new(Arc::clone(&self.soon)));
-        self.held().insert(partition, Arc::clone(&floor));
+        self.lock_held().insert(partition, Arc::clone(&floor));
         floor
     }
 
     /// Removes the floor of a partition that is no longer held.
-    pub(super) fn forget(&self, partition: u16) {
-        self.held().remove(&partition);
+    pub(super) fn forget_partition(&self, partition: u16) {
+        self.lock_held().remove(&partition);
     }
 
     /// Returns the stored floor of `partition` from the leader, or `None` if nothing is stored.
     pub(super) async fn read(&self, partition: u16) -> Result<Option<PartitionFloor>, ReadStreamError> {
         let (record, _) = self.kv.find(&self.key).await?;
-        Ok(record.and_then(|record| record.of(partition)))
+        Ok(record.and_then(|record| record.floor_of(partition)))
     }
 
     /// Converts the stored floors that count a former incarnation of the stream to the current one, `found` by the
@@ -160,7 +162,7 @@ impl Floors {
     ///
     /// # Errors
     /// Returns [`CasError`] if the record cannot be asked or written. A write by another replica counts as ours.
-    pub(super) async fn carry(&self, found: &StreamInfo) -> Result<(), CasError> {
+    pub(super) async fn carry_floors(&self, found: &StreamInfo) -> Result<(), CasError> {
         let (record, revision) = self.kv.find(&self.key).await?;
         let Some(record) = record.filter(|record| found.lineage.through(&record.incarnation).is_some()) else {
             return Ok(());
@@ -172,36 +174,36 @@ impl Floors {
     }
 
     /// Stores floors every second, and sooner if a partition waits for it. Never returns.
-    pub(super) async fn keep(&self) {
+    pub(super) async fn run_storing(&self) {
         loop {
             tokio::select! {
                 () = crate::clock::pause(STORE_EVERY) => {}
                 () = self.soon.notified() => {}
             }
-            self.store().await;
+            self.store_moved().await;
         }
     }
 
     /// Stores the floors that moved. If that fails, they are stored the next time.
-    pub(super) async fn store(&self) {
+    pub(super) async fn store_moved(&self) {
         let mut stored = self.stored.lock().await;
         let held: Vec<(u16, Arc<Floor>)> = self
-            .held()
+            .lock_held()
             .iter()
             .map(|(partition, floor)| (*partition, Arc::clone(floor)))
             .collect();
 
-        let reached: Vec<Reached> = held
+        let reached: Vec<ReachedFloor> = held
             .iter()
-            .map(|(partition, floor)| Reached {
+            .map(|(partition, floor)| ReachedFloor {
                 partition: *partition,
-                floor: floor.reached(),
-                void: floor.void(),
+                floor: floor.reached_floor(),
+                void: floor.void_floor(),
             })
             .collect();
 
         for _ in 0..MERGES {
-            let record = merged(stored.0.clone(), &reached);
+            let record = merge_reached(stored.0.clone(), &reached);
             if record == stored.0 {
                 break;
             }
@@ -225,13 +227,15 @@ impl Floors {
         }
 
         for (one, (_, floor)) in reached.iter().zip(&held) {
-            let Some(at) = stored.0.of(one.partition) else { continue };
+            let Some(at) = stored.0.floor_of(one.partition) else {
+                continue;
+            };
             if at.at.incarnation == one.floor.at.incarnation && Some(&at) != one.void.as_ref() {
-                floor.stored(at.read.sequence);
+                floor.mark_stored(at.read.sequence);
                 if one.void.is_some() {
                     // The next owner starts at a floor that is valid, so that the doubt ends here.
                     floor.is_sound();
-                    told_sound(&what(&self.group, one.partition));
+                    told_sound(&floor_name(&self.group, one.partition));
                 }
             }
         }
@@ -241,16 +245,16 @@ impl Floors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::position::{Lineage, Position};
-    use crate::wire::settled::Settled;
+    use crate::model::position::{StreamLineage, StreamPosition};
+    use crate::wire::settled::SettledSet;
 
     fn at(incarnation: &str, sequence: u64, read: u64) -> PartitionFloor {
-        let position = |sequence: u64| Position {
+        let position = |sequence: u64| StreamPosition {
             incarnation: incarnation.to_owned(),
             sequence,
             stored_at_ns: i64::try_from(sequence).expect("small"),
         };
-        let mut settled = Settled::default();
+        let mut settled = SettledSet::default();
         if read > sequence {
             settled.push(sequence + 2, read);
         }
@@ -262,8 +266,8 @@ mod tests {
         }
     }
 
-    fn reached(floor: PartitionFloor, void: Option<PartitionFloor>) -> Reached {
-        Reached {
+    fn reached(floor: PartitionFloor, void: Option<PartitionFloor>) -> ReachedFloor {
+        ReachedFloor {
             partition: 3,
             floor,
             void,
@@ -272,48 +276,52 @@ mod tests {
 
     #[test]
     fn the_highest_floor_counts_with_what_is_settled_behind_it_unless_it_is_void() {
-        let stored = merged(PartitionFloors::default(), &[reached(at("a", 20, 40), None)]);
-        assert_eq!(stored.of(3), Some(at("a", 20, 40)));
+        let stored = merge_reached(PartitionFloors::default(), &[reached(at("a", 20, 40), None)]);
+        assert_eq!(stored.floor_of(3), Some(at("a", 20, 40)));
         assert_eq!(stored.position(3), Some(at("a", 20, 40).at));
 
         let lower = reached(at("a", 9, 15), None);
-        assert_eq!(merged(stored.clone(), &[lower]), stored, "another owner came further");
+        assert_eq!(
+            merge_reached(stored.clone(), &[lower]),
+            stored,
+            "another owner came further"
+        );
 
-        let further = merged(stored.clone(), &[reached(at("a", 30, 50), None)]);
+        let further = merge_reached(stored.clone(), &[reached(at("a", 30, 50), None)]);
         let together = PartitionFloor {
             settled: {
-                let mut settled = Settled::default();
+                let mut settled = SettledSet::default();
                 settled.push(31, 50);
                 settled
             },
             ..at("a", 30, 50)
         };
 
-        assert_eq!(further.of(3), Some(together));
+        assert_eq!(further.floor_of(3), Some(together));
 
         let replaces = reached(at("a", 9, 9), Some(at("a", 20, 40)));
-        assert_eq!(merged(stored, &[replaces]).of(3), Some(at("a", 9, 9)));
+        assert_eq!(merge_reached(stored, &[replaces]).floor_of(3), Some(at("a", 9, 9)));
     }
 
     #[test]
     fn where_the_first_message_is_not_settled_the_others_are() {
-        let stored = merged(PartitionFloors::default(), &[reached(at("a", 0, 40), None)]);
-        assert_eq!((stored.of(3), stored.position(3)), (Some(at("a", 0, 40)), None));
+        let stored = merge_reached(PartitionFloors::default(), &[reached(at("a", 0, 40), None)]);
+        assert_eq!((stored.floor_of(3), stored.position(3)), (Some(at("a", 0, 40)), None));
     }
 
     #[test]
     fn floors_of_another_incarnation_are_all_dropped() {
-        let mut stored = merged(PartitionFloors::default(), &[reached(at("a", 20, 20), None)]);
+        let mut stored = merge_reached(PartitionFloors::default(), &[reached(at("a", 20, 20), None)]);
         stored.floors[7] = 30;
-        let stored = merged(stored, &[reached(at("b", 2, 2), None)]);
-        assert_eq!((stored.of(3), stored.of(7)), (Some(at("b", 2, 2)), None));
+        let stored = merge_reached(stored, &[reached(at("b", 2, 2), None)]);
+        assert_eq!((stored.floor_of(3), stored.floor_of(7)), (Some(at("b", 2, 2)), None));
     }
 
     #[test]
     fn floors_of_a_former_life_go_on_as_far_as_the_copy_reaches() {
         let found = StreamInfo {
             incarnation: "b".to_owned(),
-            lineage: Lineage::default().restored_from("a", 30),
+            lineage: StreamLineage::default().restored_from("a", 30),
             ..StreamInfo::default()
         };
         let mut record = PartitionFloors {
@@ -321,18 +329,18 @@ mod tests {
             ..PartitionFloors::default()
         };
 
-        record.put(1, &at("a", 20, 30));
-        record.put(2, &at("a", 20, 31));
-        record.put(3, &at("a", 31, 31));
+        record.set_floor(1, &at("a", 20, 30));
+        record.set_floor(2, &at("a", 20, 31));
+        record.set_floor(3, &at("a", 31, 31));
 
         let all = all_carried(&record, &found);
-        assert_eq!(all.of(1), Some(at("b", 20, 30)));
+        assert_eq!(all.floor_of(1), Some(at("b", 20, 30)));
         assert_eq!(
-            all.of(2),
-            Some(at("b", 20, 31).alone()),
+            all.floor_of(2),
+            Some(at("b", 20, 31).without_settled()),
             "messages of another stand there now"
         );
-        assert_eq!(all.of(3), None);
-        assert_eq!(carried(&at("c", 1, 1), &found), None, "no life of it");
+        assert_eq!(all.floor_of(3), None);
+        assert_eq!(carry_floor(&at("c", 1, 1), &found), None, "no life of it");
     }
 }

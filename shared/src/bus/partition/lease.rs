@@ -15,17 +15,17 @@ use crate::wire::topology::buckets;
 use super::super::connect::Bus;
 use super::super::error::PublishError;
 use super::super::kv::Kv;
-use super::super::publish::Outgoing;
-use super::floors::Floors;
-use super::owned::{Owned, begin};
-use super::{Group, Settled, TICK, TTL};
+use super::super::publish::OutgoingMessage;
+use super::floors::PartitionFloorStore;
+use super::owned::{OwnedPartition, begin_partition};
+use super::{PartitionGroup, SettledOutcome, TICK, TTL};
 
 /// Time by which the holder ends its lease earlier than the server does, for clock drift and network delay.
 const MARGIN: Duration = Duration::from_millis(300);
 
 /// Time until which this replica may act; moved forward by each refresh.
 #[derive(Debug, Clone)]
-pub(super) struct Deadline {
+pub(super) struct LeaseDeadline {
     at: Arc<Mutex<Instant>>,
     clock: SharedClock,
     /// Token that ends the handler's pulling.
@@ -38,7 +38,7 @@ impl std::fmt::Debug for dyn crate::clock::Clock {
     }
 }
 
-impl Deadline {
+impl LeaseDeadline {
     fn new(clock: SharedClock, asked_at: Instant) -> Self {
         Self {
             at: Arc::new(Mutex::new(asked_at + TTL - MARGIN)),
@@ -52,26 +52,26 @@ impl Deadline {
         self.clock.monotonic() < *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refreshed(&self, asked_at: Instant) {
+    fn note_refresh(&self, asked_at: Instant) {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = asked_at + TTL - MARGIN;
     }
 }
 
 /// A partition that this replica holds.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLease {
     partition: u16,
     kv: Kv<LeaseRecord>,
     key: String,
     record: LeaseRecord,
     revision: u64,
-    deadline: Deadline,
+    deadline: LeaseDeadline,
     handler: JoinHandle<()>,
     ended: bool,
     over: bool,
 }
 
-impl Held {
+impl HeldLease {
     /// Number of the partition.
     pub(super) const fn partition(&self) -> u16 {
         self.partition
@@ -112,13 +112,13 @@ impl Held {
     }
 
     /// Extends the lease, or gives it back if the handler is recorded to have ended.
-    pub(super) async fn refresh(&mut self) {
+    pub(super) async fn refresh_lease(&mut self) {
         if self.ended {
-            self.release().await;
+            self.release_lease().await;
             return;
         }
-        if self.deadline.is_live() && !self.put().await && self.adopt().await {
-            self.put().await;
+        if self.deadline.is_live() && !self.write_lease().await && self.adopt_lost_refresh().await {
+            self.write_lease().await;
         }
         self.end_if_over();
     }
@@ -136,13 +136,13 @@ impl Held {
 
     /// Writes the lease again. Returns false if that is rejected: the lease has another revision than the one known
     /// here.
-    async fn put(&mut self) -> bool {
+    async fn write_lease(&mut self) -> bool {
         let asked_at = self.deadline.clock.monotonic();
-        let out = lease(&self.key, &self.record, self.revision);
+        let out = lease_message(&self.key, &self.record, self.revision);
         match self.kv.bus().publish_once(&out, TICK).await {
             Ok(published) => {
                 self.revision = published.sequence;
-                self.deadline.refreshed(asked_at);
+                self.deadline.note_refresh(asked_at);
             }
             Err(PublishError::WrongLastSequence { .. }) => return false,
             Err(error) => tracing::debug!(key = %self.key, %error, "failed to refresh a lease"),
@@ -153,7 +153,7 @@ impl Held {
 
     /// Handles a rejected refresh. If an earlier refresh of ours was stored without an ack, adopts its revision and
     /// returns true. That does not move the deadline, because the time from which the server counts is unknown here.
-    async fn adopt(&mut self) -> bool {
+    async fn adopt_lost_refresh(&mut self) -> bool {
         match self.kv.written_here(&self.key).await {
             Ok(Some(entry)) if entry.value.holder == self.record.holder && entry.value.epoch == self.record.epoch => {
                 self.revision = entry.revision;
@@ -171,7 +171,7 @@ impl Held {
         }
     }
 
-    async fn release(&mut self) {
+    async fn release_lease(&mut self) {
         self.over = true;
         if !self.deadline.is_live() {
             return;
@@ -185,9 +185,9 @@ impl Held {
 
 /// Handle to check whether a partition is still held.
 #[derive(Debug, Clone)]
-pub struct Lease(pub(super) Deadline);
+pub struct PartitionLease(pub(super) LeaseDeadline);
 
-impl Lease {
+impl PartitionLease {
     /// Returns whether this replica may still act on the partition.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -196,19 +196,19 @@ impl Lease {
 }
 
 /// One period in which this replica holds one partition.
-pub(super) struct Tenure {
+pub(super) struct LeaseTenure {
     pub(super) bus: Bus,
-    pub(super) group: Arc<Group>,
-    pub(super) floors: Arc<Floors>,
+    pub(super) group: Arc<PartitionGroup>,
+    pub(super) floors: Arc<PartitionFloorStore>,
     pub(super) partition: u16,
     /// First revision of the lease.
     pub(super) epoch: u64,
-    pub(super) deadline: Deadline,
+    pub(super) deadline: LeaseDeadline,
 }
 
 /// Returns the message that writes the lease `key`, if its current revision is `revision`.
-fn lease(key: &str, record: &LeaseRecord, revision: u64) -> Outgoing {
-    Outgoing::new(format!("$KV.{}.{key}", buckets::LEASES), record)
+fn lease_message(key: &str, record: &LeaseRecord, revision: u64) -> OutgoingMessage {
+    OutgoingMessage::new(format!("$KV.{}.{key}", buckets::LEASES), record)
         .expect_last(revision)
         .ttl(TTL)
 }
@@ -222,13 +222,13 @@ async fn poll_finished(handler: &JoinHandle<()>) {
 /// Takes the lease on `partition` at `revision`, and starts the handler. Returns `None` if another replica was faster.
 pub(super) async fn take<H, F>(
     bus: Bus,
-    group: Arc<Group>,
-    floors: Arc<Floors>,
+    group: Arc<PartitionGroup>,
+    floors: Arc<PartitionFloorStore>,
     (partition, revision): (u16, u64),
     handler: H,
-) -> Option<Held>
+) -> Option<HeldLease>
 where
-    H: Fn(Owned) -> F + Send + Sync + 'static,
+    H: Fn(OwnedPartition) -> F + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let kv: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
@@ -243,10 +243,13 @@ where
         released: false,
     };
 
-    let mut taken = kv.bus().publish_once(&lease(&key, &record, revision), TICK).await;
+    let mut taken = kv
+        .bus()
+        .publish_once(&lease_message(&key, &record, revision), TICK)
+        .await;
     if revision > 0 && matches!(taken, Err(PublishError::WrongLastSequence { .. })) {
         // The marker of a lapsed lease expires too, and no watch reports that: then the key has no revision any more.
-        taken = kv.bus().publish_once(&lease(&key, &record, 0), TICK).await;
+        taken = kv.bus().publish_once(&lease_message(&key, &record, 0), TICK).await;
     }
 
     let taken = match taken {
@@ -258,9 +261,9 @@ where
         }
     };
 
-    let deadline = Deadline::new(Arc::clone(&group.clock), asked_at);
+    let deadline = LeaseDeadline::new(Arc::clone(&group.clock), asked_at);
     tracing::debug!(key, epoch = taken, "partition acquired");
-    let tenure = Tenure {
+    let tenure = LeaseTenure {
         bus,
         group,
         floors,
@@ -269,8 +272,8 @@ where
         deadline: deadline.clone(),
     };
 
-    let handler = tokio::spawn(generations(Arc::new(tenure), handler));
-    Some(Held {
+    let handler = tokio::spawn(run_generations(Arc::new(tenure), handler));
+    Some(HeldLease {
         partition,
         kv,
         key,
@@ -284,12 +287,12 @@ where
 }
 
 /// Runs the handler while the lease lives, once more each time the partition has to be restarted.
-async fn generations<H, F>(tenure: Arc<Tenure>, handler: H)
+async fn run_generations<H, F>(tenure: Arc<LeaseTenure>, handler: H)
 where
-    H: Fn(Owned) -> F,
+    H: Fn(OwnedPartition) -> F,
     F: Future<Output = ()>,
 {
-    let Tenure {
+    let LeaseTenure {
         group,
         floors,
         partition,
@@ -298,10 +301,10 @@ where
     } = tenure.as_ref();
 
     // One floor for the whole period: a restart of the partition continues its count.
-    let floor = (group.settled == Settled::ByOwner).then(|| floors.take(*partition));
+    let floor = (group.settled == SettledOutcome::ByOwner).then(|| floors.take(*partition));
     let mut generation = 0;
     while !deadline.stop.is_cancelled() && deadline.is_live() {
-        match begin(&tenure, floor.as_ref(), generation).await {
+        match begin_partition(&tenure, floor.as_ref(), generation).await {
             Ok(owned) => {
                 generation += 1;
                 handler(owned).await;

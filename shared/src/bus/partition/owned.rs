@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 
-use crate::model::position::{Place, Position, Standing};
+use crate::model::position::{PositionStanding, StreamPlace, StreamPosition};
 use crate::wire::session_mark::LeaseRecord;
-use crate::wire::settled::{PartitionFloor, Settled};
+use crate::wire::settled::{PartitionFloor, SettledSet};
 use crate::wire::topology::{PARTITIONS, buckets, partition_filter};
 
 use super::super::connect::Bus;
 use super::super::error::{CasError, ReadStreamError};
 use super::super::kv::Kv;
-use super::super::message::Incoming;
+use super::super::message::IncomingMessage;
 use super::super::position;
 use super::floor::Floor;
-use super::floors::{Floors, carried, what};
-use super::lease::{Deadline, Lease, Tenure};
-use super::reading::{PULL_EXPIRES, Reading};
+use super::floors::{PartitionFloorStore, carry_floor, floor_name};
+use super::lease::{LeaseDeadline, LeaseTenure, PartitionLease};
+use super::reading::{PULL_EXPIRES, PartitionReader};
 
 /// A partition that this replica owns until [`Owned::next`] returns `None`.
-pub struct Owned {
+pub struct OwnedPartition {
     /// Number of the partition.
     pub partition: u16,
     /// Epoch of the ownership; each owner has a higher one than the last.
@@ -38,9 +38,9 @@ pub struct Owned {
     attempts: Kv<LeaseRecord>,
     attempts_key: String,
     holder: String,
-    deadline: Deadline,
+    deadline: LeaseDeadline,
     /// Source of the messages; `None` once it broke.
-    reading: Option<Reading>,
+    reading: Option<PartitionReader>,
     /// Number of messages that were handed out.
     handed: u64,
     /// Record of settled messages; `None` if each message is acked to the server.
@@ -50,7 +50,7 @@ pub struct Owned {
     watchdog: Option<Duration>,
 }
 
-impl std::fmt::Debug for Owned {
+impl std::fmt::Debug for OwnedPartition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Owned")
             .field("partition", &self.partition)
@@ -59,16 +59,16 @@ impl std::fmt::Debug for Owned {
     }
 }
 
-impl Owned {
+impl OwnedPartition {
     /// Returns the next message, in order. After `None` the handler must finish the messages in flight and return: the
     /// partition was given to another replica, has to be restarted, or the process stops.
-    pub async fn next(&mut self) -> Option<Incoming> {
+    pub async fn next(&mut self) -> Option<IncomingMessage> {
         loop {
             let mut incoming = self.read_next().await?;
             let mark = (incoming.sequence, incoming.stored_at_ns);
 
             // Messages that a former owner has settled are skipped.
-            if self.floor.as_ref().is_none_or(|floor| floor.give(mark)) {
+            if self.floor.as_ref().is_none_or(|floor| floor.hand_out(mark)) {
                 self.handed += 1;
                 incoming.consumer_sequence = self.handed;
                 return Some(incoming);
@@ -77,12 +77,12 @@ impl Owned {
     }
 
     /// Returns the next message of the partition, settled or not.
-    async fn read_next(&mut self) -> Option<Incoming> {
+    async fn read_next(&mut self) -> Option<IncomingMessage> {
         if let Some(floor) = &self.floor {
             tokio::select! {
                 biased;
                 () = self.deadline.stop.cancelled() => return None,
-                () = floor.room() => {}
+                () = floor.wait_room() => {}
             }
         }
 
@@ -118,7 +118,7 @@ impl Owned {
             Err(error) => {
                 tracing::debug!(partition = self.partition, %error, "restarted");
                 if let Some(reading) = self.reading.take() {
-                    reading.forget();
+                    reading.delete_consumer();
                 }
                 None
             }
@@ -127,8 +127,8 @@ impl Owned {
 
     /// Returns a handle that shows whether the partition is still owned, for work outside the handler.
     #[must_use]
-    pub fn lease(&self) -> Lease {
-        Lease(self.deadline.clone())
+    pub fn lease(&self) -> PartitionLease {
+        PartitionLease(self.deadline.clone())
     }
 
     /// Returns whether this replica may still act on the partition.
@@ -143,7 +143,7 @@ impl Owned {
     ///
     /// # Errors
     /// Returns [`CasError`] if it cannot be stored.
-    pub async fn attempt(&self, place: Option<Place>) -> Result<u32, CasError> {
+    pub async fn note_attempt(&self, place: Option<StreamPlace>) -> Result<u32, CasError> {
         let (before, _) = self.attempts.find(&self.attempts_key).await?;
         let tried = before
             .filter(|noted| noted.in_progress == place)
@@ -162,8 +162,8 @@ impl Owned {
 
     /// Returns a reader for messages of the partition that were handed out before.
     #[must_use]
-    pub fn again(&self) -> Again {
-        Again {
+    pub fn reread_source(&self) -> RedeliverySource {
+        RedeliverySource {
             bus: self.bus.clone(),
             stream: self.stream,
             floor: self.floor.clone(),
@@ -179,28 +179,33 @@ impl Owned {
 
 /// Reads messages of an owned partition again, for an owner that kept only their sequences.
 #[derive(Debug, Clone)]
-pub struct Again {
+pub struct RedeliverySource {
     bus: Bus,
     stream: &'static str,
     floor: Option<Arc<Floor>>,
 }
 
-impl Again {
+impl RedeliverySource {
     /// Reads the message at `sequence`, which was message number `handed` of this holding; it must be settled as if it
     /// came for the first time. Returns `None` if the message is gone from the stream; it is settled then. Also
     /// returns `None` if the server keeps the partition's progress: the server redelivers those messages itself.
     ///
     /// # Errors
     /// Returns [`ReadStreamError`] if the leader cannot be asked.
-    pub async fn read(&self, sequence: u64, handed: u64) -> Result<Option<Incoming>, ReadStreamError> {
+    pub async fn read(&self, sequence: u64, handed: u64) -> Result<Option<IncomingMessage>, ReadStreamError> {
         let Some(floor) = &self.floor else {
             return Ok(None);
         };
 
         match self.bus.at_sequence(self.stream, sequence).await? {
-            Some(stored) => Ok(Some(Incoming::again(stored, self.stream, handed, Arc::clone(floor)))),
+            Some(stored) => Ok(Some(IncomingMessage::from_reread(
+                stored,
+                self.stream,
+                handed,
+                Arc::clone(floor),
+            ))),
             None => {
-                floor.settle(sequence);
+                floor.settle_message(sequence);
                 Ok(None)
             }
         }
@@ -208,8 +213,12 @@ impl Again {
 }
 
 /// Starts the partition of `tenure` at its floor; `generation` is the number of starts before this one.
-pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, generation: u32) -> Result<Owned, String> {
-    let Tenure {
+pub(super) async fn begin_partition(
+    tenure: &Arc<LeaseTenure>,
+    floor: Option<&Arc<Floor>>,
+    generation: u32,
+) -> Result<OwnedPartition, String> {
+    let LeaseTenure {
         bus,
         group,
         floors,
@@ -219,10 +228,13 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
     } = tenure.as_ref();
 
     let (reading, handed_through) = match floor {
-        None => (Reading::at_ack_floor(tenure).await?, None),
+        None => (PartitionReader::at_ack_floor(tenure).await?, None),
         Some(floor) => {
             let (start, handed_through) = start(tenure, floors, floor).await?;
-            (Reading::behind(tenure, floor, start, generation).await?, handed_through)
+            (
+                PartitionReader::begin_behind(tenure, floor, start, generation).await?,
+                handed_through,
+            )
         }
     };
 
@@ -233,7 +245,7 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
 
     // If all owners share one consumer, a former owner's pull may still be open at the server.
     let may_be_swallowed = generation == 0 && floor.is_none();
-    Ok(Owned {
+    Ok(OwnedPartition {
         partition: *partition,
         epoch: *epoch,
         replay_through: state.last,
@@ -254,11 +266,15 @@ pub(super) async fn begin(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, gene
 /// Returns the sequence after which the partition of `tenure` starts, and the sequence up to which former owners have
 /// handed out messages, if the leader confirms it. A void floor is reported and replaced: the partition then starts
 /// with its first message, and the records show which work is done.
-async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(u64, Option<u64>), String> {
-    let Tenure {
+async fn start(
+    tenure: &Arc<LeaseTenure>,
+    floors: &PartitionFloorStore,
+    floor: &Floor,
+) -> Result<(u64, Option<u64>), String> {
+    let LeaseTenure {
         bus, group, partition, ..
     } = tenure.as_ref();
-    let what = what(group.name, *partition);
+    let what = floor_name(group.name, *partition);
     let found = bus.stream_info(group.stream).await.map_err(|error| error.to_string())?;
 
     let mut stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
@@ -266,20 +282,20 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         .as_ref()
         .is_some_and(|stored| stored.at.incarnation != found.incarnation)
     {
-        floors.carry(&found).await.map_err(|error| error.to_string())?;
+        floors.carry_floors(&found).await.map_err(|error| error.to_string())?;
         stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
     }
 
-    let own = Some(floor.reached()).filter(|own| own.read.sequence > 0);
-    let own = own.map(|own| carried(&own, &found).unwrap_or(own));
+    let own = Some(floor.reached_floor()).filter(|own| own.read.sequence > 0);
+    let own = own.map(|own| carry_floor(&own, &found).unwrap_or(own));
 
-    let candidates = candidates(own, stored.clone());
+    let candidates = start_candidates(own, stored.clone());
     let mut why = "";
     for candidate in &candidates {
-        let standing = bus.standing(group.stream, &candidate.at).await;
+        let standing = bus.check_position(group.stream, &candidate.at).await;
         match standing.map_err(|error| error.to_string())? {
-            Standing::Holds => {}
-            Standing::Void(reason) => {
+            PositionStanding::Holds => {}
+            PositionStanding::Void(reason) => {
                 why = reason;
                 continue;
             }
@@ -287,21 +303,21 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
 
         let sequence = candidate.at.sequence;
         let standing = if candidate.read == candidate.at {
-            Ok(Standing::Holds)
+            Ok(PositionStanding::Holds)
         } else {
-            bus.standing(group.stream, &candidate.read).await
+            bus.check_position(group.stream, &candidate.read).await
         };
 
         return Ok(match standing.map_err(|error| error.to_string())? {
-            Standing::Holds => {
+            PositionStanding::Holds => {
                 position::told_sound(&what);
-                floor.begin(candidate, None);
+                floor.begin_behind(candidate, None);
                 (sequence, Some(candidate.read.sequence))
             }
             // The settled sequences may belong to other messages now.
-            Standing::Void(reason) => {
+            PositionStanding::Void(reason) => {
                 position::told_void(&what, group.stream, &candidate.read, reason);
-                floor.begin(&candidate.alone(), stored.as_ref());
+                floor.begin_behind(&candidate.without_settled(), stored.as_ref());
                 (sequence, None)
             }
         });
@@ -311,7 +327,7 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
         position::told_void(&what, group.stream, &void.at, why);
     }
 
-    let at = Position {
+    let at = StreamPosition {
         incarnation: found.incarnation,
         sequence: 0,
         stored_at_ns: 0,
@@ -319,15 +335,15 @@ async fn start(tenure: &Arc<Tenure>, floors: &Floors, floor: &Floor) -> Result<(
     let begun = PartitionFloor {
         read: at.clone(),
         at,
-        settled: Settled::default(),
+        settled: SettledSet::default(),
     };
 
-    floor.begin(&begun, stored.as_ref());
+    floor.begin_behind(&begun, stored.as_ref());
     Ok((0, None))
 }
 
 /// Returns the floors at which a partition may start, best first, from its owner's count and the stored floor.
-fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Vec<PartitionFloor> {
+fn start_candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Vec<PartitionFloor> {
     match (own, stored) {
         (Some(own), Some(stored)) if own.at.incarnation == stored.at.incarnation => {
             let together = own.with(&stored);
@@ -352,12 +368,12 @@ fn candidates(own: Option<PartitionFloor>, stored: Option<PartitionFloor>) -> Ve
 ///
 /// # Errors
 /// Returns [`ReadStreamError`] if the server cannot be asked.
-pub async fn unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, ReadStreamError> {
-    let floors = Floors::new(bus, group);
+pub async fn count_unsettled(bus: &Bus, stream: &str, group: &str) -> Result<u64, ReadStreamError> {
+    let floors = PartitionFloorStore::new(bus, group);
     let mut sum = 0;
     for partition in 0..PARTITIONS {
         let from = match floors.read(partition).await? {
-            Some(floor) if bus.standing(stream, &floor.at).await?.holds() => floor.at.sequence + 1,
+            Some(floor) if bus.check_position(stream, &floor.at).await?.holds() => floor.at.sequence + 1,
             Some(_) | None => 1,
         };
         let config = pull::Config {

@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use crate::wire::topology::partition_filter;
 
 use super::super::link;
-use super::super::message::{Acker, Incoming};
-use super::super::tap::{Taken, Tap};
+use super::super::message::{IncomingMessage, MessageAcker};
+use super::super::tap::{StreamTap, TakenSubjects};
 use super::floor::Floor;
-use super::lease::Tenure;
+use super::lease::LeaseTenure;
 
 /// How long the server holds a pull; pulls of a former owner may stay open this long after a take-over.
 pub(super) const PULL_EXPIRES: Duration = Duration::from_secs(5);
@@ -35,14 +35,14 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Messages of a partition, in order.
-pub(super) struct Reading {
-    place: Place,
-    from: Origin,
+pub(super) struct PartitionReader {
+    place: ReadPlace,
+    from: ConsumerOrigin,
 }
 
 /// Position up to which a partition was read.
-struct Place {
-    tenure: Arc<Tenure>,
+struct ReadPlace {
+    tenure: Arc<LeaseTenure>,
     /// Record of settled messages; `None` if each message is acked to the server.
     floor: Option<Arc<Floor>>,
     /// Sequence of the last message that was read, or after which reading started.
@@ -57,24 +57,24 @@ struct Place {
 }
 
 /// Source of the next message.
-enum Origin {
+enum ConsumerOrigin {
     /// A consumer of this partition alone.
-    Own(Box<Own>),
+    Own(Box<OwnConsumer>),
     /// A consumer that is being created.
-    Opening(JoinHandle<Result<Origin, String>>),
+    Opening(JoinHandle<Result<ConsumerOrigin, String>>),
     /// The reader of the whole stream.
-    Tap(Taken),
+    Tap(TakenSubjects),
 }
 
 /// A consumer of the partition alone.
-struct Own {
+struct OwnConsumer {
     /// Name of the consumer; `None` for the durable one that all owners share.
     name: Option<String>,
     messages: pull::Stream,
     /// Consumer sequence that the next message must have.
     expected: u64,
     /// Tap that takes over after the message of this sequence, or the first one beyond it.
-    then: Option<(u64, Taken)>,
+    then: Option<(u64, TakenSubjects)>,
 }
 
 /// Reason why there is no next message: the partition must be restarted.
@@ -88,11 +88,11 @@ pub(super) enum BrokenReading {
     Elsewhere { found: u64, expected: u64 },
 }
 
-impl Reading {
+impl PartitionReader {
     /// Starts at the ack floor of the durable consumer.
-    pub(super) async fn at_ack_floor(tenure: &Arc<Tenure>) -> Result<Self, String> {
-        let place = Place::new(tenure, None, 0, 0);
-        let own = Own {
+    pub(super) async fn at_ack_floor(tenure: &Arc<LeaseTenure>) -> Result<Self, String> {
+        let place = ReadPlace::new(tenure, None, 0, 0);
+        let own = OwnConsumer {
             name: None,
             messages: messages_of(tenure, &reset(tenure).await?).await?,
             expected: 1,
@@ -101,38 +101,38 @@ impl Reading {
 
         Ok(Self {
             place,
-            from: Origin::Own(Box::new(own)),
+            from: ConsumerOrigin::Own(Box::new(own)),
         })
     }
 
     /// Starts after `start`, for the time number `generation` in this holding.
-    pub(super) async fn behind(
-        tenure: &Arc<Tenure>,
+    pub(super) async fn begin_behind(
+        tenure: &Arc<LeaseTenure>,
         floor: &Arc<Floor>,
         start: u64,
         generation: u32,
     ) -> Result<Self, String> {
-        let mut place = Place::new(tenure, Some(floor), start, generation);
+        let mut place = ReadPlace::new(tenure, Some(floor), start, generation);
         let from = place.open(true).await.map_err(|error| error.to_string())??;
         Ok(Self { place, from })
     }
 
     /// Returns the next message. Dropping the future while it waits loses no message.
-    pub(super) async fn next(&mut self) -> Result<Incoming, BrokenReading> {
+    pub(super) async fn next(&mut self) -> Result<IncomingMessage, BrokenReading> {
         loop {
             self.go_over();
 
             match &mut self.from {
-                Origin::Opening(opening) => {
+                ConsumerOrigin::Opening(opening) => {
                     let made = opening.await.unwrap_or_else(|error| Err(error.to_string()));
                     self.from = made.map_err(BrokenReading::Pull)?;
                 }
-                Origin::Own(_) => {
-                    if let Some(incoming) = self.pull().await? {
+                ConsumerOrigin::Own(_) => {
+                    if let Some(incoming) = self.next_message().await? {
                         return Ok(incoming);
                     }
                 }
-                Origin::Tap(taken) => match taken.next().await {
+                ConsumerOrigin::Tap(taken) => match taken.next().await {
                     // The tap may pass on messages that the consumer has returned already.
                     Some(incoming) if incoming.sequence > self.place.last => {
                         self.place.last = incoming.sequence;
@@ -141,7 +141,7 @@ impl Reading {
                     Some(_) => {}
                     None => {
                         let may_ask = self.place.may_ask();
-                        self.from = Origin::Opening(self.place.open(may_ask));
+                        self.from = ConsumerOrigin::Opening(self.place.open(may_ask));
                     }
                 },
             }
@@ -149,31 +149,33 @@ impl Reading {
     }
 
     /// Drops the reader, and deletes its consumer on the server.
-    pub(super) fn forget(self) {
-        if let Origin::Own(own) = self.from
+    pub(super) fn delete_consumer(self) {
+        if let ConsumerOrigin::Own(own) = self.from
             && let Some(name) = own.name
         {
-            forget(&self.place.tenure, name);
+            delete_consumer(&self.place.tenure, name);
         }
     }
 
     /// Changes to the tap if the consumer has no message left that the tap lacks.
     fn go_over(&mut self) {
-        let Origin::Own(own) = &mut self.from else { return };
+        let ConsumerOrigin::Own(own) = &mut self.from else {
+            return;
+        };
         let last = self.place.last;
         let Some((_, taken)) = own.then.take_if(|(after, _)| last >= *after) else {
             return;
         };
         if let Some(name) = own.name.take() {
-            forget(&self.place.tenure, name);
+            delete_consumer(&self.place.tenure, name);
         }
-        self.from = Origin::Tap(taken);
+        self.from = ConsumerOrigin::Tap(taken);
     }
 
     /// Returns the next message of the own consumer, or `None` if there is none yet or another consumer is created
     /// first.
-    async fn pull(&mut self) -> Result<Option<Incoming>, BrokenReading> {
-        let Origin::Own(own) = &mut self.from else {
+    async fn next_message(&mut self) -> Result<Option<IncomingMessage>, BrokenReading> {
+        let ConsumerOrigin::Own(own) = &mut self.from else {
             return Ok(None);
         };
 
@@ -190,7 +192,9 @@ impl Reading {
         };
 
         let mut incoming = match message {
-            Some(Ok(message)) => Incoming::new(message).ok_or_else(|| BrokenReading::Pull("no message".to_owned()))?,
+            Some(Ok(message)) => {
+                IncomingMessage::new(message).ok_or_else(|| BrokenReading::Pull("no message".to_owned()))?
+            }
             Some(Err(error)) => return Err(BrokenReading::Pull(error.to_string())),
             None => return Err(BrokenReading::Pull("it has ended".to_owned())),
         };
@@ -206,7 +210,7 @@ impl Reading {
             if incoming.sequence <= place.last {
                 return Ok(None);
             }
-            incoming.acker = Acker::Floor(Arc::clone(floor));
+            incoming.acker = MessageAcker::Floor(Arc::clone(floor));
         }
 
         place.last = incoming.sequence;
@@ -221,22 +225,22 @@ impl Reading {
     /// Creates a new consumer, and asks the tap before that, if there is a tap that keeps up.
     fn ask_again(&mut self) {
         let place = &mut self.place;
-        let keeps_up = place.tenure.group.tap.as_ref().is_some_and(Tap::keeps_up);
+        let keeps_up = place.tenure.group.tap.as_ref().is_some_and(StreamTap::keeps_up);
         if !keeps_up || !place.may_ask() {
             return;
         }
 
-        let opening = Origin::Opening(place.open(true));
-        if let Origin::Own(own) = std::mem::replace(&mut self.from, opening)
+        let opening = ConsumerOrigin::Opening(place.open(true));
+        if let ConsumerOrigin::Own(own) = std::mem::replace(&mut self.from, opening)
             && let Some(name) = own.name
         {
-            forget(&self.place.tenure, name);
+            delete_consumer(&self.place.tenure, name);
         }
     }
 }
 
-impl Place {
-    fn new(tenure: &Arc<Tenure>, floor: Option<&Arc<Floor>>, start: u64, generation: u32) -> Self {
+impl ReadPlace {
+    fn new(tenure: &Arc<LeaseTenure>, floor: Option<&Arc<Floor>>, start: u64, generation: u32) -> Self {
         Self {
             tenure: Arc::clone(tenure),
             floor: floor.cloned(),
@@ -255,7 +259,7 @@ impl Place {
     }
 
     /// Opens the source of the messages after the last one read; asks the tap first if `asks`.
-    fn open(&mut self, asks: bool) -> JoinHandle<Result<Origin, String>> {
+    fn open(&mut self, asks: bool) -> JoinHandle<Result<ConsumerOrigin, String>> {
         self.connections.mark_unchanged();
         let (tenure, last) = (Arc::clone(&self.tenure), self.last);
         let name = format!(
@@ -275,15 +279,15 @@ impl Place {
             let mut then = None;
             if let Some(taken) = taken {
                 // Messages up to this sequence come from a consumer, later ones from the tap.
-                let after = stored(&tenure).await?.min(taken.from);
+                let after = last_stored(&tenure).await?.min(taken.from);
                 if after <= last {
-                    return Ok(Origin::Tap(taken));
+                    return Ok(ConsumerOrigin::Tap(taken));
                 }
                 then = Some((after, taken));
             }
 
-            let consumer = make(&tenure, &name, last).await?;
-            Ok(Origin::Own(Box::new(Own {
+            let consumer = make_consumer(&tenure, &name, last).await?;
+            Ok(ConsumerOrigin::Own(Box::new(OwnConsumer {
                 messages: messages_of(&tenure, &consumer).await?,
                 name: Some(name),
                 expected: 1,
@@ -294,7 +298,7 @@ impl Place {
 }
 
 /// Returns the sequence of the partition's last message according to the stream's leader; 0 if there is none.
-async fn stored(tenure: &Tenure) -> Result<u64, String> {
+async fn last_stored(tenure: &LeaseTenure) -> Result<u64, String> {
     let stream = tenure.group.stream;
     let filter = partition_filter(stream, tenure.partition);
     let last = tenure.bus.last_on_subject(stream, &filter).await;
@@ -303,7 +307,7 @@ async fn stored(tenure: &Tenure) -> Result<u64, String> {
 
 /// Deletes the consumer `name`, which is no longer pulled. If that fails, the server removes it after
 /// [`FORGOTTEN_AFTER`].
-fn forget(tenure: &Arc<Tenure>, name: String) {
+fn delete_consumer(tenure: &Arc<LeaseTenure>, name: String) {
     let tenure = Arc::clone(tenure);
     tokio::spawn(async move {
         let (bus, stream) = (&tenure.bus, tenure.group.stream);
@@ -314,7 +318,7 @@ fn forget(tenure: &Arc<Tenure>, name: String) {
 }
 
 /// Pulls the messages of `consumer`.
-async fn messages_of(tenure: &Tenure, consumer: &PullConsumer) -> Result<pull::Stream, String> {
+async fn messages_of(tenure: &LeaseTenure, consumer: &PullConsumer) -> Result<pull::Stream, String> {
     consumer
         .stream()
         .max_messages_per_batch(tenure.group.batch)
@@ -326,8 +330,8 @@ async fn messages_of(tenure: &Tenure, consumer: &PullConsumer) -> Result<pull::S
 }
 
 /// Resets the partition's durable consumer to its ack floor, and returns it.
-async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
-    let Tenure {
+async fn reset(tenure: &LeaseTenure) -> Result<PullConsumer, String> {
+    let LeaseTenure {
         bus, group, partition, ..
     } = tenure;
     let name = format!("{}-{partition}", group.name);
@@ -350,8 +354,8 @@ async fn reset(tenure: &Tenure) -> Result<PullConsumer, String> {
 
 /// Creates the consumer `name` for this holding alone, after `last`. The server removes it some time after the last
 /// pull.
-async fn make(tenure: &Tenure, name: &str, last: u64) -> Result<PullConsumer, String> {
-    let Tenure {
+async fn make_consumer(tenure: &LeaseTenure, name: &str, last: u64) -> Result<PullConsumer, String> {
+    let LeaseTenure {
         bus, group, partition, ..
     } = tenure;
 

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::clock::SharedClock;
-use crate::wire::envelope::Wire;
-use crate::wire::session_mark::{LeaseRecord, Member};
+use crate::wire::envelope::WireMessage;
+use crate::wire::session_mark::{GroupMember, LeaseRecord};
 use crate::wire::topology::buckets;
 
 use super::super::connect::Bus;
@@ -18,7 +18,7 @@ use super::SILENCE;
 
 /// State of a lease according to the watch.
 #[derive(Debug, Clone, Copy)]
-struct Lease {
+struct LeaseView {
     /// Revision of the lease's key.
     revision: u64,
     held: bool,
@@ -26,21 +26,21 @@ struct Lease {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ViewState {
     /// Tokens of the instances that take part, each with the time of its last announcement.
     members: BTreeMap<String, Instant>,
-    leases: HashMap<u16, Lease>,
+    leases: HashMap<u16, LeaseView>,
     /// Whether each of the two watches (members, leases) has sent every entry that existed.
     settled: [bool; 2],
 }
 
-impl State {
-    fn members(&self, now: Instant) -> Vec<String> {
+impl ViewState {
+    fn live_members(&self, now: Instant) -> Vec<String> {
         let heard = self.members.iter().filter(|(_, told_at)| !is_silent(**told_at, now));
         heard.map(|(token, _)| token.clone()).collect()
     }
 
-    fn free(&self, wanted: &[bool], mine: impl Fn(u16) -> bool, now: Instant) -> Vec<(u16, u64)> {
+    fn free_partitions(&self, wanted: &[bool], mine: impl Fn(u16) -> bool, now: Instant) -> Vec<(u16, u64)> {
         (0_u16..)
             .zip(wanted)
             .filter(|(partition, wanted)| **wanted && !mine(*partition))
@@ -59,21 +59,21 @@ fn is_silent(told_at: Instant, now: Instant) -> bool {
 
 /// State shared with the watching tasks; dropping it ends them.
 #[derive(Debug)]
-pub(super) struct View {
-    state: Arc<Mutex<State>>,
+pub(super) struct GroupView {
+    state: Arc<Mutex<ViewState>>,
     changed: Arc<Notify>,
     clock: SharedClock,
     tasks: [JoinHandle<()>; 2],
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ViewState>) -> MutexGuard<'_, ViewState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Follows one group's records. `apply` returns whether an event is news. A lease that is merely refreshed is not,
 /// because otherwise every refresh would wake all replicas, and each of them would refresh its own. `bad` receives
 /// records that cannot be decoded.
-fn follow<T: Wire + Send + 'static>(
+fn follow_records<T: WireMessage + Send + 'static>(
     kv: &Kv<T>,
     prefix: String,
     changed: Arc<Notify>,
@@ -109,17 +109,17 @@ fn follow<T: Wire + Send + 'static>(
     })
 }
 
-impl View {
+impl GroupView {
     /// Starts to watch members and leases of `group`.
-    pub(super) fn watch(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
-        let state: Arc<Mutex<State>> = Arc::default();
+    pub(super) fn watch_group(bus: &Bus, group: &'static str, clock: &SharedClock) -> Self {
+        let state: Arc<Mutex<ViewState>> = Arc::default();
         let changed: Arc<Notify> = Arc::default();
         let prefix = format!("{group}.");
 
         let members = {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
-            follow(
-                &bus.kv::<Member>(buckets::MEMBERS),
+            follow_records(
+                &bus.kv::<GroupMember>(buckets::MEMBERS),
                 prefix.clone(),
                 Arc::clone(&changed),
                 move |told| {
@@ -141,7 +141,7 @@ impl View {
             let (state, clock) = (Arc::clone(&state), Arc::clone(clock));
             let (seen, now) = (Arc::clone(&state), Arc::clone(&clock));
 
-            follow(
+            follow_records(
                 &bus.kv::<LeaseRecord>(buckets::LEASES),
                 prefix,
                 Arc::clone(&changed),
@@ -150,7 +150,7 @@ impl View {
                     match told {
                         Some((key, revision, held)) => {
                             let Ok(partition) = key.parse() else { return false };
-                            let lease = Lease {
+                            let lease = LeaseView {
                                 revision,
                                 held,
                                 told_at: clock.monotonic(),
@@ -169,7 +169,7 @@ impl View {
                     // Its writer may live (a newer release): the lease is free once it was not written for
                     // [`SILENCE`].
                     if let Ok(partition) = key.parse() {
-                        let lease = Lease {
+                        let lease = LeaseView {
                             revision,
                             held: true,
                             told_at: now.monotonic(),
@@ -191,30 +191,30 @@ impl View {
     }
 
     /// Waits until both watches have sent every entry that existed.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn wait_settled(&self) {
         while lock(&self.state).settled != [true, true] {
             self.changed.notified().await;
         }
     }
 
     /// Waits for the next change of members or leases.
-    pub(super) async fn changed(&self) {
+    pub(super) async fn wait_changed(&self) {
         self.changed.notified().await;
     }
 
     /// Returns the tokens of the instances that take part and announced themselves within [`SILENCE`].
-    pub(super) fn members(&self) -> Vec<String> {
-        lock(&self.state).members(self.clock.monotonic())
+    pub(super) fn live_members(&self) -> Vec<String> {
+        lock(&self.state).live_members(self.clock.monotonic())
     }
 
     /// Returns the wanted partitions that no replica holds, or whose holder is silent, each with the revision to take
     /// it at.
-    pub(super) fn free(&self, wanted: &[bool], mine: impl Fn(u16) -> bool) -> Vec<(u16, u64)> {
-        lock(&self.state).free(wanted, mine, self.clock.monotonic())
+    pub(super) fn free_partitions(&self, wanted: &[bool], mine: impl Fn(u16) -> bool) -> Vec<(u16, u64)> {
+        lock(&self.state).free_partitions(wanted, mine, self.clock.monotonic())
     }
 }
 
-impl Drop for View {
+impl Drop for GroupView {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -234,21 +234,21 @@ mod tests {
     #[test]
     fn whoever_is_silent_is_gone_although_nobody_said_so() {
         let then = ManualClock::at(UnixMillis(0)).monotonic();
-        let lease = |revision, held| Lease {
+        let lease = |revision, held| LeaseView {
             revision,
             held,
             told_at: then,
         };
 
-        let state = State {
+        let state = ViewState {
             members: BTreeMap::from([("ghost".to_owned(), then)]),
             leases: HashMap::from([(0, lease(7, true)), (1, lease(8, false))]),
             settled: [true, true],
         };
         let (soon, late) = (then + SILENCE, then + SILENCE + Duration::from_millis(1));
-        let free = |now| state.free(&[true; 3], |_| false, now);
+        let free = |now| state.free_partitions(&[true; 3], |_| false, now);
 
-        assert_eq!((state.members(soon).len(), state.members(late).len()), (1, 0));
+        assert_eq!((state.live_members(soon).len(), state.live_members(late).len()), (1, 0));
         assert_eq!(free(soon), [(1, 8), (2, 0)]);
         assert_eq!(free(late), [(0, 7), (1, 8), (2, 0)]);
     }

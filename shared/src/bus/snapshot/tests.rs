@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use super::*;
-use crate::bus::Outgoing;
+use crate::bus::OutgoingMessage;
 use crate::testing::{connect, world};
 use crate::wire::headers::Headers;
 use crate::wire::topology::streams;
@@ -12,7 +12,7 @@ async fn filled(bus: &Bus) {
     for number in 0..50 {
         let subject = format!("nexus.receipt.webhook.demo.p{}", number % 3);
         let payload = Bytes::from(format!("payload {number}"));
-        let out = Outgoing::raw(subject, Headers::new(), payload).msg_id(format!("id-{number}"));
+        let out = OutgoingMessage::raw(subject, Headers::new(), payload).msg_id(format!("id-{number}"));
         bus.publish(out).await.expect("stored");
     }
     // A gap: a restore must keep the sequences, not count again.
@@ -24,7 +24,10 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
     let (_from, bus) = world().await;
     filled(&bus).await;
     let mut file = Vec::new();
-    let mut head = bus.snapshot(streams::RECEIPTS, &mut file).await.expect("a snapshot");
+    let mut head = bus
+        .write_snapshot(streams::RECEIPTS, &mut file)
+        .await
+        .expect("a snapshot");
 
     assert_eq!(
         (head.position().first, head.position().last, head.position().messages),
@@ -65,13 +68,13 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
     }
 
     let again = other
-        .snapshot(streams::RECEIPTS, &mut Vec::new())
+        .write_snapshot(streams::RECEIPTS, &mut Vec::new())
         .await
         .expect("a snapshot");
     assert_eq!(again.config["metadata"]["nexus_test"], "another");
     assert!(
         other
-            .drift(&crate::wire::topology::topology(1))
+            .find_drift(&crate::wire::topology::topology(1))
             .await
             .expect("asked")
             .is_empty()
@@ -82,7 +85,10 @@ async fn a_restored_stream_has_the_same_messages_at_the_same_sequences_and_times
 async fn consumers_come_with_their_stream() {
     let (_from, bus) = world().await;
     let mut file = Vec::new();
-    let head = bus.snapshot(streams::CLAIMS, &mut file).await.expect("a snapshot");
+    let head = bus
+        .write_snapshot(streams::CLAIMS, &mut file)
+        .await
+        .expect("a snapshot");
     let server = crate::testing::nats::NatsServer::start().await;
     let config = crate::bus::NatsConfig {
         servers: vec![server.url()],
@@ -107,11 +113,11 @@ async fn consumers_come_with_their_stream() {
 #[tokio::test]
 async fn what_is_no_snapshot_is_refused() {
     let (_server, bus) = world().await;
-    let nobody = bus.snapshot("NOBODY", &mut Vec::new()).await;
+    let nobody = bus.write_snapshot("NOBODY", &mut Vec::new()).await;
     assert!(matches!(nobody, Err(SnapshotError::Refused { .. })), "{nobody:?}");
 
     let mut file = Vec::new();
-    let head = bus.snapshot(streams::DLQ, &mut file).await.expect("a snapshot");
+    let head = bus.write_snapshot(streams::DLQ, &mut file).await.expect("a snapshot");
     bus.delete_stream(streams::DLQ).await.expect("deleted");
     let cut = file.len() / 2;
     let restored = bus

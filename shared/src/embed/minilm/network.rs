@@ -9,7 +9,7 @@ use std::ops::Range;
 use ndarray::{Array2, ArrayView2, Axis, ShapeError, s};
 use serde::Deserialize;
 
-use super::super::weights::{ReadWeightsError, Tensors};
+use super::super::weights::{ReadWeightsError, TensorFile};
 
 /// Maximum number of layers.
 const MAX_LAYERS: usize = 64;
@@ -106,12 +106,12 @@ impl Config {
     }
 
     /// Maximum number of pieces of a text.
-    pub(super) const fn longest(&self) -> usize {
+    pub(super) const fn max_pieces(&self) -> usize {
         self.max_position_embeddings
     }
 
     /// Number of pieces that have a vector.
-    pub(super) const fn pieces(&self) -> usize {
+    pub(super) const fn piece_count(&self) -> usize {
         self.vocab_size
     }
 }
@@ -124,9 +124,9 @@ struct Linear {
 }
 
 impl Linear {
-    fn read(tensors: &Tensors<'_>, name: &str, from: usize, to: usize) -> Result<Self, ReadNetworkError> {
+    fn read(tensors: &TensorFile<'_>, name: &str, from: usize, to: usize) -> Result<Self, ReadNetworkError> {
         Ok(Self {
-            weight: matrix(tensors, &format!("{name}.weight"), to, from)?,
+            weight: read_matrix(tensors, &format!("{name}.weight"), to, from)?,
             bias: tensors.read(&format!("{name}.bias"), &[to])?,
         })
     }
@@ -150,7 +150,7 @@ struct Norm {
 }
 
 impl Norm {
-    fn read(tensors: &Tensors<'_>, name: &str, config: &Config) -> Result<Self, ReadNetworkError> {
+    fn read(tensors: &TensorFile<'_>, name: &str, config: &Config) -> Result<Self, ReadNetworkError> {
         Ok(Self {
             weight: tensors.read(&format!("{name}.weight"), &[config.hidden_size])?,
             bias: tensors.read(&format!("{name}.bias"), &[config.hidden_size])?,
@@ -184,7 +184,7 @@ struct Layer {
 }
 
 impl Layer {
-    fn read(tensors: &Tensors<'_>, at: usize, config: &Config) -> Result<Self, ReadNetworkError> {
+    fn read(tensors: &TensorFile<'_>, at: usize, config: &Config) -> Result<Self, ReadNetworkError> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let name = |part: &str| format!("encoder.layer.{at}.{part}");
         let linear = |part: &str, from, to| Linear::read(tensors, &name(part), from, to);
@@ -209,7 +209,7 @@ impl Layer {
         for text in texts {
             for head in 0..heads {
                 let part = s![text.clone(), head * width..(head + 1) * width];
-                let attended = attend(&query.slice(part), &key.slice(part), &value.slice(part));
+                let attended = apply_attention(&query.slice(part), &key.slice(part), &value.slice(part));
                 seen.slice_mut(part).assign(&attended);
             }
         }
@@ -229,7 +229,7 @@ impl Layer {
 }
 
 /// Returns the rows of `value`, weighted for each row of `query` by its attention to them.
-fn attend(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayView2<'_, f32>) -> Array2<f32> {
+fn apply_attention(query: &ArrayView2<'_, f32>, key: &ArrayView2<'_, f32>, value: &ArrayView2<'_, f32>) -> Array2<f32> {
     let scale = 1.0 / (query.ncols() as f32).sqrt();
     let mut weights = query.dot(&key.t());
     each_row(&mut weights, |row| {
@@ -256,9 +256,9 @@ pub(super) struct Network {
 
 impl Network {
     /// Reads the weights that `config` describes.
-    pub(super) fn read(config: &Config, tensors: &Tensors<'_>) -> Result<Self, ReadNetworkError> {
+    pub(super) fn read(config: &Config, tensors: &TensorFile<'_>) -> Result<Self, ReadNetworkError> {
         let table = |name: &str, rows| {
-            matrix(
+            read_matrix(
                 tensors,
                 &format!("embeddings.{name}_embeddings.weight"),
                 rows,
@@ -312,13 +312,13 @@ impl Network {
 
         ranges
             .into_iter()
-            .map(|range| unit(&rows.slice(s![range, ..])))
+            .map(|range| unit_mean(&rows.slice(s![range, ..])))
             .collect()
     }
 }
 
 /// Returns the mean of `rows`, of length 1. (The sum has the same direction as the mean.)
-fn unit(rows: &ArrayView2<'_, f32>) -> Vec<f32> {
+fn unit_mean(rows: &ArrayView2<'_, f32>) -> Vec<f32> {
     let sum = rows.sum_axis(Axis(0));
     let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
     sum.iter()
@@ -326,7 +326,12 @@ fn unit(rows: &ArrayView2<'_, f32>) -> Vec<f32> {
         .collect()
 }
 
-fn matrix(tensors: &Tensors<'_>, name: &str, rows: usize, columns: usize) -> Result<Array2<f32>, ReadNetworkError> {
+fn read_matrix(
+    tensors: &TensorFile<'_>,
+    name: &str,
+    rows: usize,
+    columns: usize,
+) -> Result<Array2<f32>, ReadNetworkError> {
     let values = tensors.read(name, &[rows, columns])?;
     Ok(Array2::from_shape_vec((rows, columns), values)?)
 }

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::network::{Config, Network, ReadNetworkError};
 use super::word_pieces::WordPieces;
-use super::{BATCH, CONFIG, MAX_PIECES, MINILM_MODEL, MiniLm, TOKENIZER, Tensors, WEIGHTS};
+use super::{BATCH, CONFIG, MAX_PIECES, MINILM_MODEL, MiniLm, TOKENIZER, TensorFile, WEIGHTS};
 use crate::embed::weights::ReadWeightsError;
-use crate::embed::{Embedder as _, LoadModelError};
+use crate::embed::{LoadModelError, TextEmbedder as _};
 use crate::testing::model_folder;
 
 /// Largest difference of a component from the same in double precision.
@@ -83,14 +83,14 @@ async fn vectors_are_those_of_the_reference() {
     for ((text, vector), golden) in texts.iter().zip(&together).zip(&golden.embedded) {
         assert_near(vector, &golden.vector, text);
         assert_near(
-            &model.vectors(std::slice::from_ref(text))[0],
+            &model.embed_texts(std::slice::from_ref(text))[0],
             vector,
             "alone as together",
         );
     }
 
     let again: Vec<String> = texts.iter().rev().cycle().take(2 * texts.len()).cloned().collect();
-    let vectors = model.vectors(&again);
+    let vectors = model.embed_texts(&again);
     for (vector, expected) in vectors.iter().zip(together.iter().rev().cycle()) {
         assert_near(vector, expected, "beside others");
     }
@@ -167,7 +167,7 @@ fn tiny_tokenizer() -> serde_json::Value {
 fn the_network_is_that_of_the_reference() {
     let config = Config::parse(tiny_config().to_string().as_bytes()).unwrap();
     let file = tiny_weights(&tiny_shapes(8));
-    let network = Network::read(&config, &Tensors::open(&file).unwrap()).unwrap();
+    let network = Network::read(&config, &TensorFile::open(&file).unwrap()).unwrap();
     let golden = golden().tiny;
     let texts: Vec<Vec<u32>> = golden.iter().map(|golden| golden.pieces.clone()).collect();
 
@@ -212,7 +212,7 @@ fn a_text_is_cut_to_what_the_network_can_place() {
     let model = Folder::new().load().unwrap();
     let fits = model.0.pieces.encode("ac b a", MAX_PIECES);
     assert_eq!(fits, [2, 4, 6, 5, 4, 3], "as many as there are places");
-    let vectors = model.vectors(&["ac b ".repeat(50), "ac b ac".to_owned(), "ac b".to_owned()]);
+    let vectors = model.embed_texts(&["ac b ".repeat(50), "ac b ac".to_owned(), "ac b".to_owned()]);
     let fits = model.0.network.embed(&[fits]);
     assert_near(&vectors[0], &fits[0], "cut, and still ended");
     assert_near(&vectors[1], &fits[0], "one piece too long");
@@ -223,7 +223,7 @@ fn a_text_is_cut_to_what_the_network_can_place() {
 #[test]
 fn a_text_without_words_has_no_vector() {
     let model = Folder::new().load().unwrap();
-    let vectors = model.vectors(&["", "a", " \u{200b}\n"].map(str::to_owned));
+    let vectors = model.embed_texts(&["", "a", " \u{200b}\n"].map(str::to_owned));
     assert_eq!([&vectors[0], &vectors[2]], [&[0.0; 8], &[0.0; 8]]);
     assert_ne!(vectors[1], [0.0; 8]);
 }

@@ -117,11 +117,11 @@ impl WordPieces {
 
     /// Returns the pieces of `text` between the marks of its beginning and end, at most `most` in total.
     pub(super) fn encode(&self, text: &str, most: usize) -> Vec<u32> {
-        let text = self.normalize(text);
+        let text = self.normalize_text(text);
         let mut pieces = vec![self.begin];
 
         let room = most.saturating_sub(1);
-        for word in words(&text) {
+        for word in split_words(&text) {
             if pieces.len() >= room {
                 break;
             }
@@ -134,7 +134,7 @@ impl WordPieces {
         pieces
     }
 
-    fn normalize(&self, text: &str) -> String {
+    fn normalize_text(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         for c in text.chars() {
             match c {
@@ -151,7 +151,7 @@ impl WordPieces {
             let decomposed = DecomposingNormalizerBorrowed::new_nfd().normalize(&clean).into_owned();
             clean = decomposed
                 .chars()
-                .filter(|&c| c.is_ascii() || category(c) != GeneralCategory::NonspacingMark)
+                .filter(|&c| c.is_ascii() || general_category(c) != GeneralCategory::NonspacingMark)
                 .collect();
         }
 
@@ -193,7 +193,7 @@ impl WordPieces {
 }
 
 /// Returns the parts between white space, with each punctuation mark as a part of its own.
-fn words(text: &str) -> impl Iterator<Item = &str> {
+fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().flat_map(|part| {
         let mut rest = part;
         std::iter::from_fn(move || {
@@ -211,7 +211,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn category(c: char) -> GeneralCategory {
+fn general_category(c: char) -> GeneralCategory {
     CodePointMapData::<GeneralCategory>::new().get(c)
 }
 
@@ -222,12 +222,12 @@ fn is_control(c: char) -> bool {
     if c.is_ascii() {
         c.is_ascii_control()
     } else {
-        hidden.contains(category(c))
+        hidden.contains(general_category(c))
     }
 }
 
 fn is_punctuation(c: char) -> bool {
-    c.is_ascii_punctuation() || !c.is_ascii() && GeneralCategoryGroup::Punctuation.contains(category(c))
+    c.is_ascii_punctuation() || !c.is_ascii() && GeneralCategoryGroup::Punctuation.contains(general_category(c))
 }
 
 /// Returns whether `c` is from a script without blanks between words, so that it is a word by itself. Kana and Hangul

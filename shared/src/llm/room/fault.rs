@@ -25,9 +25,9 @@ const TOO_LONG: [&str; 6] = [
 /// Converts a fault of the answer's bytes, after `received` bytes of text.
 pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
     match fault {
-        WireFault::BrokeOff { .. } => broken(received, &fault.to_string()),
+        WireFault::BrokeOff { .. } => broken_error(received, &fault.to_string()),
         WireFault::TooLarge { .. } | WireFault::Unreadable { .. } => AskModelError::BadAnswer {
-            detail: shortened(&fault.to_string()),
+            detail: shorten_text(&fault.to_string()),
         },
         WireFault::Said(error) => of_event(&error),
     }
@@ -37,17 +37,17 @@ pub(super) fn of_wire(fault: WireFault, received: usize) -> AskModelError {
 pub(super) fn of_connection(error: &(dyn std::error::Error + 'static), received: usize, begun: bool) -> AskModelError {
     let detail = chain(error, &error.to_string());
     if begun {
-        return broken(received, &detail);
+        return broken_error(received, &detail);
     }
     AskModelError::Unreachable {
-        detail: shortened(&detail),
+        detail: shorten_text(&detail),
     }
 }
 
-fn broken(received: usize, detail: &str) -> AskModelError {
+fn broken_error(received: usize, detail: &str) -> AskModelError {
     AskModelError::Truncated {
         received,
-        detail: shortened(detail),
+        detail: shorten_text(detail),
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn of_answer(
 }
 
 fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError {
-    let detail = shortened(&said(body));
+    let detail = shorten_text(&provider_message(body));
     let lower = body.to_lowercase();
     match status {
         401 | 403 => AskModelError::Unauthorised { detail },
@@ -82,7 +82,7 @@ fn of_status(status: u16, body: &str, after: Option<Duration>) -> AskModelError 
 fn of_event(body: &Value) -> AskModelError {
     let text = body.to_string();
     let lower = text.to_lowercase();
-    let detail = shortened(&said(&text));
+    let detail = shorten_text(&provider_message(&text));
     let inner = body.get("error").unwrap_or(body);
     let code = inner.get("code").and_then(Value::as_u64).unwrap_or(0);
 
@@ -107,7 +107,7 @@ fn of_event(body: &Value) -> AskModelError {
 }
 
 /// Returns the provider's message within its error body, or else the body.
-fn said(body: &str) -> String {
+fn provider_message(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     // Gemini wraps the errors of its streams in a list.
     let first = parsed.as_ref().map(|value| value.get(0).unwrap_or(value));
@@ -149,7 +149,7 @@ fn chain(error: &(dyn std::error::Error + 'static), cause: &str) -> String {
     line
 }
 
-fn shortened(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_DETAIL_BYTES)].to_owned()
 }
 

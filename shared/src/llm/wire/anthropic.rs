@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::calls::Call;
-use super::said::{Said, Stop, lengthened, weight};
-use super::{Fault, taken, usage};
+use super::calls::PartialCall;
+use super::said::{AnswerBuilder, StopSignal, append_piece, value_weight};
+use super::{DecodeFault, take_member, usage};
 
 /// Maximum number of blocks of one answer.
 const MAX_BLOCKS: usize = 1_024;
 
 #[derive(Debug)]
-enum Kind {
+enum BlockKind {
     Text,
     /// Index among the calls.
     Call(usize),
@@ -21,104 +21,116 @@ enum Kind {
 }
 
 #[derive(Debug)]
-struct Block {
+struct OpenBlock {
     index: Option<u64>,
-    kind: Kind,
+    kind: BlockKind,
 }
 
 /// An answer on Anthropic's wire that is being decoded.
 #[derive(Debug, Default)]
-pub(super) struct Anthropic {
-    blocks: Vec<Block>,
+pub(super) struct AnthropicDecoder {
+    blocks: Vec<OpenBlock>,
     stop: Option<String>,
     /// Latest token counts, under the provider's keys; later counts replace earlier ones.
     counted: serde_json::Map<String, Value>,
 }
 
-impl Anthropic {
+impl AnthropicDecoder {
     pub(super) const fn has_stopped(&self) -> bool {
         self.stop.is_some()
     }
 
     /// Returns the reason for the stop. The event with it is the last before the mark of the end, and contains the
     /// usage.
-    pub(super) fn stop(&self) -> Result<Stop, Fault> {
+    pub(super) fn stop(&self) -> Result<StopSignal, DecodeFault> {
         let word = self.stop.as_deref();
-        word.map(Stop::of)
-            .ok_or_else(|| Fault::Lost("the stream ended without saying why".to_owned()))
+        word.map(StopSignal::from_word)
+            .ok_or_else(|| DecodeFault::Lost("the stream ended without saying why".to_owned()))
     }
 
     /// Decodes one event. Returns whether it is the mark of the end.
-    pub(super) fn event(&mut self, said: &mut Said, name: &[u8], mut event: Value) -> Result<bool, Fault> {
+    pub(super) fn read_event(
+        &mut self,
+        said: &mut AnswerBuilder,
+        name: &[u8],
+        mut event: Value,
+    ) -> Result<bool, DecodeFault> {
         // The type may be missing: the event's name contains it too.
-        let kind = taken(&mut event, "type");
+        let kind = take_member(&mut event, "type");
         let kind = kind.as_str().map_or_else(|| String::from_utf8_lossy(name), Into::into);
         match &*kind {
             "message_start" => {
-                let message = taken(&mut event, "message");
-                self.message(said, message)?;
+                let message = take_member(&mut event, "message");
+                self.read_message(said, message)?;
             }
             "content_block_start" => {
-                let block = taken(&mut event, "content_block");
-                self.begin(said, event["index"].as_u64(), block)?;
+                let block = take_member(&mut event, "content_block");
+                self.begin_block(said, event["index"].as_u64(), block)?;
             }
             "content_block_delta" => {
-                let delta = taken(&mut event, "delta");
-                self.grow(said, event["index"].as_u64(), delta)?;
+                let delta = take_member(&mut event, "delta");
+                self.grow_block(said, event["index"].as_u64(), delta)?;
             }
-            "content_block_stop" => self.finish(said, event["index"].as_u64())?,
+            "content_block_stop" => self.finish_block(said, event["index"].as_u64())?,
             "message_delta" => {
-                self.stopped(said, &event["delta"])?;
-                self.count(said, taken(&mut event, "usage"))?;
+                self.note_stop(said, &event["delta"])?;
+                self.count(said, take_member(&mut event, "usage"))?;
             }
             "message_stop" => return Ok(true),
             "ping" => {}
-            "message" => self.message(said, event)?,
+            "message" => self.read_message(said, event)?,
             "error" => {
-                let cut = self.stop.as_deref().is_some_and(|word| Stop::of(word).is_cut());
+                let cut = self
+                    .stop
+                    .as_deref()
+                    .is_some_and(|word| StopSignal::from_word(word).is_cut());
                 if !cut {
-                    return Err(Fault::Said(event));
+                    return Err(DecodeFault::Said(event));
                 }
             }
-            _ if !event["error"].is_null() => return Err(Fault::Said(event)),
-            _ => said.unread(event)?,
+            _ if !event["error"].is_null() => return Err(DecodeFault::Said(event)),
+            _ => said.keep_unread(event)?,
         }
 
         Ok(false)
     }
 
     /// Decodes an answer that is no stream.
-    pub(super) fn whole(&mut self, said: &mut Said, answer: Value) -> Result<(), Fault> {
+    pub(super) fn read_whole(&mut self, said: &mut AnswerBuilder, answer: Value) -> Result<(), DecodeFault> {
         if !answer["error"].is_null() {
-            return Err(Fault::Said(answer));
+            return Err(DecodeFault::Said(answer));
         }
-        self.message(said, answer)
+        self.read_message(said, answer)
     }
 
     /// Decodes a message with the complete blocks in it; there are none in a stream, in which they follow.
-    fn message(&mut self, said: &mut Said, mut message: Value) -> Result<(), Fault> {
-        if let Value::Array(blocks) = taken(&mut message, "content") {
+    fn read_message(&mut self, said: &mut AnswerBuilder, mut message: Value) -> Result<(), DecodeFault> {
+        if let Value::Array(blocks) = take_member(&mut message, "content") {
             for block in blocks {
-                self.begin(said, None, block)?;
-                self.finish(said, None)?;
+                self.begin_block(said, None, block)?;
+                self.finish_block(said, None)?;
             }
         }
-        self.stopped(said, &message)?;
-        self.count(said, taken(&mut message, "usage"))
+        self.note_stop(said, &message)?;
+        self.count(said, take_member(&mut message, "usage"))
     }
 
-    fn stopped(&mut self, said: &mut Said, of: &Value) -> Result<(), Fault> {
+    fn note_stop(&mut self, said: &mut AnswerBuilder, of: &Value) -> Result<(), DecodeFault> {
         let Some(word) = of["stop_reason"].as_str().filter(|word| !word.is_empty()) else {
             return Ok(());
         };
-        said.keep(word.len())?;
-        if !self.stop.as_deref().is_some_and(|word| Stop::of(word).is_cut()) {
+        said.count_kept(word.len())?;
+        if !self
+            .stop
+            .as_deref()
+            .is_some_and(|word| StopSignal::from_word(word).is_cut())
+        {
             self.stop = Some(word.to_owned());
         }
         Ok(())
     }
 
-    fn count(&mut self, said: &mut Said, counted: Value) -> Result<(), Fault> {
+    fn count(&mut self, said: &mut AnswerBuilder, counted: Value) -> Result<(), DecodeFault> {
         let Value::Object(counted) = counted else {
             return Ok(());
         };
@@ -147,76 +159,87 @@ impl Anthropic {
         Ok(())
     }
 
-    fn begin(&mut self, said: &mut Said, index: Option<u64>, mut block: Value) -> Result<(), Fault> {
+    fn begin_block(
+        &mut self,
+        said: &mut AnswerBuilder,
+        index: Option<u64>,
+        mut block: Value,
+    ) -> Result<(), DecodeFault> {
         if self.blocks.len() == MAX_BLOCKS {
-            return Err(Fault::Large("a number of blocks", MAX_BLOCKS));
+            return Err(DecodeFault::Large("a number of blocks", MAX_BLOCKS));
         }
 
         let kind = match block["type"].as_str() {
             Some("text") => {
-                said.say(block["text"].as_str().unwrap_or_default())?;
-                Kind::Text
+                said.push_text(block["text"].as_str().unwrap_or_default())?;
+                BlockKind::Text
             }
             Some("tool_use") => {
                 let [id, name] = ["id", "name"].map(|key| block[key].as_str().unwrap_or_default());
-                let mut call = Call::new(id, name);
+                let mut call = PartialCall::new(id, name);
                 call.unfinished = true;
-                let place = said.begin(call)?;
+                let place = said.begin_call(call)?;
 
                 // The input is empty here if it comes in pieces, and complete if it does not.
-                let input = taken(&mut block, "input");
+                let input = take_member(&mut block, "input");
                 if !input.is_null() && input != json!({}) {
-                    said.give(place, input)?;
+                    said.set_arguments(place, input)?;
                 }
 
-                Kind::Call(place)
+                BlockKind::Call(place)
             }
             Some("thinking") => {
-                said.keep(weight(&block))?;
-                Kind::Thinking(block)
+                said.count_kept(value_weight(&block))?;
+                BlockKind::Thinking(block)
             }
             _ => {
-                said.keep(weight(&block))?;
-                Kind::Other(block, String::new())
+                said.count_kept(value_weight(&block))?;
+                BlockKind::Other(block, String::new())
             }
         };
 
-        self.blocks.push(Block { index, kind });
+        self.blocks.push(OpenBlock { index, kind });
         Ok(())
     }
 
-    fn grow(&mut self, said: &mut Said, index: Option<u64>, delta: Value) -> Result<(), Fault> {
+    fn grow_block(&mut self, said: &mut AnswerBuilder, index: Option<u64>, delta: Value) -> Result<(), DecodeFault> {
         let text = |key: &str| delta[key].as_str().unwrap_or_default();
         let block = self.blocks.iter_mut().rev().find(|block| block.index == index);
         match (delta["type"].as_str(), block.map(|block| &mut block.kind)) {
-            (Some("text_delta"), None | Some(Kind::Text)) => said.say(text("text")),
-            (Some("input_json_delta"), Some(Kind::Call(place))) => said.argue(*place, text("partial_json")),
-            (Some("input_json_delta"), Some(Kind::Other(_, input))) => {
-                said.keep(text("partial_json").len())?;
-                lengthened(input, text("partial_json"))
+            (Some("text_delta"), None | Some(BlockKind::Text)) => said.push_text(text("text")),
+            (Some("input_json_delta"), Some(BlockKind::Call(place))) => {
+                said.push_arguments(*place, text("partial_json"))
             }
-            (Some("input_json_delta"), None) => Err(Fault::Lost("the beginning of a call is missing".to_owned())),
-            (Some("thinking_delta"), Some(Kind::Thinking(block))) => append(said, block, "thinking", text("thinking")),
-            (Some("signature_delta"), Some(Kind::Thinking(block))) => {
-                append(said, block, "signature", text("signature"))
+            (Some("input_json_delta"), Some(BlockKind::Other(_, input))) => {
+                said.count_kept(text("partial_json").len())?;
+                append_piece(input, text("partial_json"))
             }
-            (_, None | Some(Kind::Text | Kind::Call(_) | Kind::Thinking(_) | Kind::Other(..))) => said.unread(delta),
+            (Some("input_json_delta"), None) => Err(DecodeFault::Lost("the beginning of a call is missing".to_owned())),
+            (Some("thinking_delta"), Some(BlockKind::Thinking(block))) => {
+                append_text(said, block, "thinking", text("thinking"))
+            }
+            (Some("signature_delta"), Some(BlockKind::Thinking(block))) => {
+                append_text(said, block, "signature", text("signature"))
+            }
+            (_, None | Some(BlockKind::Text | BlockKind::Call(_) | BlockKind::Thinking(_) | BlockKind::Other(..))) => {
+                said.keep_unread(delta)
+            }
         }
     }
 
-    fn finish(&mut self, said: &mut Said, index: Option<u64>) -> Result<(), Fault> {
+    fn finish_block(&mut self, said: &mut AnswerBuilder, index: Option<u64>) -> Result<(), DecodeFault> {
         let Some(at) = self.blocks.iter().rposition(|block| block.index == index) else {
             return Ok(());
         };
-        match std::mem::replace(&mut self.blocks[at].kind, Kind::Text) {
-            Kind::Text => {}
-            Kind::Call(place) => {
+        match std::mem::replace(&mut self.blocks[at].kind, BlockKind::Text) {
+            BlockKind::Text => {}
+            BlockKind::Call(place) => {
                 if let Some(call) = said.call(place) {
                     call.unfinished = false;
                 }
             }
-            Kind::Thinking(block) => kept(said, block),
-            Kind::Other(block, input) => other(said, block, &input)?,
+            BlockKind::Thinking(block) => keep_thought(said, block),
+            BlockKind::Other(block, input) => keep_other(said, block, &input)?,
         }
 
         Ok(())
@@ -224,17 +247,17 @@ impl Anthropic {
 
     /// Ends the blocks that no event of their own has ended: thoughts are kept, a call is complete if its arguments
     /// are.
-    pub(super) fn rest(&mut self, said: &mut Said) -> Result<(), Fault> {
+    pub(super) fn finish_rest(&mut self, said: &mut AnswerBuilder) -> Result<(), DecodeFault> {
         for block in std::mem::take(&mut self.blocks) {
             match block.kind {
-                Kind::Text => {}
-                Kind::Call(place) => {
+                BlockKind::Text => {}
+                BlockKind::Call(place) => {
                     if let Some(call) = said.call(place) {
                         call.unfinished = !call.has_arguments() || !call.is_whole_or_empty();
                     }
                 }
-                Kind::Thinking(block) => kept(said, block),
-                Kind::Other(block, input) => other(said, block, &input)?,
+                BlockKind::Thinking(block) => keep_thought(said, block),
+                BlockKind::Other(block, input) => keep_other(said, block, &input)?,
             }
         }
 
@@ -242,17 +265,17 @@ impl Anthropic {
     }
 }
 
-fn append(said: &mut Said, block: &mut Value, key: &str, text: &str) -> Result<(), Fault> {
-    said.keep(text.len())?;
+fn append_text(said: &mut AnswerBuilder, block: &mut Value, key: &str, text: &str) -> Result<(), DecodeFault> {
+    said.count_kept(text.len())?;
     match block.get_mut(key) {
-        Some(Value::String(before)) => lengthened(before, text)?,
+        Some(Value::String(before)) => append_piece(before, text)?,
         _ => block[key] = Value::from(text),
     }
     Ok(())
 }
 
 /// Keeps a thought if it is signed: it can go back only in its signed form.
-fn kept(said: &mut Said, block: Value) {
+fn keep_thought(said: &mut AnswerBuilder, block: Value) {
     if block["signature"]
         .as_str()
         .is_some_and(|signature| !signature.is_empty())
@@ -263,16 +286,16 @@ fn kept(said: &mut Said, block: Value) {
 
 /// Keeps a block of the provider's own tools, with its input if that came in pieces. The provider would not accept
 /// back a block whose input was cut, or a value that is no block.
-fn other(said: &mut Said, mut block: Value, input: &str) -> Result<(), Fault> {
+fn keep_other(said: &mut AnswerBuilder, mut block: Value, input: &str) -> Result<(), DecodeFault> {
     if !block["type"].is_string() {
-        return said.unread(block);
+        return said.keep_unread(block);
     }
 
     if !input.trim().is_empty() {
-        let Ok(input) = super::parsed(input.as_bytes(), "an input") else {
-            return said.unread(block);
+        let Ok(input) = super::parse_json(input.as_bytes(), "an input") else {
+            return said.keep_unread(block);
         };
-        said.keep(weight(&input))?;
+        said.count_kept(value_weight(&input))?;
         block["input"] = input;
     }
 

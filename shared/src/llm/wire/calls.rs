@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::said::{lengthened, weight};
-use super::{Fault, bounded};
-use crate::llm::answer::{Finish, MalformedArguments, ToolRequest};
+use super::said::{append_piece, value_weight};
+use super::{DecodeFault, check_value_count};
+use crate::llm::answer::{FinishReason, MalformedArguments, ToolRequest};
 
 /// Number of bytes kept of arguments that are not JSON.
 const MAX_MALFORMED_BYTES: usize = 2_000;
@@ -17,15 +17,15 @@ const MAX_ARGUMENTS_WEIGHT: usize = 5 * 1024 * 1024;
 
 /// Position in a JSON text: whether an object that began in it has ended.
 #[derive(Debug, Default)]
-struct Nesting {
+struct JsonNesting {
     depth: usize,
     quoted: bool,
     escaped: bool,
     closed: bool,
 }
 
-impl Nesting {
-    fn over(&mut self, text: &str) {
+impl JsonNesting {
+    fn scan_text(&mut self, text: &str) {
         for byte in text.bytes() {
             match byte {
                 _ if self.escaped => self.escaped = false,
@@ -44,14 +44,14 @@ impl Nesting {
 
 /// A call that has begun.
 #[derive(Debug, Default)]
-pub(super) struct Call {
+pub(super) struct PartialCall {
     /// Provider's id of the call within its answer; empty if there is none.
     pub(super) id: String,
     /// Name of the tool.
     pub(super) name: String,
     /// Arguments as text, as far as they arrived.
     text: String,
-    nesting: Nesting,
+    nesting: JsonNesting,
     /// Arguments as a value, if they did not arrive as text.
     value: Option<Value>,
     /// Provider's signature of the call.
@@ -62,7 +62,7 @@ pub(super) struct Call {
     fault: Option<String>,
 }
 
-impl Call {
+impl PartialCall {
     /// Builds a call of `name`.
     pub(super) fn new(id: &str, name: &str) -> Self {
         Self {
@@ -73,23 +73,23 @@ impl Call {
     }
 
     /// Appends the next piece of the arguments' text.
-    pub(super) fn add(&mut self, text: &str) -> Result<(), Fault> {
-        self.nesting.over(text);
-        lengthened(&mut self.text, text)
+    pub(super) fn add(&mut self, text: &str) -> Result<(), DecodeFault> {
+        self.nesting.scan_text(text);
+        append_piece(&mut self.text, text)
     }
 
     /// Sets arguments that arrive as one value.
-    pub(super) fn give(&mut self, arguments: Value) {
+    pub(super) fn set_arguments(&mut self, arguments: Value) {
         self.value = Some(arguments);
     }
 
     /// Returns the value of the arguments that arrive in pieces.
-    pub(super) fn place(&mut self) -> &mut Value {
+    pub(super) fn arguments_mut(&mut self) -> &mut Value {
         self.value.get_or_insert_with(|| Value::Object(Map::new()))
     }
 
     /// Marks the call as not executable; the first reason is kept.
-    pub(super) fn refuse(&mut self, why: String) {
+    pub(super) fn refuse_call(&mut self, why: String) {
         self.fault.get_or_insert(why);
     }
 
@@ -99,7 +99,7 @@ impl Call {
     }
 
     /// Returns whether `text` equals its arguments so far.
-    pub(super) fn repeats(&self, text: &str) -> bool {
+    pub(super) fn repeats_arguments(&self, text: &str) -> bool {
         !text.is_empty() && self.text == text
     }
 
@@ -113,14 +113,14 @@ impl Call {
 ///
 /// # Errors
 /// Fails if a call has no name, or if the arguments are too large.
-pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequest>, Fault> {
+pub(super) fn into_requests(calls: Vec<PartialCall>, finish: &FinishReason) -> Result<Vec<ToolRequest>, DecodeFault> {
     let mut ids = BTreeSet::new();
     let mut held = 0;
 
     let mut requests = Vec::new();
     for (place, call) in calls.into_iter().enumerate() {
         if call.name.is_empty() {
-            return Err(Fault::Unreadable("a tool request without a name".to_owned()));
+            return Err(DecodeFault::Unreadable("a tool request without a name".to_owned()));
         }
 
         // Gemini omits ids, and compatible servers repeat them. An id of ours is not sent back as the provider's.
@@ -132,11 +132,11 @@ pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequ
         ids.insert(id.clone());
 
         let name = call.name.clone();
-        let arguments = arguments(call, finish);
-        held += arguments.as_ref().map_or(0, weight);
+        let arguments = whole_arguments(call, finish);
+        held += arguments.as_ref().map_or(0, value_weight);
 
         if held > MAX_ARGUMENTS_WEIGHT {
-            return Err(Fault::Large("arguments of calls", MAX_ARGUMENTS_WEIGHT));
+            return Err(DecodeFault::Large("arguments of calls", MAX_ARGUMENTS_WEIGHT));
         }
 
         requests.push(ToolRequest { id, name, arguments });
@@ -147,7 +147,7 @@ pub(super) fn requests(calls: Vec<Call>, finish: &Finish) -> Result<Vec<ToolRequ
 
 /// Returns the arguments if they arrived completely and are an object. Absent arguments are an empty object, unless
 /// the answer was cut.
-fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
+fn whole_arguments(call: PartialCall, finish: &FinishReason) -> Result<Value, MalformedArguments> {
     let malformed = |text: &str, detail: String| {
         let text = text[..text.floor_char_boundary(MAX_MALFORMED_BYTES)].to_owned();
         Err(MalformedArguments { text, detail })
@@ -168,15 +168,15 @@ fn arguments(call: Call, finish: &Finish) -> Result<Value, MalformedArguments> {
 
     if call.text.trim().is_empty() {
         return match finish {
-            Finish::Done => Ok(Value::Object(Map::new())),
-            Finish::Length | Finish::Filtered { .. } | Finish::Other { .. } => {
+            FinishReason::Done => Ok(Value::Object(Map::new())),
+            FinishReason::Length | FinishReason::Filtered { .. } | FinishReason::Other { .. } => {
                 malformed("", "the arguments broke off before they began".to_owned())
             }
         };
     }
 
     // Counted before the text is parsed, because parsing allocates every value.
-    if let Err(limit) = bounded(call.text.as_bytes()) {
+    if let Err(limit) = check_value_count(call.text.as_bytes()) {
         return malformed(&call.text, format!("more than {limit} values"));
     }
 

@@ -4,11 +4,11 @@
 
 use serde_json::Value;
 
-use super::calls::Call;
-use super::partial::Pieces;
-use super::said::{Said, Stop};
-use super::{Fault, listed, taken, usage};
-use crate::llm::answer::Finish;
+use super::calls::PartialCall;
+use super::partial::PartialPieces;
+use super::said::{AnswerBuilder, StopSignal};
+use super::{DecodeFault, take_list, take_member, usage};
+use crate::llm::answer::FinishReason;
 
 /// Maximum number of alternative answers. One is requested.
 const MAX_CANDIDATES: usize = 64;
@@ -25,72 +25,72 @@ struct Candidate {
 
 /// A call whose arguments arrive in pieces.
 #[derive(Debug)]
-struct Open {
+struct GeminiCall {
     candidate: u64,
     call: usize,
-    pieces: Pieces,
+    pieces: PartialPieces,
 }
 
 /// An answer on Gemini's wire that is being decoded.
 #[derive(Debug, Default)]
-pub(super) struct Gemini {
+pub(super) struct GeminiDecoder {
     candidates: Vec<Candidate>,
-    open: Option<Open>,
+    open: Option<GeminiCall>,
     /// Reason why the request was blocked, if it was.
     blocked: Option<String>,
     counted: serde_json::Map<String, Value>,
 }
 
-impl Gemini {
+impl GeminiDecoder {
     pub(super) fn has_stopped(&self) -> bool {
         let stopped = self.candidates.iter().all(|candidate| candidate.stop.is_some());
         self.blocked.is_some() || (stopped && !self.candidates.is_empty())
     }
 
     /// Returns the reason for the stop.
-    pub(super) fn stop(&self) -> Result<Stop, Fault> {
+    pub(super) fn stop(&self) -> Result<StopSignal, DecodeFault> {
         if let Some(reason) = &self.blocked {
-            return Ok(Stop {
+            return Ok(StopSignal {
                 word: reason.clone(),
-                finish: Finish::Filtered { reason: reason.clone() },
+                finish: FinishReason::Filtered { reason: reason.clone() },
                 calls: false,
             });
         }
 
         if !self.has_stopped() {
-            return Err(Fault::Lost("the stream ended without saying why".to_owned()));
+            return Err(DecodeFault::Lost("the stream ended without saying why".to_owned()));
         }
 
-        let mut stops = self.candidates.iter().filter_map(Candidate::stopped);
-        let first = stops.next().unwrap_or_else(|| Stop::of(""));
+        let mut stops = self.candidates.iter().filter_map(Candidate::stop_reason);
+        let first = stops.next().unwrap_or_else(|| StopSignal::from_word(""));
         if first.is_cut() {
             return Ok(first);
         }
 
-        Ok(stops.find(Stop::is_cut).unwrap_or(first))
+        Ok(stops.find(StopSignal::is_cut).unwrap_or(first))
     }
 
-    pub(super) fn event(&mut self, said: &mut Said, mut event: Value) -> Result<(), Fault> {
-        self.count(said, taken(&mut event, "usageMetadata"));
+    pub(super) fn read_event(&mut self, said: &mut AnswerBuilder, mut event: Value) -> Result<(), DecodeFault> {
+        self.count(said, take_member(&mut event, "usageMetadata"));
         let cut = self.has_stopped() && self.stop().is_ok_and(|stop| stop.is_cut());
 
-        let error = taken(&mut event, "error");
+        let error = take_member(&mut event, "error");
         if !error.is_null() {
-            return if cut { Ok(()) } else { Err(Fault::Said(error)) };
+            return if cut { Ok(()) } else { Err(DecodeFault::Said(error)) };
         }
 
         if let Some(reason) = event["promptFeedback"]["blockReason"].as_str() {
             let message = event["promptFeedback"]["blockReasonMessage"].as_str();
-            self.blocked = Some(told(reason, message));
+            self.blocked = Some(reason_text(reason, message));
         }
 
-        listed(said, taken(&mut event, "candidates"))?
+        take_list(said, take_member(&mut event, "candidates"))?
             .into_iter()
-            .try_for_each(|candidate| self.candidate(said, candidate))
+            .try_for_each(|candidate| self.read_candidate(said, candidate))
     }
 
     /// Records token counts. Later counts replace earlier ones, key by key: the last event need not repeat all.
-    fn count(&mut self, said: &mut Said, counted: Value) {
+    fn count(&mut self, said: &mut AnswerBuilder, counted: Value) {
         let Value::Object(counted) = counted else {
             return;
         };
@@ -110,16 +110,16 @@ impl Gemini {
         said.count(usage::gemini(&Value::Object(self.counted.clone())));
     }
 
-    fn candidate(&mut self, said: &mut Said, mut candidate: Value) -> Result<(), Fault> {
+    fn read_candidate(&mut self, said: &mut AnswerBuilder, mut candidate: Value) -> Result<(), DecodeFault> {
         if !candidate.is_object() {
-            return said.unread(candidate);
+            return said.keep_unread(candidate);
         }
 
         let index = candidate["index"].as_u64().unwrap_or(0);
         let at = match self.candidates.iter().position(|known| known.index == index) {
             Some(at) => at,
             None if self.candidates.len() == MAX_CANDIDATES => {
-                return Err(Fault::Large("a number of candidates", MAX_CANDIDATES));
+                return Err(DecodeFault::Large("a number of candidates", MAX_CANDIDATES));
             }
             None => {
                 self.candidates.push(Candidate {
@@ -130,9 +130,9 @@ impl Gemini {
             }
         };
 
-        if let Value::Array(parts) = taken(&mut taken(&mut candidate, "content"), "parts") {
+        if let Value::Array(parts) = take_member(&mut take_member(&mut candidate, "content"), "parts") {
             for part in parts {
-                self.part(said, index, part)?;
+                self.read_part(said, index, part)?;
             }
         }
 
@@ -142,17 +142,19 @@ impl Gemini {
 
         // A stop that marks a cut is not replaced.
         let known = &mut self.candidates[at];
-        if !known.stopped().is_some_and(|stop| stop.is_cut()) {
-            said.keep(word.len())?;
+        if !known.stop_reason().is_some_and(|stop| stop.is_cut()) {
+            said.count_kept(word.len())?;
             known.stop = Some(word.to_owned());
-            known.message = candidate["finishMessage"].as_str().map(|message| told(message, None));
+            known.message = candidate["finishMessage"]
+                .as_str()
+                .map(|message| reason_text(message, None));
         }
 
         Ok(())
     }
 
-    fn part(&mut self, said: &mut Said, candidate: u64, mut part: Value) -> Result<(), Fault> {
-        let call = taken(&mut part, "functionCall");
+    fn read_part(&mut self, said: &mut AnswerBuilder, candidate: u64, mut part: Value) -> Result<(), DecodeFault> {
+        let call = take_member(&mut part, "functionCall");
         if call.is_object() {
             let signature = part["thoughtSignature"].as_str();
             return self.call(said, candidate, call, signature);
@@ -161,9 +163,9 @@ impl Gemini {
         let Some(text) = part["text"].as_str() else {
             // A step of one of Google's own tools, which the provider needs back.
             return if part.is_object() {
-                said.block(part)
+                said.keep_block(part)
             } else {
-                said.unread(part)
+                said.keep_unread(part)
             };
         };
 
@@ -171,10 +173,10 @@ impl Gemini {
             return Ok(());
         }
 
-        said.say(text)?;
+        said.push_text(text)?;
 
         if let Some(signature) = part["thoughtSignature"].as_str() {
-            said.keep(signature.len())?;
+            said.count_kept(signature.len())?;
             said.opaque.text_signature = Some(signature.to_owned());
         }
 
@@ -182,9 +184,15 @@ impl Gemini {
     }
 
     /// Decodes a call, or a piece of one that has begun.
-    fn call(&mut self, said: &mut Said, candidate: u64, mut call: Value, signature: Option<&str>) -> Result<(), Fault> {
-        let arguments = taken(&mut call, "args");
-        let pieces = taken(&mut call, "partialArgs");
+    fn call(
+        &mut self,
+        said: &mut AnswerBuilder,
+        candidate: u64,
+        mut call: Value,
+        signature: Option<&str>,
+    ) -> Result<(), DecodeFault> {
+        let arguments = take_member(&mut call, "args");
+        let pieces = take_member(&mut call, "partialArgs");
         let [id, name] = ["id", "name"].map(|key| call[key].as_str().unwrap_or_default());
         let goes_on = call["willContinue"] == true;
 
@@ -199,27 +207,27 @@ impl Gemini {
             Some(open) => open,
             // A mark of the end of a call that was complete at its beginning.
             None if name.is_empty() && id.is_empty() && arguments.is_null() && pieces.is_null() => return Ok(()),
-            None => Open {
+            None => GeminiCall {
                 candidate,
-                call: said.begin(Call::new(id, name))?,
-                pieces: Pieces::default(),
+                call: said.begin_call(PartialCall::new(id, name))?,
+                pieces: PartialPieces::default(),
             },
         };
 
         if let Some(signature) = signature {
-            said.keep(signature.len())?;
+            said.count_kept(signature.len())?;
             if let Some(call) = said.call(open.call) {
                 call.signature.get_or_insert_with(|| signature.to_owned());
             }
         }
 
         if !arguments.is_null() {
-            said.give(open.call, arguments)?;
+            said.set_arguments(open.call, arguments)?;
         }
 
         if let Value::Array(pieces) = pieces {
             for piece in &pieces {
-                open.pieces.place(said, open.call, piece)?;
+                open.pieces.place_piece(said, open.call, piece)?;
             }
         }
 
@@ -236,19 +244,19 @@ impl Gemini {
 }
 
 impl Candidate {
-    fn stopped(&self) -> Option<Stop> {
-        let mut stop = Stop::of(self.stop.as_deref()?);
-        if let (Finish::Filtered { reason } | Finish::Other { reason }, Some(message)) =
+    fn stop_reason(&self) -> Option<StopSignal> {
+        let mut stop = StopSignal::from_word(self.stop.as_deref()?);
+        if let (FinishReason::Filtered { reason } | FinishReason::Other { reason }, Some(message)) =
             (&mut stop.finish, &self.message)
         {
-            *reason = told(reason, Some(message));
+            *reason = reason_text(reason, Some(message));
         }
         Some(stop)
     }
 }
 
 /// Returns a reason with its sentence, shortened.
-fn told(reason: &str, message: Option<&str>) -> String {
+fn reason_text(reason: &str, message: Option<&str>) -> String {
     let mut told = match message {
         Some(message) => format!("{reason}: {message}"),
         None => reason.to_owned(),

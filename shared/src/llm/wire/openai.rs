@@ -6,10 +6,10 @@
 
 use serde_json::Value;
 
-use super::calls::Call;
-use super::said::{Said, Stop, lengthened, weight};
-use super::{Fault, listed, taken, usage};
-use crate::llm::answer::{Finish, Usage};
+use super::calls::PartialCall;
+use super::said::{AnswerBuilder, StopSignal, append_piece, value_weight};
+use super::{DecodeFault, take_list, take_member, usage};
+use crate::llm::answer::{FinishReason, TokenUsage};
 
 /// Maximum number of alternative answers. One is requested.
 const MAX_CHOICES: usize = 64;
@@ -27,7 +27,7 @@ struct Choice {
 
 /// Identification of the call that a piece belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct CallPlace {
     choice: u64,
     /// Provider's index of the call; `None` if the provider numbers no calls.
     index: Option<u64>,
@@ -39,7 +39,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub(super) struct OpenAi {
     choices: Vec<Choice>,
-    places: Vec<Place>,
+    places: Vec<CallPlace>,
     refusal: String,
 }
 
@@ -51,46 +51,48 @@ impl OpenAi {
 
     /// Returns the reason for the stop. If the mark of the end is missing, usage must have arrived, which is the last
     /// part.
-    pub(super) fn stop(&self, ended: bool, counted: bool) -> Result<Stop, Fault> {
+    pub(super) fn stop(&self, ended: bool, counted: bool) -> Result<StopSignal, DecodeFault> {
         if !self.has_stopped() {
-            return Err(Fault::Lost("the stream ended without saying why".to_owned()));
+            return Err(DecodeFault::Lost("the stream ended without saying why".to_owned()));
         }
         if !ended && !counted {
-            return Err(Fault::Lost("the stream ended before its mark of the end".to_owned()));
+            return Err(DecodeFault::Lost(
+                "the stream ended before its mark of the end".to_owned(),
+            ));
         }
-        Ok(self.stopped())
+        Ok(self.stop_reason())
     }
 
-    pub(super) fn event(&mut self, said: &mut Said, mut event: Value) -> Result<(), Fault> {
-        if let Some(counted) = counted(&event) {
+    pub(super) fn read_event(&mut self, said: &mut AnswerBuilder, mut event: Value) -> Result<(), DecodeFault> {
+        if let Some(counted) = count_usage(&event) {
             said.count(counted);
         }
 
         // After a stop that marks the answer as cut, an error adds nothing.
-        let known = self.has_stopped() && self.stopped().is_cut();
-        let error = taken(&mut event, "error");
+        let known = self.has_stopped() && self.stop_reason().is_cut();
+        let error = take_member(&mut event, "error");
         if !error.is_null() {
-            return if known { Ok(()) } else { Err(Fault::Said(error)) };
+            return if known { Ok(()) } else { Err(DecodeFault::Said(error)) };
         }
 
-        listed(said, taken(&mut event, "choices"))?
+        take_list(said, take_member(&mut event, "choices"))?
             .into_iter()
-            .try_for_each(|choice| self.choice(said, choice))
+            .try_for_each(|choice| self.read_choice(said, choice))
     }
 
     /// Returns the stop of the first answer that is cut, or else of the first answer.
-    fn stopped(&self) -> Stop {
+    fn stop_reason(&self) -> StopSignal {
         let words = || self.choices.iter().filter_map(|choice| choice.stop.as_deref());
-        let stops = || words().map(Stop::of);
+        let stops = || words().map(StopSignal::from_word);
         let mut stop = stops()
-            .find(Stop::is_cut)
+            .find(StopSignal::is_cut)
             .or_else(|| stops().next())
-            .unwrap_or_else(|| Stop::of(""));
+            .unwrap_or_else(|| StopSignal::from_word(""));
 
         stop.calls |= stops().any(|stop| stop.calls);
 
-        if stop.finish == Finish::Done && !self.refusal.is_empty() {
-            stop.finish = Finish::Filtered {
+        if stop.finish == FinishReason::Done && !self.refusal.is_empty() {
+            stop.finish = FinishReason::Filtered {
                 reason: self.refusal.clone(),
             };
         }
@@ -98,15 +100,17 @@ impl OpenAi {
         stop
     }
 
-    fn choice(&mut self, said: &mut Said, mut choice: Value) -> Result<(), Fault> {
+    fn read_choice(&mut self, said: &mut AnswerBuilder, mut choice: Value) -> Result<(), DecodeFault> {
         if !choice.is_object() {
-            return said.unread(choice);
+            return said.keep_unread(choice);
         }
 
         let index = choice["index"].as_u64().unwrap_or(0);
         let at = match self.choices.iter().position(|choice| choice.index == index) {
             Some(at) => at,
-            None if self.choices.len() == MAX_CHOICES => return Err(Fault::Large("a number of choices", MAX_CHOICES)),
+            None if self.choices.len() == MAX_CHOICES => {
+                return Err(DecodeFault::Large("a number of choices", MAX_CHOICES));
+            }
             None => {
                 self.choices.push(Choice {
                     index,
@@ -117,20 +121,20 @@ impl OpenAi {
             }
         };
 
-        let (delta, message) = (taken(&mut choice, "delta"), taken(&mut choice, "message"));
+        let (delta, message) = (take_member(&mut choice, "delta"), take_member(&mut choice, "message"));
         if delta.is_object() {
             self.choices[at].begun = true;
-            self.said(said, index, delta, false)?;
+            self.read_delta(said, index, delta, false)?;
         } else if message.is_object() && !self.choices[at].begun {
             self.choices[at].begun = true;
-            self.said(said, index, message, true)?;
+            self.read_delta(said, index, message, true)?;
         }
 
         // Some servers send an empty word, or none, until they stop; a stop that marks a cut is not replaced.
         if let Some(word) = choice["finish_reason"].as_str().filter(|word| !word.is_empty()) {
-            said.keep(word.len())?;
+            said.count_kept(word.len())?;
             let stop = &mut self.choices[at].stop;
-            if !stop.as_deref().is_some_and(|word| Stop::of(word).is_cut()) {
+            if !stop.as_deref().is_some_and(|word| StopSignal::from_word(word).is_cut()) {
                 *stop = Some(word.to_owned());
             }
         }
@@ -139,13 +143,19 @@ impl OpenAi {
     }
 
     /// Decodes one delta, or one complete message.
-    fn said(&mut self, said: &mut Said, choice: u64, mut delta: Value, whole: bool) -> Result<(), Fault> {
-        let content = taken(&mut delta, "content");
+    fn read_delta(
+        &mut self,
+        said: &mut AnswerBuilder,
+        choice: u64,
+        mut delta: Value,
+        whole: bool,
+    ) -> Result<(), DecodeFault> {
+        let content = take_member(&mut delta, "content");
         if let Some(text) = content.as_str() {
-            said.say(text)?;
+            said.push_text(text)?;
         } else {
-            for part in listed(said, content)? {
-                spoken(said, part)?;
+            for part in take_list(said, content)? {
+                read_content_part(said, part)?;
             }
         }
 
@@ -155,26 +165,32 @@ impl OpenAi {
         }
 
         if let Some(reasoning) = delta["reasoning_content"].as_str() {
-            said.reason(reasoning)?;
+            said.push_reasoning(reasoning)?;
         }
 
-        if let Value::Array(details) = taken(&mut delta, "reasoning_details") {
-            details.into_iter().try_for_each(|detail| thought(said, detail))?;
+        if let Value::Array(details) = take_member(&mut delta, "reasoning_details") {
+            details.into_iter().try_for_each(|detail| push_thought(said, detail))?;
         }
 
-        listed(said, taken(&mut delta, "tool_calls"))?
+        take_list(said, take_member(&mut delta, "tool_calls"))?
             .into_iter()
-            .try_for_each(|piece| self.piece(said, choice, piece, whole))
+            .try_for_each(|piece| self.read_piece(said, choice, piece, whole))
     }
 
     /// Decodes one piece of a call.
-    fn piece(&mut self, said: &mut Said, choice: u64, mut piece: Value, whole: bool) -> Result<(), Fault> {
-        let mut function = taken(&mut piece, "function");
+    fn read_piece(
+        &mut self,
+        said: &mut AnswerBuilder,
+        choice: u64,
+        mut piece: Value,
+        whole: bool,
+    ) -> Result<(), DecodeFault> {
+        let mut function = take_member(&mut piece, "function");
         if !function.is_object() {
-            return said.unread(piece);
+            return said.keep_unread(piece);
         }
 
-        let arguments = taken(&mut function, "arguments");
+        let arguments = take_member(&mut function, "arguments");
         let text = arguments.as_str().unwrap_or_default();
         let id = piece["id"].as_str().unwrap_or_default();
         let name = function["name"].as_str().unwrap_or_default();
@@ -184,40 +200,46 @@ impl OpenAi {
         let known = if whole {
             None
         } else {
-            match self.known(said, choice, index, [id, name, text]) {
-                Known::Repeated => return Ok(()),
-                Known::Of(call) => Some(call),
-                Known::New => None,
+            match self.find_call(said, choice, index, [id, name, text]) {
+                KnownCall::Repeated => return Ok(()),
+                KnownCall::Of(call) => Some(call),
+                KnownCall::New => None,
             }
         };
 
         let call = match known {
             Some(call) => {
                 if let Some(call) = said.call(call) {
-                    fill(call, id, name);
+                    fill_call(call, id, name);
                 }
                 call
             }
             None => {
-                let call = said.begin(Call::new(id, name))?;
-                self.places.push(Place { choice, index, call });
+                let call = said.begin_call(PartialCall::new(id, name))?;
+                self.places.push(CallPlace { choice, index, call });
                 call
             }
         };
 
         if let Some(text) = arguments.as_str() {
-            return said.argue(call, text);
+            return said.push_arguments(call, text);
         }
 
         if arguments.is_null() {
             return Ok(());
         }
 
-        said.give(call, arguments)
+        said.set_arguments(call, arguments)
     }
 
     /// Finds the call that a piece belongs to.
-    fn known(&self, said: &Said, choice: u64, index: Option<u64>, [id, name, text]: [&str; 3]) -> Known {
+    fn find_call(
+        &self,
+        said: &AnswerBuilder,
+        choice: u64,
+        index: Option<u64>,
+        [id, name, text]: [&str; 3],
+    ) -> KnownCall {
         let here = || self.places.iter().rev().filter(|place| place.choice == choice);
         let found = match index {
             Some(_) => here().find(|place| place.index == index),
@@ -231,11 +253,11 @@ impl OpenAi {
         };
 
         let Some((place, call)) = found.and_then(|place| Some((place.call, said.calls().get(place.call)?))) else {
-            return Known::New;
+            return KnownCall::New;
         };
 
-        if index.is_none() && !id.is_empty() && call.repeats(text) {
-            return Known::Repeated;
+        if index.is_none() && !id.is_empty() && call.repeats_arguments(text) {
+            return KnownCall::Repeated;
         }
 
         // With one index for all calls, the next call begins if the current one has its arguments, and the piece has
@@ -247,14 +269,14 @@ impl OpenAi {
 
         let without_ids = id.is_empty() && call.has_arguments() && !text.trim().is_empty();
         if named && (other_call || without_ids) {
-            Known::New
+            KnownCall::New
         } else {
-            Known::Of(place)
+            KnownCall::Of(place)
         }
     }
 }
 
-enum Known {
+enum KnownCall {
     /// The piece begins another call.
     New,
     /// The piece continues the call at this index.
@@ -264,7 +286,7 @@ enum Known {
 }
 
 /// Fills in the id and the name that a call lacks.
-fn fill(call: &mut Call, id: &str, name: &str) {
+fn fill_call(call: &mut PartialCall, id: &str, name: &str) {
     if call.id.is_empty() {
         id.clone_into(&mut call.id);
     }
@@ -274,15 +296,15 @@ fn fill(call: &mut Call, id: &str, name: &str) {
 }
 
 /// Decodes a part of a content that comes in parts (Mistral).
-fn spoken(said: &mut Said, part: Value) -> Result<(), Fault> {
+fn read_content_part(said: &mut AnswerBuilder, part: Value) -> Result<(), DecodeFault> {
     match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("text"), Some(text)) => said.say(text),
-        _ => said.unread(part),
+        (Some("text"), Some(text)) => said.push_text(text),
+        _ => said.keep_unread(part),
     }
 }
 
 /// Keeps OpenRouter's blocks of reasoning as they came, with the pieces of one text joined.
-fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
+fn push_thought(said: &mut AnswerBuilder, detail: Value) -> Result<(), DecodeFault> {
     let text = detail["text"].as_str().unwrap_or_default();
     let joins = |last: &&mut Value| {
         let same = |key: &str| last[key] == detail[key];
@@ -294,10 +316,10 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
     };
 
     let Some(last) = said.opaque.blocks.last_mut().filter(joins) else {
-        return said.block(detail);
+        return said.keep_block(detail);
     };
     if let Some(Value::String(joined)) = last.get_mut("text") {
-        lengthened(joined, text)?;
+        append_piece(joined, text)?;
     }
 
     for key in ["signature", "format", "id"] {
@@ -306,11 +328,11 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
         }
     }
 
-    said.keep(weight(&detail))
+    said.count_kept(value_weight(&detail))
 }
 
 /// Returns the token counts of an event, if it has any: with or without choices, at the top or in Groq's place.
-fn counted(event: &Value) -> Option<Usage> {
+fn count_usage(event: &Value) -> Option<TokenUsage> {
     let said = [event.get("usage"), event.pointer("/x_groq/usage")];
     let counted = said.into_iter().flatten().find(|usage| {
         ["prompt_tokens", "completion_tokens", "total_tokens"]

@@ -2,35 +2,40 @@
 
 use serde_json::{Map, Value};
 
-use super::Fault;
-use super::said::{Said, lengthened, weight};
+use super::DecodeFault;
+use super::said::{AnswerBuilder, append_piece, value_weight};
 
 /// Maximum number of steps of one path.
 const MAX_STEPS: usize = 64;
 
 /// One step into a value.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Member(String),
     Element(usize),
 }
 
 /// Pieces of one call.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct PartialPieces {
     /// Path of a text that continues.
     open: Option<String>,
 }
 
-impl Pieces {
+impl PartialPieces {
     /// Returns whether a text has begun and not ended.
     pub(super) const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Puts a piece in its place. A call with a piece that has no place is not executed.
-    pub(super) fn place(&mut self, said: &mut Said, call: usize, piece: &Value) -> Result<(), Fault> {
-        said.keep(weight(piece))?;
+    pub(super) fn place_piece(
+        &mut self,
+        said: &mut AnswerBuilder,
+        call: usize,
+        piece: &Value,
+    ) -> Result<(), DecodeFault> {
+        said.count_kept(value_weight(piece))?;
         let path = piece["jsonPath"].as_str().unwrap_or_default();
         let goes_on = self.open.as_deref() == Some(path);
         let Some(call) = said.call(call) else {
@@ -44,9 +49,9 @@ impl Pieces {
             .or_else(|| piece.get("nullValue").map(|_| Value::Null));
 
         if let Some(value) = value {
-            match steps(path).and_then(|steps| found(call.place(), steps)) {
-                None => call.refuse(format!("a piece of the arguments has no place: `{path}`")),
-                Some(Value::String(before)) if goes_on => lengthened(before, value.as_str().unwrap_or_default())?,
+            match parse_steps(path).and_then(|steps| find_place(call.arguments_mut(), steps)) {
+                None => call.refuse_call(format!("a piece of the arguments has no place: `{path}`")),
+                Some(Value::String(before)) if goes_on => append_piece(before, value.as_str().unwrap_or_default())?,
                 Some(place) => *place = value,
             }
         }
@@ -57,7 +62,7 @@ impl Pieces {
 }
 
 /// Returns the steps of `$.a.b[0]['c']`, or `None` if it is not such a path.
-fn steps(path: &str) -> Option<Vec<Step>> {
+fn parse_steps(path: &str) -> Option<Vec<PathStep>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
@@ -70,7 +75,7 @@ fn steps(path: &str) -> Option<Vec<Step>> {
             if end == 0 {
                 return None;
             }
-            steps.push(Step::Member(name[..end].to_owned()));
+            steps.push(PathStep::Member(name[..end].to_owned()));
             rest = &name[end..];
 
             continue;
@@ -81,11 +86,11 @@ fn steps(path: &str) -> Option<Vec<Step>> {
         let (step, after) = match quote {
             Some(quote) => {
                 let (name, after) = inner[1..].split_once(quote)?;
-                (Step::Member(name.to_owned()), after.strip_prefix(']')?)
+                (PathStep::Member(name.to_owned()), after.strip_prefix(']')?)
             }
             None => {
                 let (number, after) = inner.split_once(']')?;
-                (Step::Element(number.parse().ok()?), after)
+                (PathStep::Element(number.parse().ok()?), after)
             }
         };
 
@@ -97,15 +102,15 @@ fn steps(path: &str) -> Option<Vec<Step>> {
 }
 
 /// Returns the place in `root` to which `steps` lead. Members and next elements are created, gaps are not.
-fn found(root: &mut Value, steps: Vec<Step>) -> Option<&mut Value> {
+fn find_place(root: &mut Value, steps: Vec<PathStep>) -> Option<&mut Value> {
     steps.into_iter().try_fold(root, |place, step| match step {
-        Step::Member(name) => {
+        PathStep::Member(name) => {
             if place.is_null() {
                 *place = Value::Object(Map::new());
             }
             Some(place.as_object_mut()?.entry(name).or_insert(Value::Null))
         }
-        Step::Element(index) => {
+        PathStep::Element(index) => {
             if place.is_null() {
                 *place = Value::Array(Vec::new());
             }
@@ -127,27 +132,27 @@ mod tests {
 
     #[test]
     fn a_path_is_read_as_it_is_written_and_makes_no_gaps() {
-        let member = |name: &str| Step::Member(name.to_owned());
+        let member = |name: &str| PathStep::Member(name.to_owned());
         assert_eq!(
-            steps("$.a.b[2]['c d'][\"e\"]"),
+            parse_steps("$.a.b[2]['c d'][\"e\"]"),
             Some(vec![
                 member("a"),
                 member("b"),
-                Step::Element(2),
+                PathStep::Element(2),
                 member("c d"),
                 member("e")
             ])
         );
 
         for wrong in ["", "$", "a", "$.", "$..a", "$[x]", "$['a'", "$[1", "$.a[-1]"] {
-            assert_eq!(steps(wrong), None, "{wrong}");
+            assert_eq!(parse_steps(wrong), None, "{wrong}");
         }
 
-        assert_eq!(steps(&format!("${}", ".a".repeat(65))), None);
+        assert_eq!(parse_steps(&format!("${}", ".a".repeat(65))), None);
 
         let mut root = json!({});
         let mut put = |path: &str, value: Value| {
-            let place = found(&mut root, steps(path)?)?;
+            let place = find_place(&mut root, parse_steps(path)?)?;
             *place = value;
             Some(())
         };

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::Fault;
-use super::calls::{Call, MAX_REQUESTS, requests};
-use crate::llm::answer::{Finish, ToolRequest, Usage};
-use crate::llm::opaque::Opaque;
+use super::DecodeFault;
+use super::calls::{MAX_REQUESTS, PartialCall, into_requests};
+use crate::llm::answer::{FinishReason, TokenUsage, ToolRequest};
+use crate::llm::opaque::OpaqueBlocks;
 
 /// Maximum text of one answer, in bytes. A longer text is not accepted.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
@@ -20,7 +20,7 @@ const CONTAINER_BYTES: usize = 512;
 
 /// A complete answer of any wire.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Heard {
+pub struct HeardAnswer {
     /// Text of the answer.
     pub text: String,
     /// Requested calls, in the order in which they began.
@@ -28,37 +28,37 @@ pub struct Heard {
     /// Reason for the stop, in the provider's word.
     pub stop: String,
     /// Reason for the stop, in our terms.
-    pub finish: Finish,
+    pub finish: FinishReason,
     /// Token counts of the answer.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// Parts that the provider needs back, and parts that were not understood.
-    pub(in crate::llm) opaque: Opaque,
+    pub(in crate::llm) opaque: OpaqueBlocks,
 }
 
 /// Reason why a provider stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stop {
+pub(super) struct StopSignal {
     /// Reason in the provider's word.
     pub(super) word: String,
     /// Reason in our terms.
-    pub(super) finish: Finish,
+    pub(super) finish: FinishReason,
     /// Whether the reason is that tools are called.
     pub(super) calls: bool,
 }
 
-impl Stop {
+impl StopSignal {
     /// Converts `word`, of any provider.
-    pub(super) fn of(word: &str) -> Self {
+    pub(super) fn from_word(word: &str) -> Self {
         let reason = word.to_owned();
         let finish = match word {
             "stop" | "end_turn" | "STOP" | "COMPLETE" | "completed" | "tool_calls" | "tool_use" | "function_call"
-            | "stop_sequence" | "STOP_SEQUENCE" => Finish::Done,
+            | "stop_sequence" | "STOP_SEQUENCE" => FinishReason::Done,
             "length"
             | "max_tokens"
             | "MAX_TOKENS"
             | "incomplete"
             | "model_context_window_exceeded"
-            | "model_length" => Finish::Length,
+            | "model_length" => FinishReason::Length,
             "content_filter"
             | "refusal"
             | "SAFETY"
@@ -70,8 +70,8 @@ impl Stop {
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION"
             | "LANGUAGE"
-            | "ERROR_TOXIC" => Finish::Filtered { reason },
-            _ => Finish::Other { reason },
+            | "ERROR_TOXIC" => FinishReason::Filtered { reason },
+            _ => FinishReason::Other { reason },
         };
 
         Self {
@@ -83,21 +83,21 @@ impl Stop {
 
     /// Returns whether the answer is known to be incomplete.
     pub(super) fn is_cut(&self) -> bool {
-        self.finish != Finish::Done
+        self.finish != FinishReason::Done
     }
 }
 
 /// Text, calls, usage and opaque parts of an answer that is being decoded.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct AnswerBuilder {
     text: String,
-    calls: Vec<Call>,
-    usage: Option<Usage>,
-    pub(super) opaque: Opaque,
+    calls: Vec<PartialCall>,
+    usage: Option<TokenUsage>,
+    pub(super) opaque: OpaqueBlocks,
     kept: usize,
 }
 
-impl Said {
+impl AnswerBuilder {
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -107,83 +107,83 @@ impl Said {
     }
 
     /// Appends the next piece of text.
-    pub(super) fn say(&mut self, text: &str) -> Result<(), Fault> {
-        self.keep(text.len())?;
-        grown(&mut self.text, text, MAX_ANSWER_BYTES)
+    pub(super) fn push_text(&mut self, text: &str) -> Result<(), DecodeFault> {
+        self.count_kept(text.len())?;
+        append_bounded(&mut self.text, text, MAX_ANSWER_BYTES)
     }
 
     /// Appends the next piece of a thought that is not signed.
-    pub(super) fn reason(&mut self, text: &str) -> Result<(), Fault> {
-        self.keep(text.len())?;
-        lengthened(&mut self.opaque.reasoning, text)
+    pub(super) fn push_reasoning(&mut self, text: &str) -> Result<(), DecodeFault> {
+        self.count_kept(text.len())?;
+        append_piece(&mut self.opaque.reasoning, text)
     }
 
     /// Begins a call. Returns its index.
-    pub(super) fn begin(&mut self, call: Call) -> Result<usize, Fault> {
+    pub(super) fn begin_call(&mut self, call: PartialCall) -> Result<usize, DecodeFault> {
         if self.calls.len() == MAX_REQUESTS {
-            return Err(Fault::Large("a number of tool requests", MAX_REQUESTS));
+            return Err(DecodeFault::Large("a number of tool requests", MAX_REQUESTS));
         }
-        self.keep(call.id.len() + call.name.len() + VALUE_BYTES)?;
+        self.count_kept(call.id.len() + call.name.len() + VALUE_BYTES)?;
         self.calls.push(call);
         Ok(self.calls.len() - 1)
     }
 
-    pub(super) fn call(&mut self, place: usize) -> Option<&mut Call> {
+    pub(super) fn call(&mut self, place: usize) -> Option<&mut PartialCall> {
         self.calls.get_mut(place)
     }
 
-    pub(super) fn calls(&self) -> &[Call] {
+    pub(super) fn calls(&self) -> &[PartialCall] {
         &self.calls
     }
 
     /// Appends the next piece of a call's arguments.
-    pub(super) fn argue(&mut self, place: usize, text: &str) -> Result<(), Fault> {
-        self.keep(text.len())?;
+    pub(super) fn push_arguments(&mut self, place: usize, text: &str) -> Result<(), DecodeFault> {
+        self.count_kept(text.len())?;
         self.calls.get_mut(place).map_or(Ok(()), |call| call.add(text))
     }
 
     /// Sets a call's arguments that arrive as one value.
-    pub(super) fn give(&mut self, place: usize, arguments: Value) -> Result<(), Fault> {
-        self.keep(weight(&arguments))?;
+    pub(super) fn set_arguments(&mut self, place: usize, arguments: Value) -> Result<(), DecodeFault> {
+        self.count_kept(value_weight(&arguments))?;
         if let Some(call) = self.calls.get_mut(place) {
-            call.give(arguments);
+            call.set_arguments(arguments);
         }
         Ok(())
     }
 
     /// Keeps a part that was not understood; it has no effect.
-    pub(super) fn unread(&mut self, what: Value) -> Result<(), Fault> {
-        self.keep(weight(&what))?;
+    pub(super) fn keep_unread(&mut self, what: Value) -> Result<(), DecodeFault> {
+        self.count_kept(value_weight(&what))?;
         self.opaque.unread.push(what);
         Ok(())
     }
 
     /// Keeps a part that the provider needs back before text and calls.
-    pub(super) fn block(&mut self, block: Value) -> Result<(), Fault> {
-        self.keep(weight(&block))?;
+    pub(super) fn keep_block(&mut self, block: Value) -> Result<(), DecodeFault> {
+        self.count_kept(value_weight(&block))?;
         self.opaque.blocks.push(block);
         Ok(())
     }
 
     /// Sets the token counts: the last ones are valid for the whole answer.
-    pub(super) fn count(&mut self, usage: Usage) {
+    pub(super) fn count(&mut self, usage: TokenUsage) {
         self.usage = Some(usage);
     }
 
     /// Counts `bytes` that are kept until the end.
-    pub(super) fn keep(&mut self, bytes: usize) -> Result<(), Fault> {
+    pub(super) fn count_kept(&mut self, bytes: usize) -> Result<(), DecodeFault> {
         self.kept = self.kept.saturating_add(bytes);
         if self.kept > MAX_KEPT_BYTES {
-            return Err(Fault::Large("an answer", MAX_KEPT_BYTES));
+            return Err(DecodeFault::Large("an answer", MAX_KEPT_BYTES));
         }
         Ok(())
     }
 
     /// Returns the complete answer, after the provider has stated why it stops.
-    pub(super) fn heard(mut self, stop: Stop) -> Result<Heard, Fault> {
+    pub(super) fn into_heard(mut self, stop: StopSignal) -> Result<HeardAnswer, DecodeFault> {
         if stop.calls && self.calls.is_empty() {
             let detail = format!("it stopped for tools (`{}`) and calls none", stop.word);
-            return Err(Fault::Unreadable(detail));
+            return Err(DecodeFault::Unreadable(detail));
         }
 
         let signatures = self.calls.iter_mut().enumerate();
@@ -191,8 +191,8 @@ impl Said {
             .filter_map(|(place, call)| Some((place, call.signature.take()?)))
             .collect();
 
-        Ok(Heard {
-            calls: requests(self.calls, &stop.finish)?,
+        Ok(HeardAnswer {
+            calls: into_requests(self.calls, &stop.finish)?,
             text: self.text,
             stop: stop.word,
             finish: stop.finish,
@@ -203,15 +203,15 @@ impl Said {
 }
 
 /// Appends the next piece of a part other than the answer's text.
-pub(super) fn lengthened(buffer: &mut String, piece: &str) -> Result<(), Fault> {
-    grown(buffer, piece, MAX_PIECES_BYTES)
+pub(super) fn append_piece(buffer: &mut String, piece: &str) -> Result<(), DecodeFault> {
+    append_bounded(buffer, piece, MAX_PIECES_BYTES)
 }
 
 /// Appends `piece`, up to `limit` bytes in total. Grows by doubling, but never reserves beyond the limit.
-fn grown(buffer: &mut String, piece: &str, limit: usize) -> Result<(), Fault> {
+fn append_bounded(buffer: &mut String, piece: &str, limit: usize) -> Result<(), DecodeFault> {
     let wanted = buffer.len() + piece.len();
     if wanted > limit {
-        return Err(Fault::Large("what comes in pieces", limit));
+        return Err(DecodeFault::Large("what comes in pieces", limit));
     }
 
     if wanted > buffer.capacity() {
@@ -225,13 +225,15 @@ fn grown(buffer: &mut String, piece: &str, limit: usize) -> Result<(), Fault> {
 
 /// Returns the memory of a value in bytes, rather too high than too low. Values are at most as deep as their parser
 /// allows: 128.
-pub(super) fn weight(value: &Value) -> usize {
+pub(super) fn value_weight(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
         Value::String(text) => VALUE_BYTES + text.len(),
-        Value::Array(values) => CONTAINER_BYTES + values.iter().map(weight).sum::<usize>(),
+        Value::Array(values) => CONTAINER_BYTES + values.iter().map(value_weight).sum::<usize>(),
         Value::Object(map) => {
-            let members = map.iter().map(|(name, value)| name.len() + VALUE_BYTES + weight(value));
+            let members = map
+                .iter()
+                .map(|(name, value)| name.len() + VALUE_BYTES + value_weight(value));
             CONTAINER_BYTES + members.sum::<usize>()
         }
     }

@@ -1,15 +1,15 @@
 //! Decoder of server-sent events, however the packets are cut. *Pure.*
 
-use super::{Fault, MAX_EVENT_BYTES};
+use super::{DecodeFault, MAX_EVENT_BYTES};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// Receiver of each event: its name and its data.
-type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'a;
+type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), DecodeFault> + 'a;
 
 /// Lines that form events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct SseEvents {
     /// Line that has begun.
     line: Vec<u8>,
     /// Name and data of the event that has begun.
@@ -22,9 +22,9 @@ pub(super) struct Events {
     begun: bool,
 }
 
-impl Events {
+impl SseEvents {
     /// Decodes `bytes`, and passes each event that ends in them (name, data) to `each`.
-    pub(super) fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) -> Result<(), Fault> {
+    pub(super) fn take(&mut self, mut bytes: &[u8], each: &mut Each<'_>) -> Result<(), DecodeFault> {
         while let Some(first) = bytes.first() {
             if std::mem::take(&mut self.after_return) && *first == b'\n' {
                 bytes = &bytes[1..];
@@ -32,9 +32,9 @@ impl Events {
             }
 
             let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
-                return self.longer(bytes);
+                return self.extend_line(bytes);
             };
-            self.longer(&bytes[..end])?;
+            self.extend_line(&bytes[..end])?;
             self.after_return = bytes[end] == b'\r';
             bytes = &bytes[end + 1..];
             self.line_ended(each)?;
@@ -44,24 +44,24 @@ impl Events {
     }
 
     /// Returns the event that was not ended by an empty line, if there is one: name and data.
-    pub(super) fn rest(mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn into_rest(mut self) -> Option<(Vec<u8>, Vec<u8>)> {
         if !self.line.is_empty() {
-            self.field().ok()?;
+            self.read_field().ok()?;
         }
         self.has_data.then_some((self.name, self.data))
     }
 
-    fn longer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        extended(&mut self.line, bytes, MAX_EVENT_BYTES.saturating_sub(self.data.len()))
+    fn extend_line(&mut self, bytes: &[u8]) -> Result<(), DecodeFault> {
+        extend_bounded(&mut self.line, bytes, MAX_EVENT_BYTES.saturating_sub(self.data.len()))
     }
 
-    fn line_ended(&mut self, each: &mut Each<'_>) -> Result<(), Fault> {
+    fn line_ended(&mut self, each: &mut Each<'_>) -> Result<(), DecodeFault> {
         if !std::mem::replace(&mut self.begun, true) && self.line.starts_with(BOM) {
             self.line.drain(..BOM.len());
         }
 
         if !self.line.is_empty() {
-            return self.field();
+            return self.read_field();
         }
 
         let name = std::mem::take(&mut self.name);
@@ -74,7 +74,7 @@ impl Events {
     }
 
     /// Decodes the line as a field; comments, ids and unknown fields are skipped.
-    fn field(&mut self) -> Result<(), Fault> {
+    fn read_field(&mut self) -> Result<(), DecodeFault> {
         let mut line = std::mem::take(&mut self.line);
         let (field, value) = match line.iter().position(|byte| *byte == b':') {
             Some(colon) => (colon, colon + 1 + usize::from(line.get(colon + 1) == Some(&b' '))),
@@ -86,8 +86,8 @@ impl Events {
 
                 // Several lines of data are joined by line feeds.
                 if std::mem::replace(&mut self.has_data, true) {
-                    extended(&mut self.data, b"\n", MAX_EVENT_BYTES)?;
-                    extended(&mut self.data, &line, MAX_EVENT_BYTES)?;
+                    extend_bounded(&mut self.data, b"\n", MAX_EVENT_BYTES)?;
+                    extend_bounded(&mut self.data, &line, MAX_EVENT_BYTES)?;
                 } else {
                     self.data = line;
                 }
@@ -104,10 +104,10 @@ impl Events {
 }
 
 /// Appends `bytes`, up to `limit` in total. Grows by doubling, but never reserves beyond the limit.
-pub(super) fn extended(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
+pub(super) fn extend_bounded(buffer: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), DecodeFault> {
     let wanted = buffer.len() + bytes.len();
     if wanted > limit {
-        return Err(Fault::Large("an event", MAX_EVENT_BYTES));
+        return Err(DecodeFault::Large("an event", MAX_EVENT_BYTES));
     }
 
     if wanted > buffer.capacity() {
@@ -125,7 +125,7 @@ mod tests {
 
     fn events(bytes: &[u8], size: usize) -> Vec<(String, String)> {
         let mut heard = Vec::new();
-        let mut events = Events::default();
+        let mut events = SseEvents::default();
 
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         for packet in bytes.chunks(size) {
@@ -136,7 +136,7 @@ mod tests {
             events.take(packet, &mut each).expect("within the bounds");
         }
 
-        heard.extend(events.rest().map(|(name, data)| (text(&name), text(&data))));
+        heard.extend(events.into_rest().map(|(name, data)| (text(&name), text(&data))));
         heard
     }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused_in_a_line_and_in_an_event() {
         let refused = |piece: &[u8]| {
-            let mut events = Events::default();
+            let mut events = SseEvents::default();
             let mut read = 0;
             while let Ok(()) = events.take(piece, &mut |_, _| Ok(())) {
                 read += piece.len();

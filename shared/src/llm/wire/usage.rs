@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::llm::answer::Usage;
+use crate::llm::answer::TokenUsage;
 
 /// Returns the number of tokens at the first of `paths` that has one.
 fn count(usage: &Value, paths: &[&str]) -> Option<u64> {
@@ -10,7 +10,7 @@ fn count(usage: &Value, paths: &[&str]) -> Option<u64> {
 }
 
 /// Chat completions: reasoning is part of `completion_tokens`, unless the total shows that it is not (xAI).
-pub(super) fn openai(usage: &Value) -> Usage {
+pub(super) fn openai(usage: &Value) -> TokenUsage {
     let input = count(usage, &["/prompt_tokens"]).unwrap_or(0);
     let completion = count(usage, &["/completion_tokens"]).unwrap_or(0);
     let cached = count(
@@ -31,7 +31,7 @@ pub(super) fn openai(usage: &Value) -> Usage {
         None => reasoning > completion,
     };
 
-    Usage {
+    TokenUsage {
         input,
         output: if apart {
             completion.saturating_add(reasoning)
@@ -44,11 +44,11 @@ pub(super) fn openai(usage: &Value) -> Usage {
 }
 
 /// Messages: tokens read from the cache and tokens written into it are counted separately from `input_tokens`.
-pub(super) fn anthropic(usage: &Value) -> Usage {
+pub(super) fn anthropic(usage: &Value) -> TokenUsage {
     let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
     let cached = tokens("/cache_read_input_tokens");
 
-    Usage {
+    TokenUsage {
         input: tokens("/input_tokens")
             .saturating_add(tokens("/cache_creation_input_tokens"))
             .saturating_add(cached),
@@ -60,10 +60,10 @@ pub(super) fn anthropic(usage: &Value) -> Usage {
 
 /// `usageMetadata`: visible and reasoning tokens are counted separately, and so are those that Google's own tools
 /// read.
-pub(super) fn gemini(usage: &Value) -> Usage {
+pub(super) fn gemini(usage: &Value) -> TokenUsage {
     let tokens = |path: &str| count(usage, &[path]).unwrap_or(0);
     let reasoning = tokens("/thoughtsTokenCount");
-    Usage {
+    TokenUsage {
         input: tokens("/promptTokenCount").saturating_add(tokens("/toolUsePromptTokenCount")),
         output: tokens("/candidatesTokenCount").saturating_add(reasoning),
         cached: tokens("/cachedContentTokenCount"),

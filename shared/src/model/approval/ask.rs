@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Names are those of persons in `identities.yaml`, or sender ids `{channel}:{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", from = "ScopeForm")]
-pub enum Scope {
+pub enum DeciderScope {
     /// The sender of the message that the turn answers.
     Initiator,
     /// The owner of the installation.
@@ -30,7 +30,7 @@ pub enum Scope {
     /// Each of several scopes, for several policies: an approval for one scope does not count for another.
     All {
         /// The scopes; none of them is `All` itself.
-        of: Vec<Scope>,
+        of: Vec<DeciderScope>,
     },
 }
 
@@ -55,10 +55,10 @@ enum ScopeFull {
     Owner,
     Named { names: Vec<String> },
     Quorum { n: u32, of: Vec<String> },
-    All { of: Vec<Scope> },
+    All { of: Vec<DeciderScope> },
 }
 
-impl From<ScopeForm> for Scope {
+impl From<ScopeForm> for DeciderScope {
     fn from(form: ScopeForm) -> Self {
         match form {
             ScopeForm::Word(ScopeWord::Initiator) | ScopeForm::Full(ScopeFull::Initiator) => Self::Initiator,
@@ -70,7 +70,7 @@ impl From<ScopeForm> for Scope {
     }
 }
 
-impl Scope {
+impl DeciderScope {
     /// Returns the scopes that must each be satisfied.
     #[must_use]
     pub fn parts(&self) -> &[Self] {
@@ -99,7 +99,7 @@ impl Scope {
 
     /// Returns the error in the scope as configuration.
     #[must_use]
-    pub fn fault(&self) -> Option<String> {
+    pub fn find_fault(&self) -> Option<String> {
         match self {
             Self::Initiator | Self::Owner => None,
             Self::Named { names } if names.is_empty() => Some("scope: names at least one".to_owned()),
@@ -115,7 +115,7 @@ impl Scope {
             Self::All { of } if of.is_empty() || of.iter().any(|part| matches!(part, Self::All { .. })) => {
                 Some("scope: all of at least one that is not `all` itself".to_owned())
             }
-            Self::All { of } => of.iter().find_map(Self::fault),
+            Self::All { of } => of.iter().find_map(Self::find_fault),
         }
     }
 }
@@ -124,11 +124,11 @@ impl Scope {
 /// `requires_confirmation`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Ask {
+pub struct ApprovalAsk {
     /// Name of the policy, shown in records and on the card.
     pub policy: String,
     /// Approvers that may decide.
-    pub scope: Scope,
+    pub scope: DeciderScope,
     /// Time in which they may decide, in milliseconds; absent = [`DEFAULT_EXPIRES_MS`], at most [`MAX_EXPIRES_MS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
@@ -145,7 +145,7 @@ pub const DEFAULT_EXPIRES_MS: u64 = 15 * 60_000;
 /// Maximum time in which approvers may decide, in milliseconds.
 pub const MAX_EXPIRES_MS: u64 = 7 * 24 * 3_600_000;
 
-impl Ask {
+impl ApprovalAsk {
     /// Returns one question in place of this and `other`: the approvers of both must agree, in the shorter time.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
@@ -179,8 +179,8 @@ impl Ask {
 
     /// Returns the errors in the configuration, each as `key: expected value`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
-        let mut faults: Vec<String> = self.scope.fault().into_iter().collect();
+    pub fn find_faults(&self) -> Vec<String> {
+        let mut faults: Vec<String> = self.scope.find_fault().into_iter().collect();
         if self.expires_ms.is_some_and(|ms| !(1..=MAX_EXPIRES_MS).contains(&ms)) {
             faults.push(format!("expires_ms: between 1 and {MAX_EXPIRES_MS} (7 days)"));
         }
@@ -199,60 +199,63 @@ mod tests {
 
     #[test]
     fn an_ask_is_read_in_its_short_and_in_its_long_form() {
-        let short: Ask = serde_json::from_value(json!({"scope": "initiator"})).expect("an ask");
-        assert_eq!(short.scope, Scope::Initiator);
+        let short: ApprovalAsk = serde_json::from_value(json!({"scope": "initiator"})).expect("an ask");
+        assert_eq!(short.scope, DeciderScope::Initiator);
 
-        let quorum = Scope::Quorum {
+        let quorum = DeciderScope::Quorum {
             n: 2,
             of: vec!["ann".to_owned(), "bob".to_owned()],
         };
         let long =
             json!({"policy": "pay", "scope": {"kind": "quorum", "n": 2, "of": ["ann", "bob"]}, "escalate_at": 0.5});
-        let long: Ask = serde_json::from_value(long).expect("an ask");
+        let long: ApprovalAsk = serde_json::from_value(long).expect("an ask");
 
-        assert_eq!((&long.scope, long.faults()), (&quorum, Vec::new()));
+        assert_eq!((&long.scope, long.find_faults()), (&quorum, Vec::new()));
 
         let written = serde_json::to_value(&quorum).expect("JSON");
-        assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), quorum);
+        assert_eq!(
+            serde_json::from_value::<DeciderScope>(written).expect("a scope"),
+            quorum
+        );
 
         for wrong in [
             json!({"scope": "agent"}),
             json!({"scope": {"kind": "named", "n": 1, "names": []}}),
             json!({"x": 1}),
         ] {
-            assert!(serde_json::from_value::<Ask>(wrong.clone()).is_err(), "{wrong}");
+            assert!(serde_json::from_value::<ApprovalAsk>(wrong.clone()).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_nobody_could_decide_is_a_fault() {
-        let of = |n, names: &[&str]| Scope::Quorum {
+        let of = |n, names: &[&str]| DeciderScope::Quorum {
             n,
             of: names.iter().map(|&name| name.to_owned()).collect(),
         };
-        assert!(of(2, &["ann", "ann"]).fault().is_some());
-        assert!(of(0, &["ann"]).fault().is_some());
-        assert!(of(2, &["ann", "bob"]).fault().is_none());
+        assert!(of(2, &["ann", "ann"]).find_fault().is_some());
+        assert!(of(0, &["ann"]).find_fault().is_some());
+        assert!(of(2, &["ann", "bob"]).find_fault().is_none());
 
-        let wrong = Ask {
-            scope: Scope::Named { names: Vec::new() },
+        let wrong = ApprovalAsk {
+            scope: DeciderScope::Named { names: Vec::new() },
             expires_ms: Some(MAX_EXPIRES_MS + 1),
             escalate_at: Some(1.0),
-            ..Ask::default()
+            ..ApprovalAsk::default()
         };
 
-        assert_eq!(wrong.faults().len(), 3);
+        assert_eq!(wrong.find_faults().len(), 3);
 
-        let all = |of| Scope::All { of };
-        assert!(all(Vec::new()).fault().is_some());
-        assert!(all(vec![all(vec![Scope::Owner])]).fault().is_some());
-        assert!(all(vec![Scope::Owner, of(3, &["ann"])]).fault().is_some());
-        assert!(all(vec![Scope::Owner, of(1, &["ann"])]).fault().is_none());
+        let all = |of| DeciderScope::All { of };
+        assert!(all(Vec::new()).find_fault().is_some());
+        assert!(all(vec![all(vec![DeciderScope::Owner])]).find_fault().is_some());
+        assert!(all(vec![DeciderScope::Owner, of(3, &["ann"])]).find_fault().is_some());
+        assert!(all(vec![DeciderScope::Owner, of(1, &["ann"])]).find_fault().is_none());
     }
 
     #[test]
     fn what_two_ask_is_asked_of_all_whom_they_want() {
-        let ask = |policy: &str, scope, expires_ms, escalate_at, reason: Option<&str>| Ask {
+        let ask = |policy: &str, scope, expires_ms, escalate_at, reason: Option<&str>| ApprovalAsk {
             policy: policy.to_owned(),
             scope,
             expires_ms,
@@ -260,17 +263,17 @@ mod tests {
             reason: reason.map(str::to_owned),
         };
 
-        let intern = Scope::Named {
+        let intern = DeciderScope::Named {
             names: vec!["intern".to_owned()],
         };
-        let one = ask("pay", Scope::Owner, None, Some(0.5), None);
+        let one = ask("pay", DeciderScope::Owner, None, Some(0.5), None);
         let other = ask("desk", intern.clone(), Some(60_000), Some(0.2), Some("new shop"));
         let both = one.and(&other);
-        let of = vec![Scope::Owner, intern.clone()];
+        let of = vec![DeciderScope::Owner, intern.clone()];
 
         let expected = ask(
             "pay, desk",
-            Scope::All { of },
+            DeciderScope::All { of },
             Some(60_000),
             Some(0.2),
             Some("new shop"),
@@ -282,6 +285,9 @@ mod tests {
         assert!(both.scope.covers(&intern) && !intern.covers(&both.scope));
 
         let written = serde_json::to_value(&both.scope).expect("JSON");
-        assert_eq!(serde_json::from_value::<Scope>(written).expect("a scope"), both.scope);
+        assert_eq!(
+            serde_json::from_value::<DeciderScope>(written).expect("a scope"),
+            both.scope
+        );
     }
 }

@@ -16,7 +16,7 @@ pub const DAY_MS: i64 = 86_400_000;
 
 /// The reservation of one intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Booking {
+pub struct IntentBooking {
     /// Time of the firing; absent = any day (conditions, recurrences), so it counts on each.
     #[serde(default, rename = "d", skip_serializing_if = "Option::is_none")]
     pub due: Option<UnixMillis>,
@@ -30,7 +30,7 @@ pub struct Booking {
 
 /// The charge of a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Charge {
+pub struct RateCharge {
     /// Number of firings charged.
     #[serde(rename = "f")]
     pub firings: u64,
@@ -43,10 +43,10 @@ pub struct Charge {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AgentBook {
     /// Reservations by intent id.
-    pub bookings: BTreeMap<Ulid, Booking>,
+    pub bookings: BTreeMap<Ulid, IntentBooking>,
     /// Charges of fired intents whose booking is removed, by the number of the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub spent: BTreeMap<i64, Charge>,
+    pub spent: BTreeMap<i64, RateCharge>,
     /// Id of the last writer, so that two writers never write the same bytes.
     #[serde(default)]
     pub writer: String,
@@ -69,14 +69,14 @@ impl AgentBook {
 
     /// Returns the number of intents that are pending at `now`.
     #[must_use]
-    pub fn pending(&self, now: UnixMillis) -> usize {
-        let waits = |booking: &&Booking| booking.due.is_none_or(|due| due > now);
+    pub fn pending_count(&self, now: UnixMillis) -> usize {
+        let waits = |booking: &&IntentBooking| booking.due.is_none_or(|due| due > now);
         self.bookings.values().filter(waits).count()
     }
 
     /// Returns the charge of `day`, including reservations.
     #[must_use]
-    pub fn charge_of(&self, day: i64) -> Charge {
+    pub fn charge_of(&self, day: i64) -> RateCharge {
         let mut charge = self.spent.get(&day).copied().unwrap_or_default();
         for booking in self.bookings.values() {
             if booking.due.is_none_or(|due| day_of(due) == day) {
@@ -90,14 +90,14 @@ impl AgentBook {
     /// Returns the highest charge of any day from `today`, each figure by itself. An intent that may fire on any day must
     /// fit beside it.
     #[must_use]
-    pub fn heaviest(&self, today: i64) -> Charge {
+    pub fn heaviest_charge(&self, today: i64) -> RateCharge {
         let days = self.bookings.values().filter_map(|booking| booking.due.map(day_of));
         let days = days.chain(self.spent.keys().copied()).chain([today]);
         let days: std::collections::BTreeSet<i64> = days.filter(|day| *day >= today).collect();
 
-        days.into_iter().fold(Charge::default(), |most, day| {
+        days.into_iter().fold(RateCharge::default(), |most, day| {
             let charge = self.charge_of(day);
-            Charge {
+            RateCharge {
                 firings: most.firings.max(charge.firings),
                 tokens: most.tokens.max(charge.tokens),
             }
@@ -107,7 +107,7 @@ impl AgentBook {
     /// Removes the booking of an intent that is over. Returns whether the book changed. `fired` means that the
     /// booking was consumed: a booking with a day of its own then remains until that day is over, and counts as spent
     /// on it; a booking without one is charged to today.
-    pub fn settle(&mut self, id: Ulid, fired: bool, now: UnixMillis) -> bool {
+    pub fn settle_booking(&mut self, id: Ulid, fired: bool, now: UnixMillis) -> bool {
         let Some(booking) = self.bookings.get(&id).copied() else {
             return false;
         };
@@ -134,8 +134,8 @@ mod tests {
 
     const NOON: UnixMillis = UnixMillis(100 * DAY_MS + DAY_MS / 2);
 
-    fn booking(due: Option<i64>) -> Booking {
-        Booking {
+    fn booking(due: Option<i64>) -> IntentBooking {
+        IntentBooking {
             due: due.map(UnixMillis),
             firings: 1,
             tokens: 10,
@@ -146,9 +146,9 @@ mod tests {
     fn a_booking_is_spent_on_its_day_and_forgotten_with_it() {
         let mut book = AgentBook::default();
         book.bookings.insert(Ulid::from_parts(1, 1), booking(Some(NOON.0 + 1)));
-        assert_eq!((book.pending(NOON), book.charge_of(100).tokens), (1, 10));
+        assert_eq!((book.pending_count(NOON), book.charge_of(100).tokens), (1, 10));
         assert_eq!(
-            (book.pending(NOON.plus(1)), book.charge_of(100).tokens),
+            (book.pending_count(NOON.plus(1)), book.charge_of(100).tokens),
             (0, 10),
             "fired: spent"
         );
@@ -165,7 +165,7 @@ mod tests {
             .insert(Ulid::from_parts(1, 2), booking(Some(NOON.0 + 3 * DAY_MS)));
         assert_eq!(book.charge_of(100).tokens, 10);
         assert_eq!(book.charge_of(103).tokens, 20);
-        assert_eq!(book.heaviest(100).tokens, 20);
+        assert_eq!(book.heaviest_charge(100).tokens, 20);
         book.forget_past(NOON.plus(9 * DAY_MS));
         assert_eq!(book.bookings.len(), 1, "the one without a day stays");
     }
@@ -176,9 +176,9 @@ mod tests {
         for number in 0..2 {
             book.bookings.insert(Ulid::from_parts(1, number), booking(None));
         }
-        assert!(book.settle(Ulid::from_parts(1, 0), false, NOON));
-        assert!(book.settle(Ulid::from_parts(1, 1), true, NOON));
-        assert!(!book.settle(Ulid::from_parts(1, 1), true, NOON));
+        assert!(book.settle_booking(Ulid::from_parts(1, 0), false, NOON));
+        assert!(book.settle_booking(Ulid::from_parts(1, 1), true, NOON));
+        assert!(!book.settle_booking(Ulid::from_parts(1, 1), true, NOON));
         assert_eq!(book.charge_of(100).tokens, 10, "once");
         assert_eq!(book.charge_of(101).tokens, 0);
     }
@@ -189,8 +189,11 @@ mod tests {
         book.bookings.insert(Ulid::from_parts(1, 1), booking(Some(NOON.0)));
         book.bookings
             .insert(Ulid::from_parts(1, 2), booking(Some(NOON.0 + 3 * DAY_MS)));
-        assert!(!book.settle(Ulid::from_parts(1, 1), true, NOON));
-        assert!(book.settle(Ulid::from_parts(1, 2), true, NOON), "moved, then withdrawn");
+        assert!(!book.settle_booking(Ulid::from_parts(1, 1), true, NOON));
+        assert!(
+            book.settle_booking(Ulid::from_parts(1, 2), true, NOON),
+            "moved, then withdrawn"
+        );
         assert_eq!((book.charge_of(100).tokens, book.charge_of(103).tokens), (10, 0));
     }
 }

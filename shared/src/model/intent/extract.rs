@@ -56,7 +56,7 @@ pub enum RefusalCode {
 
 /// A refused element.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, DeserializeDerive)]
-pub struct Refusal {
+pub struct ExtractRefusal {
     /// Typed reason for the refusal.
     pub code: RefusalCode,
     /// Reason in words, for the agent.
@@ -65,7 +65,7 @@ pub struct Refusal {
     pub excerpt: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ExtractRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (`{}`)", self.why, self.excerpt)
     }
@@ -73,13 +73,13 @@ impl fmt::Display for Refusal {
 
 /// A model's answer without its elements, and the elements' content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Extracted {
+pub struct ExtractedIntents {
     /// Text that the user reads.
     pub text: String,
     /// Requested intents, in order.
     pub proposals: Vec<IntentWish>,
     /// Refused elements, in order.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<ExtractRefusal>,
 }
 
 /// Extracts the elements of `answer`. An answer without any is returned unchanged.
@@ -92,19 +92,19 @@ pub struct Extracted {
 /// assert!(plain.proposals.is_empty() && plain.refusals.is_empty());
 /// ```
 #[must_use]
-pub fn extract(answer: &str) -> Extracted {
+pub fn extract_wishes(answer: &str) -> ExtractedIntents {
     if !answer.contains(NAME) && !answer.contains(CLOSING) {
-        return Extracted {
+        return ExtractedIntents {
             text: answer.to_owned(),
-            ..Extracted::default()
+            ..ExtractedIntents::default()
         };
     }
 
-    let mut found = Extracted::default();
+    let mut found = ExtractedIntents::default();
     let mut fenced = false;
 
     let mut elements = 0;
-    for block in blocks(answer) {
+    for block in split_blocks(answer) {
         let fences = block.lines().filter(|line| is_fence(line)).count();
         if !block.contains(NAME) && !block.contains(CLOSING) {
             found.text.push_str(block);
@@ -126,10 +126,10 @@ pub fn extract(answer: &str) -> Extracted {
             Ok(wish) => found.proposals.push(wish),
             Err((code, why)) => {
                 found.text.push_str(&without_elements(block));
-                found.refusals.push(Refusal {
+                found.refusals.push(ExtractRefusal {
                     code,
                     why,
-                    excerpt: excerpt(block),
+                    excerpt: block_excerpt(block),
                 });
             }
         }
@@ -147,7 +147,7 @@ fn is_fence(line: &str) -> bool {
 
 /// Splits `text` into blocks: runs of nonblank lines, each with the blank lines after it. No text is lost. A blank
 /// line within an element does not end its block.
-fn blocks(text: &str) -> Vec<&str> {
+fn split_blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let (mut begun, mut at, mut blank, mut open) = (0, 0, false, false);
     for line in text.split_inclusive('\n') {
@@ -224,7 +224,7 @@ fn parse(text: &str) -> Result<IntentWish, (RefusalCode, String)> {
         return Err((RefusalCode::NotAnObject, why));
     }
 
-    let value = serde_json::from_str::<Strict>(text).map_err(|error| {
+    let value = serde_json::from_str::<StrictBlock>(text).map_err(|error| {
         let why = error.to_string();
         // serde passes the visitor's error on as text only.
         let code = if why.contains(TWICE) {
@@ -263,7 +263,7 @@ fn without_elements(block: &str) -> String {
     kept
 }
 
-fn excerpt(block: &str) -> String {
+fn block_excerpt(block: &str) -> String {
     let from = block.find(NAME).or_else(|| block.find(CLOSING)).unwrap_or(0);
     let mut to = block.len().min(from + MAX_EXCERPT_BYTES);
     while !block.is_char_boundary(to) {
@@ -276,9 +276,9 @@ fn excerpt(block: &str) -> String {
 const TWICE: &str = "stands twice";
 
 /// A JSON value in which no object, at any depth, has the same name twice.
-struct Strict(Value);
+struct StrictBlock(Value);
 
-impl<'de> Deserialize<'de> for Strict {
+impl<'de> Deserialize<'de> for StrictBlock {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(StrictVisitor).map(Self)
     }
@@ -319,7 +319,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Strict(value)) = from.next_element()? {
+        while let Some(StrictBlock(value)) = from.next_element()? {
             list.push(value);
         }
         Ok(Value::Array(list))
@@ -327,7 +327,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((name, Strict(value))) = from.next_entry::<String, Strict>()? {
+        while let Some((name, StrictBlock(value))) = from.next_entry::<String, StrictBlock>()? {
             if object.contains_key(&name) {
                 return Err(A::Error::custom(format!("`{name}` {TWICE}")));
             }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use super::EventMatch;
-use crate::model::position::Position;
+use crate::model::position::StreamPosition;
 use crate::model::time::UnixMillis;
 
 /// A value of KV `intents` under `c.{agent}.{id}`, present while the intent waits. Events are read only while there
@@ -23,7 +23,7 @@ pub struct IntentMark {
     /// Message of `EVENTS` at that sequence. If it is not there any more, events that were stored later than it
     /// count. Absent if the stream was empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub position: Option<Position>,
+    pub position: Option<StreamPosition>,
     /// Time the mark was made.
     pub at: UnixMillis,
 }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::{HookIntent, IntentSchedule, IntentStatus, Rejection};
+use super::{HookIntent, IntentRejection, IntentSchedule, IntentStatus};
 use crate::model::time::UnixMillis;
 
 /// The typed reason for a transition.
@@ -55,7 +55,7 @@ pub enum IntentCode {
 
 /// A change of an intent's schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lineage {
+pub struct IntentLineage {
     /// Schedule before the change.
     pub old: IntentSchedule,
     /// Schedule after the change.
@@ -100,10 +100,10 @@ pub struct IntentRecord {
     pub due: Option<UnixMillis>,
     /// Reason for the refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rejection: Option<Rejection>,
+    pub rejection: Option<IntentRejection>,
     /// Change of the schedule, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lineage: Option<Box<Lineage>>,
+    pub lineage: Option<Box<IntentLineage>>,
     /// Whole record of the request, with the first transition only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposed: Option<Box<HookIntent>>,

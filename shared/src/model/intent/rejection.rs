@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The reason for refusing an intent at admission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "code")]
-pub enum Rejection {
+pub enum IntentRejection {
     /// The registry has no such kind.
     UnknownKind {
         /// Name of the unknown kind.
@@ -52,7 +52,7 @@ pub enum Rejection {
     Expired,
 }
 
-impl Rejection {
+impl IntentRejection {
     /// Returns the code on the wire.
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -69,7 +69,7 @@ impl Rejection {
     }
 }
 
-impl std::fmt::Display for Rejection {
+impl std::fmt::Display for IntentRejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let code = self.code();
         match self {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::event::{Direction, Event};
+use crate::model::event::{Event, EventDirection};
 
 /// Default quiet time after which a conversation has ended, in seconds.
 pub const DEFAULT_IDLE_SECONDS: u64 = 30 * 60;
@@ -180,14 +180,14 @@ impl EventMatch {
     /// Returns whether `event` meets the conditions. Events that Nexus sent and timers never do, and a sender or
     /// conversation that the event only claims never does either.
     #[must_use]
-    pub fn holds(&self, event: &Event) -> bool {
+    pub fn matches_event(&self, event: &Event) -> bool {
         let ours = match event.direction {
-            Direction::Sent => true,
-            Direction::Received
-            | Direction::Observed
-            | Direction::Created
-            | Direction::Updated
-            | Direction::Deleted => event.channel == "timer",
+            EventDirection::Sent => true,
+            EventDirection::Received
+            | EventDirection::Observed
+            | EventDirection::Created
+            | EventDirection::Updated
+            | EventDirection::Deleted => event.channel == "timer",
         };
 
         let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
@@ -230,7 +230,7 @@ impl std::fmt::Display for EventMatch {
 mod tests {
     use super::*;
     use crate::model::event::EventId;
-    use crate::model::origin::Origin;
+    use crate::model::origin::EventOrigin;
     use crate::model::time::UnixMillis;
 
     fn event(channel: &str, content: &str) -> Event {
@@ -247,29 +247,29 @@ mod tests {
             contains: Some("Invoice".to_owned()),
             ..EventMatch::default()
         };
-        assert!(wanted.holds(&event("email", "your INVOICE is there")));
-        assert!(!wanted.holds(&event("email", "hello")));
-        assert!(!wanted.holds(&event("slack", "invoice")));
+        assert!(wanted.matches_event(&event("email", "your INVOICE is there")));
+        assert!(!wanted.matches_event(&event("email", "hello")));
+        assert!(!wanted.matches_event(&event("slack", "invoice")));
 
         let from_peer = EventMatch {
             peer: Some("p".to_owned()),
             ..wanted.clone()
         };
         let mut said = event("email", "invoice");
-        assert!(!from_peer.holds(&said), "anybody can say so");
+        assert!(!from_peer.matches_event(&said), "anybody can say so");
 
-        said.origin = Origin::account("email", "default");
-        assert!(from_peer.holds(&said));
+        said.origin = EventOrigin::account("email", "default");
+        assert!(from_peer.matches_event(&said));
         assert!(
-            !EventMatch::default().holds(&event("email", "invoice")),
+            !EventMatch::default().matches_event(&event("email", "invoice")),
             "nothing is asked for"
         );
 
         let sent = Event {
-            direction: Direction::Sent,
+            direction: EventDirection::Sent,
             ..event("email", "invoice")
         };
-        assert!(!wanted.holds(&sent), "our own");
+        assert!(!wanted.matches_event(&sent), "our own");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::{Intent, IntentRecord, IntentSchedule, IntentStatus, IntentWish, Rejection};
+use super::{Intent, IntentRecord, IntentRejection, IntentSchedule, IntentStatus, IntentWish};
 use crate::model::dispatch::DeliveryContext;
 use crate::model::event::EventId;
 use crate::model::permission::PermissionSet;
@@ -176,7 +176,7 @@ pub struct IntentAnswer {
     pub due: Option<UnixMillis>,
     /// Reason for refusing the intent or its new schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rejection: Option<Rejection>,
+    pub rejection: Option<IntentRejection>,
     /// Id of the approval for which it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
@@ -185,7 +185,7 @@ pub struct IntentAnswer {
 impl IntentAnswer {
     /// Returns the answer with the current state of `intent`.
     #[must_use]
-    pub fn of(intent: &Intent) -> Self {
+    pub fn from_intent(intent: &Intent) -> Self {
         Self {
             id: intent.intent.id,
             status: intent.status,

@@ -20,7 +20,7 @@ pub enum TimerPurpose {
 impl TimerPurpose {
     /// Returns the purpose's character in subjects.
     #[must_use]
-    pub const fn letter(self) -> &'static str {
+    pub const fn subject_letter(self) -> &'static str {
         match self {
             Self::Fire => "f",
             Self::Outcome => "o",

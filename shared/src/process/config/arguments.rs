@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Options on the command line of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Arguments {
+pub struct ServiceArguments {
     /// `--config PATH`: path of the configuration file.
     pub config: Option<PathBuf>,
     /// `--check`: read the configuration, report, and end.
@@ -28,7 +28,7 @@ pub enum ArgumentsError {
     NoPath,
 }
 
-impl Arguments {
+impl ServiceArguments {
     /// Parses the arguments that this process was started with.
     pub fn of_process() -> Result<Self, ArgumentsError> {
         Self::parse(
@@ -64,9 +64,9 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    fn check(line: &str, expected: &Result<Arguments, ArgumentsError>) {
+    fn check(line: &str, expected: &Result<ServiceArguments, ArgumentsError>) {
         assert_eq!(
-            Arguments::parse(line.split_whitespace().map(str::to_owned)),
+            ServiceArguments::parse(line.split_whitespace().map(str::to_owned)),
             *expected,
             "{line}"
         );
@@ -74,16 +74,16 @@ mod tests {
 
     #[test]
     fn a_command_line_is_read_or_refused() {
-        let at = |path: &str| Arguments {
+        let at = |path: &str| ServiceArguments {
             config: Some(path.into()),
-            ..Arguments::default()
+            ..ServiceArguments::default()
         };
-        check("", &Ok(Arguments::default()));
+        check("", &Ok(ServiceArguments::default()));
         check("--config a.toml", &Ok(at("a.toml")));
 
         check(
             "--config=a.toml --check",
-            &Ok(Arguments {
+            &Ok(ServiceArguments {
                 check: true,
                 ..at("a.toml")
             }),

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::document::Document;
-use super::fault::Fault;
+use super::document::ConfigDocument;
+use super::fault::ConfigFault;
 use super::trust::TrustConfig;
-use crate::bus::{Durability, NatsConfig};
+use crate::bus::{NatsConfig, StreamDurability};
 
 /// Maximum number of threads that a service may be given.
 const MAX_THREADS: usize = 1_024;
 
 /// Sections `[nats]`, `[trust]`, `[telemetry]`, `[runtime]` and `[files]`.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Common {
+pub struct CommonConfig {
     /// Connection to the bus.
     pub nats: NatsConfig,
     /// Keys that events are sealed with.
@@ -82,7 +82,7 @@ pub struct RuntimeConfig {
 impl RuntimeConfig {
     /// Returns the number of threads to start if `processors` may be used.
     #[must_use]
-    pub const fn threads(&self, processors: usize) -> usize {
+    pub const fn thread_count(&self, processors: usize) -> usize {
         match self.threads {
             0 if processors < 4 => 1,
             0 => processors / 2,
@@ -107,12 +107,12 @@ pub struct FilesConfig {
     pub hooks: String,
 }
 
-impl Common {
+impl CommonConfig {
     /// Returns the shared sections of `document`, and their faults.
     #[must_use]
-    pub fn load(document: &Document) -> (Self, Vec<Fault>) {
+    pub fn load(document: &ConfigDocument) -> (Self, Vec<ConfigFault>) {
         let nats = document.section("nats", check_nats);
-        let trust = document.section("trust", TrustConfig::faults);
+        let trust = document.section("trust", TrustConfig::find_faults);
         let telemetry = document.section("telemetry", check_telemetry);
         let runtime = document.section("runtime", check_runtime);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
@@ -175,7 +175,7 @@ fn check_nats(nats: &NatsConfig) -> Vec<String> {
         faults.push(format!("replicas: {} found, expected 1 or 3", nats.replicas));
     }
 
-    if nats.durability == Durability::Replicated && nats.replicas != 3 {
+    if nats.durability == StreamDurability::Replicated && nats.replicas != 3 {
         faults.push("replicas: expected 3 where durability is replicated".to_owned());
     }
 
@@ -218,13 +218,13 @@ fn check_telemetry(telemetry: &TelemetryConfig) -> Vec<String> {
 mod tests {
     use std::path::Path;
 
-    use super::super::environment::Environment;
+    use super::super::environment::ConfigEnvironment;
     use super::*;
     use crate::testing::trust_section;
 
     #[test]
     fn half_the_processors_are_left_to_others() {
-        let threads = |threads, processors| RuntimeConfig { threads }.threads(processors);
+        let threads = |threads, processors| RuntimeConfig { threads }.thread_count(processors);
         for (processors, expected) in [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4), (64, 32)] {
             assert_eq!(threads(0, processors), expected, "{processors}");
         }
@@ -233,10 +233,10 @@ mod tests {
 
     fn check(text: &str, expected: &[&str]) {
         let text = format!("{}{text}", trust_section());
-        let document = Document::parse(Path::new("nexus.toml"), &text, &Environment::default());
-        let (_, faults) = Common::load(&document);
+        let document = ConfigDocument::parse(Path::new("nexus.toml"), &text, &ConfigEnvironment::default());
+        let (_, faults) = CommonConfig::load(&document);
         assert_eq!(
-            faults.iter().map(Fault::to_string).collect::<Vec<_>>(),
+            faults.iter().map(ConfigFault::to_string).collect::<Vec<_>>(),
             expected,
             "{text}"
         );

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::arguments::Arguments;
-use super::environment::Environment;
-use super::fault::Fault;
+use super::arguments::ServiceArguments;
+use super::environment::ConfigEnvironment;
+use super::fault::ConfigFault;
 
 /// Names of the sections; any other section is a fault.
 pub const SECTIONS: [&str; 12] = [
@@ -29,16 +29,16 @@ const DEFAULT_PATH: &str = "nexus.toml";
 
 /// A configuration as written: the file, and the overrides of the environment.
 #[derive(Debug, Clone, Default)]
-pub struct Document {
+pub struct ConfigDocument {
     pub(super) source: String,
     pub(super) root: Table,
-    pub(super) overrides: Vec<Override>,
-    faults: Vec<Fault>,
+    pub(super) overrides: Vec<ConfigOverride>,
+    faults: Vec<ConfigFault>,
 }
 
 /// A key that an environment variable sets.
 #[derive(Debug, Clone)]
-pub(super) struct Override {
+pub(super) struct ConfigOverride {
     /// Name of the environment variable.
     pub(super) variable: String,
     /// Path of the key; the section comes first.
@@ -47,13 +47,13 @@ pub(super) struct Override {
     pub(super) readings: Vec<Value>,
 }
 
-impl Document {
+impl ConfigDocument {
     /// Reads the file that `arguments` names, else the one that `environment` names, else `./nexus.toml` if it exists.
     ///
     /// Errors of reading are in [`Document::faults`]; the rest of the configuration has its defaults then.
     #[must_use]
-    pub fn read(arguments: &Arguments, environment: &Environment) -> Self {
-        let named = arguments.config.clone().or_else(|| environment.config());
+    pub fn read(arguments: &ServiceArguments, environment: &ConfigEnvironment) -> Self {
+        let named = arguments.config.clone().or_else(|| environment.config_path());
         let (path, required) = named.map_or_else(|| (PathBuf::from(DEFAULT_PATH), false), |path| (path, true));
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&path, &text, environment),
@@ -67,7 +67,7 @@ impl Document {
                 // Placed first, because it explains the faults of missing keys.
                 document.faults.insert(
                     0,
-                    Fault {
+                    ConfigFault {
                         source: document.source.clone(),
                         key: String::new(),
                         problem,
@@ -81,7 +81,7 @@ impl Document {
 
     /// Parses the configuration in `text`, reported as from `path`, and applies the overrides of `environment`.
     #[must_use]
-    pub fn parse(path: &Path, text: &str, environment: &Environment) -> Self {
+    pub fn parse(path: &Path, text: &str, environment: &ConfigEnvironment) -> Self {
         let mut document = Self {
             source: path.display().to_string(),
             ..Self::default()
@@ -91,7 +91,7 @@ impl Document {
             Err(error) => {
                 let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
                 let line = before.matches('\n').count() + 1;
-                document.fault(String::new(), format!("line {line}: {}", error.message()));
+                document.add_fault(String::new(), format!("line {line}: {}", error.message()));
             }
         }
 
@@ -106,7 +106,7 @@ impl Document {
 
     /// Returns the faults of the file as a whole: unreadable, invalid syntax, unknown sections.
     #[must_use]
-    pub fn faults(&self) -> &[Fault] {
+    pub fn faults(&self) -> &[ConfigFault] {
         &self.faults
     }
 
@@ -168,7 +168,7 @@ impl Document {
         });
 
         for (name, problem) in faults {
-            self.fault(name, problem);
+            self.add_fault(name, problem);
         }
     }
 
@@ -176,7 +176,7 @@ impl Document {
         let known = path.first().is_some_and(|section| SECTIONS.contains(&section.as_str()));
         if !known || path.len() < 2 || path.iter().any(String::is_empty) {
             let problem = format!("expected NEXUS__SECTION__KEY with a section of {}", SECTIONS.join(", "));
-            self.faults.push(Fault {
+            self.faults.push(ConfigFault {
                 source: variable.to_owned(),
                 key: String::new(),
                 problem,
@@ -185,17 +185,17 @@ impl Document {
             return;
         }
 
-        let readings = readings(text);
-        put(&mut self.root, &path, readings[0].clone());
-        self.overrides.push(Override {
+        let readings = value_readings(text);
+        set_path(&mut self.root, &path, readings[0].clone());
+        self.overrides.push(ConfigOverride {
             variable: variable.to_owned(),
             path,
             readings,
         });
     }
 
-    fn fault(&mut self, key: String, problem: String) {
-        self.faults.push(Fault {
+    fn add_fault(&mut self, key: String, problem: String) {
+        self.faults.push(ConfigFault {
             source: self.source.clone(),
             key,
             problem,
@@ -204,7 +204,7 @@ impl Document {
 }
 
 /// Returns the possible meanings of a variable's text; never empty.
-fn readings(text: &str) -> Vec<Value> {
+fn value_readings(text: &str) -> Vec<Value> {
     let mut readings = Vec::new();
     let line = format!("value = {text}");
     if let Ok(mut table) = line.parse::<Table>()
@@ -221,7 +221,7 @@ fn readings(text: &str) -> Vec<Value> {
 }
 
 /// Sets the value at `path`, creating the tables on the way; a value on the way that is no table is replaced.
-pub(super) fn put(table: &mut Table, path: &[String], value: Value) {
+pub(super) fn set_path(table: &mut Table, path: &[String], value: Value) {
     let Some((last, way)) = path.split_last() else { return };
     let mut table = table;
     for step in way {

@@ -8,11 +8,11 @@ const OVERRIDE: &str = "NEXUS__";
 
 /// Environment variables of a process, as they were at its start.
 #[derive(Debug, Clone, Default)]
-pub struct Environment {
+pub struct ConfigEnvironment {
     variables: BTreeMap<String, String>,
 }
 
-impl Environment {
+impl ConfigEnvironment {
     /// Reads the variables of this process; bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn of_process() -> Self {
@@ -24,7 +24,7 @@ impl Environment {
 
     /// Path of the configuration file, from `NEXUS_CONFIG`.
     #[must_use]
-    pub fn config(&self) -> Option<PathBuf> {
+    pub fn config_path(&self) -> Option<PathBuf> {
         self.set("NEXUS_CONFIG").map(PathBuf::from)
     }
 
@@ -42,13 +42,13 @@ impl Environment {
 
     /// Log filter that overrides `telemetry.level`, from `NEXUS_LOG`.
     #[must_use]
-    pub fn log(&self) -> Option<&str> {
+    pub fn log_filter(&self) -> Option<&str> {
         self.set("NEXUS_LOG")
     }
 
     /// Name of the host, from `HOSTNAME` (Kubernetes sets it to the pod's name).
     #[must_use]
-    pub fn host(&self) -> Option<&str> {
+    pub fn host_name(&self) -> Option<&str> {
         self.set("HOSTNAME")
     }
 
@@ -72,7 +72,7 @@ impl Environment {
     }
 }
 
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for ConfigEnvironment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
         Self {
             variables: variables
@@ -85,6 +85,6 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
 
 /// Returns one variable of this process, for secrets; `None` if it is not set or not UTF-8.
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
-pub(in crate::process) fn variable(name: &str) -> Option<String> {
+pub(in crate::process) fn read_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

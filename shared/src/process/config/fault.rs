@@ -2,7 +2,7 @@
 
 /// One fault: its place, and what is expected there.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Fault {
+pub struct ConfigFault {
     /// Path of the file, or name of the environment variable.
     pub source: String,
     /// Dotted path of the key, such as `adapter.sources.github.secret`; empty for the source as a whole.
@@ -11,7 +11,7 @@ pub struct Fault {
     pub problem: String,
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.key.is_empty() {
             write!(f, "{}: {}", self.source, self.problem)
@@ -48,8 +48,8 @@ impl KeyFault {
 
     /// The fault with the path of its file.
     #[must_use]
-    pub fn of_file(self, path: &str) -> Fault {
-        Fault {
+    pub fn of_file(self, path: &str) -> ConfigFault {
+        ConfigFault {
             source: path.to_owned(),
             key: self.key,
             problem: self.problem,
@@ -70,7 +70,7 @@ impl std::fmt::Display for KeyFault {
 /// The faults of the file at `path`, if there is one, as `faults` finds them in its text; an empty path is an empty text.
 /// A file that cannot be read is a fault.
 #[must_use]
-pub fn file_faults(path: &str, faults: impl FnOnce(&str) -> Vec<KeyFault>) -> Vec<Fault> {
+pub fn file_faults(path: &str, faults: impl FnOnce(&str) -> Vec<KeyFault>) -> Vec<ConfigFault> {
     let found = if path.is_empty() {
         faults("")
     } else {

@@ -11,47 +11,47 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use super::document::{Document, put};
-use super::fault::Fault;
+use super::document::{ConfigDocument, set_path};
+use super::fault::ConfigFault;
 
 /// Maximum number of faults that are reported per section.
 const MAX_FAULTS: usize = 100;
 
 /// A section and its faults. If there are faults, the value holds defaults in the faulty places.
 #[derive(Debug, Clone)]
-pub struct Loaded<T> {
+pub struct LoadedSection<T> {
     /// Value of the section, with defaults in faulty places.
     pub value: T,
     /// Faults of the section; empty if the value can be used.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
-impl<T: Serialize> Loaded<T> {
+impl<T: Serialize> LoadedSection<T> {
     /// Returns every key with its value, defaults included, secrets as references.
     #[must_use]
-    pub fn shown(&self) -> Value {
+    pub fn shown_values(&self) -> Value {
         Value::try_from(&self.value).unwrap_or_else(|error| Value::String(format!("cannot be shown: {error}")))
     }
 }
 
 /// A step into a value: a key or an index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum SectionStep {
     Key(String),
     Index(usize),
 }
 
-type Place = Vec<Step>;
+type Place = Vec<SectionStep>;
 
-impl Document {
+impl ConfigDocument {
     /// Deserialises section `name` as a `T`, and checks it by `check`, which returns `key: what is expected` for each
     /// fault of meaning.
     #[must_use]
-    pub fn section<T>(&self, name: &str, check: impl Fn(&T) -> Vec<String>) -> Loaded<T>
+    pub fn section<T>(&self, name: &str, check: impl Fn(&T) -> Vec<String>) -> LoadedSection<T>
     where
         T: DeserializeOwned + Default,
     {
-        let mut reading = Reading::of(self, name);
+        let mut reading = SectionReader::for_section(self, name);
         let value = reading.value::<T>();
         let mut faults = reading.faults;
         let mut misread: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
@@ -62,8 +62,8 @@ impl Document {
             let key = [name, key].join(".").trim_end_matches('.').to_owned();
 
             // A default that replaces a misread key must not count as a second fault of the operator.
-            if !misread.iter().any(|misread| related(misread, &key)) {
-                faults.push(Fault {
+            if !misread.iter().any(|misread| are_related(misread, &key)) {
+                faults.push(ConfigFault {
                     source: self.source_of(&key),
                     key,
                     problem: problem.to_owned(),
@@ -71,17 +71,17 @@ impl Document {
             }
         }
 
-        Loaded { value, faults }
+        LoadedSection { value, faults }
     }
 
     fn source_of(&self, key: &str) -> String {
-        let by = self.overrides.iter().find(|by| related(&by.path.join("."), key));
+        let by = self.overrides.iter().find(|by| are_related(&by.path.join("."), key));
         by.map_or_else(|| self.source.clone(), |by| by.variable.clone())
     }
 }
 
 /// Returns whether one of two dotted keys is the other or lies within it.
-pub(super) fn related(one: &str, other: &str) -> bool {
+pub(super) fn are_related(one: &str, other: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         inner
             .strip_prefix(outer)
@@ -91,18 +91,18 @@ pub(super) fn related(one: &str, other: &str) -> bool {
 }
 
 /// A section that is deserialised repeatedly until it has no fault.
-struct Reading<'a> {
-    document: &'a Document,
+struct SectionReader<'a> {
+    document: &'a ConfigDocument,
     name: &'a str,
     written: Table,
     cut: BTreeSet<Place>,
     /// Number of meanings tried of each overriding variable, by the variable's index in the document's list.
     tried: BTreeMap<usize, usize>,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
 }
 
-impl<'a> Reading<'a> {
-    fn of(document: &'a Document, name: &'a str) -> Self {
+impl<'a> SectionReader<'a> {
+    fn for_section(document: &'a ConfigDocument, name: &'a str) -> Self {
         let written = document
             .root
             .get(name)
@@ -123,15 +123,15 @@ impl<'a> Reading<'a> {
     fn value<T: DeserializeOwned + Default>(&mut self) -> T {
         // Each round cuts a place, or takes the next meaning of a variable: both are finite, and bounded here.
         for _ in 0..MAX_FAULTS * 3 {
-            let clean = without(&Value::Table(self.written.clone()), &mut Vec::new(), &self.cut);
+            let clean = without_places(&Value::Table(self.written.clone()), &mut Vec::new(), &self.cut);
             let error = match serde_path_to_error::deserialize::<_, T>(clean.unwrap_or(Value::Table(Table::new()))) {
                 Ok(value) => return value,
                 Err(error) => error,
             };
 
-            let place = self.place(error.path().iter());
+            let place = self.written_place(error.path().iter());
             let problem = error.inner().message().trim().to_owned();
-            if self.faults.len() == MAX_FAULTS || !self.note(&place, &problem) {
+            if self.faults.len() == MAX_FAULTS || !self.note_fault(&place, &problem) {
                 break;
             }
         }
@@ -140,7 +140,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Records a fault at `place`. Returns whether the section should be deserialised again.
-    fn note(&mut self, place: &Place, problem: &str) -> bool {
+    fn note_fault(&mut self, place: &Place, problem: &str) -> bool {
         if self.next_reading(place) {
             return true;
         }
@@ -150,16 +150,20 @@ impl<'a> Reading<'a> {
             .and_then(|rest| rest.split('`').next());
         let (at, problem) = match missing {
             Some(field) => {
-                let at: Place = place.iter().cloned().chain([Step::Key(field.to_owned())]).collect();
+                let at: Place = place
+                    .iter()
+                    .cloned()
+                    .chain([SectionStep::Key(field.to_owned())])
+                    .collect();
                 (at, "required, but missing".to_owned())
             }
-            None => (place.clone(), plain(problem)),
+            None => (place.clone(), plain_problem(problem)),
         };
 
         // A field that is missing because it was cut out was reported already.
         if !self.cut.contains(&at) {
             let key = self.key(&at);
-            self.faults.push(Fault {
+            self.faults.push(ConfigFault {
                 source: self.document.source_of(&key),
                 key,
                 problem,
@@ -175,8 +179,8 @@ impl<'a> Reading<'a> {
         let keys: Vec<&String> = place
             .iter()
             .map_while(|step| match step {
-                Step::Key(key) => Some(key),
-                Step::Index(_) => None,
+                SectionStep::Key(key) => Some(key),
+                SectionStep::Index(_) => None,
             })
             .collect();
 
@@ -193,20 +197,20 @@ impl<'a> Reading<'a> {
         let Some(reading) = by.readings.get(*tried) else {
             return false;
         };
-        put(&mut self.written, &by.path[1..], reading.clone());
+        set_path(&mut self.written, &by.path[1..], reading.clone());
 
         true
     }
 
     /// Converts `path` in the section without the cut places to the place in the section as written.
-    fn place<'s>(&self, path: impl Iterator<Item = &'s Segment>) -> Place {
+    fn written_place<'s>(&self, path: impl Iterator<Item = &'s Segment>) -> Place {
         let mut place = Place::new();
         for segment in path {
             match segment {
-                Segment::Map { key } => place.push(Step::Key(key.clone())),
+                Segment::Map { key } => place.push(SectionStep::Key(key.clone())),
                 Segment::Seq { index } => {
                     let written = self.index_as_written(&mut place, *index);
-                    place.push(Step::Index(written));
+                    place.push(SectionStep::Index(written));
                 }
                 // A variant of an enum is not a step into the file; after an unknown step the place is not known any
                 // more.
@@ -221,7 +225,7 @@ impl<'a> Reading<'a> {
     fn index_as_written(&self, list: &mut Place, index: usize) -> usize {
         let mut left = index;
         for written in 0..=index + self.cut.len() {
-            list.push(Step::Index(written));
+            list.push(SectionStep::Index(written));
             let is_cut = self.cut.contains(list);
             list.pop();
 
@@ -239,11 +243,11 @@ impl<'a> Reading<'a> {
         let mut key = self.name.to_owned();
         for step in place {
             match step {
-                Step::Key(name) => {
+                SectionStep::Key(name) => {
                     key.push('.');
                     key.push_str(name);
                 }
-                Step::Index(index) => key.push_str(&format!("[{index}]")),
+                SectionStep::Index(index) => key.push_str(&format!("[{index}]")),
             }
         }
 
@@ -252,14 +256,14 @@ impl<'a> Reading<'a> {
 }
 
 /// Returns `value` without the places in `cut`; `None` if it is such a place itself.
-fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Value> {
+fn without_places(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Value> {
     if cut.contains(place) {
         return None;
     }
 
-    let mut inside = |step: Step, value: &Value| {
+    let mut inside = |step: SectionStep, value: &Value| {
         place.push(step);
-        let kept = without(value, place, cut);
+        let kept = without_places(value, place, cut);
         place.pop();
         kept
     };
@@ -269,7 +273,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
             let entries = table.iter();
             Value::Table(
                 entries
-                    .filter_map(|(k, v)| Some((k.clone(), inside(Step::Key(k.clone()), v)?)))
+                    .filter_map(|(k, v)| Some((k.clone(), inside(SectionStep::Key(k.clone()), v)?)))
                     .collect(),
             )
         }
@@ -277,7 +281,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
             let elements = list.iter().enumerate();
             Value::Array(
                 elements
-                    .filter_map(|(index, v)| inside(Step::Index(index), v))
+                    .filter_map(|(index, v)| inside(SectionStep::Index(index), v))
                     .collect(),
             )
         }
@@ -288,7 +292,7 @@ fn without(value: &Value, place: &mut Place, cut: &BTreeSet<Place>) -> Option<Va
 }
 
 /// Rewords a deserialiser's message for operators.
-pub(super) fn plain(problem: &str) -> String {
+pub(super) fn plain_problem(problem: &str) -> String {
     match problem.split_once("expected struct ") {
         Some((found, _)) => format!("{found}expected a table"),
         None => problem.replace("expected string only", "expected a string"),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_NAME_BYTES, is_plain_name};
 use crate::model::origin::is_sealed_channel;
-use crate::process::secret::Secret;
-use crate::wire::seal::{Edge, SealKey, Trust};
+use crate::process::secret::SecretValue;
+use crate::wire::seal::{EdgeKey, SealKey, TrustKeys};
 
 /// Configuration section `[trust]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,10 +15,10 @@ use crate::wire::seal::{Edge, SealKey, Trust};
 pub struct TrustConfig {
     /// Key with which the services seal events: at least 32 bytes in hexadecimal or base64.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster_key: Option<Secret>,
+    pub cluster_key: Option<SecretValue>,
     /// Former keys of the cluster, whose seals are still accepted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub former_keys: Vec<Secret>,
+    pub former_keys: Vec<SecretValue>,
 }
 
 /// Section `[edges.<name>]`: a publisher outside the cluster that seals its events with a key of its own.
@@ -28,7 +28,7 @@ pub struct EdgeConfig {
     /// Channel on which the edge publishes; its account there is its name.
     pub channel: String,
     /// Key with which it seals: at least 32 bytes in hexadecimal or base64.
-    pub key: Secret,
+    pub key: SecretValue,
     /// Ids of the persons (`identities.yaml`) for whom it may speak; `*` = all. If absent, it may speak for none, and
     /// its senders are strangers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ pub type Edges = BTreeMap<String, EdgeConfig>;
 impl TrustConfig {
     /// Returns the faults of the section, each as `key: what is expected`.
     #[must_use]
-    pub fn faults(&self) -> Vec<String> {
+    pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         match &self.cluster_key {
             None => faults.push(
@@ -49,11 +49,11 @@ impl TrustConfig {
                  base64, the same for all services; `nexus init` and `nexus up` make one, or: openssl rand -hex 32"
                     .to_owned(),
             ),
-            Some(key) => faults.extend(fault("cluster_key", key)),
+            Some(key) => faults.extend(key_fault("cluster_key", key)),
         }
 
         let former = self.former_keys.iter().enumerate();
-        faults.extend(former.filter_map(|(index, key)| fault(&format!("former_keys[{index}]"), key)));
+        faults.extend(former.filter_map(|(index, key)| key_fault(&format!("former_keys[{index}]"), key)));
 
         faults
     }
@@ -61,15 +61,15 @@ impl TrustConfig {
     /// Returns the key ring that seals and checks as configured. Keys with faults are left out
     /// ([`TrustConfig::faults`] names them).
     #[must_use]
-    pub fn trust(&self, edges: &Edges) -> Trust {
-        let key = |secret: &Secret| SealKey::parse(secret.reveal()).ok();
+    pub fn build_trust(&self, edges: &Edges) -> TrustKeys {
+        let key = |secret: &SecretValue| SealKey::parse(secret.reveal()).ok();
         let Some(cluster) = self.cluster_key.as_ref().and_then(key) else {
-            return Trust::default();
+            return TrustKeys::default();
         };
 
         let former = self.former_keys.iter().filter_map(key).collect();
         let edges = edges.iter().filter_map(|(name, edge)| {
-            let known = Edge {
+            let known = EdgeKey {
                 channel: edge.channel.clone(),
                 key: key(&edge.key)?,
                 persons: edge.persons.clone(),
@@ -77,7 +77,7 @@ impl TrustConfig {
             Some((name.clone(), known))
         });
 
-        Trust::new(cluster, former).with_edges(edges.collect())
+        TrustKeys::new(cluster, former).with_edges(edges.collect())
     }
 }
 
@@ -105,13 +105,13 @@ pub fn edge_faults(edges: &Edges) -> Vec<String> {
             ));
         }
 
-        faults.extend(fault(&format!("{name}.key"), &edge.key));
+        faults.extend(key_fault(&format!("{name}.key"), &edge.key));
     }
 
     faults
 }
 
-fn fault(key: &str, secret: &Secret) -> Option<String> {
+fn key_fault(key: &str, secret: &SecretValue) -> Option<String> {
     let error = SealKey::parse(secret.reveal()).err()?;
     Some(format!("{key}: {}: {error}", secret.reference()))
 }
@@ -120,18 +120,18 @@ fn fault(key: &str, secret: &Secret) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::super::document::Document;
-    use super::super::environment::Environment;
-    use super::super::fault::Fault;
+    use super::super::document::ConfigDocument;
+    use super::super::environment::ConfigEnvironment;
+    use super::super::fault::ConfigFault;
     use super::*;
     use crate::testing::CLUSTER_KEY;
 
     fn check(text: &str, expected: &[&str]) {
-        let document = Document::parse(Path::new("nexus.toml"), text, &Environment::default());
-        let trust = document.section("trust", TrustConfig::faults);
+        let document = ConfigDocument::parse(Path::new("nexus.toml"), text, &ConfigEnvironment::default());
+        let trust = document.section("trust", TrustConfig::find_faults);
         let edges = document.section("edges", edge_faults);
         let faults = [trust.faults, edges.faults].concat();
-        let faults: Vec<String> = faults.iter().map(Fault::to_string).collect();
+        let faults: Vec<String> = faults.iter().map(ConfigFault::to_string).collect();
 
         assert_eq!(faults.len(), expected.len(), "{faults:#?}");
 
@@ -140,7 +140,7 @@ mod tests {
         }
 
         if faults.is_empty() {
-            assert!(trust.value.trust(&edges.value).cluster().is_some());
+            assert!(trust.value.build_trust(&edges.value).cluster_key().is_some());
         }
     }
 

@@ -11,7 +11,7 @@ use serde_path_to_error::Segment;
 use serde_yaml_ng::Value;
 
 use super::fault::KeyFault;
-use super::section::{plain, related};
+use super::section::{are_related, plain_problem};
 
 /// The most faults that are reported of one file.
 const MAX_FAULTS: usize = 100;
@@ -51,7 +51,7 @@ pub fn read_yaml<T: DeserializeOwned>(
     let written = serde_yaml_ng::from_str::<Value>(text);
     let written = written.map_err(|error| vec![KeyFault::whole(error.to_string())])?;
 
-    let mut reading = Reading::over(written);
+    let mut reading = YamlReader::over(written);
     let value = reading.value::<T>();
     let meant = value.as_ref().map(check).unwrap_or_default();
     for fault in meant {
@@ -74,26 +74,26 @@ pub fn read_yaml<T: DeserializeOwned>(
 
 /// Whether `meant`, a fault of meaning, is about a place that `shape` has reported.
 fn is_about(shape: &KeyFault, meant: &KeyFault) -> bool {
-    !shape.key.is_empty() && related(&shape.key, &meant.key)
+    !shape.key.is_empty() && are_related(&shape.key, &meant.key)
 }
 
 /// A step into a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum YamlStep {
     Key(String),
     Index(usize),
 }
 
 /// A file on its way to being clean.
-struct Reading {
+struct YamlReader {
     /// What is left of the file.
     left: Value,
     /// Places that are cut out, as written.
-    cut: BTreeSet<Vec<Step>>,
+    cut: BTreeSet<Vec<YamlStep>>,
     faults: Vec<KeyFault>,
 }
 
-impl Reading {
+impl YamlReader {
     fn over(written: Value) -> Self {
         Self {
             left: with_names(written),
@@ -111,7 +111,7 @@ impl Reading {
                 Err(error) => error,
             };
 
-            let found: Vec<Step> = error.path().iter().map_while(step).collect();
+            let found: Vec<YamlStep> = error.path().iter().map_while(step).collect();
             let problem = error.inner().to_string();
             if !(self.took_as_text(&found, &problem) || self.note(&found, problem.trim())) {
                 break;
@@ -123,7 +123,7 @@ impl Reading {
 
     /// Makes a text of the number, truth value or nothing at `found` if a text was expected there: in a file such a word is
     /// one, and only here it has become something else. Returns whether it was so.
-    fn took_as_text(&mut self, found: &[Step], problem: &str) -> bool {
+    fn took_as_text(&mut self, found: &[YamlStep], problem: &str) -> bool {
         let Some(value) = value_at(&mut self.left, found).filter(|_| problem.ends_with("expected a string")) else {
             return false;
         };
@@ -138,7 +138,7 @@ impl Reading {
     }
 
     /// Takes in a fault at the place `found` in what is left, and cuts it out; returns whether there was something to cut.
-    fn note(&mut self, found: &[Step], problem: &str) -> bool {
+    fn note(&mut self, found: &[YamlStep], problem: &str) -> bool {
         let mut at = self.as_written(found);
         let written = at.clone();
         let missing = problem
@@ -147,10 +147,10 @@ impl Reading {
 
         let problem = match missing {
             Some(field) => {
-                at.push(Step::Key(field.to_owned()));
+                at.push(YamlStep::Key(field.to_owned()));
                 "required, but missing".to_owned()
             }
-            None => plain(problem),
+            None => plain_problem(problem),
         };
 
         // A field that is missing because it was cut out has been reported.
@@ -164,7 +164,7 @@ impl Reading {
     /// The key, in the file as written, of the key `found` in what is left of it.
     fn key_as_written(&self, found: &str) -> String {
         let mut found = found.to_owned();
-        let mut lists: Vec<Vec<Step>> = self.cut.iter().filter_map(|place| list_of(place)).collect();
+        let mut lists: Vec<Vec<YamlStep>> = self.cut.iter().filter_map(|place| list_of(place)).collect();
         lists.sort_by_key(Vec::len);
         lists.dedup();
 
@@ -176,7 +176,7 @@ impl Reading {
                 continue;
             };
             let Ok(index) = index.parse() else { continue };
-            let place = list.into_iter().chain([Step::Index(index)]).collect();
+            let place = list.into_iter().chain([YamlStep::Index(index)]).collect();
             found = format!("{}{rest}", key(&self.last_as_written(place)));
         }
 
@@ -184,7 +184,7 @@ impl Reading {
     }
 
     /// The place, in the file as written, of the place `found` in what is left of it.
-    fn as_written(&self, found: &[Step]) -> Vec<Step> {
+    fn as_written(&self, found: &[YamlStep]) -> Vec<YamlStep> {
         let mut place = Vec::new();
         for step in found {
             place.push(step.clone());
@@ -195,14 +195,14 @@ impl Reading {
     }
 
     /// `place`, of which the last step alone is not yet as written.
-    fn last_as_written(&self, mut place: Vec<Step>) -> Vec<Step> {
-        let Some(Step::Index(index)) = place.pop_if(|step| matches!(step, Step::Index(_))) else {
+    fn last_as_written(&self, mut place: Vec<YamlStep>) -> Vec<YamlStep> {
+        let Some(YamlStep::Index(index)) = place.pop_if(|step| matches!(step, YamlStep::Index(_))) else {
             return place;
         };
 
         let (mut written, mut before) = (0, index);
         loop {
-            place.push(Step::Index(written));
+            place.push(YamlStep::Index(written));
             let is_cut = self.cut.contains(&place);
             if !is_cut && before == 0 {
                 return place;
@@ -216,44 +216,44 @@ impl Reading {
 }
 
 /// The list that `place` is an element of.
-fn list_of(place: &[Step]) -> Option<Vec<Step>> {
+fn list_of(place: &[YamlStep]) -> Option<Vec<YamlStep>> {
     match place.split_last()? {
-        (Step::Index(_), list) => Some(list.to_vec()),
-        (Step::Key(_), _) => None,
+        (YamlStep::Index(_), list) => Some(list.to_vec()),
+        (YamlStep::Key(_), _) => None,
     }
 }
 
 /// A step of the deserialiser's path; a variant of an enum, and what it does not know, end what can be named.
-fn step(segment: &Segment) -> Option<Step> {
+fn step(segment: &Segment) -> Option<YamlStep> {
     match segment {
-        Segment::Map { key } => Some(Step::Key(key.clone())),
-        Segment::Seq { index } => Some(Step::Index(*index)),
+        Segment::Map { key } => Some(YamlStep::Key(key.clone())),
+        Segment::Seq { index } => Some(YamlStep::Index(*index)),
         Segment::Enum { .. } | Segment::Unknown => None,
     }
 }
 
 /// What is at the place `found` of `value`.
-fn value_at<'v>(value: &'v mut Value, found: &[Step]) -> Option<&'v mut Value> {
+fn value_at<'v>(value: &'v mut Value, found: &[YamlStep]) -> Option<&'v mut Value> {
     found.iter().try_fold(value, |inside, step| match (inside, step) {
-        (Value::Mapping(map), Step::Key(name)) => map.get_mut(name.as_str()),
-        (Value::Sequence(list), Step::Index(index)) => list.get_mut(*index),
-        (_, Step::Key(_) | Step::Index(_)) => None,
+        (Value::Mapping(map), YamlStep::Key(name)) => map.get_mut(name.as_str()),
+        (Value::Sequence(list), YamlStep::Index(index)) => list.get_mut(*index),
+        (_, YamlStep::Key(_) | YamlStep::Index(_)) => None,
     })
 }
 
 /// Removes the place `found` from `value`; returns whether it was there.
-fn cut_out(value: &mut Value, found: &[Step]) -> bool {
+fn cut_out(value: &mut Value, found: &[YamlStep]) -> bool {
     let Some((last, before)) = found.split_last() else {
         return false;
     };
 
     match (value_at(value, before), last) {
-        (Some(Value::Mapping(map)), Step::Key(name)) => map.shift_remove(name.as_str()).is_some(),
-        (Some(Value::Sequence(list)), Step::Index(index)) if *index < list.len() => {
+        (Some(Value::Mapping(map)), YamlStep::Key(name)) => map.shift_remove(name.as_str()).is_some(),
+        (Some(Value::Sequence(list)), YamlStep::Index(index)) if *index < list.len() => {
             list.remove(*index);
             true
         }
-        (_, Step::Key(_) | Step::Index(_)) => false,
+        (_, YamlStep::Key(_) | YamlStep::Index(_)) => false,
     }
 }
 
@@ -282,16 +282,16 @@ fn word(value: &Value) -> String {
     text.trim_end().to_owned()
 }
 
-fn key(place: &[Step]) -> String {
+fn key(place: &[YamlStep]) -> String {
     let mut key = String::new();
     for step in place {
         match step {
-            Step::Key(name) if key.is_empty() => key.push_str(name),
-            Step::Key(name) => {
+            YamlStep::Key(name) if key.is_empty() => key.push_str(name),
+            YamlStep::Key(name) => {
                 key.push('.');
                 key.push_str(name);
             }
-            Step::Index(index) => key.push_str(&format!("[{index}]")),
+            YamlStep::Index(index) => key.push_str(&format!("[{index}]")),
         }
     }
 
@@ -305,31 +305,31 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::process::Secret;
+    use crate::process::SecretValue;
 
     #[derive(Debug, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     #[derive(Default)]
-    struct File {
+    struct YamlFile {
         count: u32,
-        accounts: BTreeMap<String, Account>,
-        list: Vec<Account>,
+        accounts: BTreeMap<String, YamlAccount>,
+        list: Vec<YamlAccount>,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Account {
+    struct YamlAccount {
         url: String,
         #[expect(dead_code, reason = "its shape alone is tested")]
-        secret: Option<Secret>,
+        secret: Option<SecretValue>,
     }
 
     fn check(text: &str, expected: &[&str]) {
-        let too_many = |file: &File| match file.count {
+        let too_many = |file: &YamlFile| match file.count {
             0..=9 => Vec::new(),
             _ => vec![KeyFault::new("count", "at most 9 is expected")],
         };
-        let check = |file: &File| {
+        let check = |file: &YamlFile| {
             let named = file.list.iter().enumerate();
             let wrong = named.filter(|(_, account)| account.url == "wrong");
             let wrong = wrong.map(|(at, _)| KeyFault::new(format!("list[{at}].url"), "it is wrong"));
@@ -344,7 +344,11 @@ mod tests {
     fn a_file_is_read_and_nothing_is_nothing() {
         check("count: 3\naccounts: {a: {url: x}}\n", &[]);
         check("# none\n", &[]);
-        assert!(read_yaml("# none\n", |_: &File| Vec::new()).expect("sound").is_none());
+        assert!(
+            read_yaml("# none\n", |_: &YamlFile| Vec::new())
+                .expect("sound")
+                .is_none()
+        );
     }
 
     #[test]
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn what_is_no_yaml_or_no_map_is_told_once() {
         check("- 1\n- 2\n", &["invalid type: sequence, expected a table"]);
-        let faults = read_yaml("a: [", |_: &File| Vec::new()).expect_err("no YAML");
+        let faults = read_yaml("a: [", |_: &YamlFile| Vec::new()).expect_err("no YAML");
         assert!(faults.len() == 1 && faults[0].key.is_empty(), "{faults:?}");
         assert!(faults[0].problem.contains("line"), "{faults:?}");
     }

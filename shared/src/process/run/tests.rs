@@ -33,10 +33,10 @@ impl Service for Probe {
         }
     }
 
-    async fn serve(shell: Shell<ProbeConfig>) -> anyhow::Result<()> {
+    async fn serve(shell: ServiceShell<ProbeConfig>) -> anyhow::Result<()> {
         assert_ne!(shell.config.behaviour, "panic", "as configured");
         anyhow::ensure!(shell.config.behaviour != "fail", "as configured");
-        shell.announce("gateway", ([127, 0, 0, 1], 9).into());
+        shell.announce_address("gateway", ([127, 0, 0, 1], 9).into());
         shell.shutdown.requested().await;
         if shell.config.behaviour == "hang" {
             std::future::pending::<()>().await;
@@ -51,7 +51,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 struct Running {
     directory: tempfile::TempDir,
     stop: Arc<Notify>,
-    exit: Option<tokio::task::JoinHandle<Exit>>,
+    exit: Option<tokio::task::JoinHandle<ServiceExit>>,
 }
 
 impl Drop for Running {
@@ -79,9 +79,9 @@ fn start_draining(url: &str, behaviour: &str, drain_timeout_ms: u64) -> Running 
         ("NEXUS_RUN_DIR", directory.path().to_str().expect("UTF-8")),
         ("NEXUS_INSTANCE", "p1"),
     ];
-    let environment: Environment = variables.into_iter().collect();
-    let document = Document::parse(Path::new("nexus.toml"), &text, &environment);
-    let prepared = prepare::<Probe>(&document, &environment).expect("a sound configuration");
+    let environment: ConfigEnvironment = variables.into_iter().collect();
+    let document = ConfigDocument::parse(Path::new("nexus.toml"), &text, &environment);
+    let prepared = prepare_service::<Probe>(&document, &environment).expect("a sound configuration");
 
     let stop = Arc::new(Notify::new());
     let asked = Arc::clone(&stop);
@@ -133,7 +133,7 @@ impl Running {
         }
     }
 
-    async fn ends(mut self) -> Exit {
+    async fn ends(mut self) -> ServiceExit {
         let exit = self.exit.take().expect("it was not asked before");
         tokio::time::timeout(DEADLINE, exit)
             .await
@@ -158,7 +158,7 @@ async fn a_service_is_served_and_stopped_in_order() {
 
     running.stop.notify_one();
     let directory = running.directory.path().to_path_buf();
-    assert_eq!(running.ends().await, Exit::Clean);
+    assert_eq!(running.ends().await, ServiceExit::Clean);
     assert!(!directory.join("probe-svc-p1.json").exists());
 }
 
@@ -174,7 +174,7 @@ async fn it_waits_for_nats_alive_but_not_ready_and_can_be_stopped_meanwhile() {
     }
 
     stopped.stop.notify_one();
-    assert_eq!(stopped.ends().await, Exit::Clean);
+    assert_eq!(stopped.ends().await, ServiceExit::Clean);
 
     server.restart().await;
     waiting.shows("/readyz", "200", "connected, durability process").await;
@@ -182,15 +182,15 @@ async fn it_waits_for_nats_alive_but_not_ready_and_can_be_stopped_meanwhile() {
     waiting.shows("/readyz", "503", "disconnected").await;
     waiting.stop.notify_one();
 
-    assert_eq!(waiting.ends().await, Exit::Clean);
+    assert_eq!(waiting.ends().await, ServiceExit::Clean);
 }
 
 #[test]
 fn all_faults_of_all_its_sections_are_told() {
     let text = "[nats]\nreplicas = 2\n[scheduler]\nbehaviour = 'x'\n[hooks]\nnot = 'ours'\n[other]\n";
-    let environment: Environment = [("NEXUS_INSTANCE", "a b")].into_iter().collect();
-    let document = Document::parse(Path::new("nexus.toml"), text, &environment);
-    let faults = prepare::<Probe>(&document, &environment).expect_err("five faults");
+    let environment: ConfigEnvironment = [("NEXUS_INSTANCE", "a b")].into_iter().collect();
+    let document = ConfigDocument::parse(Path::new("nexus.toml"), text, &environment);
+    let faults = prepare_service::<Probe>(&document, &environment).expect_err("five faults");
     let keys: Vec<_> = faults
         .iter()
         .map(|fault| (fault.source.as_str(), fault.key.as_str()))
@@ -222,7 +222,7 @@ async fn a_process_says_how_it_ended() {
     for behaviour in ["fail", "panic"] {
         assert_eq!(
             start(&server.url(), behaviour).ends().await,
-            Exit::Failed,
+            ServiceExit::Failed,
             "{behaviour}"
         );
     }
@@ -231,7 +231,7 @@ async fn a_process_says_how_it_ended() {
     overdue.shows("/readyz", "200", "\"ready\":true").await;
     overdue.stop.notify_one();
 
-    assert_eq!(overdue.ends().await, Exit::DrainTimeout);
+    assert_eq!(overdue.ends().await, ServiceExit::DrainTimeout);
 
     let twice = start_draining(&server.url(), "hang", 3_600_000);
     twice.shows("/readyz", "200", "\"ready\":true").await;
@@ -239,5 +239,5 @@ async fn a_process_says_how_it_ended() {
     twice.shows("/readyz", "503", "draining").await;
     twice.stop.notify_one();
 
-    assert_eq!(twice.ends().await, Exit::DrainTimeout);
+    assert_eq!(twice.ends().await, ServiceExit::DrainTimeout);
 }

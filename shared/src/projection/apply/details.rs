@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use rusqlite::{Connection, params};
 use serde_json::{Map, Value};
 
-use crate::model::event::{Direction, Event, PeerKind};
+use crate::model::event::{Event, EventDirection, PeerKind};
 use crate::model::time::UnixMillis;
 use crate::projection::api::own_thread;
 
@@ -13,14 +13,14 @@ use crate::projection::api::own_thread;
 pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     // An origin that cannot speak on a conversation must not describe it.
     if event.origin.speaks_on(event) {
-        write_thread(connection, event, &thread(event))?;
+        write_thread(connection, event, &thread_of(event))?;
     }
     write_tags(connection, event)?;
     write_attachments(connection, event)
 }
 
 /// Returns the thread of `event`; if its platform names none, its conversation is the thread.
-pub(super) fn thread(event: &Event) -> Cow<'_, str> {
+pub(super) fn thread_of(event: &Event) -> Cow<'_, str> {
     match &event.thread_id {
         Some(thread) => Cow::Borrowed(thread),
         None => {
@@ -31,7 +31,7 @@ pub(super) fn thread(event: &Event) -> Cow<'_, str> {
 }
 
 /// Replaces the tags and attachments of an updated or deleted item by those it has now.
-pub(super) fn rewrite(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+pub(super) fn rewrite_details(connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
     let id = event.id.as_str();
     connection
         .prepare_cached("DELETE FROM event_tags WHERE event_id = ?1")?
@@ -113,7 +113,7 @@ fn write_attachments(connection: &Connection, event: &Event) -> Result<(), rusql
 
 /// State of an item as its source reports it; `None` if the source does not report it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct State<'a> {
+struct DetailState<'a> {
     read_state: Option<&'a str>,
     flagged: Option<bool>,
     archived: Option<bool>,
@@ -127,11 +127,11 @@ pub(super) fn write_state(
     event: &Event,
 ) -> Result<(), rusqlite::Error> {
     let mut state = state(&event.metadata);
-    if event.direction == Direction::Deleted {
+    if event.direction == EventDirection::Deleted {
         state.status = Some("deleted");
     }
 
-    if state == State::default() {
+    if state == DetailState::default() {
         return Ok(());
     }
 
@@ -154,11 +154,11 @@ pub(super) fn write_state(
     Ok(())
 }
 
-fn state(metadata: &Map<String, Value>) -> State<'_> {
+fn state(metadata: &Map<String, Value>) -> DetailState<'_> {
     let flag = |names: [&str; 3]| names.iter().find_map(|name| metadata.get(*name)?.as_bool());
     let text = |name: &str| metadata.get(name).and_then(Value::as_str);
     let read = flag(["is_read", "read", "seen"]).map(|read| if read { "read" } else { "unread" });
-    State {
+    DetailState {
         read_state: text("read_state").or(read),
         flagged: flag(["flagged", "is_flagged", "starred"]),
         archived: flag(["archived", "is_archived", "in_archive"]),

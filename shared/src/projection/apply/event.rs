@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, params};
 
-use super::people::People;
-use super::{First, details, harness, json};
-use crate::model::event::{Direction, Event};
+use super::people::ContactTable;
+use super::{FirstRecord, details, harness, json_text};
+use crate::model::event::{Event, EventDirection};
 use crate::model::time::UnixMillis;
 use crate::projection::applied::to_sql;
 use crate::projection::seen::fingerprint;
@@ -14,13 +14,13 @@ use crate::projection::seen::fingerprint;
 /// time and place in the conversation. Returns the event if this is its first occurrence.
 pub(super) fn write(
     connection: &Connection,
-    people: &mut People,
+    people: &mut ContactTable,
     sequence: u64,
     published_at: UnixMillis,
     event: &Event,
-) -> Result<Option<First>, rusqlite::Error> {
-    let content_types = json(&event.content_types);
-    let metadata = json(&event.metadata);
+) -> Result<Option<FirstRecord>, rusqlite::Error> {
+    let content_types = json_text(&event.content_types);
+    let metadata = json_text(&event.metadata);
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO events(id, timestamp, channel, content_types, content, direction, thread_id, reply_to,
@@ -34,7 +34,7 @@ pub(super) fn write(
             content_types,
             event.content,
             event.direction.name(),
-            details::thread(event),
+            details::thread_of(event),
             event.reply_to,
             event.source_adapter,
             event.source_id,
@@ -51,11 +51,11 @@ pub(super) fn write(
 
     if inserted == 1 {
         // The text of a deleted item must not be found.
-        if event.direction != Direction::Deleted {
+        if event.direction != EventDirection::Deleted {
             index(connection, to_sql(sequence), &event.content)?;
         }
 
-        people.meet(connection, event)?;
+        people.write_contacts(connection, event)?;
         details::write(connection, event)?;
         details::write_state(connection, published_at, event)?;
 
@@ -64,15 +64,17 @@ pub(super) fn write(
         }
 
         write_cause(connection, event)?;
-        return Ok(Some(First {
+        return Ok(Some(FirstRecord {
             fingerprint: fingerprint(event.id.as_str()),
             sequence,
         }));
     }
 
     match event.direction {
-        Direction::Updated | Direction::Deleted => revise(connection, published_at, event, &content_types, &metadata)?,
-        Direction::Received | Direction::Sent | Direction::Observed | Direction::Created => {}
+        EventDirection::Updated | EventDirection::Deleted => {
+            revise_event(connection, published_at, event, &content_types, &metadata)?
+        }
+        EventDirection::Received | EventDirection::Sent | EventDirection::Observed | EventDirection::Created => {}
     }
 
     Ok(None)
@@ -105,7 +107,7 @@ fn index(connection: &Connection, sequence: i64, content: &str) -> Result<(), ru
 
 /// Removes the row of `id` from the index of words. Returns its sequence. The index holds no text of its own, so it
 /// must be given the text that it indexed.
-fn unindex(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
+fn remove_from_index(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
     let (sequence, content, deleted): (i64, String, bool) = connection
         .prepare_cached("SELECT sequence, content, direction = 'deleted' FROM events WHERE id = ?1")?
         .query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -117,7 +119,7 @@ fn unindex(connection: &Connection, id: &str) -> Result<i64, rusqlite::Error> {
     Ok(sequence)
 }
 
-fn revise(
+fn revise_event(
     connection: &Connection,
     published_at: UnixMillis,
     event: &Event,
@@ -125,7 +127,7 @@ fn revise(
     metadata: &str,
 ) -> Result<(), rusqlite::Error> {
     // The index needs the old text, so this comes before the update.
-    let sequence = unindex(connection, event.id.as_str())?;
+    let sequence = remove_from_index(connection, event.id.as_str())?;
     connection
         .prepare_cached(
             "UPDATE events SET content = ?2, content_types = ?3, metadata_json = ?4, revised_at = ?5,
@@ -137,7 +139,7 @@ fn revise(
             content_types,
             metadata,
             published_at.0,
-            event.direction == Direction::Deleted,
+            event.direction == EventDirection::Deleted,
         ])?;
 
     // An item that was deleted by an earlier message stays deleted.
@@ -152,7 +154,7 @@ fn revise(
     connection
         .prepare_cached("INSERT OR IGNORE INTO nexus_reembed(sequence) VALUES(?1)")?
         .execute([sequence])?;
-    details::rewrite(connection, event)?;
+    details::rewrite_details(connection, event)?;
 
     details::write_state(connection, published_at, event)
 }

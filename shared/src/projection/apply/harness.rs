@@ -7,7 +7,7 @@
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-use super::json;
+use super::json_text;
 use crate::model::event::Event;
 
 /// Name of the channel of these events.
@@ -90,8 +90,8 @@ fn write_tool(connection: &Connection, event: &Event, turn: &str, call: &Value) 
             id,
             turn,
             call.get("name").and_then(Value::as_str),
-            call.get("args").map(json),
-            call.get("outcome").map(json),
+            call.get("args").map(json_text),
+            call.get("outcome").map(json_text),
             event.timestamp.0,
         ])?;
 

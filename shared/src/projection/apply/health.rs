@@ -29,11 +29,11 @@ enum Kind {
 /// One invocation: its outcome, its duration in microseconds, its cost in dollars, and the time at which its event's
 /// evaluation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Ran(Kind, u64, f64, i64);
+struct HookRunRow(Kind, u64, f64, i64);
 
 /// Invocations of one transaction's records, by hook.
 #[derive(Debug, Default)]
-pub(in crate::projection) struct Health(BTreeMap<String, Vec<Ran>>);
+pub(in crate::projection) struct Health(BTreeMap<String, Vec<HookRunRow>>);
 
 impl Health {
     /// Collects the invocations in `record`: the first record of its event, or the part of a later one about deferred
@@ -42,26 +42,26 @@ impl Health {
         let at = record.finished_at.0;
         for hook in &record.hooks {
             if let Some(kind) = kind(&hook.outcome) {
-                self.ran(hook, Ran(kind, hook.latency_us, hook.llm_cost_usd, at));
+                self.note_run(hook, HookRunRow(kind, hook.latency_us, hook.llm_cost_usd, at));
             }
         }
         for passes in &record.passes {
-            self.passed(passes, at);
+            self.note_passes(passes, at);
         }
     }
 
-    fn ran(&mut self, hook: &HookInvocation, ran: Ran) {
+    fn note_run(&mut self, hook: &HookInvocation, ran: HookRunRow) {
         self.0.entry(hook.hook_id.clone()).or_default().push(ran);
     }
 
     /// Collects passes. If there are more passes than reported latencies, the others get the first reported latency.
-    fn passed(&mut self, passes: &HookPasses, at: i64) {
+    fn note_passes(&mut self, passes: &HookPasses, at: i64) {
         let count = (passes.count as usize).min(WINDOW);
         let told = &passes.latencies_us;
         let untold = count.saturating_sub(told.len());
         let first = told.first().copied().unwrap_or_default();
         let all = std::iter::repeat_n(first, untold).chain(told.iter().copied());
-        let all = all.map(|latency_us| Ran(Kind::Passed, latency_us.into(), 0.0, at));
+        let all = all.map(|latency_us| HookRunRow(Kind::Passed, latency_us.into(), 0.0, at));
         self.0.entry(passes.hook_id.clone()).or_default().extend(all);
     }
 
@@ -70,7 +70,7 @@ impl Health {
         for (hook_id, ran) in self.0 {
             let mut read = connection.prepare_cached("SELECT ran FROM nexus_hook_window WHERE hook_id = ?1")?;
             let known: Option<String> = read.query_row([&hook_id], |row| row.get(0)).optional()?;
-            let mut window: Vec<Ran> = known
+            let mut window: Vec<HookRunRow> = known
                 .and_then(|text| serde_json::from_str(&text).ok())
                 .unwrap_or_default();
             window.extend(ran);
@@ -79,9 +79,9 @@ impl Health {
             window.drain(..window.len().saturating_sub(WINDOW));
             connection
                 .prepare_cached("INSERT OR REPLACE INTO nexus_hook_window(hook_id, ran) VALUES(?1, ?2)")?
-                .execute((&hook_id, super::json(&window)))?;
+                .execute((&hook_id, super::json_text(&window)))?;
 
-            row(connection, &hook_id, &window, failure)?;
+            write_row(connection, &hook_id, &window, failure)?;
         }
 
         Ok(())
@@ -98,12 +98,17 @@ const fn kind(outcome: &HookOutcome) -> Option<Kind> {
     }
 }
 
-fn count(window: &[Ran], kind: Kind) -> i64 {
+fn count(window: &[HookRunRow], kind: Kind) -> i64 {
     window.iter().map(|ran| i64::from(ran.0 == kind)).sum()
 }
 
 /// Writes one hook's row; `failure` is the time of the last failure known here.
-fn row(connection: &Connection, hook_id: &str, window: &[Ran], failure: Option<i64>) -> Result<(), rusqlite::Error> {
+fn write_row(
+    connection: &Connection,
+    hook_id: &str,
+    window: &[HookRunRow],
+    failure: Option<i64>,
+) -> Result<(), rusqlite::Error> {
     let length = to_sql(window.len() as u64);
     let all = window.len().max(1) as f64;
     let mut latencies: Vec<u64> = window.iter().map(|ran| ran.1).collect();
@@ -147,7 +152,7 @@ fn percentile(sorted: &[u64], percent: usize) -> f64 {
 }
 
 /// Gives every hook of the registry a row, and writes the states of the breakers.
-pub(super) fn circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
+pub(super) fn write_circuits(connection: &Connection, hooks: &[ListedHook]) -> Result<(), rusqlite::Error> {
     connection.execute(
         "INSERT OR IGNORE INTO hook_health SELECT id, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 'closed', NULL FROM hooks",
         [],

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use rusqlite::{Connection, params};
 
-use super::json;
-use crate::breaker::Circuit;
+use super::json_text;
+use crate::breaker::BreakerState;
 use crate::model::dispatch::Dispatch;
 use crate::model::hook::{HookRecord, HookState, HookStatus};
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
@@ -37,7 +37,7 @@ pub(super) fn write_invocations<'a>(
         ))?;
 
     if inserted == 0 {
-        return complete(connection, record);
+        return complete_deferred(connection, record);
     }
 
     for hook in &record.hooks {
@@ -48,7 +48,7 @@ pub(super) fn write_invocations<'a>(
 }
 
 /// Writes the outcomes in `record` of hooks that were deferred until now. Hooks that passed have no row.
-fn complete<'a>(
+fn complete_deferred<'a>(
     connection: &Connection,
     record: &EventInvocations,
 ) -> Result<Option<Cow<'a, EventInvocations>>, rusqlite::Error> {
@@ -58,7 +58,7 @@ fn complete<'a>(
     let owed: Vec<String> = owed
         .query_map([event_id], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    let is_made = |id: &String| !record.deferred().any(|deferred| deferred == id);
+    let is_made = |id: &String| !record.deferred_hooks().any(|deferred| deferred == id);
     let made: Vec<String> = owed.into_iter().filter(is_made).collect();
 
     // A repetition of the record adds nothing.
@@ -93,7 +93,7 @@ pub struct ListedHook {
     /// Current state of the hook.
     pub state: HookState,
     /// State of the hook's breaker.
-    pub circuit: Circuit,
+    pub circuit: BreakerState,
 }
 
 impl ListedHook {
@@ -101,10 +101,10 @@ impl ListedHook {
     /// breaker of a paused hook may not be known yet.
     pub(super) const fn circuit_state(&self) -> &'static str {
         match (&self.circuit, self.state.status) {
-            (Circuit::HalfOpen { .. }, _) => "half-open",
-            (Circuit::Open { .. }, _) | (Circuit::Closed, HookStatus::Paused) => "open",
+            (BreakerState::HalfOpen { .. }, _) => "half-open",
+            (BreakerState::Open { .. }, _) | (BreakerState::Closed, HookStatus::Paused) => "open",
             (
-                Circuit::Closed,
+                BreakerState::Closed,
                 HookStatus::Active
                 | HookStatus::Degraded
                 | HookStatus::Waiting
@@ -141,12 +141,12 @@ pub(crate) fn list(connection: &Connection, hooks: &[ListedHook]) -> Result<(), 
         ])?;
     }
 
-    super::health::circuits(connection, hooks)
+    super::health::write_circuits(connection, hooks)
 }
 
 /// Returns the name that serde gives a variant.
 fn name(variant: &impl serde::Serialize) -> String {
-    json(variant).trim_matches('"').to_owned()
+    json_text(variant).trim_matches('"').to_owned()
 }
 
 /// Values of the columns for an outcome.
@@ -159,7 +159,7 @@ struct OutcomeColumns<'a> {
     stack: Option<&'a str>,
 }
 
-fn columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
+fn outcome_columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
     let plain = |outcome| OutcomeColumns {
         outcome,
         dispatch: None,
@@ -173,7 +173,7 @@ fn columns(outcome: &HookOutcome) -> OutcomeColumns<'_> {
         HookOutcome::Passed => plain("passed"),
         HookOutcome::Fired { dispatch, result } => OutcomeColumns {
             dispatch: Some(dispatch.to_string()),
-            result: Some(json(result)),
+            result: Some(json_text(result)),
             ..plain("fired")
         },
         HookOutcome::Suppressed { reason } => OutcomeColumns {
@@ -198,7 +198,7 @@ fn write_invocation(
     record: &EventInvocations,
     hook: &HookInvocation,
 ) -> Result<(), rusqlite::Error> {
-    let columns = columns(&hook.outcome);
+    let columns = outcome_columns(&hook.outcome);
     let latency_ms = hook.latency_us as f64 / US_PER_MS;
     connection
         .prepare_cached(

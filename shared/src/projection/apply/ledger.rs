@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::json;
+use super::json_text;
 use crate::model::ledger::LedgerRecord;
 use crate::model::session::SessionRef;
 use crate::projection::applied::to_sql;
@@ -21,10 +21,10 @@ pub(super) fn write(
     session: Option<&SessionRef>,
     record: &LedgerRecord,
 ) -> Result<(), rusqlite::Error> {
-    let opened = turns::opened(record);
+    let opened = turns::opened_session(record);
     // The head is needed only if the message does not name its session, or continues a turn.
-    let head = if session.or(opened).is_none() || turns::continues(record) {
-        head(connection, subject)?
+    let head = if session.or(opened).is_none() || turns::continues_turn(record) {
+        read_head(connection, subject)?
     } else {
         None
     };
@@ -38,7 +38,7 @@ pub(super) fn write(
     let persona = session
         .or(opened)
         .map_or_else(|| persona_of(&session_id), |session| session.persona.as_str());
-    let rows = turns::fold(record, running.as_deref());
+    let rows = turns::fold_record(record, running.as_deref());
     write_session(connection, &session_id, persona, record, &rows)?;
 
     for turn in &rows.turns {
@@ -83,16 +83,16 @@ pub(super) fn write(
     Ok(())
 }
 
-struct Head {
+struct SessionHead {
     session_id: String,
     running: Option<String>,
 }
 
-fn head(connection: &Connection, subject: &str) -> Result<Option<Head>, rusqlite::Error> {
+fn read_head(connection: &Connection, subject: &str) -> Result<Option<SessionHead>, rusqlite::Error> {
     connection
         .prepare_cached("SELECT session_id, running FROM nexus_ledger_heads WHERE subject = ?1")?
         .query_row([subject], |row| {
-            Ok(Head {
+            Ok(SessionHead {
                 session_id: row.get(0)?,
                 running: row.get(1)?,
             })
@@ -211,8 +211,8 @@ fn write_tool(connection: &Connection, record: &LedgerRecord, tool: &ToolChange<
             tool.call,
             tool.turn,
             tool.name,
-            tool.arguments.map(json),
-            tool.outcome.map(json),
+            tool.arguments.map(json_text),
+            tool.outcome.map(json_text),
             tool.started.then_some(record.at.0),
             tool.ended.then_some(record.at.0),
         ])?;

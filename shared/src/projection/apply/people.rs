@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::model::event::{Event, ParticipantRole};
-use crate::model::identity::{Identities, Person};
-use crate::model::origin::{Proven, WEBCHAT, proven_name};
+use crate::model::identity::{Identities, KnownPerson};
+use crate::model::origin::{ProvenOrigin, WEBCHAT, proven_name};
 use crate::model::time::UnixMillis;
 
 /// Lag in milliseconds from which `last_seen_at` is moved.
@@ -31,30 +31,30 @@ const ANY: &str = "*";
 
 /// Identities of persons, and the stored state of the contacts met last.
 #[derive(Debug, Default)]
-pub(crate) struct People {
+pub(crate) struct ContactTable {
     identities: Identities,
     /// Index of the person by channel and address.
     owners: HashMap<(String, String), usize>,
-    met: HashMap<String, Met>,
+    met: HashMap<String, MetContact>,
     /// Creation time of new persons.
     learnt_at: UnixMillis,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Met {
+struct MetContact {
     name: Option<String>,
     created_at: i64,
     last_seen_at: i64,
 }
 
-impl People {
+impl ContactTable {
     /// Clears the memory, because the transaction of its contents failed or the file is another one.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget_stored(&mut self) {
         self.met.clear();
     }
 
     /// Writes the participants of `event`.
-    pub(super) fn meet(&mut self, connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
+    pub(super) fn write_contacts(&mut self, connection: &Connection, event: &Event) -> Result<(), rusqlite::Error> {
         let sender = (
             event.from.id.as_str(),
             event.from.display_name.as_deref(),
@@ -70,7 +70,7 @@ impl People {
             }
 
             let contact = contact_id(&event.channel, &self.contact_name(event, address));
-            self.see(connection, &contact, &event.channel, address, name, event.timestamp)?;
+            self.note_contact(connection, &contact, &event.channel, address, name, event.timestamp)?;
             connection
                 .prepare_cached(
                     "INSERT OR IGNORE INTO event_participants(event_id, contact_id, role) VALUES(?1,?2,?3)",
@@ -84,10 +84,10 @@ impl People {
     /// Returns the name of `address` in its contact's id: a stranger who claims another's address is a separate
     /// contact.
     fn contact_name<'a>(&self, event: &Event, address: &'a str) -> Cow<'a, str> {
-        let is_proven = match event.origin.proof(event, address) {
-            Proven::OnEveryChannel | Proven::OnItsChannel => true,
-            Proven::SpokenFor => self.identities.resolve(event, address).is_some(),
-            Proven::Nobody => false,
+        let is_proven = match event.origin.proof_of_address(event, address) {
+            ProvenOrigin::OnEveryChannel | ProvenOrigin::OnItsChannel => true,
+            ProvenOrigin::SpokenFor => self.identities.resolve(event, address).is_some(),
+            ProvenOrigin::Nobody => false,
         };
 
         if is_proven {
@@ -97,7 +97,7 @@ impl People {
         }
     }
 
-    fn see(
+    fn note_contact(
         &mut self,
         connection: &Connection,
         contact: &str,
@@ -108,15 +108,15 @@ impl People {
     ) -> Result<(), rusqlite::Error> {
         let known = match self.met.get(contact) {
             Some(met) => Some(met.clone()),
-            None => stored(connection, contact)?,
+            None => read_contact(connection, contact)?,
         };
         let now = match &known {
-            None => Met {
+            None => MetContact {
                 name: name.map(str::to_owned),
                 created_at: at.0,
                 last_seen_at: at.0,
             },
-            Some(known) => Met {
+            Some(known) => MetContact {
                 name: name.map(str::to_owned).or_else(|| known.name.clone()),
                 created_at: known.created_at.min(at.0),
                 last_seen_at: if at.0 >= known.last_seen_at.saturating_add(SEEN_STEP_MS) {
@@ -149,7 +149,7 @@ impl People {
         contact: &str,
         channel: &str,
         address: &str,
-        met: &Met,
+        met: &MetContact,
     ) -> Result<(), rusqlite::Error> {
         connection
             .prepare_cached(
@@ -161,15 +161,15 @@ impl People {
 
         write_identifier(connection, contact, address, Some(met))?;
 
-        if let Some(person) = self.owner(contact, channel, address) {
-            link(connection, person, contact, Some(met))?;
+        if let Some(person) = self.contact_owner(contact, channel, address) {
+            link_contact(connection, person, contact, Some(met))?;
         }
 
         Ok(())
     }
 
     /// Returns the person that `contact` with `address` on `channel` belongs to, if there is one.
-    fn owner(&self, contact: &str, channel: &str, address: &str) -> Option<&Person> {
+    fn contact_owner(&self, contact: &str, channel: &str, address: &str) -> Option<&KnownPerson> {
         let is_proven = contact == contact_id(channel, &proven_name(address));
         if self.owners.is_empty() || !is_proven {
             return None;
@@ -182,14 +182,14 @@ impl People {
     }
 
     /// Replaces the identities; [`Self::relink`] then writes them to the file.
-    pub(crate) fn learn(&mut self, identities: Identities, now: UnixMillis) {
-        self.owners = owners(&identities);
+    pub(crate) fn set_identities(&mut self, identities: Identities, now: UnixMillis) {
+        self.owners = address_owners(&identities);
         self.identities = identities;
         self.learnt_at = now;
     }
 
     /// Writes persons and links again, including those of contacts met before.
-    pub(crate) fn relink(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
+    pub(crate) fn relink_contacts(&self, connection: &Connection) -> Result<(), rusqlite::Error> {
         self.write_persons(connection, self.learnt_at)?;
         connection.execute("DELETE FROM person_contact_links", [])?;
         connection.execute(
@@ -251,7 +251,7 @@ impl People {
     fn name_contact(
         &self,
         connection: &Connection,
-        person: &Person,
+        person: &KnownPerson,
         channel: &str,
         address: &str,
     ) -> Result<(), rusqlite::Error> {
@@ -261,7 +261,7 @@ impl People {
             .execute((&contact, person.name.as_deref(), NAMED))?;
         if made == 1 {
             write_identifier(connection, &contact, address, None)?;
-            link(connection, person, &contact, None)?;
+            link_contact(connection, person, &contact, None)?;
         }
 
         Ok(())
@@ -279,13 +279,13 @@ impl People {
         let mut rows = statement.query([NAMED])?;
         while let Some(row) = rows.next()? {
             let (contact, channel, address): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            if let Some(person) = self.owner(&contact, &channel, &address) {
-                let met = Met {
+            if let Some(person) = self.contact_owner(&contact, &channel, &address) {
+                let met = MetContact {
                     name: None,
                     created_at: row.get(3)?,
                     last_seen_at: row.get(4)?,
                 };
-                link(connection, person, &contact, Some(&met))?;
+                link_contact(connection, person, &contact, Some(&met))?;
             }
         }
 
@@ -295,7 +295,7 @@ impl People {
 
 /// Returns the index of the person by channel and address. If two persons claim an address, the first one listed has
 /// it, as in [`Identities::person`].
-fn owners(identities: &Identities) -> HashMap<(String, String), usize> {
+fn address_owners(identities: &Identities) -> HashMap<(String, String), usize> {
     let mut owners = HashMap::new();
     for (index, person) in identities.persons.iter().enumerate() {
         for (channel, addresses) in &person.addresses {
@@ -307,13 +307,13 @@ fn owners(identities: &Identities) -> HashMap<(String, String), usize> {
     owners
 }
 
-fn stored(connection: &Connection, contact: &str) -> Result<Option<Met>, rusqlite::Error> {
+fn read_contact(connection: &Connection, contact: &str) -> Result<Option<MetContact>, rusqlite::Error> {
     connection
         .prepare_cached(
             "SELECT display_name, created_at, updated_at FROM contacts WHERE id = ?1 AND created_at IS NOT NULL",
         )?
         .query_row([contact], |row| {
-            Ok(Met {
+            Ok(MetContact {
                 name: row.get(0)?,
                 created_at: row.get(1)?,
                 last_seen_at: row.get(2)?,
@@ -326,9 +326,9 @@ fn write_identifier(
     connection: &Connection,
     contact: &str,
     address: &str,
-    met: Option<&Met>,
+    met: Option<&MetContact>,
 ) -> Result<(), rusqlite::Error> {
-    let (kind, normalized) = normalize(address);
+    let (kind, normalized) = normalize_address(address);
     connection
         .prepare_cached(
             "INSERT INTO contact_identifiers(id, contact_id, type, value, normalized, created_at, last_seen_at)
@@ -347,7 +347,12 @@ fn write_identifier(
     Ok(())
 }
 
-fn link(connection: &Connection, person: &Person, contact: &str, met: Option<&Met>) -> Result<(), rusqlite::Error> {
+fn link_contact(
+    connection: &Connection,
+    person: &KnownPerson,
+    contact: &str,
+    met: Option<&MetContact>,
+) -> Result<(), rusqlite::Error> {
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO person_contact_links(id, person_id, contact_id, confidence, source_type, first_seen_at, last_seen_at)
@@ -374,7 +379,7 @@ fn contact_id(channel: &str, address: &str) -> String {
 }
 
 /// Returns the type of an address, and the normalised spelling by which it is compared.
-fn normalize(address: &str) -> (&'static str, String) {
+fn normalize_address(address: &str) -> (&'static str, String) {
     let address = address.trim();
     let is_email = address
         .split_once('@')

@@ -2,11 +2,11 @@
 
 use rusqlite::{Connection, params};
 
-use super::json;
+use super::json_text;
 use crate::model::receipt::{AttemptOutcome, Receipt, ReceiptStep};
 
 /// State of a delivery according to one receipt.
-struct Standing<'a> {
+struct ReceiptStanding<'a> {
     status: &'static str,
     attempts: u32,
     platform_ids: &'a [String],
@@ -14,8 +14,8 @@ struct Standing<'a> {
     reason: Option<&'a str>,
 }
 
-fn standing(step: &ReceiptStep) -> Standing<'_> {
-    let plain = |status, attempts| Standing {
+fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
+    let plain = |status, attempts| ReceiptStanding {
         status,
         attempts,
         platform_ids: &[],
@@ -35,15 +35,15 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
             platform_ids,
             outcome,
         } => match outcome {
-            AttemptOutcome::Done => Standing {
+            AttemptOutcome::Done => ReceiptStanding {
                 platform_ids,
                 ..plain("attempting", *attempt)
             },
-            AttemptOutcome::Retry { after_ms: _, reason } => Standing {
+            AttemptOutcome::Retry { after_ms: _, reason } => ReceiptStanding {
                 reason: Some(reason),
                 ..plain("retrying", *attempt)
             },
-            AttemptOutcome::Refused { reason } => Standing {
+            AttemptOutcome::Refused { reason } => ReceiptStanding {
                 reason: Some(reason),
                 ..plain("refused", *attempt)
             },
@@ -53,16 +53,16 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
             parts,
             platform_ids,
             live: _,
-        } => Standing {
+        } => ReceiptStanding {
             platform_ids,
             parts: Some(*parts),
             ..plain("delivered", *attempts)
         },
-        ReceiptStep::GaveUp { attempts, reason } => Standing {
+        ReceiptStep::GaveUp { attempts, reason } => ReceiptStanding {
             reason: Some(reason),
             ..plain("gave_up", *attempts)
         },
-        ReceiptStep::DeniedByPolicy { rule } => Standing {
+        ReceiptStep::DeniedByPolicy { rule } => ReceiptStanding {
             reason: Some(rule),
             ..plain("denied_by_policy", 0)
         },
@@ -72,7 +72,7 @@ fn standing(step: &ReceiptStep) -> Standing<'_> {
 /// Writes `receipt`. A later receipt replaces the state of an earlier one; known platform ids and the last reason
 /// stay.
 pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), rusqlite::Error> {
-    let standing = standing(&receipt.step);
+    let standing = receipt_standing(&receipt.step);
     connection
         .prepare_cached(
             "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason, event_id)
@@ -86,7 +86,7 @@ pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), ru
             receipt.delivery.to_string(),
             receipt.target.channel,
             standing.status,
-            json(&standing.platform_ids),
+            json_text(&standing.platform_ids),
             receipt.at.0,
             standing.attempts,
             standing.parts,

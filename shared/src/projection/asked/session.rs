@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, InterruptHandle};
 
-use super::{MAX_PAGE_BYTES, MAX_QUERY, ModelPage, ModelQuery, ModelQueryError, bind, check, rows};
+use super::{MAX_PAGE_BYTES, MAX_QUERY, ModelPage, ModelQuery, ModelQueryError, bind_parameters, check, read_rows};
 use crate::clock::SharedClock;
 use crate::projection::schema;
 
@@ -17,15 +17,15 @@ pub const MAX_OPEN: usize = 8;
 
 /// Ends the query that a session is at, from elsewhere.
 #[derive(Default)]
-pub struct Stop(Mutex<Option<InterruptHandle>>);
+pub struct QueryStop(Mutex<Option<InterruptHandle>>);
 
-impl std::fmt::Debug for Stop {
+impl std::fmt::Debug for QueryStop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stop").finish_non_exhaustive()
     }
 }
 
-impl Stop {
+impl QueryStop {
     /// Ends what runs now; what begins later is not touched.
     pub fn interrupt(&self) {
         if let Some(handle) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -45,15 +45,15 @@ pub struct ModelSession {
     path: PathBuf,
     clock: SharedClock,
     /// By evaluation, the oldest transaction first.
-    open: Vec<Transaction>,
+    open: Vec<ReadTransaction>,
     /// A reader without a transaction, for the next evaluation.
     idle: Option<Reader>,
-    stop: Arc<Stop>,
+    stop: Arc<QueryStop>,
 }
 
 /// What one evaluation reads.
 #[derive(Debug)]
-struct Transaction {
+struct ReadTransaction {
     evaluation: u32,
     began: Instant,
     reader: Reader,
@@ -82,7 +82,7 @@ impl ModelSession {
 
     /// What ends its queries.
     #[must_use]
-    pub fn stop(&self) -> Arc<Stop> {
+    pub fn stop(&self) -> Arc<QueryStop> {
         Arc::clone(&self.stop)
     }
 
@@ -96,8 +96,9 @@ impl ModelSession {
     /// the next has lasted so long; none if no transaction is open any more.
     pub fn end_old(&mut self, is_under_way: impl Fn(u32) -> bool) -> Option<Duration> {
         let now = self.clock.monotonic();
-        let age = |transaction: &Transaction| now.saturating_duration_since(transaction.began);
-        let is_old = |transaction: &Transaction| age(transaction) >= MAX_QUERY || !is_under_way(transaction.evaluation);
+        let age = |transaction: &ReadTransaction| now.saturating_duration_since(transaction.began);
+        let is_old =
+            |transaction: &ReadTransaction| age(transaction) >= MAX_QUERY || !is_under_way(transaction.evaluation);
 
         while let Some(at) = self.open.iter().position(is_old) {
             self.end(at);
@@ -122,14 +123,14 @@ impl ModelSession {
             return Err(ModelQueryError::Refused("this statement writes".to_owned()));
         }
 
-        bind(&mut statement, query)?;
-        rows(&mut statement, query, || self.clock.monotonic() >= until)
+        bind_parameters(&mut statement, query)?;
+        read_rows(&mut statement, query, || self.clock.monotonic() >= until)
     }
 
     /// Where the transaction of `evaluation` is.
     fn begin(&mut self, evaluation: u32, query: &ModelQuery) -> Result<usize, ModelQueryError> {
         let now = self.clock.monotonic();
-        let of = |transaction: &Transaction| transaction.evaluation == evaluation;
+        let of = |transaction: &ReadTransaction| transaction.evaluation == evaluation;
         if let Some(at) = self.open.iter().position(of) {
             if now.saturating_duration_since(self.open[at].began) < MAX_QUERY {
                 return Ok(at);
@@ -153,7 +154,7 @@ impl ModelSession {
             .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = 'EVENTS'")?
             .query_row([], |row| row.get(0))?;
 
-        self.open.push(Transaction {
+        self.open.push(ReadTransaction {
             evaluation,
             began: now,
             reader,
@@ -184,7 +185,7 @@ impl ModelSession {
 
     /// Ends the transaction at `at`. Its reader is kept for the next if it is the only one.
     fn end(&mut self, at: usize) {
-        let Transaction { reader, .. } = self.open.remove(at);
+        let ReadTransaction { reader, .. } = self.open.remove(at);
         if reader.connection.execute_batch("ROLLBACK").is_ok() {
             self.idle = Some(reader);
         }

@@ -7,14 +7,14 @@ const K: f64 = 60.0;
 
 /// An event and its fused score.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ranked {
+pub(crate) struct RankedHit {
     pub(crate) sequence: u64,
     /// Score from 0 to 1; 1 = the best of every list.
     pub(crate) score: f64,
 }
 
 /// Fuses `lists`, each the best first. Of equal scores the newer event comes first.
-pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<Ranked> {
+pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<RankedHit> {
     let best = lists.len() as f64 / (K + 1.0);
     let mut scores: HashMap<u64, f64> = HashMap::new();
     for list in lists {
@@ -23,9 +23,9 @@ pub(crate) fn reciprocal_rank(lists: &[&[u64]]) -> Vec<Ranked> {
         }
     }
 
-    let mut ranked: Vec<Ranked> = scores
+    let mut ranked: Vec<RankedHit> = scores
         .into_iter()
-        .map(|(sequence, sum)| Ranked {
+        .map(|(sequence, sum)| RankedHit {
             sequence,
             score: (sum / best).min(1.0),
         })

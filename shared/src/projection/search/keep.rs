@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::time::Duration;
 
-use super::pace::Pace;
-use super::store::{self, Pending, Row};
-use super::vectors::{Quantized, VectorIndex};
+use super::pace::EmbeddingPace;
+use super::store::{self, PendingText, VectorRow};
+use super::vectors::{QuantizedVector, VectorIndex};
 use crate::clock::{SharedClock, pause};
-use crate::embed::Embedder;
+use crate::embed::TextEmbedder;
 use crate::projection::error::{ApplyBatchError, QueryProjectionError};
-use crate::projection::{Projection, Source};
+use crate::projection::{FeedSource, Projection};
 
 /// Pause after the first of some new events, so that they are embedded together.
 const GATHER: Duration = Duration::from_millis(100);
@@ -25,18 +25,18 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// Embeds with `embedder` until the read model closes; `search` uses it from now on.
-pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: SharedClock) {
+pub async fn run(projection: Projection, embedder: Arc<dyn TextEmbedder>, clock: SharedClock) {
     let _ = projection.0.search.embedder.set(Arc::clone(&embedder));
 
     loop {
-        let keeper = Keeper {
+        let keeper = VectorKeeper {
             projection: &projection,
             embedder: &*embedder,
             clock: &clock,
             generation: projection.0.generation.load(Ordering::Acquire),
         };
 
-        match keeper.keep().await {
+        match keeper.run_until_blocked().await {
             Err(KeepVectorsError::Closed) => return,
             Err(KeepVectorsError::Renewed) | Ok(()) => {}
             Err(error) => {
@@ -91,32 +91,32 @@ fn chain(error: &KeepVectorsError) -> String {
     }
 }
 
-struct Keeper<'a> {
+struct VectorKeeper<'a> {
     projection: &'a Projection,
-    embedder: &'a dyn Embedder,
+    embedder: &'a dyn TextEmbedder,
     clock: &'a SharedClock,
     generation: u64,
 }
 
-impl Keeper<'_> {
+impl VectorKeeper<'_> {
     /// Continues at the stored position, until an error occurs.
-    async fn keep(&self) -> Result<(), KeepVectorsError> {
+    async fn run_until_blocked(&self) -> Result<(), KeepVectorsError> {
         let mut positions = self.projection.0.positions.clone();
         let model = self.embedder.model().to_owned();
         let resumed = model.clone();
         self.projection
-            .write(move |connection, _| store::resume(connection, &resumed))
+            .write(move |connection, _| store::forget_other_models(connection, &resumed))
             .await?;
         self.load(&model).await?;
 
         let asked = model.clone();
         let mut position = self
             .projection
-            .ask(move |connection| store::position(connection, &asked))
+            .run_query(move |connection| store::embedded_position(connection, &asked))
             .await?;
 
         let mut told = self.clock.monotonic();
-        let mut pace = Pace::new(self.embedder.is_remote());
+        let mut pace = EmbeddingPace::new(self.embedder.is_remote());
         let batch = self.embedder.batch();
 
         let backlog = metrics::gauge!("nexus_projection_embedding_backlog_events");
@@ -127,7 +127,7 @@ impl Keeper<'_> {
 
             let pending = self
                 .projection
-                .ask(move |connection| store::pending(connection, position, batch))
+                .run_query(move |connection| store::pending_rows(connection, position, batch))
                 .await?;
             if pending.rows.is_empty() {
                 backlog.set(0.0);
@@ -137,7 +137,7 @@ impl Keeper<'_> {
                 continue;
             }
 
-            let reached = self.projection.position(Source::Events);
+            let reached = self.projection.position(FeedSource::Events);
             backlog.set(reached.saturating_sub(position) as f64);
             position = pending.up_to.unwrap_or(position);
             self.embed(&model, pending).await?;
@@ -148,8 +148,8 @@ impl Keeper<'_> {
                 tracing::info!(model, position, reached, "embedding events");
             }
 
-            let reached = self.projection.position(Source::Events);
-            pause(pace.rest(now.duration_since(began), reached, position, now)).await;
+            let reached = self.projection.position(FeedSource::Events);
+            pause(pace.rest_after(now.duration_since(began), reached, position, now)).await;
         }
     }
 
@@ -175,7 +175,7 @@ impl Keeper<'_> {
         let model = model.to_owned();
         let loaded = self
             .projection
-            .ask(move |connection| {
+            .run_query(move |connection| {
                 let mut index = VectorIndex::default();
                 store::load(connection, &model, |channel, time, sequence, vector| {
                     index.insert(channel, time, sequence, vector);
@@ -197,8 +197,8 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    async fn embed(&self, model: &str, pending: Pending) -> Result<(), KeepVectorsError> {
-        let Pending { rows, up_to } = pending;
+    async fn embed(&self, model: &str, pending: PendingText) -> Result<(), KeepVectorsError> {
+        let PendingText { rows, up_to } = pending;
         let texts: Vec<String> = rows
             .iter()
             .filter(|row| !row.content.is_empty())
@@ -211,11 +211,11 @@ impl Keeper<'_> {
             self.embedder.embed(texts).await?
         };
         let mut vectors = vectors.into_iter();
-        let embedded: Arc<Vec<(Row, Option<Quantized>)>> = Arc::new(
+        let embedded: Arc<Vec<(VectorRow, Option<QuantizedVector>)>> = Arc::new(
             rows.into_iter()
                 .map(|row| {
                     let vector = if row.content.is_empty() { None } else { vectors.next() };
-                    (row, vector.and_then(|vector| Quantized::of(&vector)))
+                    (row, vector.and_then(|vector| QuantizedVector::from_vector(&vector)))
                 })
                 .collect(),
         );
@@ -248,7 +248,7 @@ impl Keeper<'_> {
 impl Projection {
     /// Returns the number of events that have a vector in memory.
     #[must_use]
-    pub fn vectors(&self) -> usize {
+    pub fn vector_count(&self) -> usize {
         self.0.search.index.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

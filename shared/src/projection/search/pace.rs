@@ -27,12 +27,12 @@ const MAX_BEHIND: u64 = 100_000;
 
 /// Result of the last call of [`Pace::rest`].
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct EmbeddingPace {
     before: Option<(u64, Instant)>,
     longest: Duration,
 }
 
-impl Pace {
+impl EmbeddingPace {
     /// Builds the pace of a local or a remote embedder.
     pub(super) const fn new(is_remote: bool) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Pace {
 
     /// Returns how long to rest after a batch that took `took`: events up to `reached` are in the read model `now`,
     /// and those up to `embedded` have their vectors.
-    pub(super) fn rest(&mut self, took: Duration, reached: u64, embedded: u64, now: Instant) -> Duration {
+    pub(super) fn rest_after(&mut self, took: Duration, reached: u64, embedded: u64, now: Instant) -> Duration {
         let before = self.before.replace((reached, now));
         let many = before.is_some_and(|(before, at)| {
             let seconds = now.saturating_duration_since(at).as_secs_f64();
@@ -73,25 +73,32 @@ mod tests {
     fn rests_long_while_many_come_and_briefly_when_few_do() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
         let later = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(false);
-        assert_eq!(pace.rest(TOOK, 10_000, 256, start), TOOK, "nothing is known of before");
-        assert_eq!(pace.rest(TOOK, 11_000, 512, later(1)), TOOK * 19);
-        assert_eq!(pace.rest(TOOK, 11_100, 768, later(2)), TOOK);
-        assert_eq!(pace.rest(TOOK, 12_100, 1_024, later(62)), TOOK);
+        let mut pace = EmbeddingPace::new(false);
+        assert_eq!(
+            pace.rest_after(TOOK, 10_000, 256, start),
+            TOOK,
+            "nothing is known of before"
+        );
+        assert_eq!(pace.rest_after(TOOK, 11_000, 512, later(1)), TOOK * 19);
+        assert_eq!(pace.rest_after(TOOK, 11_100, 768, later(2)), TOOK);
+        assert_eq!(pace.rest_after(TOOK, 12_100, 1_024, later(62)), TOOK);
     }
 
     #[test]
     fn is_never_left_far_behind() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
-        let mut pace = Pace::new(false);
-        pace.rest(TOOK, 0, 0, start);
-        assert_eq!(pace.rest(TOOK, MAX_BEHIND, 0, start + Duration::from_secs(1)), TOOK);
+        let mut pace = EmbeddingPace::new(false);
+        pace.rest_after(TOOK, 0, 0, start);
+        assert_eq!(
+            pace.rest_after(TOOK, MAX_BEHIND, 0, start + Duration::from_secs(1)),
+            TOOK
+        );
     }
 
     #[test]
     fn an_embedder_that_is_asked_over_the_network_is_not_waited_for_long() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
-        let rest = Pace::new(true).rest(Duration::from_secs(30), 0, 0, start);
+        let rest = EmbeddingPace::new(true).rest_after(Duration::from_secs(30), 0, 0, start);
         assert_eq!(rest, LONGEST_REMOTE);
     }
 
@@ -99,9 +106,12 @@ mod tests {
     fn a_slow_one_that_works_here_takes_its_share_and_no_more() {
         let start = ManualClock::at(UnixMillis(0)).monotonic();
         let took = Duration::from_millis(600);
-        let mut pace = Pace::new(false);
-        pace.rest(took, 0, 0, start);
-        assert_eq!(pace.rest(took, 1_000, 8, start + Duration::from_secs(1)), took * 19);
-        assert_eq!(pace.rest(took, 1_000, 16, start + Duration::from_secs(13)), took);
+        let mut pace = EmbeddingPace::new(false);
+        pace.rest_after(took, 0, 0, start);
+        assert_eq!(
+            pace.rest_after(took, 1_000, 8, start + Duration::from_secs(1)),
+            took * 19
+        );
+        assert_eq!(pace.rest_after(took, 1_000, 16, start + Duration::from_secs(13)), took);
     }
 }

@@ -2,12 +2,12 @@
 
 use rusqlite::{Connection, params};
 
-use super::vectors::Quantized;
+use super::vectors::QuantizedVector;
 use crate::projection::applied::{from_sql, to_sql};
 
 /// An event whose text must be embedded, or whose vector must be removed.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct VectorRow {
     pub(super) sequence: u64,
     pub(super) id: String,
     pub(super) channel: String,
@@ -18,8 +18,8 @@ pub(super) struct Row {
 
 /// Next batch of rows to embed.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    pub(super) rows: Vec<Row>,
+pub(super) struct PendingText {
+    pub(super) rows: Vec<VectorRow>,
     /// Sequence up to which every event is in `rows` or embedded; `None` if the rows are changes of earlier events.
     pub(super) up_to: Option<u64>,
 }
@@ -30,31 +30,35 @@ const COLUMNS: &str = "e.sequence, e.id, e.channel, e.timestamp";
 const CONTENT: &str = "CASE WHEN e.direction = 'deleted' THEN '' ELSE e.content END";
 
 /// Returns the next rows, at most `count`: first the changed events up to `position`, then the new ones after it.
-pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> Result<Pending, rusqlite::Error> {
+pub(super) fn pending_rows(
+    connection: &Connection,
+    position: u64,
+    count: usize,
+) -> Result<PendingText, rusqlite::Error> {
     let changed = format!(
         "SELECT {COLUMNS}, {CONTENT} FROM nexus_reembed r JOIN events e ON e.sequence = r.sequence
          WHERE r.sequence <= ?1 LIMIT ?2"
     );
     let mut statement = connection.prepare_cached(&changed)?;
-    let rows: Vec<Row> = statement
-        .query_map((to_sql(position), to_sql(count as u64)), row)?
+    let rows: Vec<VectorRow> = statement
+        .query_map((to_sql(position), to_sql(count as u64)), read_row)?
         .collect::<Result<_, _>>()?;
     if !rows.is_empty() {
-        return Ok(Pending { rows, up_to: None });
+        return Ok(PendingText { rows, up_to: None });
     }
 
     let new = format!("SELECT {COLUMNS}, {CONTENT} FROM events e WHERE e.sequence > ?1 ORDER BY e.sequence LIMIT ?2");
     let mut statement = connection.prepare_cached(&new)?;
-    let rows: Vec<Row> = statement
-        .query_map((to_sql(position), to_sql(count as u64)), row)?
+    let rows: Vec<VectorRow> = statement
+        .query_map((to_sql(position), to_sql(count as u64)), read_row)?
         .collect::<Result<_, _>>()?;
     let up_to = rows.last().map(|row| row.sequence);
 
-    Ok(Pending { rows, up_to })
+    Ok(PendingText { rows, up_to })
 }
 
-fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
-    Ok(Row {
+fn read_row(row: &rusqlite::Row<'_>) -> Result<VectorRow, rusqlite::Error> {
+    Ok(VectorRow {
         sequence: from_sql(row.get(0)?),
         id: row.get(1)?,
         channel: row.get(2)?,
@@ -63,32 +67,32 @@ fn row(row: &rusqlite::Row<'_>) -> Result<Row, rusqlite::Error> {
     })
 }
 
-fn mark(model: &str) -> String {
+fn mark_key(model: &str) -> String {
     format!("embeddings:{model}")
 }
 
 /// Deletes the positions of other models. Their vectors are replaced one by one by those of `model`, because deleting
 /// all at once would block the streams for that time.
-pub(super) fn resume(connection: &Connection, model: &str) -> Result<(), rusqlite::Error> {
+pub(super) fn forget_other_models(connection: &Connection, model: &str) -> Result<(), rusqlite::Error> {
     connection.execute(
         "DELETE FROM nexus_positions WHERE stream LIKE 'embeddings:%' AND stream <> ?1",
-        [mark(model)],
+        [mark_key(model)],
     )?;
     Ok(())
 }
 
 /// Returns the sequence up to which every event is embedded by `model`.
-pub(super) fn position(connection: &Connection, model: &str) -> Result<u64, rusqlite::Error> {
+pub(super) fn embedded_position(connection: &Connection, model: &str) -> Result<u64, rusqlite::Error> {
     connection
         .prepare_cached("SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = ?1")?
-        .query_row([mark(model)], |row| row.get(0).map(from_sql))
+        .query_row([mark_key(model)], |row| row.get(0).map(from_sql))
 }
 
 /// Stores vectors (`None` = the row has none) and the position, all in the caller's transaction.
 pub(super) fn write(
     connection: &Connection,
     model: &str,
-    rows: &[(Row, Option<Quantized>)],
+    rows: &[(VectorRow, Option<QuantizedVector>)],
     up_to: Option<u64>,
 ) -> Result<(), rusqlite::Error> {
     // An event that was changed again while it was embedded stays in the table.
@@ -116,7 +120,7 @@ pub(super) fn write(
     if let Some(up_to) = up_to {
         connection
             .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?
-            .execute((mark(model), to_sql(up_to)))?;
+            .execute((mark_key(model), to_sql(up_to)))?;
     }
 
     Ok(())
@@ -127,16 +131,16 @@ pub(super) fn write(
 pub(super) fn load(
     connection: &Connection,
     model: &str,
-    mut take: impl FnMut(&str, i64, u64, &Quantized),
+    mut take: impl FnMut(&str, i64, u64, &QuantizedVector),
 ) -> Result<(), rusqlite::Error> {
     let mut statement = connection.prepare(
         "SELECT e.channel, e.timestamp, v.sequence, v.scale, v.vector FROM embeddings v
          JOIN events e ON e.sequence = v.sequence WHERE v.model = ?1 AND v.sequence <= ?2 ORDER BY v.sequence",
     )?;
-    let mut rows = statement.query((model, to_sql(position(connection, model)?)))?;
+    let mut rows = statement.query((model, to_sql(embedded_position(connection, model)?)))?;
     while let Some(row) = rows.next()? {
         let bytes = row.get_ref(4)?.as_blob()?;
-        let vector = Quantized {
+        let vector = QuantizedVector {
             bytes: bytes.iter().map(|byte| byte.cast_signed()).collect(),
             scale: row.get(3)?,
         };

@@ -17,14 +17,14 @@ const MIN_COSINE: f32 = 0.1;
 
 /// A vector of one byte per dimension; `value = byte * scale`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Quantized {
+pub(crate) struct QuantizedVector {
     pub(crate) bytes: Vec<i8>,
     pub(crate) scale: f32,
 }
 
-impl Quantized {
+impl QuantizedVector {
     /// Rounds `vector`; returns `None` if it has no direction.
-    pub(crate) fn of(vector: &[f32]) -> Option<Self> {
+    pub(crate) fn from_vector(vector: &[f32]) -> Option<Self> {
         let largest = vector.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
         if !largest.is_normal() {
             return None;
@@ -39,7 +39,7 @@ impl Quantized {
 
 /// Filter of a search.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Filter<'a> {
+pub(crate) struct VectorFilter<'a> {
     /// Channels that are searched; `None` for all.
     pub(crate) channels: Option<&'a [String]>,
     /// Earliest time in Unix milliseconds, included.
@@ -51,12 +51,12 @@ pub(crate) struct Filter<'a> {
 /// All vectors of one model.
 #[derive(Debug, Default)]
 pub(crate) struct VectorIndex {
-    channels: BTreeMap<String, Partition>,
+    channels: BTreeMap<String, VectorPartition>,
     dimensions: usize,
 }
 
 #[derive(Debug, Default)]
-struct Partition {
+struct VectorPartition {
     times: Vec<i64>,
     sequences: Vec<u64>,
     /// Scale of each vector; 0 if it was removed.
@@ -68,7 +68,7 @@ struct Partition {
 
 impl VectorIndex {
     /// Adds a vector. One of another length than the others is not from this model, and is ignored.
-    pub(crate) fn insert(&mut self, channel: &str, time: i64, sequence: u64, vector: &Quantized) {
+    pub(crate) fn insert(&mut self, channel: &str, time: i64, sequence: u64, vector: &QuantizedVector) {
         if self.dimensions == 0 {
             self.dimensions = vector.bytes.len();
         }
@@ -78,7 +78,7 @@ impl VectorIndex {
         }
 
         if !self.channels.contains_key(channel) {
-            self.channels.insert(channel.to_owned(), Partition::default());
+            self.channels.insert(channel.to_owned(), VectorPartition::default());
         }
 
         if let Some(partition) = self.channels.get_mut(channel) {
@@ -114,21 +114,21 @@ impl VectorIndex {
     }
 
     /// Returns the sequences of the `count` vectors nearest to `query` that pass `filter`, the nearest first.
-    pub(crate) fn nearest(&self, query: &Quantized, filter: &Filter<'_>, count: usize) -> Vec<u64> {
+    pub(crate) fn nearest(&self, query: &QuantizedVector, filter: &VectorFilter<'_>, count: usize) -> Vec<u64> {
         if query.bytes.len() != self.dimensions {
             return Vec::new();
         }
-        let mut best = Best::new(count);
+        let mut best = BestCandidates::new(count);
         let wanted = |channel: &String| filter.channels.is_none_or(|channels| channels.contains(channel));
         for (_, partition) in self.channels.iter().filter(|(channel, _)| wanted(channel)) {
-            partition.scan(query, filter, &mut best);
+            partition.scan_partition(query, filter, &mut best);
         }
         best.into_sequences()
     }
 }
 
-impl Partition {
-    fn push(&mut self, time: i64, sequence: u64, vector: &Quantized) {
+impl VectorPartition {
+    fn push(&mut self, time: i64, sequence: u64, vector: &QuantizedVector) {
         if self.sorted == self.times.len() && self.times.last().is_none_or(|last| *last <= time) {
             self.sorted += 1;
         }
@@ -154,22 +154,28 @@ impl Partition {
         };
     }
 
-    fn scan(&self, query: &Quantized, filter: &Filter<'_>, best: &mut Best) {
+    fn scan_partition(&self, query: &QuantizedVector, filter: &VectorFilter<'_>, best: &mut BestCandidates) {
         let sorted = &self.times[..self.sorted];
         let from = sorted.partition_point(|time| *time < filter.since);
         let to = sorted.partition_point(|time| *time < filter.until).max(from);
-        self.compare(query, from..to, best, |_| true);
+        self.compare_range(query, from..to, best, |_| true);
         let in_time = |time: i64| filter.since <= time && time < filter.until;
-        self.compare(query, self.sorted..self.times.len(), best, in_time);
+        self.compare_range(query, self.sorted..self.times.len(), best, in_time);
     }
 
-    fn compare(&self, query: &Quantized, range: std::ops::Range<usize>, best: &mut Best, counts: impl Fn(i64) -> bool) {
+    fn compare_range(
+        &self,
+        query: &QuantizedVector,
+        range: std::ops::Range<usize>,
+        best: &mut BestCandidates,
+        counts: impl Fn(i64) -> bool,
+    ) {
         let dimensions = query.bytes.len();
         let rows = self.bytes[range.start * dimensions..range.end * dimensions].chunks_exact(dimensions);
         for (at, row) in range.zip(rows) {
             if counts(self.times[at]) {
-                best.offer(
-                    dot(&query.bytes, row) as f32 * query.scale * self.scales[at],
+                best.offer_candidate(
+                    dot_product(&query.bytes, row) as f32 * query.scale * self.scales[at],
                     self.sequences[at],
                 );
             }
@@ -178,7 +184,7 @@ impl Partition {
 }
 
 /// Returns the sum of products. The product of two bytes fits 16 bits, so that the compiler can vectorise the loop.
-fn dot(left: &[i8], right: &[i8]) -> i32 {
+fn dot_product(left: &[i8], right: &[i8]) -> i32 {
     left.iter()
         .zip(right)
         .map(|(l, r)| i32::from(i16::from(*l) * i16::from(*r)))
@@ -186,13 +192,13 @@ fn dot(left: &[i8], right: &[i8]) -> i32 {
 }
 
 /// Best results so far: up to four times `count` are kept before the rest is dropped.
-struct Best {
+struct BestCandidates {
     count: usize,
     floor: f32,
     kept: Vec<(f32, u64)>,
 }
 
-impl Best {
+impl BestCandidates {
     fn new(count: usize) -> Self {
         Self {
             count,
@@ -201,16 +207,16 @@ impl Best {
         }
     }
 
-    fn offer(&mut self, score: f32, sequence: u64) {
+    fn offer_candidate(&mut self, score: f32, sequence: u64) {
         if score > self.floor {
             self.kept.push((score, sequence));
             if self.kept.len() >= 4 * self.count.max(1) {
-                self.cut();
+                self.cut_to_best();
             }
         }
     }
 
-    fn cut(&mut self) {
+    fn cut_to_best(&mut self) {
         self.kept
             .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)));
         self.kept.truncate(self.count);
@@ -222,7 +228,7 @@ impl Best {
     }
 
     fn into_sequences(mut self) -> Vec<u64> {
-        self.cut();
+        self.cut_to_best();
         self.kept.into_iter().map(|(_, sequence)| sequence).collect()
     }
 }
@@ -233,11 +239,11 @@ mod tests {
 
     use super::*;
 
-    fn vector(values: &[f32]) -> Quantized {
-        Quantized::of(values).expect("points somewhere")
+    fn vector(values: &[f32]) -> QuantizedVector {
+        QuantizedVector::from_vector(values).expect("points somewhere")
     }
 
-    const ALL: Filter<'_> = Filter {
+    const ALL: VectorFilter<'_> = VectorFilter {
         channels: None,
         since: i64::MIN,
         until: i64::MAX,
@@ -265,14 +271,14 @@ mod tests {
         assert_eq!(index.nearest(&query, &ALL, 2), [1, 5]);
 
         let email = ["email".to_owned()];
-        let only = Filter {
+        let only = VectorFilter {
             channels: Some(&email),
             ..ALL
         };
 
         assert_eq!(index.nearest(&query, &only, 10), [3]);
 
-        let between = Filter {
+        let between = VectorFilter {
             since: 12,
             until: 20,
             ..ALL
@@ -290,7 +296,7 @@ mod tests {
             [0_u64; 0],
             "a vector of another model"
         );
-        assert_eq!(Quantized::of(&[0.0, 0.0]), None);
+        assert_eq!(QuantizedVector::from_vector(&[0.0, 0.0]), None);
     }
 
     proptest! {
@@ -305,7 +311,7 @@ mod tests {
                 sorted.insert("c", *time, at as u64, &vector(&[1.0, at as f32 / 100.0]));
             }
             sorted.channels.get_mut("c").expect("there").sort(2);
-            let filter = Filter { channels: None, since, until: since + length };
+            let filter = VectorFilter { channels: None, since, until: since + length };
             let query = vector(&[1.0, 0.1]);
             let found = index.nearest(&query, &filter, 100);
             prop_assert_eq!(&found, &sorted.nearest(&query, &filter, 100));

@@ -19,19 +19,19 @@ const STOPWORDS: &str = " a about after all also am an and any are as at be beca
     with would you your ";
 
 /// Returns the FTS5 expression for `query`, or `None` if it contains no word.
-pub(crate) fn expression(query: &str) -> Option<String> {
-    let words = meaningful(query);
+pub(crate) fn fts_expression(query: &str) -> Option<String> {
+    let words = meaningful_words(query);
     if words.is_empty() {
         return None;
     }
     let needed = (words.len() as f64 * SHARE).ceil() as usize;
     let mut groups = Vec::new();
-    choose(&words, needed.max(1), &mut Vec::new(), &mut groups);
+    choose_words(&words, needed.max(1), &mut Vec::new(), &mut groups);
     Some(groups.join(" OR "))
 }
 
 /// Returns the words that count, in their order; all words if none is meaningful.
-fn meaningful(query: &str) -> Vec<String> {
+fn meaningful_words(query: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for word in query
         .split(|c: char| !c.is_alphanumeric())
@@ -64,7 +64,7 @@ fn is_stopword(word: &str) -> bool {
 }
 
 /// Adds every combination of `needed` of `words`, each as one AND.
-fn choose<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, groups: &mut Vec<String>) {
+fn choose_words<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, groups: &mut Vec<String>) {
     if needed == 0 {
         let quoted: Vec<String> = taken.iter().map(|word| format!("\"{word}\"")).collect();
         groups.push(format!("({})", quoted.join(" AND ")));
@@ -73,7 +73,7 @@ fn choose<'a>(words: &'a [String], needed: usize, taken: &mut Vec<&'a str>, grou
 
     for at in 0..words.len().saturating_sub(needed - 1) {
         taken.push(&words[at]);
-        choose(&words[at + 1..], needed - 1, taken, groups);
+        choose_words(&words[at + 1..], needed - 1, taken, groups);
         taken.pop();
     }
 }
@@ -100,16 +100,16 @@ mod tests {
                 "(\"quoted\" AND \"near\") OR (\"quoted\" AND \"x\") OR (\"near\" AND \"x\")",
             ),
         ] {
-            assert_eq!(expression(query).as_deref(), Some(expected), "{query}");
+            assert_eq!(fts_expression(query).as_deref(), Some(expected), "{query}");
         }
 
-        assert_eq!(expression(" ?!\0 "), None);
+        assert_eq!(fts_expression(" ?!\0 "), None);
     }
 
     #[test]
     fn a_long_query_stays_bounded() {
         let query: String = (0..1_000).map(|n| format!("word{n} ")).collect();
-        let groups = expression(&query).expect("words").split(" OR ").count();
+        let groups = fts_expression(&query).expect("words").split(" OR ").count();
         assert_eq!(groups, 56, "5 of 8");
     }
 }

@@ -5,35 +5,35 @@ use ulid::Ulid;
 
 use super::Case;
 use super::samples::{self, at, chain, event_id, invocations, ledger, session, stored, turn};
-use crate::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, AskedIn, Scope};
-use crate::model::dispatch::{Causation, DeliveryContext};
+use crate::model::approval::{ApprovalDecision, ApprovalRequest, ApprovalStatus, AskedIn, DeciderScope};
+use crate::model::dispatch::{DeliveryContext, DispatchCause};
 use crate::model::event::{Event, EventId};
 use crate::model::intent::service::ProposeIntent;
-use crate::model::ledger::{Cursor, DropReason, LedgerEntry, ToolCall, ToolOutcome, Usage};
+use crate::model::ledger::{DropReason, LedgerCursor, LedgerEntry, ToolCall, ToolOutcome, TurnUsage};
 use crate::model::receipt::ReceiptStep;
-use crate::projection::Applied;
-use crate::projection::api::{MAX_TRACE_STEPS, Stage, Trace, TraceRequest};
+use crate::projection::AppliedRecord;
+use crate::projection::api::{EventTrace, MAX_TRACE_STEPS, TraceRequest, TraceStage};
 use crate::projection::given_up::GivenUp;
 use crate::wire::dead_letter::DeadLetter;
 use crate::wire::headers::MSG_ID;
-use crate::wire::held::{HELD_LETTER, Held, HeldKind, HeldUntil, held_key};
+use crate::wire::held::{HELD_LETTER, HeldKind, HeldMessage, HeldUntil, held_key};
 
-async fn trace_with(batch: Vec<Applied>, given_up: GivenUp) -> Trace {
+async fn trace_with(batch: Vec<AppliedRecord>, given_up: GivenUp) -> EventTrace {
     let case = Case::with(batch).await;
     let request = TraceRequest { event_id: event_id(1) };
     case.projection.trace(request, given_up).await.unwrap()
 }
 
-async fn trace(batch: Vec<Applied>) -> Trace {
+async fn trace(batch: Vec<AppliedRecord>) -> EventTrace {
     trace_with(batch, GivenUp::default()).await
 }
 
 /// Returns the chain of event 1, with `entries` in its turn's ledger before the turn ends; the ledger has sequence 10
 /// and up.
-fn chain_with(entries: Vec<Vec<LedgerEntry>>) -> Vec<Applied> {
-    let mut batch: Vec<Applied> = chain(1)
+fn chain_with(entries: Vec<Vec<LedgerEntry>>) -> Vec<AppliedRecord> {
+    let mut batch: Vec<AppliedRecord> = chain(1)
         .into_iter()
-        .filter(|applied| !matches!(applied, Applied::Ledger { .. }))
+        .filter(|applied| !matches!(applied, AppliedRecord::Ledger { .. }))
         .collect();
     batch.push(ledger(10, vec![samples::started(1)]));
     let count = entries.len() as u64;
@@ -44,7 +44,7 @@ fn chain_with(entries: Vec<Vec<LedgerEntry>>) -> Vec<Applied> {
 
 /// Asserts that every prefix of `batch` is in progress and the whole is complete. `after` is the number of messages at
 /// the end that count.
-async fn ends_with_its_last(batch: Vec<Applied>, after: usize) -> Trace {
+async fn ends_with_its_last(batch: Vec<AppliedRecord>, after: usize) -> EventTrace {
     for cut in batch.len() - after..batch.len() {
         let told = trace(batch[..cut].to_vec()).await;
         assert!(
@@ -60,7 +60,7 @@ async fn ends_with_its_last(batch: Vec<Applied>, after: usize) -> Trace {
     told
 }
 
-fn detail(trace: &Trace, stage: Stage) -> Vec<&str> {
+fn detail(trace: &EventTrace, stage: TraceStage) -> Vec<&str> {
     let steps = trace.steps.iter().filter(|step| step.stage == stage);
     steps.map(|step| step.detail.as_str()).collect()
 }
@@ -77,7 +77,7 @@ fn calls(name: &str, outcome: ToolOutcome) -> Vec<Vec<LedgerEntry>> {
             name: name.to_owned(),
             arguments: json!({}),
         }],
-        usage: Usage::default(),
+        usage: TurnUsage::default(),
     };
 
     let started = LedgerEntry::ToolStarted {
@@ -109,7 +109,7 @@ async fn a_tool_call_is_told_and_a_turn_with_one_under_way_is_not_complete() {
         error: "no such file".to_owned(),
     };
     let told = ends_with_its_last(chain_with(calls("read", outcome)), 4).await;
-    assert_eq!(detail(&told, Stage::Tool), ["read: no such file"]);
+    assert_eq!(detail(&told, TraceStage::Tool), ["read: no such file"]);
 }
 
 #[tokio::test]
@@ -125,28 +125,28 @@ async fn a_message_to_an_agent_is_followed_through_the_agent_s_own_turn() {
     message.content = "hello".to_owned();
     batch.push(stored(20, message.clone()));
 
-    let mut answer: Vec<Applied> = chain(2)[1..].to_vec();
+    let mut answer: Vec<AppliedRecord> = chain(2)[1..].to_vec();
     for applied in &mut answer {
         match applied {
-            Applied::Invocations { sequence, record } if *sequence == 3 => record.event_id = message.id.clone(),
-            Applied::Dispatch { dispatch, .. } => dispatch.event_id = message.id.clone(),
-            Applied::Event { sequence, .. } => *sequence += 20,
-            Applied::Invocations { .. }
-            | Applied::Ledger { .. }
-            | Applied::Receipt { .. }
-            | Applied::Beside { .. }
-            | Applied::Unreadable { .. }
-            | Applied::Mark { .. } => {}
+            AppliedRecord::Invocations { sequence, record } if *sequence == 3 => record.event_id = message.id.clone(),
+            AppliedRecord::Dispatch { dispatch, .. } => dispatch.event_id = message.id.clone(),
+            AppliedRecord::Event { sequence, .. } => *sequence += 20,
+            AppliedRecord::Invocations { .. }
+            | AppliedRecord::Ledger { .. }
+            | AppliedRecord::Receipt { .. }
+            | AppliedRecord::Beside { .. }
+            | AppliedRecord::Unreadable { .. }
+            | AppliedRecord::Mark { .. } => {}
         }
 
-        if let Applied::Ledger { sequence, .. } = applied {
+        if let AppliedRecord::Ledger { sequence, .. } = applied {
             *sequence += 20;
         }
     }
 
     batch.extend(answer);
     let told = ends_with_its_last(batch, 7).await;
-    assert_eq!(detail(&told, Stage::Turn).len(), 2, "{told:#?}");
+    assert_eq!(detail(&told, TraceStage::Turn).len(), 2, "{told:#?}");
     assert!(told.steps.iter().any(|step| step.id == id && step.depth == 1));
 }
 
@@ -184,12 +184,12 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
             asked_in: Some(Box::new(AskedIn {
                 session: session(),
                 turn: turn(1),
-                scope: Scope::Owner,
+                scope: DeciderScope::Owner,
                 initiator: None,
                 reason: None,
                 escalate_at: None,
                 place: DeliveryContext::default(),
-                causation: Causation {
+                causation: DispatchCause {
                     event: event_id(1),
                     hops: 0,
                 },
@@ -212,17 +212,17 @@ async fn an_approval_is_told_and_under_way_until_it_is_decided() {
 
     let batch = chain_with(vec![vec![asked], vec![decided]]);
     let pending = trace(batch[..batch.len() - 2].to_vec()).await;
-    assert_eq!(detail(&pending, Stage::Approval), ["pay: pending"]);
+    assert_eq!(detail(&pending, TraceStage::Approval), ["pay: pending"]);
 
     let told = ends_with_its_last(batch, 3).await;
-    assert_eq!(detail(&told, Stage::Approval), ["pay: approved"]);
+    assert_eq!(detail(&told, TraceStage::Approval), ["pay: approved"]);
 }
 
 #[tokio::test]
 async fn a_card_is_told_and_under_way_until_it_is_delivered() {
     let of_card = |sequence, step| {
         let mut told = samples::receipt(sequence, 1, step);
-        if let Applied::Receipt { receipt, .. } = &mut told {
+        if let AppliedRecord::Receipt { receipt, .. } = &mut told {
             receipt.delivery = turn(9);
         }
         told
@@ -241,7 +241,7 @@ async fn a_card_is_told_and_under_way_until_it_is_delivered() {
     let mut batch = chain_with(Vec::new());
     batch.extend([of_card(90, started), of_card(91, gave_up)]);
     let told = ends_with_its_last(batch, 1).await;
-    let all = detail(&told, Stage::Delivery);
+    let all = detail(&told, TraceStage::Delivery);
 
     assert_eq!(
         all,
@@ -269,7 +269,10 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
     let mut batch = chain_with(vec![vec![owed]]);
     let told = trace(batch.clone()).await;
 
-    assert!(!told.complete && detail(&told, Stage::Intent).len() == 1, "{told:#?}");
+    assert!(
+        !told.complete && detail(&told, TraceStage::Intent).len() == 1,
+        "{told:#?}"
+    );
 
     let settled = LedgerEntry::IntentSettled {
         id: id.parse().expect("a ULID"),
@@ -277,7 +280,10 @@ async fn an_intent_that_the_scheduler_has_not_answered_for_is_under_way() {
     };
     batch.push(ledger(30, vec![settled]));
     let told = trace(batch).await;
-    assert!(told.complete && detail(&told, Stage::Intent).is_empty(), "{told:#?}");
+    assert!(
+        told.complete && detail(&told, TraceStage::Intent).is_empty(),
+        "{told:#?}"
+    );
 }
 
 fn letter(stream: &str, sequence: u64, redrive: &str, headers: &[(&str, &str)]) -> DeadLetter {
@@ -310,7 +316,7 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
     given_up.take(&letter("EVENTS", 1, "nexus.event.webhook.default.x", &[]));
     let told = trace_with(unevaluated, given_up).await;
     assert!(told.complete, "{told:#?}");
-    assert_eq!(detail(&told, Stage::DeadLetter), ["keeps_failing: three times"]);
+    assert_eq!(detail(&told, TraceStage::DeadLetter), ["keeps_failing: three times"]);
 
     // A reply that no server accepted: its dead letter names the ledger.
     let undelivered = chain(1)[..4].to_vec();
@@ -326,7 +332,7 @@ async fn what_was_given_up_is_said_and_is_no_longer_waited_for() {
 
     let told = trace_with(undelivered, given_up).await;
     assert!(told.complete, "{told:#?}");
-    assert_eq!(detail(&told, Stage::DeadLetter).len(), 1);
+    assert_eq!(detail(&told, TraceStage::DeadLetter).len(), 1);
 }
 
 #[tokio::test]
@@ -360,7 +366,7 @@ async fn a_chain_that_leads_back_to_itself_ends_and_a_broad_one_is_cut_and_still
 }
 
 /// The trace of `batch` where KV `held` has `wanted` of what `kind` and `id` name, or nothing.
-async fn trace_held(batch: &[Applied], kind: HeldKind, id: Ulid, wanted: Option<HeldUntil>) -> Trace {
+async fn trace_held(batch: &[AppliedRecord], kind: HeldKind, id: Ulid, wanted: Option<HeldUntil>) -> EventTrace {
     let mut given_up = GivenUp::default();
     let key = held_key(kind, id);
     given_up.take_held(wanted.into_iter().map(|wanted| (key.clone(), wanted)).collect());
@@ -374,7 +380,7 @@ async fn a_dispatch_that_is_held_is_under_way_until_an_operator_has_decided() {
         dispatch: samples::dispatch_ref(1),
         reason: DropReason::Held,
         detail: None,
-        cursor: Cursor::default(),
+        cursor: LedgerCursor::default(),
     };
 
     let mut batch = chain(1)[..3].to_vec();
@@ -390,7 +396,7 @@ async fn a_dispatch_that_is_held_is_under_way_until_an_operator_has_decided() {
     let open = trace_held(&batch, HeldKind::Dispatch, dispatch, Some(HeldUntil::Decided)).await;
     assert!(!open.complete, "{open:#?}");
     assert_eq!(
-        detail(&open, Stage::Turn),
+        detail(&open, TraceStage::Turn),
         ["no turn: held until an operator decides (`nexus recover`)"]
     );
 
@@ -405,13 +411,13 @@ async fn a_dispatch_that_is_held_is_under_way_until_an_operator_has_decided() {
 
     // Done once more: the chain goes on with the dispatch that is published instead.
     let mut again = samples::dispatch(20, 1);
-    if let Applied::Dispatch { dispatch: again, .. } = &mut again {
-        again.id = Held::redone_id(dispatch);
+    if let AppliedRecord::Dispatch { dispatch: again, .. } = &mut again {
+        again.id = HeldMessage::redone_id(dispatch);
     }
     batch.push(again);
     let told = trace_held(&batch, HeldKind::Dispatch, dispatch, Some(HeldUntil::Redo)).await;
     assert!(!told.complete, "its turn is under way: {told:#?}");
-    assert_eq!(detail(&told, Stage::Dispatch).len(), 2);
+    assert_eq!(detail(&told, TraceStage::Dispatch).len(), 2);
 }
 
 #[tokio::test]
@@ -446,7 +452,7 @@ async fn a_delivery_that_is_held_is_under_way_until_an_operator_has_decided() {
             let told = trace_held(&batch, HeldKind::Delivery, delivery, wanted).await;
             assert_eq!(told.complete, is_complete, "{wanted:?}: {told:#?}");
 
-            let says_so = detail(&told, Stage::Delivery)
+            let says_so = detail(&told, TraceStage::Delivery)
                 .iter()
                 .any(|detail| detail.contains("held"));
             let is_told = wanted == Some(HeldUntil::Decided) || wanted == Some(HeldUntil::Skip);

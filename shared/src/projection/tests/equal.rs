@@ -4,17 +4,17 @@ use proptest::prelude::*;
 
 use super::Case;
 use super::samples::{self, chain, event, event_id, only, stored};
-use crate::model::event::Direction;
-use crate::projection::{Applied, Source};
+use crate::model::event::EventDirection;
+use crate::projection::{AppliedRecord, FeedSource};
 
 /// Messages of all streams, in which ids repeat, items change and turns span messages.
-fn messages() -> Vec<Applied> {
-    let mut all: Vec<Applied> = (1..=6).flat_map(chain).collect();
+fn messages() -> Vec<AppliedRecord> {
+    let mut all: Vec<AppliedRecord> = (1..=6).flat_map(chain).collect();
     let mut edited = event(3);
-    edited.direction = Direction::Updated;
+    edited.direction = EventDirection::Updated;
     edited.content = "changed".to_owned();
     let mut gone = event(4);
-    gone.direction = Direction::Deleted;
+    gone.direction = EventDirection::Deleted;
     all.extend([stored(13, event(2)), stored(14, edited), stored(15, gone)]);
 
     all.extend([
@@ -23,8 +23,8 @@ fn messages() -> Vec<Applied> {
         samples::ledger(8, vec![samples::answered(9)]),
         samples::ledger(9, vec![samples::completed(9)]),
         samples::invocations(13, event_id(2), Vec::new()),
-        Applied::Unreadable {
-            source: Source::Receipts,
+        AppliedRecord::Unreadable {
+            source: FeedSource::Receipts,
             sequence: 7,
         },
     ]);
@@ -33,8 +33,8 @@ fn messages() -> Vec<Applied> {
 }
 
 /// Mixes the streams in the order of `picks`; each stream keeps its own order.
-fn interleave(all: &[Applied], picks: &[usize]) -> Vec<Applied> {
-    let mut streams: Vec<Vec<Applied>> = Source::ALL.iter().map(|source| only(all, *source)).collect();
+fn interleave(all: &[AppliedRecord], picks: &[usize]) -> Vec<AppliedRecord> {
+    let mut streams: Vec<Vec<AppliedRecord>> = FeedSource::ALL.iter().map(|source| only(all, *source)).collect();
     let mut mixed = Vec::new();
     let mut picks = picks.iter().cycle();
     while streams.iter().any(|stream| !stream.is_empty()) {
@@ -45,7 +45,7 @@ fn interleave(all: &[Applied], picks: &[usize]) -> Vec<Applied> {
     mixed
 }
 
-async fn tables(mixed: &[Applied], cut: usize, again_from: usize) -> Vec<String> {
+async fn tables(mixed: &[AppliedRecord], cut: usize, again_from: usize) -> Vec<String> {
     let case = Case::new();
     for batch in mixed.chunks(cut) {
         case.projection.apply(batch.to_vec()).await.unwrap();
@@ -89,7 +89,7 @@ async fn the_first_occurrence_decides() {
 #[tokio::test]
 async fn an_update_changes_the_row_and_keeps_its_place() {
     let mut edited = event(1);
-    edited.direction = Direction::Updated;
+    edited.direction = EventDirection::Updated;
     edited.content = "edited".to_owned();
     edited.metadata.insert("previous_hash".to_owned(), "abc".into());
     let case = Case::with(vec![stored(1, event(1)), stored(2, edited)]).await;

@@ -4,7 +4,7 @@ use std::io::{Seek, SeekFrom, Write};
 
 use super::Case;
 use super::samples::{chain, event, event_id, stored};
-use crate::projection::{Applied, ApplyBatchError, Projection, Source};
+use crate::projection::{AppliedRecord, ApplyBatchError, FeedSource, Projection};
 
 #[tokio::test]
 async fn a_restart_resumes_and_knows_its_ids() {
@@ -13,8 +13,8 @@ async fn a_restart_resumes_and_knows_its_ids() {
     let path = case.projection.path().to_path_buf();
     let again = Projection::open(&path).unwrap();
 
-    assert_eq!(again.position(Source::Events), 40);
-    assert_eq!(again.position(Source::Ledger), 20);
+    assert_eq!(again.position(FeedSource::Events), 40);
+    assert_eq!(again.position(FeedSource::Ledger), 20);
     assert_eq!(again.first_sequence(&event_id(20)).unwrap(), Some(39));
     assert!(!again.is_first(&event_id(1), 77).unwrap());
     assert!(again.is_first(&event_id(21), 41).unwrap());
@@ -26,7 +26,7 @@ async fn a_restart_resumes_and_knows_its_ids() {
 #[tokio::test]
 async fn only_what_has_no_record_up_to_where_the_file_has_come_certainly_has_none() {
     let case = Case::with((1..=20).flat_map(chain).collect()).await;
-    let end = case.projection.position(Source::Invocations);
+    let end = case.projection.position(FeedSource::Invocations);
     let has_none = async |n, through| case.projection.has_no_record(&event_id(n), through).await.unwrap();
 
     assert!(has_none(21, end).await && !has_none(20, end).await);
@@ -35,8 +35,8 @@ async fn only_what_has_no_record_up_to_where_the_file_has_come_certainly_has_non
         "it may be the one that has not been taken in"
     );
 
-    let unreadable = Applied::Unreadable {
-        source: Source::Invocations,
+    let unreadable = AppliedRecord::Unreadable {
+        source: FeedSource::Invocations,
         sequence: end + 1,
     };
     case.projection.apply(vec![unreadable]).await.unwrap();
@@ -63,10 +63,10 @@ async fn a_file_that_is_no_database_or_of_another_version_is_made_anew() {
         .unwrap();
 
     let projection = Projection::open(&path).unwrap();
-    assert_eq!(projection.position(Source::Events), 0);
+    assert_eq!(projection.position(FeedSource::Events), 0);
 
     projection.apply(chain(1)).await.unwrap();
-    assert_eq!(projection.position(Source::Events), 2);
+    assert_eq!(projection.position(FeedSource::Events), 2);
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn damage_found_while_running_starts_from_the_beginning() {
     }
 
     assert!(matches!(outcome, Err(ApplyBatchError::Rebuilt)), "{outcome:?}");
-    assert_eq!(projection.position(Source::Events), 0);
+    assert_eq!(projection.position(FeedSource::Events), 0);
 
     projection.apply((1..=3).flat_map(chain).collect()).await.unwrap();
     assert_eq!(projection.find(Default::default()).await.unwrap().events.len(), 6);
@@ -102,12 +102,12 @@ async fn damage_found_while_running_starts_from_the_beginning() {
 async fn waiting_for_a_position_ends_when_it_is_reached_or_never_can_be() {
     let case = Case::new();
     let waiting = case.projection.clone();
-    let reached = tokio::spawn(async move { waiting.reached(Source::Events, 2).await });
+    let reached = tokio::spawn(async move { waiting.wait_reached(FeedSource::Events, 2).await });
     case.projection.apply(vec![stored(1, event(1))]).await.unwrap();
     case.projection.apply(vec![stored(2, event(2))]).await.unwrap();
     reached.await.unwrap().unwrap();
     let waiting = case.projection.clone();
-    let never = tokio::spawn(async move { waiting.reached(Source::Events, 3).await });
+    let never = tokio::spawn(async move { waiting.wait_reached(FeedSource::Events, 3).await });
     case.projection.close().await;
 
     assert!(never.await.unwrap().is_err());

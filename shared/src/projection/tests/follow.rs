@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 use super::Case;
 use super::samples::{self, chain, event};
-use crate::bus::{Bus, NatsConfig, Outgoing};
+use crate::bus::{Bus, NatsConfig, OutgoingMessage};
 use crate::clock::{Clock, SystemClock};
 use crate::model::approval::SessionDecision;
-use crate::model::order::{SessionOrder, Wanted};
-use crate::process::Shutdown;
+use crate::model::order::{OrderKind, SessionOrder};
+use crate::process::ShutdownSignal;
 use crate::projection::api::TraceRequest;
-use crate::projection::{Applied, Source, feed};
+use crate::projection::{AppliedRecord, FeedSource, feed};
 use crate::testing::nats::NatsServer;
 use crate::wire::headers::Headers;
 use crate::wire::headers::MSG_ID;
@@ -27,29 +27,33 @@ async fn bus(server: &NatsServer) -> Bus {
         ..NatsConfig::default()
     };
     let bus = crate::testing::connect(&config, "projection-test").await;
-    bus.ensure(&topology::topology(1), true).await.unwrap();
+    bus.ensure_topology(&topology::topology(1), true).await.unwrap();
     bus
 }
 
-async fn publish(bus: &Bus, applied: &Applied) {
+async fn publish(bus: &Bus, applied: &AppliedRecord) {
     let out = match applied {
-        Applied::Event { event, .. } => {
-            let mut out = Outgoing::event(event, bus.trust());
+        AppliedRecord::Event { event, .. } => {
+            let mut out = OutgoingMessage::event(event, bus.trust());
             out.headers.remove(MSG_ID);
             out
         }
-        Applied::Invocations { record, .. } => Outgoing::new(subject::invocation(0, &record.event_id), &**record),
-        Applied::Dispatch { dispatch, .. } => Outgoing::new(subject::dispatch(&dispatch.target), &**dispatch),
-        Applied::Ledger { record, .. } => Outgoing::new(subject::ledger(&samples::session()), &**record),
-        Applied::Receipt { receipt, .. } => Outgoing::new(subject::receipt(&receipt.target), &**receipt),
-        Applied::Beside { .. } | Applied::Unreadable { .. } | Applied::Mark { .. } => return,
+        AppliedRecord::Invocations { record, .. } => {
+            OutgoingMessage::new(subject::invocation(0, &record.event_id), &**record)
+        }
+        AppliedRecord::Dispatch { dispatch, .. } => {
+            OutgoingMessage::new(subject::dispatch(&dispatch.target), &**dispatch)
+        }
+        AppliedRecord::Ledger { record, .. } => OutgoingMessage::new(subject::ledger(&samples::session()), &**record),
+        AppliedRecord::Receipt { receipt, .. } => OutgoingMessage::new(subject::receipt(&receipt.target), &**receipt),
+        AppliedRecord::Beside { .. } | AppliedRecord::Unreadable { .. } | AppliedRecord::Mark { .. } => return,
     };
 
     bus.publish(out).await.unwrap();
 }
 
-async fn reached(case: &Case, source: Source, sequence: u64) {
-    tokio::time::timeout(DEADLINE, case.projection.reached(source, sequence))
+async fn reached(case: &Case, source: FeedSource, sequence: u64) {
+    tokio::time::timeout(DEADLINE, case.projection.wait_reached(source, sequence))
         .await
         .unwrap()
         .unwrap();
@@ -60,7 +64,7 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
     let server = NatsServer::start().await;
     let bus = bus(&server).await;
     let case = Case::new();
-    let shutdown = Shutdown::default();
+    let shutdown = ShutdownSignal::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
 
     for applied in chain(1) {
@@ -76,13 +80,13 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
 
     bus.flush().await.unwrap();
     publish(&bus, &samples::stored(0, event(2))).await;
-    reached(&case, Source::Events, 4).await;
+    reached(&case, FeedSource::Events, 4).await;
 
-    for source in [Source::Dispatches, Source::Ledger, Source::Receipts] {
+    for source in [FeedSource::Dispatches, FeedSource::Ledger, FeedSource::Receipts] {
         reached(&case, source, 1).await;
     }
 
-    reached(&case, Source::Invocations, 2).await;
+    reached(&case, FeedSource::Invocations, 2).await;
     let trace = case
         .projection
         .trace(
@@ -102,9 +106,9 @@ async fn follows_the_streams_past_rubbish_and_over_a_restart() {
     shutdown.trigger();
     running.await.unwrap().unwrap();
     publish(&bus, &samples::stored(0, event(3))).await;
-    let shutdown = Shutdown::default();
+    let shutdown = ShutdownSignal::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
-    reached(&case, Source::Events, 5).await;
+    reached(&case, FeedSource::Events, 5).await;
 
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 4);
 
@@ -117,11 +121,11 @@ async fn another_servers_streams_replace_what_was_there() {
     let server = NatsServer::start().await;
     let bus = bus(&server).await;
     let case = Case::with((1..=20).flat_map(chain).collect()).await;
-    let shutdown = Shutdown::default();
+    let shutdown = ShutdownSignal::default();
     let running = tokio::spawn(feed::run(bus.clone(), case.projection.clone(), shutdown.clone()));
     publish(&bus, &samples::stored(0, event(77))).await;
     let looked = tokio::time::timeout(DEADLINE, async {
-        while case.projection.position(Source::Events) != 1 {
+        while case.projection.position(FeedSource::Events) != 1 {
             tokio::task::yield_now().await;
         }
     });
@@ -145,7 +149,7 @@ async fn orders_and_decisions_among_the_dispatches_are_nothing_unreadable() {
     let order = SessionOrder {
         id: samples::turn(1),
         target: samples::session(),
-        wanted: Wanted::Reset,
+        wanted: OrderKind::Reset,
         by: "ann".to_owned(),
         reason: String::new(),
         at: samples::at(1),
@@ -156,14 +160,16 @@ async fn orders_and_decisions_among_the_dispatches_are_nothing_unreadable() {
         approval: "a1".to_owned(),
         at: samples::at(2),
     };
-    bus.publish(Outgoing::new(subject.clone(), &order)).await.unwrap();
-    bus.publish(Outgoing::new(subject, &decision)).await.unwrap();
+    bus.publish(OutgoingMessage::new(subject.clone(), &order))
+        .await
+        .unwrap();
+    bus.publish(OutgoingMessage::new(subject, &decision)).await.unwrap();
 
-    let mut stored = bus.ordered("DISPATCHES", &[], 1).await.unwrap();
+    let mut stored = bus.read_ordered("DISPATCHES", &[], 1).await.unwrap();
     for sequence in 1..=2 {
         let message = stored.next().await;
-        let source = Source::Dispatches;
-        let beside = Applied::Beside { source, sequence };
+        let source = FeedSource::Dispatches;
+        let beside = AppliedRecord::Beside { source, sequence };
         assert_eq!(feed::decode(source, &message, bus.trust()), beside);
     }
 }

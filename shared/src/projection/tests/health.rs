@@ -2,10 +2,10 @@
 
 use super::Case;
 use super::samples::{self, HOOK, event_id, fired};
-use crate::breaker::Circuit;
+use crate::breaker::BreakerState;
 use crate::model::hook::{HookMetadata, HookOrigin, HookRecord, HookState, HookStatus};
 use crate::model::invocation::{HookInvocation, HookOutcome, HookPasses};
-use crate::projection::{Applied, ListedHook};
+use crate::projection::{AppliedRecord, ListedHook};
 
 fn failed(n: u64) -> HookInvocation {
     HookInvocation {
@@ -20,9 +20,9 @@ fn failed(n: u64) -> HookInvocation {
 }
 
 /// Returns record `n` of event `n`.
-fn record(n: u64, hooks: Vec<HookInvocation>, passes: &[u32]) -> Applied {
+fn record(n: u64, hooks: Vec<HookInvocation>, passes: &[u32]) -> AppliedRecord {
     let mut applied = samples::invocations(n, event_id(n), hooks);
-    if let Applied::Invocations { record, .. } = &mut applied
+    if let AppliedRecord::Invocations { record, .. } = &mut applied
         && !passes.is_empty()
     {
         record.passes.push(HookPasses {
@@ -74,7 +74,7 @@ async fn it_tells_of_fires_passes_and_failures() {
 
 #[tokio::test]
 async fn the_last_hundred_count_whatever_the_batches() {
-    let history: Vec<Applied> = (1..=250)
+    let history: Vec<AppliedRecord> = (1..=250)
         .map(|n| {
             let hooks = if n % 10 == 0 { vec![failed(n)] } else { Vec::new() };
             record(n, hooks, &[100])
@@ -100,8 +100,8 @@ async fn a_second_record_of_an_event_does_not_count() {
 }
 
 /// Returns a hook of the registry; `status` and `circuit` come from the other buckets.
-fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
-    let metadata = HookMetadata::of(id.to_owned());
+fn listed(id: &str, status: HookStatus, circuit: BreakerState) -> ListedHook {
+    let metadata = HookMetadata::from_name(id.to_owned());
     let record = HookRecord {
         id: id.to_owned(),
         source: String::new(),
@@ -128,8 +128,8 @@ fn listed(id: &str, status: HookStatus, circuit: Circuit) -> ListedHook {
 #[tokio::test]
 async fn a_breaker_has_three_states() {
     let case = Case::new();
-    let open = || Circuit::Open { until: samples::at(9) };
-    let probed = || Circuit::HalfOpen {
+    let open = || BreakerState::Open { until: samples::at(9) };
+    let probed = || BreakerState::HalfOpen {
         by: "a/x:1".to_owned(),
         until: samples::at(9),
     };
@@ -142,17 +142,17 @@ async fn a_breaker_has_three_states() {
     };
 
     let said = states(vec![
-        listed("a", HookStatus::Active, Circuit::Closed),
+        listed("a", HookStatus::Active, BreakerState::Closed),
         listed("b", HookStatus::Paused, open()),
         listed("c", HookStatus::Paused, probed()),
-        listed("d", HookStatus::Paused, Circuit::Closed),
+        listed("d", HookStatus::Paused, BreakerState::Closed),
     ]);
 
     assert_eq!(said.await, "a closed, b open, c half-open, d open");
 
     let said = states(vec![
         listed("b", HookStatus::Paused, probed()),
-        listed("c", HookStatus::Active, Circuit::Closed),
+        listed("c", HookStatus::Active, BreakerState::Closed),
     ]);
     assert_eq!(said.await, "a closed, b half-open, c closed, d closed");
 }

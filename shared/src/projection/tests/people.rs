@@ -2,10 +2,10 @@
 
 use super::Case;
 use super::samples::{at, event, event_id, stored};
-use crate::model::event::{Attachment, Direction, Event, EventId, Participant, ParticipantRole};
+use crate::model::event::{Attachment, Event, EventDirection, EventId, EventParticipant, ParticipantRole};
 use crate::model::identity::Identities;
-use crate::model::origin::Origin;
-use crate::projection::{Applied, Projection, Source};
+use crate::model::origin::EventOrigin;
+use crate::projection::{AppliedRecord, FeedSource, Projection};
 
 fn identities(yaml: &str) -> Identities {
     serde_yaml_ng::from_str(yaml).unwrap()
@@ -19,12 +19,12 @@ persons:
 ";
 
 /// Returns a text from `from` on `channel`, `n` minutes after the first.
-fn text(sequence: u64, channel: &str, from: &str, minutes: u64) -> Applied {
+fn text(sequence: u64, channel: &str, from: &str, minutes: u64) -> AppliedRecord {
     let mut event = event(sequence);
     event.timestamp = at(minutes * 60_000);
     event.channel = channel.to_owned();
     event.from.id = from.to_owned();
-    event.origin = Origin::account(channel, "default");
+    event.origin = EventOrigin::account(channel, "default");
     stored(sequence, event)
 }
 
@@ -43,10 +43,18 @@ async fn identities_link_contacts_whichever_comes_first() {
     ];
 
     let before = Case::new();
-    before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    before
+        .projection
+        .set_identities(identities(FAMILY), at(9))
+        .await
+        .unwrap();
     before.projection.apply(events.clone()).await.unwrap();
     let after = Case::with(events).await;
-    after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    after
+        .projection
+        .set_identities(identities(FAMILY), at(9))
+        .await
+        .unwrap();
 
     assert_eq!(before.dump(), after.dump());
 
@@ -70,10 +78,10 @@ async fn identities_link_contacts_whichever_comes_first() {
 #[tokio::test]
 async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
     let by = |sequence: u64, origin: &str| {
-        let Applied::Event { mut event, .. } = text(sequence, "telegram", "7", sequence) else {
+        let AppliedRecord::Event { mut event, .. } = text(sequence, "telegram", "7", sequence) else {
             panic!("an event")
         };
-        event.origin = Origin::parse(origin).unwrap();
+        event.origin = EventOrigin::parse(origin).unwrap();
         event.from.display_name = Some(format!("by {origin}"));
         stored(sequence, *event)
     };
@@ -86,10 +94,18 @@ async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
     ];
 
     let before = Case::new();
-    before.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    before
+        .projection
+        .set_identities(identities(FAMILY), at(9))
+        .await
+        .unwrap();
     before.projection.apply(events.clone()).await.unwrap();
     let after = Case::with(events).await;
-    after.projection.identify(identities(FAMILY), at(9)).await.unwrap();
+    after
+        .projection
+        .set_identities(identities(FAMILY), at(9))
+        .await
+        .unwrap();
 
     assert_eq!(before.dump(), after.dump());
     assert_eq!(before.value::<String>(WHO), "webhook:demo/2 Casey sender");
@@ -101,11 +117,14 @@ async fn who_merely_says_so_is_another_contact_whichever_comes_first() {
 #[tokio::test]
 async fn changed_identities_relink_what_was_met() {
     let case = Case::with(vec![text(1, "imessage", "+15551", 0)]).await;
-    case.projection.identify(identities(FAMILY), at(1)).await.unwrap();
+    case.projection.set_identities(identities(FAMILY), at(1)).await.unwrap();
     let renamed = FAMILY
         .replace("id: mom, name: Mom", "id: mother, name: Mother")
         .replace("telegram: ['7']", "");
-    case.projection.identify(identities(&renamed), at(2)).await.unwrap();
+    case.projection
+        .set_identities(identities(&renamed), at(2))
+        .await
+        .unwrap();
 
     assert_eq!(case.value::<String>(WHO), "webhook:demo/1 Mother sender");
 
@@ -117,7 +136,10 @@ async fn changed_identities_relink_what_was_met() {
         0
     );
 
-    case.projection.identify(Identities::default(), at(3)).await.unwrap();
+    case.projection
+        .set_identities(Identities::default(), at(3))
+        .await
+        .unwrap();
     let left = "SELECT (SELECT count(*) FROM persons) + (SELECT count(*) FROM person_contact_links)";
     assert_eq!(case.value::<i64>(left), 0);
     assert_eq!(
@@ -167,7 +189,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         ..Attachment::default()
     }];
 
-    let bob = Participant {
+    let bob = EventParticipant {
         id: "bob".to_owned(),
         role: ParticipantRole::Cc,
         display_name: Some("Bob".to_owned()),
@@ -176,7 +198,7 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
     first.metadata.insert("is_read".to_owned(), false.into());
 
     let mut read = first.clone();
-    read.direction = Direction::Updated;
+    read.direction = EventDirection::Updated;
     read.content = "new words".to_owned();
     read.tags = vec!["done".to_owned()];
     read.metadata.insert("is_read".to_owned(), true.into());
@@ -215,9 +237,9 @@ async fn what_goes_with_an_event_is_written_and_rewritten() {
         .expect("the index of words holds what the events hold");
 
     let mut gone = event(1);
-    gone.direction = Direction::Deleted;
+    gone.direction = EventDirection::Deleted;
     let mut late = event(1);
-    late.direction = Direction::Updated;
+    late.direction = EventDirection::Updated;
     late.content = "words again".to_owned();
     case.projection
         .apply(vec![stored(3, gone), stored(4, late)])
@@ -264,6 +286,6 @@ async fn watermarks_tell_the_newest_of_each_adapter() {
         case.value::<String>("SELECT adapter || ' ' || account || ' ' || position FROM sync_watermarks"),
         "webhook default demo/20"
     );
-    assert_eq!(case.projection.position(Source::Events), 20);
+    assert_eq!(case.projection.position(FeedSource::Events), 20);
     assert_eq!(case.projection.first_sequence(&event_id(3)).unwrap(), Some(3));
 }

@@ -2,18 +2,18 @@
 
 use ulid::Ulid;
 
-use crate::model::dispatch::{Causation, DeliveryContext, Dispatch, derived_ulid, dispatch_id};
-use crate::model::event::{Direction, Event, EventId};
+use crate::model::dispatch::{DeliveryContext, Dispatch, DispatchCause, derived_ulid, dispatch_id};
+use crate::model::event::{Event, EventDirection, EventId};
 use crate::model::hook::HookResult;
 use crate::model::invocation::{EventInvocations, HookInvocation, HookOutcome};
-use crate::model::ledger::{AppendId, Cursor, DispatchRef, LedgerEntry, LedgerRecord, TurnLimits, Usage};
-use crate::model::origin::Origin;
+use crate::model::ledger::{AppendId, DispatchRef, LedgerCursor, LedgerEntry, LedgerRecord, TurnLimits, TurnUsage};
+use crate::model::origin::EventOrigin;
 use crate::model::permission::PermissionSet;
 use crate::model::receipt::{Receipt, ReceiptStep};
 use crate::model::reply::Reply;
 use crate::model::session::{QueueMode, SessionRef};
 use crate::model::time::UnixMillis;
-use crate::projection::{Applied, Source};
+use crate::projection::{AppliedRecord, FeedSource};
 use crate::testing::sample;
 
 pub(super) const HOOK: &str = "default-dm-routing";
@@ -28,7 +28,7 @@ pub(super) fn at(n: u64) -> UnixMillis {
 
 pub(super) fn event(n: u64) -> Event {
     let mut event = Event::new(event_id(n), "webhook", &format!("peer-{}", n % 10), at(n));
-    event.origin = Origin::System;
+    event.origin = EventOrigin::System;
     event.from.id = "alice".to_owned();
     event.content = format!("hello number {n}");
     event.metadata.insert("is_group".to_owned(), false.into());
@@ -39,15 +39,15 @@ pub(super) fn event(n: u64) -> Event {
 pub(super) fn sent(n: u64) -> Event {
     let id = EventId::parse(format!("out:{}/0", turn(n))).unwrap();
     let mut event = Event::new(id, "webhook", &format!("peer-{}", n % 10), at(n));
-    event.origin = Origin::System;
-    event.direction = Direction::Sent;
+    event.origin = EventOrigin::System;
+    event.direction = EventDirection::Sent;
     event.content = format!("echo: hello number {n}");
     event.hops = 1;
     event
 }
 
-pub(super) fn stored(sequence: u64, event: Event) -> Applied {
-    Applied::Event {
+pub(super) fn stored(sequence: u64, event: Event) -> AppliedRecord {
+    AppliedRecord::Event {
         sequence,
         published_at: at(sequence),
         event: Box::new(event),
@@ -69,8 +69,8 @@ pub(super) fn turn(n: u64) -> Ulid {
     derived_ulid(at(n), &["turn", &dispatch_ulid(n).to_string()])
 }
 
-fn causation(n: u64) -> Causation {
-    Causation {
+fn causation(n: u64) -> DispatchCause {
+    DispatchCause {
         event: event_id(n),
         hops: 0,
     }
@@ -84,7 +84,7 @@ fn target() -> DeliveryContext {
     }
 }
 
-pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>) -> Applied {
+pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>) -> AppliedRecord {
     let record = EventInvocations {
         event_id: id,
         event_seq: sequence,
@@ -97,7 +97,7 @@ pub(super) fn invocations(sequence: u64, id: EventId, hooks: Vec<HookInvocation>
         is_slim: false,
     };
 
-    Applied::Invocations {
+    AppliedRecord::Invocations {
         sequence,
         record: Box::new(record),
     }
@@ -124,7 +124,7 @@ pub(super) fn fired(n: u64) -> HookInvocation {
     }
 }
 
-pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
+pub(super) fn dispatch(sequence: u64, n: u64) -> AppliedRecord {
     let dispatch = Dispatch {
         id: dispatch_ulid(n),
         queue_mode: Some(QueueMode::Followup),
@@ -133,7 +133,7 @@ pub(super) fn dispatch(sequence: u64, n: u64) -> Applied {
         ..sample::dispatch(event_id(n), n, HOOK, session(), at(n))
     };
 
-    Applied::Dispatch {
+    AppliedRecord::Dispatch {
         sequence,
         published_at: at(sequence),
         dispatch: Box::new(dispatch),
@@ -161,7 +161,7 @@ pub(super) fn started(n: u64) -> LedgerEntry {
 }
 
 pub(super) fn answered(n: u64) -> LedgerEntry {
-    let usage = Usage {
+    let usage = TurnUsage {
         tokens_in: 10,
         tokens_out: 3,
         cost_usd: 0.0,
@@ -194,22 +194,22 @@ pub(super) fn completed(n: u64) -> LedgerEntry {
         turn: turn(n),
         reply: Some(Box::new(reply)),
         head: turn(n),
-        cursor: Cursor {
+        cursor: LedgerCursor {
             floor: n,
             above: Vec::new(),
-            ..Cursor::default()
+            ..LedgerCursor::default()
         },
     }
 }
 
-pub(super) fn ledger(sequence: u64, entries: Vec<LedgerEntry>) -> Applied {
+pub(super) fn ledger(sequence: u64, entries: Vec<LedgerEntry>) -> AppliedRecord {
     let append = AppendId {
         broker: "broker-0".to_owned(),
         epoch: 1,
         counter: sequence,
     };
 
-    Applied::Ledger {
+    AppliedRecord::Ledger {
         sequence,
         subject: "nexus.ledger.default.main".to_owned(),
         session: Some(session()),
@@ -222,7 +222,7 @@ pub(super) fn ledger(sequence: u64, entries: Vec<LedgerEntry>) -> Applied {
     }
 }
 
-pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> Applied {
+pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> AppliedRecord {
     let receipt = Receipt {
         delivery: turn(n),
         session: session(),
@@ -232,7 +232,7 @@ pub(super) fn receipt(sequence: u64, n: u64, step: ReceiptStep) -> Applied {
         step,
     };
 
-    Applied::Receipt {
+    AppliedRecord::Receipt {
         sequence,
         receipt: Box::new(receipt),
     }
@@ -249,7 +249,7 @@ pub(super) fn delivered() -> ReceiptStep {
 
 /// Returns the complete chain of one event, in the order in which it happens. Its sequences follow from `n`, from 1
 /// on.
-pub(super) fn chain(n: u64) -> Vec<Applied> {
+pub(super) fn chain(n: u64) -> Vec<AppliedRecord> {
     let (first, second) = (2 * n - 1, 2 * n);
     let out = sent(n);
     let out_id = out.id.clone();
@@ -266,7 +266,7 @@ pub(super) fn chain(n: u64) -> Vec<Applied> {
 }
 
 /// Returns the messages of `source` among `all`, in order.
-pub(super) fn only(all: &[Applied], source: Source) -> Vec<Applied> {
+pub(super) fn only(all: &[AppliedRecord], source: FeedSource) -> Vec<AppliedRecord> {
     all.iter()
         .filter(|applied| applied.place().0 == source)
         .cloned()

@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use super::Case;
 use super::samples::{at, event, stored};
 use crate::clock::{SystemClock, pause};
-use crate::embed::{EmbedTextsError, Embedder, MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel};
-use crate::model::event::{Direction, Event, EventId};
+use crate::embed::{EmbedTextsError, MINILM_MODEL, MiniLm, STATIC_MODEL, StaticModel, TextEmbedder};
+use crate::model::event::{Event, EventDirection, EventId};
 use crate::projection::api::{SearchReply, SearchRequest};
 use crate::projection::search::keep;
-use crate::projection::{Applied, Projection};
+use crate::projection::{AppliedRecord, Projection};
 use crate::testing::model_folder;
 
 /// Longest wait for vectors: a network computes them in an unoptimised build, beside other tests.
@@ -34,7 +34,7 @@ fn labelled() -> Labelled {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn documents(labelled: &Labelled) -> Vec<Applied> {
+fn documents(labelled: &Labelled) -> Vec<AppliedRecord> {
     let stored_at = |(n, (id, channel, text)): (u64, &(String, String, String))| {
         let mut event = Event::new(EventId::parse(format!("{channel}:{id}")).unwrap(), channel, "p", at(n));
         event.content.clone_from(text);
@@ -43,13 +43,13 @@ fn documents(labelled: &Labelled) -> Vec<Applied> {
     (1..).zip(&labelled.documents).map(stored_at).collect()
 }
 
-fn keep_vectors(projection: &Projection, embedder: Arc<dyn Embedder>) -> tokio::task::JoinHandle<()> {
+fn keep_vectors(projection: &Projection, embedder: Arc<dyn TextEmbedder>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(keep::run(projection.clone(), embedder, Arc::new(SystemClock)))
 }
 
 async fn vectors(projection: &Projection, count: usize) {
     let all_there = async {
-        while projection.vectors() < count {
+        while projection.vector_count() < count {
             pause(Duration::from_millis(5)).await;
         }
     };
@@ -106,7 +106,7 @@ async fn quality(projection: &Projection, labelled: &Labelled, kind: Option<&str
             continue;
         }
 
-        let ids = if projection.vectors() > 0 {
+        let ids = if projection.vector_count() > 0 {
             found_by_meaning(projection, query(text)).await
         } else {
             found(projection, query(text)).await
@@ -170,7 +170,7 @@ async fn quality_with_minilm() {
 }
 
 /// Asserts how well words and the meaning by `embedder` find the labelled answers.
-async fn finds(embedder: Arc<dyn Embedder>, bounds: Bounds) {
+async fn finds(embedder: Arc<dyn TextEmbedder>, bounds: Bounds) {
     let labelled = labelled();
     let case = Case::with(documents(&labelled)).await;
     let model = embedder.model().to_owned();
@@ -196,7 +196,7 @@ async fn finds(embedder: Arc<dyn Embedder>, bounds: Bounds) {
 struct Letters(&'static str);
 
 #[async_trait]
-impl Embedder for Letters {
+impl TextEmbedder for Letters {
     fn model(&self) -> &str {
         self.0
     }
@@ -218,7 +218,7 @@ impl Embedder for Letters {
     }
 }
 
-fn text(sequence: u64, channel: &str, id: u64, content: &str, direction: Direction) -> Applied {
+fn text(sequence: u64, channel: &str, id: u64, content: &str, direction: EventDirection) -> AppliedRecord {
     let mut event = event(id);
     event.channel = channel.to_owned();
     event.content = content.to_owned();
@@ -228,7 +228,7 @@ fn text(sequence: u64, channel: &str, id: u64, content: &str, direction: Directi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_limits_changes_and_a_silent_embedder() {
-    let received = Direction::Received;
+    let received = EventDirection::Received;
     let case = Case::with(vec![
         text(1, "sms", 1, "apple pie", received),
         text(2, "email", 2, "avocado toast", received),
@@ -277,8 +277,8 @@ async fn filters_limits_changes_and_a_silent_embedder() {
 
     projection
         .apply(vec![
-            text(5, "sms", 1, "zucchini", Direction::Updated),
-            text(6, "email", 2, "avocado toast", Direction::Deleted),
+            text(5, "sms", 1, "zucchini", EventDirection::Updated),
+            text(6, "email", 2, "avocado toast", EventDirection::Deleted),
         ])
         .await
         .unwrap();
@@ -299,7 +299,7 @@ async fn filters_limits_changes_and_a_silent_embedder() {
 struct Stuck(Semaphore);
 
 #[async_trait]
-impl Embedder for Stuck {
+impl TextEmbedder for Stuck {
     fn model(&self) -> &str {
         "stuck"
     }
@@ -327,7 +327,7 @@ async fn a_model_that_comes_back_has_each_event_once() {
 
     // Another model comes, and goes before it has embedded anything.
     let stuck = Arc::new(Stuck(Semaphore::new(0)));
-    let keeping = keep_vectors(&other, Arc::clone(&stuck) as Arc<dyn Embedder>);
+    let keeping = keep_vectors(&other, Arc::clone(&stuck) as Arc<dyn TextEmbedder>);
     stuck.0.acquire().await.unwrap().forget();
     keeping.abort();
     other.close().await;
@@ -336,13 +336,13 @@ async fn a_model_that_comes_back_has_each_event_once() {
 
     let far = "SELECT coalesce(max(sequence), 0) FROM nexus_positions WHERE stream = 'embeddings:old'";
     let all_again = async {
-        while case.value::<i64>(far) < 600 || other.vectors() < 600 {
+        while case.value::<i64>(far) < 600 || other.vector_count() < 600 {
             pause(Duration::from_millis(5)).await;
         }
     };
 
     tokio::time::timeout(Duration::from_secs(60), all_again).await.unwrap();
-    assert_eq!(other.vectors(), 600);
+    assert_eq!(other.vector_count(), 600);
 
     keeping.abort();
 }
@@ -351,7 +351,7 @@ async fn a_model_that_comes_back_has_each_event_once() {
 async fn events_are_taken_in_and_found_while_none_gets_embedded() {
     let case = Case::with((1..=20).map(|n| stored(n, event(n))).collect()).await;
     let stuck = Arc::new(Stuck(Semaphore::new(0)));
-    let keeping = keep_vectors(&case.projection, Arc::clone(&stuck) as Arc<dyn Embedder>);
+    let keeping = keep_vectors(&case.projection, Arc::clone(&stuck) as Arc<dyn TextEmbedder>);
     stuck.0.acquire().await.unwrap().forget();
 
     for first in (21..=1_000).step_by(98) {
@@ -360,7 +360,7 @@ async fn events_are_taken_in_and_found_while_none_gets_embedded() {
     }
 
     assert_eq!(case.value::<i64>("SELECT count(*) FROM events"), 1_000);
-    assert_eq!(case.projection.vectors(), 0);
+    assert_eq!(case.projection.vector_count(), 0);
 
     let reply = case.projection.search(query(&event(7).content)).await.unwrap();
     assert!(!reply.by_meaning && !reply.hits.is_empty(), "words alone: {reply:?}");
@@ -370,7 +370,7 @@ async fn events_are_taken_in_and_found_while_none_gets_embedded() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vectors_outlive_a_restart_and_not_their_model() {
-    let all: Vec<Applied> = (1..=600).map(|n| stored(n, event(n))).collect();
+    let all: Vec<AppliedRecord> = (1..=600).map(|n| stored(n, event(n))).collect();
     let case = Case::with(all).await;
     let keeping = keep_vectors(&case.projection, Arc::new(Letters("old")));
     vectors(&case.projection, 600).await;

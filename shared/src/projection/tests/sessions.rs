@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::samples::{answered, at, completed, event, ledger, started, stored, turn};
-use crate::model::event::{Direction, Event};
+use crate::model::event::{Event, EventDirection};
 use crate::model::ledger::LedgerEntry;
 use crate::projection::api::{HistoryRequest, MAX_THREAD_EXCERPT, ThreadsRequest, own_thread};
 
@@ -69,7 +69,7 @@ fn said(n: u64, peer: &str, thread: Option<&str>) -> Event {
 #[tokio::test]
 async fn the_threads_of_a_conversation_are_listed_and_no_others() {
     let answer = Event {
-        direction: Direction::Sent,
+        direction: EventDirection::Sent,
         content: "an answer".to_owned(),
         ..said(2, "ann", Some("7f"))
     };
@@ -78,7 +78,7 @@ async fn the_threads_of_a_conversation_are_listed_and_no_others() {
         ..said(3, "ann", Some("7f"))
     };
     let deleted = Event {
-        direction: Direction::Deleted,
+        direction: EventDirection::Deleted,
         ..said(5, "ann", Some("gone"))
     };
     let events = [

@@ -7,14 +7,14 @@ use std::time::Instant;
 use super::Case;
 use super::samples::{self, chain, event, stored};
 use crate::clock::{Clock, SystemClock};
-use crate::projection::{Applied, Source};
+use crate::projection::{AppliedRecord, FeedSource};
 
 /// Number of messages in a batch, as in the feed.
 const BATCH: usize = 500;
 
-async fn take_in(case: &Case, what: &str, all: Vec<Applied>) {
+async fn take_in(case: &Case, what: &str, all: Vec<AppliedRecord>) {
     let count = all.len();
-    let batches: Vec<Vec<Applied>> = all.chunks(BATCH).map(<[Applied]>::to_vec).collect();
+    let batches: Vec<Vec<AppliedRecord>> = all.chunks(BATCH).map(<[AppliedRecord]>::to_vec).collect();
     let (began, spent) = (SystemClock.monotonic(), cpu_seconds());
 
     for batch in batches {
@@ -61,13 +61,13 @@ async fn messages_per_second() {
     println!("is_first, known ids: {:.3} us each", per(began, scale));
 
     let case = Case::new();
-    let small: Vec<Applied> = (1..=scale).map(|n| stored(n, event(n))).collect();
+    let small: Vec<AppliedRecord> = (1..=scale).map(|n| stored(n, event(n))).collect();
     take_in(&case, "small events", small).await;
     let case = Case::new();
-    let chains: Vec<Applied> = (1..=scale / 2).flat_map(chain).collect();
+    let chains: Vec<AppliedRecord> = (1..=scale / 2).flat_map(chain).collect();
     take_in(&case, "whole chains (7 messages an event)", chains).await;
 
-    assert_eq!(case.projection.position(Source::Ledger), scale / 2);
+    assert_eq!(case.projection.position(FeedSource::Ledger), scale / 2);
 }
 
 fn per(began: Instant, count: u64) -> f64 {

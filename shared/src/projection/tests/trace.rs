@@ -1,13 +1,13 @@
 use super::Case;
 use super::samples::{self, chain, dispatch_ref, event_id, fired, invocations, ledger, receipt, session, turn};
 use crate::model::invocation::{HookInvocation, HookOutcome};
-use crate::model::ledger::{Cursor, DropReason, LedgerEntry, TurnFailure};
+use crate::model::ledger::{DropReason, LedgerCursor, LedgerEntry, TurnFailure};
 use crate::model::receipt::{AttemptOutcome, ReceiptStep};
-use crate::projection::Applied;
-use crate::projection::api::{FindRequest, HistoryRequest, Stage, Trace, TraceRequest};
+use crate::projection::AppliedRecord;
+use crate::projection::api::{EventTrace, FindRequest, HistoryRequest, TraceRequest, TraceStage};
 use crate::projection::given_up::GivenUp;
 
-async fn trace(batch: Vec<Applied>) -> Trace {
+async fn trace(batch: Vec<AppliedRecord>) -> EventTrace {
     let case = Case::with(batch).await;
     case.projection
         .trace(TraceRequest { event_id: event_id(1) }, GivenUp::default())
@@ -15,14 +15,14 @@ async fn trace(batch: Vec<Applied>) -> Trace {
         .unwrap()
 }
 
-fn stages(trace: &Trace) -> Vec<Stage> {
+fn stages(trace: &EventTrace) -> Vec<TraceStage> {
     trace.steps.iter().map(|step| step.stage).collect()
 }
 
 #[tokio::test]
 async fn a_whole_chain_is_told_from_cause_to_effect() {
     let trace = trace(chain(1)).await;
-    use Stage::{Delivery, Dispatch, Event, Hook, Sent, Turn};
+    use TraceStage::{Delivery, Dispatch, Event, Hook, Sent, Turn};
     assert_eq!(stages(&trace), [Event, Hook, Dispatch, Turn, Delivery, Sent, Hook]);
     assert!(trace.complete, "{trace:#?}");
     assert_eq!(trace.event.unwrap().content, "hello number 1");
@@ -74,7 +74,7 @@ async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
     whole.extend([made, first]);
     let mut sequences = 100..;
     for applied in &mut whole {
-        if let Applied::Invocations { sequence, .. } = applied {
+        if let AppliedRecord::Invocations { sequence, .. } = applied {
             *sequence = sequences.next().expect("a number");
         }
     }
@@ -86,7 +86,7 @@ async fn what_is_deferred_is_under_way_until_a_later_record_says_what_it_did() {
 
 #[tokio::test]
 async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
-    let cursor = Cursor::default();
+    let cursor = LedgerCursor::default();
     let dropped = LedgerEntry::DispatchDropped {
         dispatch: dispatch_ref(1),
         reason: DropReason::Superseded,
@@ -116,7 +116,7 @@ async fn a_dropped_dispatch_and_a_failed_turn_end_their_chains() {
     assert!(told.complete);
 
     let step = told.steps.last().unwrap();
-    assert_eq!((step.stage, step.took_ms), (Stage::Turn, Some(1.0)));
+    assert_eq!((step.stage, step.took_ms), (TraceStage::Turn, Some(1.0)));
     assert!(step.detail.contains("no_agent"), "{}", step.detail);
 }
 
@@ -163,7 +163,7 @@ async fn entries_of_a_running_turn_find_it_across_messages() {
         name: "web_search".to_owned(),
         arguments: serde_json::json!({"q": 1}),
     };
-    let usage = crate::model::ledger::Usage::default();
+    let usage = crate::model::ledger::TurnUsage::default();
     let asked = LedgerEntry::ModelAnswered {
         opaque: None,
         attachments: Vec::new(),
@@ -258,12 +258,12 @@ async fn a_call_whose_hooks_have_not_seen_its_end_has_ended_without_a_word_on_ho
 
 #[tokio::test]
 async fn a_shortened_subject_gets_its_names_from_the_ledger() {
-    let shorten = |applied: Applied| {
-        let Applied::Ledger { sequence, record, .. } = applied else {
+    let shorten = |applied: AppliedRecord| {
+        let AppliedRecord::Ledger { sequence, record, .. } = applied else {
             panic!("not of the ledger: {applied:?}")
         };
 
-        Applied::Ledger {
+        AppliedRecord::Ledger {
             sequence,
             subject: "nexus.ledger.default.x~hash".to_owned(),
             session: None,

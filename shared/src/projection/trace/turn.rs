@@ -3,9 +3,9 @@
 use rusqlite::{OptionalExtension, Row};
 use serde_json::Value;
 
-use super::super::api::{EventRow, Stage};
+use super::super::api::{EventRow, TraceStage};
 use super::super::query;
-use super::{Hold, Walk, millis_between};
+use super::{HeldRow, TraceWalk, millis_between};
 use crate::model::time::UnixMillis;
 use crate::wire::held::{HeldKind, HeldUntil};
 
@@ -15,10 +15,10 @@ const SENDS: &str = "send_message_to_agent";
 /// What is told of a delivery that was held and does not leave.
 const SKIPPED: &str = "held; an operator says that it was done";
 
-impl Walk<'_> {
-    pub(super) fn turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+impl TraceWalk<'_> {
+    pub(super) fn walk_turn(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         // Several dispatches may have been merged into one turn, which is shown once.
-        if !self.enters(turn, depth) {
+        if !self.enter_node(turn, depth) {
             return Ok(());
         }
 
@@ -34,25 +34,25 @@ impl Walk<'_> {
         let outcome = row.outcome.map(|outcome| format!(": {outcome}")).unwrap_or_default();
         let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
         let detail = format!("{} in session {}{outcome}", row.status, row.session);
-        self.step(depth, Stage::Turn, turn, UnixMillis(row.started_at), took, detail);
+        self.step(depth, TraceStage::Turn, turn, UnixMillis(row.started_at), took, detail);
 
         let is_over = row.finished_at.is_some();
         self.complete &= is_over;
-        self.approvals(turn, depth)?;
-        self.tools(turn, depth)?;
+        self.walk_approvals(turn, depth)?;
+        self.walk_tools(turn, depth)?;
         self.owed_intents(turn, depth)?;
-        self.caused(turn, depth)?;
+        self.walk_caused(turn, depth)?;
 
         if is_over && row.replied {
             let over_at = UnixMillis(row.finished_at.unwrap_or(row.started_at));
-            self.delivery(turn, over_at, depth)?;
+            self.walk_delivery(turn, over_at, depth)?;
         }
 
         Ok(())
     }
 
     /// Adds the approvals that were requested in the turn. An approval without a decision is in progress.
-    fn approvals(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+    fn walk_approvals(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT id, coalesce(tool, ''), status, coalesce(asked_at, decided_at, 0), decided_at FROM nexus_approvals
              WHERE turn_id = ?1 ORDER BY 4, 1",
@@ -64,7 +64,14 @@ impl Walk<'_> {
             self.complete &= row.status != "pending";
             let took = row.decided_at.map(|decided| millis_between(row.asked_at, decided));
             let detail = format!("{}: {}", row.tool, row.status);
-            self.step(depth, Stage::Approval, &row.id, UnixMillis(row.asked_at), took, detail);
+            self.step(
+                depth,
+                TraceStage::Approval,
+                &row.id,
+                UnixMillis(row.asked_at),
+                took,
+                detail,
+            );
         }
 
         Ok(())
@@ -72,7 +79,7 @@ impl Walk<'_> {
 
     /// Adds the turn's tool calls. A call that is not over is in progress as long as its turn is. A message to an
     /// agent that the read model has not seen yet is in progress.
-    fn tools(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+    fn walk_tools(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT id, coalesce(name, ''), outcome, coalesce(started_at, finished_at, 0), finished_at
              FROM agent_tool_calls WHERE turn_id = ?1 AND (started_at IS NOT NULL OR finished_at IS NOT NULL)
@@ -87,16 +94,16 @@ impl Walk<'_> {
                 .unwrap_or_default();
 
             if let Some(sent) = (row.name == SENDS).then(|| sent_by(&outcome)).flatten()
-                && query::event(self.connection, sent)?.is_none()
+                && query::find_event(self.connection, sent)?.is_none()
             {
                 self.complete = false;
             }
 
             let took = row.finished_at.map(|finished| millis_between(row.started_at, finished));
-            let detail = format!("{}: {}", row.name, told(&outcome, row.finished_at.is_some()));
+            let detail = format!("{}: {}", row.name, outcome_text(&outcome, row.finished_at.is_some()));
             // Ids of calls are unique only within their turn.
             let id = format!("{turn}/{}", row.id);
-            self.step(depth, Stage::Tool, &id, UnixMillis(row.started_at), took, detail);
+            self.step(depth, TraceStage::Tool, &id, UnixMillis(row.started_at), took, detail);
         }
 
         Ok(())
@@ -113,14 +120,14 @@ impl Walk<'_> {
         for (id, kind, since) in rows {
             self.complete = false;
             let detail = format!("{kind}: not answered by the scheduler yet");
-            self.step(depth, Stage::Intent, &id, UnixMillis(since), None, detail);
+            self.step(depth, TraceStage::Intent, &id, UnixMillis(since), None, detail);
         }
 
         Ok(())
     }
 
     /// Adds the messages to agents and firings of intents, each with its own chain.
-    fn caused(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
+    fn walk_caused(&mut self, turn: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT e.id FROM nexus_caused c JOIN events e ON e.id = c.event_id WHERE c.turn_id = ?1 ORDER BY e.sequence",
         )?;
@@ -128,8 +135,8 @@ impl Walk<'_> {
             .query_map([turn], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         for id in ids {
-            if let Some(event) = query::event(self.connection, &id)? {
-                self.event(&event, depth + 1)?;
+            if let Some(event) = query::find_event(self.connection, &id)? {
+                self.walk_event(&event, depth + 1)?;
             }
         }
 
@@ -138,7 +145,7 @@ impl Walk<'_> {
 
     /// Adds the deliveries that the event caused beside the replies of its turns: cards of approvals, escalations,
     /// notes about them.
-    pub(super) fn cards(&mut self, event_id: &str, depth: u8) -> Result<(), rusqlite::Error> {
+    pub(super) fn walk_cards(&mut self, event_id: &str, depth: u8) -> Result<(), rusqlite::Error> {
         let mut statement = self
             .connection
             .prepare_cached("SELECT id, started_at FROM deliveries WHERE event_id = ?1 ORDER BY started_at, id")?;
@@ -146,15 +153,15 @@ impl Walk<'_> {
             .query_map([event_id], |row| Ok((row.get(0)?, row.get(1)?)))?
             .collect::<Result<_, _>>()?;
         for (id, started_at) in rows {
-            self.delivery(&id, UnixMillis(started_at), depth)?;
+            self.walk_delivery(&id, UnixMillis(started_at), depth)?;
         }
 
         Ok(())
     }
 
     /// Adds the delivery of the reply `id`, which was committed at `at`; only once.
-    fn delivery(&mut self, id: &str, at: UnixMillis, depth: u8) -> Result<(), rusqlite::Error> {
-        if !self.enters(&format!("delivery {id}"), depth) {
+    fn walk_delivery(&mut self, id: &str, at: UnixMillis, depth: u8) -> Result<(), rusqlite::Error> {
+        if !self.enter_node(&format!("delivery {id}"), depth) {
             return Ok(());
         }
 
@@ -162,12 +169,12 @@ impl Walk<'_> {
             "SELECT channel, status, started_at, updated_at, attempts, parts, reason FROM deliveries WHERE id = ?1",
         )?;
         let Some(row) = statement.query_row([id], DeliveryRow::read).optional()? else {
-            match self.given_up.reply(id).map(str::to_owned) {
-                Some(why) => self.step(depth, Stage::DeadLetter, id, at, None, why),
+            match self.given_up.reply_reason(id).map(str::to_owned) {
+                Some(why) => self.step(depth, TraceStage::DeadLetter, id, at, None, why),
                 None => {
                     let detail = self.held_delivery(id);
                     if let Some(detail) = detail {
-                        self.step(depth, Stage::Delivery, id, at, None, detail.to_owned());
+                        self.step(depth, TraceStage::Delivery, id, at, None, detail.to_owned());
                     }
                 }
             }
@@ -181,16 +188,23 @@ impl Walk<'_> {
         let over = has_ended || held == Some(SKIPPED);
         let detail = held.map_or(detail.clone(), |held| format!("{detail}; {held}"));
         let took = over.then(|| millis_between(row.started_at, row.updated_at));
-        self.step(depth, Stage::Delivery, id, UnixMillis(row.started_at), took, detail);
+        self.step(
+            depth,
+            TraceStage::Delivery,
+            id,
+            UnixMillis(row.started_at),
+            took,
+            detail,
+        );
 
-        let sent = self.sent(id)?;
+        let sent = self.read_sent(id)?;
         // A delivered part that is not an event yet is in progress.
         if !over || (has_ended && sent.len() < row.parts.unwrap_or(0) as usize) {
             self.complete = false;
         }
 
         for event in sent {
-            self.event(&event, depth + 1)?;
+            self.walk_event(&event, depth + 1)?;
         }
 
         Ok(())
@@ -200,10 +214,10 @@ impl Walk<'_> {
     /// It is in progress unless an operator decided that it was done.
     fn held_delivery(&mut self, id: &str) -> Option<&'static str> {
         let held = match self.hold(HeldKind::Delivery, id) {
-            Hold::Decided(HeldUntil::Skip) => return Some(SKIPPED),
+            HeldRow::Decided(HeldUntil::Skip) => return Some(SKIPPED),
             // Until KV `held` was read, it is in progress as any other.
-            Hold::Open(why) => self.given_up.is_held_known().then_some(why),
-            Hold::Decided(HeldUntil::Redo | HeldUntil::Decided) | Hold::No => None,
+            HeldRow::Open(why) => self.given_up.is_held_known().then_some(why),
+            HeldRow::Decided(HeldUntil::Redo | HeldUntil::Decided) | HeldRow::No => None,
         };
         self.complete = false;
 
@@ -211,7 +225,7 @@ impl Walk<'_> {
     }
 
     /// Returns the events `out:{delivery}/{part}` (`0` is the character after `/`).
-    fn sent(&self, delivery: &str) -> Result<Vec<EventRow>, rusqlite::Error> {
+    fn read_sent(&self, delivery: &str) -> Result<Vec<EventRow>, rusqlite::Error> {
         let mut ids = self
             .connection
             .prepare_cached("SELECT id FROM events WHERE id > ?1 AND id < ?2 ORDER BY sequence LIMIT 1000")?;
@@ -222,7 +236,7 @@ impl Walk<'_> {
             .collect::<Result<_, _>>()?;
 
         ids.iter()
-            .filter_map(|id| query::event(self.connection, id).transpose())
+            .filter_map(|id| query::find_event(self.connection, id).transpose())
             .collect()
     }
 }
@@ -233,7 +247,7 @@ fn sent_by(outcome: &Value) -> Option<&str> {
 }
 
 /// Returns the outcome of a call in one word, or its error if there is one.
-fn told(outcome: &Value, is_over: bool) -> String {
+fn outcome_text(outcome: &Value, is_over: bool) -> String {
     let kind = outcome.get("kind").and_then(Value::as_str);
     let why = outcome
         .get("error")

@@ -30,7 +30,7 @@ enum WeekDay {
 
 /// The days that a cron expression matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Days {
+pub(super) struct DayField {
     plain: Values,
     special: Vec<MonthDay>,
     any_month_day: bool,
@@ -40,7 +40,7 @@ pub(super) struct Days {
     rule: DayRule,
 }
 
-impl Days {
+impl DayField {
     /// Parses both day fields. A `+` before the days of week selects [`DayRule::Both`].
     pub(super) fn parse(days: &str, weekdays: &str, rule: DayRule) -> Result<Self, ParseCronError> {
         let (rule, weekdays) = match weekdays.strip_prefix('+') {
@@ -61,7 +61,7 @@ impl Days {
         for item in days.split(',') {
             match month_day(item)? {
                 Some(special) => found.special.push(special),
-                None => found.plain |= DAYS.item(item)?,
+                None => found.plain |= DAYS.parse_item(item)?,
             }
         }
 
@@ -69,7 +69,7 @@ impl Days {
         for item in weekdays.split(',') {
             match week_day(item)? {
                 Some(special) => found.special_week.push(special),
-                None => found.week |= WEEKDAYS.item(item)?,
+                None => found.week |= WEEKDAYS.parse_item(item)?,
             }
         }
 
@@ -82,7 +82,7 @@ impl Days {
     }
 
     /// Returns whether `date` matches.
-    pub(super) fn hold(&self, date: Date) -> bool {
+    pub(super) fn includes_date(&self, date: Date) -> bool {
         let (month, week) = (self.month_day(date), self.week_day(date));
         // As in Vixie's cron: if either field begins with a star, both must match.
         if self.any_month_day || self.any_week_day || self.rule == DayRule::Both {
@@ -98,8 +98,10 @@ impl Days {
                 let last = date.days_in_month();
                 match *special {
                     MonthDay::FromLast(before) => date.day() == last - before,
-                    MonthDay::Nearest(day) => day <= last && date.day() == nearest(date, day),
-                    MonthDay::NearestFromLast(before) => last > before && date.day() == nearest(date, last - before),
+                    MonthDay::Nearest(day) => day <= last && date.day() == nearest_weekday(date, day),
+                    MonthDay::NearestFromLast(before) => {
+                        last > before && date.day() == nearest_weekday(date, last - before)
+                    }
                 }
             })
     }
@@ -115,7 +117,7 @@ impl Days {
 }
 
 /// Returns the weekday nearest to `day` in the month of `date`, without leaving the month.
-fn nearest(date: Date, day: i8) -> i8 {
+fn nearest_weekday(date: Date, day: i8) -> i8 {
     let Ok(wanted) = date.with().day(day).build() else {
         return 0;
     };
@@ -145,7 +147,7 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
             None => None,
             Some(number) => number.parse::<i8>().ok().filter(|n| (0..=MAX_FROM_LAST).contains(n)),
         };
-        let before = before.ok_or_else(|| DAYS.error(item, "expected `L`, `L-n`, `LW` or `L-nW`"))?;
+        let before = before.ok_or_else(|| DAYS.item_error(item, "expected `L`, `L-n`, `LW` or `L-nW`"))?;
 
         return Ok(Some(if is_nearest {
             MonthDay::NearestFromLast(before)
@@ -161,7 +163,7 @@ fn month_day(item: &str) -> Result<Option<MonthDay>, ParseCronError> {
 
     let (day, rest) = DAYS.value(rest)?;
     if !rest.is_empty() {
-        return Err(DAYS.error(item, "`W` follows a single day"));
+        return Err(DAYS.item_error(item, "`W` follows a single day"));
     }
 
     Ok(Some(MonthDay::Nearest(i8::try_from(day).unwrap_or(1))))
@@ -174,7 +176,7 @@ fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
         let (day, rest) = WEEKDAYS.value(day)?;
         let nth = match nth.as_bytes() {
             [digit @ b'1'..=b'5'] if rest.is_empty() => i8::try_from(digit - b'0').unwrap_or(1),
-            _ => return Err(WEEKDAYS.error(item, "expected `day#n` with n from 1 to 5")),
+            _ => return Err(WEEKDAYS.item_error(item, "expected `day#n` with n from 1 to 5")),
         };
         return Ok(Some(WeekDay::Nth(short(day), nth)));
     }
@@ -184,7 +186,7 @@ fn week_day(item: &str) -> Result<Option<WeekDay>, ParseCronError> {
     };
     let (day, rest) = WEEKDAYS.value(day)?;
     if !rest.is_empty() {
-        return Err(WEEKDAYS.error(item, "`L` follows a single day"));
+        return Err(WEEKDAYS.item_error(item, "`L` follows a single day"));
     }
 
     Ok(Some(WeekDay::Last(short(day))))

@@ -7,7 +7,7 @@ use super::ParseCronError;
 
 /// A field with its name, its bounds and the names of its values.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Field {
+pub(super) struct CronField {
     /// Name of the field in errors.
     pub(super) name: &'static str,
     /// Minimum value of the field.
@@ -22,8 +22,8 @@ pub(super) struct Field {
     pub(super) cycle: u32,
 }
 
-const fn plain(name: &'static str, min: u32, max: u32) -> Field {
-    Field {
+const fn plain_field(name: &'static str, min: u32, max: u32) -> CronField {
+    CronField {
         name,
         min,
         max,
@@ -33,30 +33,30 @@ const fn plain(name: &'static str, min: u32, max: u32) -> Field {
     }
 }
 
-pub(super) const SECONDS: Field = plain("seconds", 0, 59);
-pub(super) const MINUTES: Field = plain("minutes", 0, 59);
-pub(super) const HOURS: Field = plain("hours", 0, 23);
-pub(super) const DAYS: Field = plain("days of month", 1, 31);
-pub(super) const MONTHS: Field = Field {
+pub(super) const SECONDS: CronField = plain_field("seconds", 0, 59);
+pub(super) const MINUTES: CronField = plain_field("minutes", 0, 59);
+pub(super) const HOURS: CronField = plain_field("hours", 0, 23);
+pub(super) const DAYS: CronField = plain_field("days of month", 1, 31);
+pub(super) const MONTHS: CronField = CronField {
     names: &[
         "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
     ],
     names_from: 1,
-    ..plain("months", 1, 12)
+    ..plain_field("months", 1, 12)
 };
 /// Both 0 and 7 are Sunday.
-pub(super) const WEEKDAYS: Field = Field {
+pub(super) const WEEKDAYS: CronField = CronField {
     names: &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
     names_from: 0,
     cycle: 7,
-    ..plain("days of week", 0, 7)
+    ..plain_field("days of week", 0, 7)
 };
 
 /// The values of one field, one bit each.
 pub(super) type Values = u64;
 
-impl Field {
-    pub(super) fn error(&self, text: &str, why: &str) -> ParseCronError {
+impl CronField {
+    pub(super) fn item_error(&self, text: &str, why: &str) -> ParseCronError {
         ParseCronError {
             field: self.name,
             text: text.to_owned(),
@@ -72,7 +72,7 @@ impl Field {
             let number = number.parse().ok().filter(|n| (self.min..=self.max).contains(n));
             return number
                 .map(|number| (number, rest))
-                .ok_or_else(|| self.error(text, &format!("expected {} to {}", self.min, self.max)));
+                .ok_or_else(|| self.item_error(text, &format!("expected {} to {}", self.min, self.max)));
         }
 
         let named = text.get(..3).and_then(|head| {
@@ -80,16 +80,17 @@ impl Field {
             Some((self.names_from + u32::try_from(at).ok()?, &text[3..]))
         });
 
-        named.ok_or_else(|| self.error(text, "expected a number or a name"))
+        named.ok_or_else(|| self.item_error(text, "expected a number or a name"))
     }
 
     /// Returns the values of `text`: `*`, or a list of values, ranges and steps.
     pub(super) fn values(&self, text: &str) -> Result<Values, ParseCronError> {
-        text.split(',').try_fold(0, |all, item| Ok(all | self.item(item)?))
+        text.split(',')
+            .try_fold(0, |all, item| Ok(all | self.parse_item(item)?))
     }
 
     /// Returns the values of one item of a list.
-    pub(super) fn item(&self, item: &str) -> Result<Values, ParseCronError> {
+    pub(super) fn parse_item(&self, item: &str) -> Result<Values, ParseCronError> {
         let (first, last, rest) = if let Some(rest) = item.strip_prefix('*') {
             (self.min, self.max, rest)
         } else {
@@ -126,7 +127,7 @@ impl Field {
         step.and_then(|step| step.parse().ok())
             .filter(|step| (1..=self.max).contains(step))
             .and_then(|step| usize::try_from(step).ok())
-            .ok_or_else(|| self.error(item, &format!("expected a step between 1 and {}", self.max)))
+            .ok_or_else(|| self.item_error(item, &format!("expected a step between 1 and {}", self.max)))
     }
 }
 

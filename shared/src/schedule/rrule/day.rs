@@ -3,9 +3,9 @@
 use jiff::ToSpan as _;
 use jiff::civil::{Date, Weekday};
 
-use super::{Freq, Rule};
+use super::{RecurrenceRule, RruleFrequency};
 
-impl Rule {
+impl RecurrenceRule {
     /// Returns whether `date` matches every part that is about days.
     pub(super) fn holds_on(&self, date: Date) -> bool {
         let month = i16::from(date.month());
@@ -28,7 +28,7 @@ impl Rule {
             wanted.day == date.weekday()
                 && wanted.nth.is_none_or(|nth| {
                     // The n-th one of the year, unless the rule has months.
-                    let (at, length) = if self.freq == Freq::Yearly && self.months.is_empty() {
+                    let (at, length) = if self.freq == RruleFrequency::Yearly && self.months.is_empty() {
                         (date.day_of_year(), date.days_in_year())
                     } else {
                         (i16::from(date.day()), i16::from(date.days_in_month()))
@@ -40,7 +40,7 @@ impl Rule {
     }
 
     fn by_easter(&self, date: Date) -> bool {
-        let Some(sunday) = easter(date.year()) else {
+        let Some(sunday) = easter_sunday(date.year()) else {
             return false;
         };
         let distance = date.day_of_year() - sunday.day_of_year();
@@ -76,7 +76,7 @@ fn weeks_in(year: i16, week_start: Weekday) -> i16 {
 }
 
 /// Returns Easter Sunday of `year` in the Gregorian calendar (anonymous Gregorian computus).
-fn easter(year: i16) -> Option<Date> {
+fn easter_sunday(year: i16) -> Option<Date> {
     let y = i32::from(year);
     let (a, b, c) = (y % 19, y / 100, y % 100);
     let (d, e) = (b / 4, b % 4);

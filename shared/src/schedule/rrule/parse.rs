@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 
-use super::{Freq, ParseRruleError, Rule, Until, WeekDayNumber};
+use super::{ParseRruleError, RecurrenceRule, RruleFrequency, RruleUntil, WeekDayNumber};
 
 /// Maximum length of a rule's text, in bytes.
 const MAX_BYTES: usize = 2_048;
@@ -13,14 +13,14 @@ pub(super) const NO_START: DateTime = DateTime::constant(2001, 1, 1, 0, 0, 0, 0)
 
 /// A parsed rule with its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parsed {
-    pub(super) rule: Rule,
+pub(super) struct ParsedRule {
+    pub(super) rule: RecurrenceRule,
     pub(super) start: DateTime,
     /// `TZID` of the DTSTART, or `UTC` if the start ends in `Z`.
     pub(super) zone: Option<String>,
 }
 
-fn wrong(part: &str, text: &str, why: &str) -> ParseRruleError {
+fn part_error(part: &str, text: &str, why: &str) -> ParseRruleError {
     ParseRruleError {
         part: part.to_owned(),
         text: text.chars().take(80).collect(),
@@ -29,9 +29,9 @@ fn wrong(part: &str, text: &str, why: &str) -> ParseRruleError {
 }
 
 /// Parses `DTSTART…` (optional) and `RRULE:…` on lines of their own, or a bare rule.
-pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
+pub(super) fn parse(text: &str) -> Result<ParsedRule, ParseRruleError> {
     if text.len() > MAX_BYTES {
-        return Err(wrong("rule", text, "too long"));
+        return Err(part_error("rule", text, "too long"));
     }
 
     let (mut start, mut zone, mut rule) = (None, None, None);
@@ -39,24 +39,24 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
         let upper = line.to_ascii_uppercase();
         if upper.starts_with("DTSTART") {
             if start.is_some() {
-                return Err(wrong("DTSTART", line, "given twice"));
+                return Err(part_error("DTSTART", line, "given twice"));
             }
-            let (found, its_zone) = dtstart(line)?;
+            let (found, its_zone) = parse_dtstart(line)?;
             (start, zone) = (Some(found), its_zone);
         } else if rule.is_some() {
-            return Err(wrong("rule", line, "expected one DTSTART and one RRULE"));
+            return Err(part_error("rule", line, "expected one DTSTART and one RRULE"));
         } else {
-            rule = Some(parts(upper.strip_prefix("RRULE:").unwrap_or(&upper))?);
+            rule = Some(parse_parts(upper.strip_prefix("RRULE:").unwrap_or(&upper))?);
         }
     }
 
-    let rule = rule.ok_or_else(|| wrong("rule", text, "missing"))?;
+    let rule = rule.ok_or_else(|| part_error("rule", text, "missing"))?;
     // Counted from the fixed start, the rule would already be over.
     if start.is_none() && rule.count.is_some() {
-        return Err(wrong("COUNT", text, "needs a DTSTART to count from"));
+        return Err(part_error("COUNT", text, "needs a DTSTART to count from"));
     }
 
-    Ok(Parsed {
+    Ok(ParsedRule {
         rule,
         start: start.unwrap_or(NO_START),
         zone,
@@ -64,8 +64,8 @@ pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
 }
 
 /// Parses `DTSTART:19970902T090000`, `DTSTART;TZID=Europe/Berlin:…`, `DTSTART:…Z`.
-fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
-    let error = |why| wrong("DTSTART", line, why);
+fn parse_dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
+    let error = |why| part_error("DTSTART", line, why);
     let (head, value) = line.split_once(':').ok_or_else(|| error("expected `:` and a time"))?;
 
     let mut zone = None;
@@ -77,7 +77,7 @@ fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
         }
     }
 
-    let (start, is_utc, _) = moment(value).ok_or_else(|| error("expected YYYYMMDDTHHMMSS"))?;
+    let (start, is_utc, _) = parse_moment(value).ok_or_else(|| error("expected YYYYMMDDTHHMMSS"))?;
     if is_utc {
         zone = Some("UTC".to_owned());
     }
@@ -86,7 +86,7 @@ fn dtstart(line: &str) -> Result<(DateTime, Option<String>), ParseRruleError> {
 }
 
 /// Parses `YYYYMMDD[THHMMSS[Z]]`. Returns the time, whether it is in UTC, and whether it is only a date.
-fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
+fn parse_moment(text: &str) -> Option<(DateTime, bool, bool)> {
     let (text, is_utc) = match text.strip_suffix(['Z', 'z']) {
         Some(text) => (text, true),
         None => (text, false),
@@ -124,42 +124,46 @@ fn moment(text: &str) -> Option<(DateTime, bool, bool)> {
 }
 
 /// Parses the parts `FREQ=…;INTERVAL=…;…`.
-fn parts(text: &str) -> Result<Rule, ParseRruleError> {
-    let mut rule = Rule::default();
+fn parse_parts(text: &str) -> Result<RecurrenceRule, ParseRruleError> {
+    let mut rule = RecurrenceRule::default();
     let mut freq = None;
 
     let mut seen: Vec<&str> = Vec::new();
     for part in text.split(';').filter(|part| !part.is_empty()) {
         let (name, value) = part
             .split_once('=')
-            .ok_or_else(|| wrong("rule", part, "expected NAME=VALUE"))?;
+            .ok_or_else(|| part_error("rule", part, "expected NAME=VALUE"))?;
         // RFC 5545 allows each part only once.
         if seen.contains(&name) {
-            return Err(wrong(name, value, "given twice"));
+            return Err(part_error(name, value, "given twice"));
         }
 
         seen.push(name);
 
         if name == "FREQ" {
-            freq = Some(Freq::parse(value).ok_or_else(|| wrong(name, value, "unknown frequency"))?);
+            freq = Some(RruleFrequency::parse(value).ok_or_else(|| part_error(name, value, "unknown frequency"))?);
         } else {
             part_of(&mut rule, name, value)?;
         }
     }
 
-    rule.freq = freq.ok_or_else(|| wrong("FREQ", text, "missing"))?;
+    rule.freq = freq.ok_or_else(|| part_error("FREQ", text, "missing"))?;
     check(&rule, text)?;
 
     Ok(rule)
 }
 
-fn part_of(rule: &mut Rule, name: &str, value: &str) -> Result<(), ParseRruleError> {
-    let numbers = |min: i16, max: i16, zero: bool| numbers(name, value, min, max, zero);
+fn part_of(rule: &mut RecurrenceRule, name: &str, value: &str) -> Result<(), ParseRruleError> {
+    let numbers = |min: i16, max: i16, zero: bool| parse_numbers(name, value, min, max, zero);
     match name {
-        "INTERVAL" => rule.interval = positive(name, value)?,
-        "COUNT" => rule.count = Some(positive(name, value)?),
-        "UNTIL" => rule.until = Some(until(value).ok_or_else(|| wrong(name, value, "expected a date or a time"))?),
-        "WKST" => rule.week_start = weekday(value).ok_or_else(|| wrong(name, value, "expected a weekday"))?,
+        "INTERVAL" => rule.interval = parse_positive(name, value)?,
+        "COUNT" => rule.count = Some(parse_positive(name, value)?),
+        "UNTIL" => {
+            rule.until = Some(parse_until(value).ok_or_else(|| part_error(name, value, "expected a date or a time"))?)
+        }
+        "WKST" => {
+            rule.week_start = parse_weekday(value).ok_or_else(|| part_error(name, value, "expected a weekday"))?
+        }
         "BYMONTH" => rule.months = numbers(1, 12, false)?,
         "BYMONTHDAY" => rule.month_days = numbers(-31, 31, false)?,
         "BYYEARDAY" => rule.year_days = numbers(-366, 366, false)?,
@@ -173,23 +177,23 @@ fn part_of(rule: &mut Rule, name: &str, value: &str) -> Result<(), ParseRruleErr
         "BYDAY" => {
             rule.week_days = value
                 .split(',')
-                .map(|day| numbered(day).ok_or_else(|| wrong(name, value, "expected weekdays")))
+                .map(|day| parse_numbered_day(day).ok_or_else(|| part_error(name, value, "expected weekdays")))
                 .collect::<Result<_, _>>()?;
         }
-        _ => return Err(wrong(name, value, "unknown part")),
+        _ => return Err(part_error(name, value, "unknown part")),
     }
 
     Ok(())
 }
 
-fn check(rule: &Rule, text: &str) -> Result<(), ParseRruleError> {
+fn check(rule: &RecurrenceRule, text: &str) -> Result<(), ParseRruleError> {
     if rule.count.is_some() && rule.until.is_some() {
-        return Err(wrong("COUNT", text, "COUNT and UNTIL exclude each other"));
+        return Err(part_error("COUNT", text, "COUNT and UNTIL exclude each other"));
     }
 
     let numbered = rule.week_days.iter().any(|day| day.nth.is_some());
-    if numbered && !matches!(rule.freq, Freq::Monthly | Freq::Yearly) {
-        return Err(wrong(
+    if numbered && !matches!(rule.freq, RruleFrequency::Monthly | RruleFrequency::Yearly) {
+        return Err(part_error(
             "BYDAY",
             text,
             "a number belongs to monthly and yearly rules only",
@@ -197,13 +201,13 @@ fn check(rule: &Rule, text: &str) -> Result<(), ParseRruleError> {
     }
 
     if numbered && !rule.weeks.is_empty() {
-        return Err(wrong("BYDAY", text, "a number does not go with BYWEEKNO"));
+        return Err(part_error("BYDAY", text, "a number does not go with BYWEEKNO"));
     }
 
     Ok(())
 }
 
-fn positive(name: &str, value: &str) -> Result<u32, ParseRruleError> {
+fn parse_positive(name: &str, value: &str) -> Result<u32, ParseRruleError> {
     let number = value
         .bytes()
         .all(|b| b.is_ascii_digit())
@@ -211,17 +215,17 @@ fn positive(name: &str, value: &str) -> Result<u32, ParseRruleError> {
         .flatten();
     number
         .filter(|&number| number > 0)
-        .ok_or_else(|| wrong(name, value, "expected a whole number from 1"))
+        .ok_or_else(|| part_error(name, value, "expected a whole number from 1"))
 }
 
-fn numbers(name: &str, value: &str, min: i16, max: i16, zero: bool) -> Result<Vec<i16>, ParseRruleError> {
+fn parse_numbers(name: &str, value: &str, min: i16, max: i16, zero: bool) -> Result<Vec<i16>, ParseRruleError> {
     let read = |text: &str| {
         let number = text.strip_prefix('+').unwrap_or(text).parse::<i16>().ok()?;
         ((min..=max).contains(&number) && (zero || number != 0)).then_some(number)
     };
     let mut found = value
         .split(',')
-        .map(|text| read(text).ok_or_else(|| wrong(name, value, &format!("expected numbers from {min} to {max}"))))
+        .map(|text| read(text).ok_or_else(|| part_error(name, value, &format!("expected numbers from {min} to {max}"))))
         .collect::<Result<Vec<_>, _>>()?;
 
     found.sort_unstable();
@@ -230,11 +234,11 @@ fn numbers(name: &str, value: &str, min: i16, max: i16, zero: bool) -> Result<Ve
     Ok(found)
 }
 
-fn until(value: &str) -> Option<Until> {
-    let (at, is_utc, is_date) = moment(value)?;
+fn parse_until(value: &str) -> Option<RruleUntil> {
+    let (at, is_utc, is_date) = parse_moment(value)?;
     if is_utc {
         let at: Timestamp = jiff::tz::Offset::UTC.to_timestamp(at).ok()?;
-        return Some(Until::Instant(at));
+        return Some(RruleUntil::Instant(at));
     }
 
     // A date without a time includes the whole day.
@@ -244,10 +248,10 @@ fn until(value: &str) -> Option<Until> {
         at
     };
 
-    Some(Until::Local(last))
+    Some(RruleUntil::Local(last))
 }
 
-fn weekday(text: &str) -> Option<Weekday> {
+fn parse_weekday(text: &str) -> Option<Weekday> {
     match text {
         "MO" => Some(Weekday::Monday),
         "TU" => Some(Weekday::Tuesday),
@@ -261,9 +265,9 @@ fn weekday(text: &str) -> Option<Weekday> {
 }
 
 /// Parses a weekday with an optional number: `MO`, `2TU`, `-1SU`.
-fn numbered(text: &str) -> Option<WeekDayNumber> {
+fn parse_numbered_day(text: &str) -> Option<WeekDayNumber> {
     let at = text.len().checked_sub(2)?;
-    let (number, day) = (text.get(..at)?, weekday(text.get(at..)?)?);
+    let (number, day) = (text.get(..at)?, parse_weekday(text.get(at..)?)?);
     let nth = match number.strip_prefix('+').unwrap_or(number) {
         "" if number.is_empty() => None,
         number => Some(

@@ -7,7 +7,7 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Freq, Rule, Until};
+use super::{RecurrenceRule, RruleFrequency, RruleUntil};
 
 /// Maximum distance of the next time, in seconds: a hundred years.
 const HORIZON_S: i64 = 100 * 366 * 86_400;
@@ -15,8 +15,8 @@ const HORIZON_S: i64 = 100 * 366 * 86_400;
 const MAX_SLOTS: u32 = 3_000_000;
 
 /// A rule with its slots in elapsed time.
-struct Line<'r> {
-    rule: &'r Rule,
+struct TimeLine<'r> {
+    rule: &'r RecurrenceRule,
     zone: &'r TimeZone,
     start: Timestamp,
     /// Start of slot 0, in seconds since the epoch.
@@ -29,7 +29,7 @@ struct Line<'r> {
 
 /// Returns the first instant of `rule` after `after`.
 pub(super) fn next_after(
-    rule: &Rule,
+    rule: &RecurrenceRule,
     start: DateTime,
     unit: i64,
     after: Timestamp,
@@ -39,9 +39,13 @@ pub(super) fn next_after(
     let local = zone.to_datetime(start);
     // Slots start at whole hours or minutes, even if the rule starts within one.
     let into_slot = match rule.freq {
-        Freq::Hourly => i64::from(local.minute()) * 60 + i64::from(local.second()),
-        Freq::Minutely => i64::from(local.second()),
-        Freq::Secondly | Freq::Daily | Freq::Weekly | Freq::Monthly | Freq::Yearly => 0,
+        RruleFrequency::Hourly => i64::from(local.minute()) * 60 + i64::from(local.second()),
+        RruleFrequency::Minutely => i64::from(local.second()),
+        RruleFrequency::Secondly
+        | RruleFrequency::Daily
+        | RruleFrequency::Weekly
+        | RruleFrequency::Monthly
+        | RruleFrequency::Yearly => 0,
     };
 
     let step = unit * i64::from(rule.interval);
@@ -49,7 +53,7 @@ pub(super) fn next_after(
         return plain_after(rule, start, step, after, zone);
     }
 
-    let line = Line {
+    let line = TimeLine {
         rule,
         zone,
         start,
@@ -62,7 +66,7 @@ pub(super) fn next_after(
 }
 
 /// Returns whether the rule has only a frequency, an interval and an end.
-const fn is_plain(rule: &Rule) -> bool {
+const fn is_plain(rule: &RecurrenceRule) -> bool {
     rule.months.is_empty()
         && rule.weeks.is_empty()
         && rule.year_days.is_empty()
@@ -76,7 +80,13 @@ const fn is_plain(rule: &Rule) -> bool {
 }
 
 /// Computes the next instant of a plain rule directly, without a search.
-fn plain_after(rule: &Rule, start: Timestamp, step: i64, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+fn plain_after(
+    rule: &RecurrenceRule,
+    start: Timestamp,
+    step: i64,
+    after: Timestamp,
+    zone: &TimeZone,
+) -> Option<Timestamp> {
     let passed = (after.as_second() - start.as_second()).div_euclid(step) + 1;
     let number = if after < start { 0 } else { passed };
     if rule.count.is_some_and(|count| number >= i64::from(count)) {
@@ -86,15 +96,15 @@ fn plain_after(rule: &Rule, start: Timestamp, step: i64, after: Timestamp, zone:
     (!is_over(rule, at, zone)).then_some(at)
 }
 
-fn is_over(rule: &Rule, at: Timestamp, zone: &TimeZone) -> bool {
+fn is_over(rule: &RecurrenceRule, at: Timestamp, zone: &TimeZone) -> bool {
     match rule.until {
         None => false,
-        Some(Until::Instant(last)) => at > last,
-        Some(Until::Local(last)) => zone.to_datetime(at) > last,
+        Some(RruleUntil::Instant(last)) => at > last,
+        Some(RruleUntil::Local(last)) => zone.to_datetime(at) > last,
     }
 }
 
-impl Line<'_> {
+impl TimeLine<'_> {
     fn next_after(&self, after: Timestamp, into_slot: i64) -> Option<Timestamp> {
         let mut left = self.rule.count.unwrap_or(u32::MAX);
         // A rule with a COUNT is searched from its beginning.
@@ -117,7 +127,7 @@ impl Line<'_> {
                 continue;
             }
 
-            for at in self.rule.choose(self.times_in(begins, into_slot)) {
+            for at in self.rule.choose_positions(self.times_in(begins, into_slot)) {
                 if at < self.start {
                     continue;
                 }
@@ -162,7 +172,10 @@ impl Line<'_> {
         }
 
         let minutes = &self.rule.minutes;
-        if self.rule.freq != Freq::Hourly && !minutes.is_empty() && !minutes.contains(&i16::from(local.minute())) {
+        if self.rule.freq != RruleFrequency::Hourly
+            && !minutes.is_empty()
+            && !minutes.contains(&i16::from(local.minute()))
+        {
             return Some(begins);
         }
 
@@ -172,10 +185,10 @@ impl Line<'_> {
     /// Returns the matching instants in the slot that starts at `begins`, in order.
     fn times_in(&self, begins: i64, into_slot: i64) -> Vec<Timestamp> {
         let mut found: Vec<Timestamp> = self
-            .offsets(begins, into_slot)
+            .slot_offsets(begins, into_slot)
             .into_iter()
             .filter_map(|offset| Timestamp::from_second(begins + offset).ok())
-            .filter(|at| self.shows(self.zone.to_datetime(*at)))
+            .filter(|at| self.shows_local(self.zone.to_datetime(*at)))
             .collect();
         found.sort_unstable();
         found.dedup();
@@ -184,7 +197,7 @@ impl Line<'_> {
 
     /// Returns the seconds from the slot's start by its wall-clock time. An absent part is taken from the rule's
     /// start.
-    fn offsets(&self, begins: i64, into_slot: i64) -> Vec<i64> {
+    fn slot_offsets(&self, begins: i64, into_slot: i64) -> Vec<i64> {
         let Ok(begins_at) = Timestamp::from_second(begins) else {
             return Vec::new();
         };
@@ -192,7 +205,7 @@ impl Line<'_> {
         // Zone offsets need not be whole hours, so the wall clock may show any minute at a slot's start.
         let behind = |wanted: i16, shown: i8| (i64::from(wanted) - i64::from(shown)).rem_euclid(60);
 
-        let seconds: Vec<i64> = if self.rule.freq == Freq::Secondly {
+        let seconds: Vec<i64> = if self.rule.freq == RruleFrequency::Secondly {
             vec![0]
         } else if self.rule.seconds.is_empty() {
             vec![into_slot % 60]
@@ -201,7 +214,7 @@ impl Line<'_> {
             self.rule.seconds.iter().map(|s| behind(*s, shown)).collect()
         };
 
-        let minutes: Vec<i64> = if self.rule.freq != Freq::Hourly {
+        let minutes: Vec<i64> = if self.rule.freq != RruleFrequency::Hourly {
             vec![0]
         } else if self.rule.minutes.is_empty() {
             vec![into_slot / 60]
@@ -217,7 +230,7 @@ impl Line<'_> {
     }
 
     /// Returns whether the wall-clock time `local` matches every part.
-    fn shows(&self, local: DateTime) -> bool {
+    fn shows_local(&self, local: DateTime) -> bool {
         let passes = |list: &[i16], value: i8| list.is_empty() || list.contains(&i16::from(value));
         self.rule.holds_on(local.date())
             && passes(&self.rule.hours, local.hour())

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::script::{Call, Speech};
+use super::script::{ScriptedCall, ScriptedSpeech};
 
-pub(super) fn stream(speech: &Speech) -> Vec<u8> {
+pub(super) fn stream(speech: &ScriptedSpeech) -> Vec<u8> {
     let mut out = Out::default();
     let [input, output, cached, _] = speech.tokens;
     let usage = json!({
@@ -41,7 +41,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
     }
 
     for (index, call) in speech.calls.iter().enumerate() {
-        let Call { id, name, arguments } = call;
+        let ScriptedCall { id, name, arguments } = call;
         let id = id.clone().unwrap_or_else(|| format!("toolu_{index}"));
         let half = arguments.floor_char_boundary(arguments.len() / 2);
         let pieces = ["", &arguments[..half], &arguments[half..]];

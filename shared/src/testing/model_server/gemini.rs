@@ -3,16 +3,16 @@
 
 use serde_json::{Value, json};
 
-use super::script::{Call, Speech};
+use super::script::{ScriptedCall, ScriptedSpeech};
 
-pub(super) fn stream(speech: &Speech) -> Vec<u8> {
+pub(super) fn stream(speech: &ScriptedSpeech) -> Vec<u8> {
     let mut out = String::new();
     for text in &speech.text {
         event(&mut out, speech, &json!([{"text": text}]), None);
     }
 
     for (index, call) in speech.calls.iter().enumerate() {
-        let Call { id, name, arguments } = call;
+        let ScriptedCall { id, name, arguments } = call;
         let args: Value = serde_json::from_str(arguments).unwrap_or(Value::Null);
         let mut part = json!({"functionCall": {"name": name, "args": args}});
         if let Some(id) = id {
@@ -46,7 +46,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
     out.into_bytes()
 }
 
-fn event(out: &mut String, speech: &Speech, parts: &Value, finish: Option<&str>) {
+fn event(out: &mut String, speech: &ScriptedSpeech, parts: &Value, finish: Option<&str>) {
     let [input, output, cached, reasoning] = speech.tokens;
     let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": 0});
     if let Some(finish) = finish {

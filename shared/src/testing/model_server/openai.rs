@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::script::{Call, Speech};
+use super::script::{ScriptedCall, ScriptedSpeech};
 
-pub(super) fn stream(speech: &Speech) -> Vec<u8> {
+pub(super) fn stream(speech: &ScriptedSpeech) -> Vec<u8> {
     let mut out = String::new();
     let mut choice = |delta: &Value, finish: Option<&str>| {
         let choices = json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}]);
@@ -19,7 +19,7 @@ pub(super) fn stream(speech: &Speech) -> Vec<u8> {
     }
 
     for (index, call) in speech.calls.iter().enumerate() {
-        let Call { id, name, arguments } = call;
+        let ScriptedCall { id, name, arguments } = call;
         let id = id.clone().unwrap_or_else(|| format!("call_{index}"));
         let function = json!({"name": name, "arguments": ""});
         choice(

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// A tool call in an answer.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct ScriptedCall {
     /// Id of the call; `None` if the provider sends none (only Gemini may).
     pub id: Option<String>,
     /// Name of the tool.
@@ -13,7 +13,7 @@ pub struct Call {
     pub arguments: String,
 }
 
-impl Call {
+impl ScriptedCall {
     /// Builds a call of `name` with `arguments`, with the id `id`.
     #[must_use]
     pub fn new(id: &str, name: &str, arguments: &Value) -> Self {
@@ -27,11 +27,11 @@ impl Call {
 
 /// One answer of a model.
 #[derive(Debug, Clone)]
-pub struct Speech {
+pub struct ScriptedSpeech {
     /// Text of the answer, in the pieces in which it is sent.
     pub text: Vec<String>,
     /// Tool calls of the answer.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ScriptedCall>,
     /// Reason for the stop, in OpenAI's words: `stop`, `tool_calls`, `length`, `content_filter`; `None` for the
     /// fitting one.
     pub finish: Option<String>,
@@ -41,7 +41,7 @@ pub struct Speech {
     pub thought: Option<String>,
 }
 
-impl Default for Speech {
+impl Default for ScriptedSpeech {
     fn default() -> Self {
         Self {
             text: Vec::new(),
@@ -53,7 +53,7 @@ impl Default for Speech {
     }
 }
 
-impl Speech {
+impl ScriptedSpeech {
     pub(super) fn finish(&self) -> &str {
         match &self.finish {
             Some(finish) => finish,
@@ -65,7 +65,7 @@ impl Speech {
 
 /// Way in which the bytes are cut into packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Cut {
+pub enum CutPoint {
     /// One packet for all bytes.
     #[default]
     Whole,
@@ -75,7 +75,7 @@ pub enum Cut {
     At(usize),
 }
 
-impl Cut {
+impl CutPoint {
     pub(super) fn packets(self, bytes: &[u8]) -> Vec<Vec<u8>> {
         match self {
             Self::Whole => vec![bytes.to_vec()],
@@ -90,7 +90,7 @@ impl Cut {
 
 /// Way in which the stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ending {
+pub enum AnswerEnding {
     /// The stream ends without a fault.
     #[default]
     Whole,
@@ -110,24 +110,24 @@ pub enum Ending {
 
 /// Response to one request.
 #[derive(Debug, Clone)]
-pub enum Scripted {
+pub enum ScriptedAnswer {
     /// A model's answer, on the caller's wire.
     Say {
         /// Contents of the answer.
-        speech: Speech,
+        speech: ScriptedSpeech,
         /// Cut of the bytes into packets.
-        cut: Cut,
+        cut: CutPoint,
         /// Ending of the stream.
-        ending: Ending,
+        ending: AnswerEnding,
     },
     /// Exactly these bytes as the event stream.
     Raw {
         /// Bytes of the stream.
         bytes: Vec<u8>,
         /// Cut of the bytes into packets.
-        cut: Cut,
+        cut: CutPoint,
         /// Ending of the stream; it does not shorten the bytes.
-        ending: Ending,
+        ending: AnswerEnding,
     },
     /// An HTTP status without an answer.
     Status {
@@ -140,39 +140,39 @@ pub enum Scripted {
     },
 }
 
-impl Scripted {
+impl ScriptedAnswer {
     /// Builds an answer with a text in two pieces.
     #[must_use]
     pub fn text(text: &str) -> Self {
         let half = text.floor_char_boundary(text.len() / 2);
         let pieces = [&text[..half], &text[half..]];
 
-        Self::say(Speech {
+        Self::say(ScriptedSpeech {
             text: pieces
                 .iter()
                 .filter(|p| !p.is_empty())
                 .map(|p| (*p).to_owned())
                 .collect(),
-            ..Speech::default()
+            ..ScriptedSpeech::default()
         })
     }
 
     /// Builds an answer with tool calls and no text.
     #[must_use]
-    pub fn calls(calls: impl IntoIterator<Item = Call>) -> Self {
-        Self::say(Speech {
+    pub fn calls(calls: impl IntoIterator<Item = ScriptedCall>) -> Self {
+        Self::say(ScriptedSpeech {
             calls: calls.into_iter().collect(),
-            ..Speech::default()
+            ..ScriptedSpeech::default()
         })
     }
 
     /// Builds an answer that is sent in one packet.
     #[must_use]
-    pub const fn say(speech: Speech) -> Self {
+    pub const fn say(speech: ScriptedSpeech) -> Self {
         Self::Say {
             speech,
-            cut: Cut::Whole,
-            ending: Ending::Whole,
+            cut: CutPoint::Whole,
+            ending: AnswerEnding::Whole,
         }
     }
 
@@ -199,7 +199,7 @@ impl Scripted {
 
     /// Returns the same response, cut into other packets.
     #[must_use]
-    pub fn cut(mut self, into: Cut) -> Self {
+    pub fn cut(mut self, into: CutPoint) -> Self {
         match &mut self {
             Self::Say { cut, .. } | Self::Raw { cut, .. } => *cut = into,
             Self::Status { .. } => {}
@@ -209,7 +209,7 @@ impl Scripted {
 
     /// Returns the same response, with another ending.
     #[must_use]
-    pub fn ending(mut self, with: Ending) -> Self {
+    pub fn ending(mut self, with: AnswerEnding) -> Self {
         match &mut self {
             Self::Say { ending, .. } | Self::Raw { ending, .. } => *ending = with,
             Self::Status { .. } => {}

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::script::Speech;
+use super::script::ScriptedSpeech;
 use super::{anthropic, gemini, openai};
 
 /// Wire format of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
+pub enum ModelWire {
     /// `POST …/chat/completions`.
     OpenAi,
     /// `POST …/models/{model}:streamGenerateContent?alt=sse`.
@@ -16,7 +16,7 @@ pub enum Wire {
     Anthropic,
 }
 
-impl Wire {
+impl ModelWire {
     pub(super) fn of(path: &str) -> Option<Self> {
         if path.ends_with("/chat/completions") {
             Some(Self::OpenAi)
@@ -31,7 +31,7 @@ impl Wire {
 
     /// Returns the bytes of the event stream for `speech`.
     #[must_use]
-    pub fn stream(self, speech: &Speech) -> Vec<u8> {
+    pub fn stream(self, speech: &ScriptedSpeech) -> Vec<u8> {
         match self {
             Self::OpenAi => openai::stream(speech),
             Self::Gemini => gemini::stream(speech),

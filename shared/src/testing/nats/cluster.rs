@@ -2,22 +2,22 @@
 
 use std::net::TcpListener;
 
-use super::{NatsServer, Options};
+use super::{NatsOptions, NatsServer};
 
 /// A cluster of servers on loopback; its streams may have as many replicas as there are servers.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct NatsCluster {
     servers: Vec<NatsServer>,
 }
 
-impl Cluster {
+impl NatsCluster {
     /// Starts `size` servers with the defaults and waits until all are ready.
     pub async fn start(size: usize) -> Self {
-        Self::with(size, &Options::default()).await
+        Self::with(size, &NatsOptions::default()).await
     }
 
     /// Starts `size` servers with `options` and waits until all are ready.
-    pub async fn with(size: usize, options: &Options) -> Self {
+    pub async fn with(size: usize, options: &NatsOptions) -> Self {
         // Routes contain the ports of all servers, so all ports are chosen before the first server starts.
         let ports = free_ports(size * 3);
         let routes: Vec<String> = ports
@@ -37,7 +37,7 @@ impl Cluster {
             let name = format!("n{}", index + 1);
             let mut server = NatsServer::prepare(
                 &name,
-                Options {
+                NatsOptions {
                     extra: cluster,
                     ..options.clone()
                 },
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cluster_survives_the_loss_of_one_server() {
-        let mut cluster = Cluster::start(3).await;
+        let mut cluster = NatsCluster::start(3).await;
         assert_eq!(cluster.urls().len(), 3);
         let lost = &mut cluster.servers()[0];
         lost.kill9();

@@ -5,41 +5,41 @@ use super::super::subject;
 use super::*;
 
 fn key(byte: u8) -> SealKey {
-    SealKey::of(&[byte; 32])
+    SealKey::from_bytes(&[byte; 32])
 }
 
-fn trust() -> Trust {
-    let roof = Edge {
+fn trust() -> TrustKeys {
+    let roof = EdgeKey {
         channel: "lora".to_owned(),
         key: key(2),
         persons: Vec::new(),
     };
-    let cellar = Edge {
+    let cellar = EdgeKey {
         key: key(3),
         ..roof.clone()
     };
 
     let edges = [("roof", roof), ("cellar", cellar)].map(|(name, edge)| (name.to_owned(), edge));
-    Trust::new(key(1), vec![key(9)]).with_edges(BTreeMap::from(edges))
+    TrustKeys::new(key(1), vec![key(9)]).with_edges(BTreeMap::from(edges))
 }
 
 fn event(id: &str, channel: &str, account: &str, origin: &str) -> Event {
     let mut event = Event::new(EventId::parse(id).unwrap(), channel, "p.1", UnixMillis(1));
     event.account_id = Some(account.to_owned());
-    event.origin = Origin::parse(origin).unwrap();
+    event.origin = EventOrigin::parse(origin).unwrap();
     event
 }
 
 /// Returns the event that `event`, sealed by `key` as of `sealed` and stored under its own subject, is admitted as.
 fn admit(event: &Event, seal: Option<(&SealKey, &str)>) -> Result<String, &'static str> {
-    let (content, mut headers) = encode(event, Format::Cbor);
+    let (content, mut headers) = encode(event, PayloadFormat::Cbor);
     if let Some((key, origin)) = seal {
-        let origin = Origin::parse(origin).unwrap();
+        let origin = EventOrigin::parse(origin).unwrap();
         headers.insert(SEAL, key.seal(&event.id, &content, &origin));
     }
 
     let stored = subject::event(event).replace("nexus.event.", "nexus.ev.7.");
-    let admitted = trust().admit(&stored, &headers, &content, event.clone());
+    let admitted = trust().admit_event(&stored, &headers, &content, event.clone());
 
     admitted
         .map(|event| event.origin.to_string())
@@ -126,9 +126,9 @@ fn without_a_seal_an_event_is_open_and_has_ids_of_its_own() {
 
     assert_eq!(admit(&said, None).as_deref(), Ok("open"));
 
-    let (content, headers) = encode(&said, Format::Cbor);
+    let (content, headers) = encode(&said, PayloadFormat::Cbor);
     let admitted = trust()
-        .admit("nexus.ev.1.crm.default.p=2E1", &headers, &content, said)
+        .admit_event("nexus.ev.1.crm.default.p=2E1", &headers, &content, said)
         .unwrap();
 
     assert!(admitted.speaks_for.is_empty());
@@ -165,7 +165,7 @@ fn the_systems_own_channels_take_sealed_events_only() {
 #[test]
 fn an_event_that_contradicts_its_subject_is_refused_whoever_sealed_it() {
     let said = event("telegram:bot/1", "telegram", "bot", "system");
-    let (content, mut headers) = encode(&said, Format::Cbor);
+    let (content, mut headers) = encode(&said, PayloadFormat::Cbor);
     headers.insert(SEAL, key(1).seal(&said.id, &content, &said.origin));
 
     for subject in [
@@ -174,13 +174,13 @@ fn an_event_that_contradicts_its_subject_is_refused_whoever_sealed_it() {
         "nexus.ev.3.telegram.bot.p2",
         "nexus.event.telegram.bot.p=2E1",
     ] {
-        let refused = trust().admit(subject, &headers, &content, said.clone());
+        let refused = trust().admit_event(subject, &headers, &content, said.clone());
         assert_eq!(refused.unwrap_err().reason(), "wrong_subject", "{subject}");
     }
 
     assert!(
         trust()
-            .admit("nexus.ev.3.telegram.bot.p=2E1", &headers, &content, said)
+            .admit_event("nexus.ev.3.telegram.bot.p=2E1", &headers, &content, said)
             .is_ok()
     );
 }
@@ -218,7 +218,7 @@ fn keys_are_hexadecimal_or_base64_and_long() {
 #[test]
 fn another_language_makes_the_same() {
     let id = EventId::parse("lora:roof/1").unwrap();
-    let origin = Origin::parse("edge:roof").unwrap();
+    let origin = EventOrigin::parse("edge:roof").unwrap();
     assert_eq!(
         key(7).seal(&id, b"{}", &origin),
         "67cbd6aacfb9e4f68f8b76273afa52dff05c5cb0df394efdb51c136f5d141b1c"
@@ -239,7 +239,7 @@ fn message_ids_differ_by_key_and_a_change_has_one_per_content() {
 
     let changed = |content: &str, received| {
         let event = Event {
-            direction: Direction::Updated,
+            direction: EventDirection::Updated,
             content: content.to_owned(),
             received_at: UnixMillis(received),
             ..one.clone()
@@ -257,7 +257,7 @@ fn message_ids_differ_by_key_and_a_change_has_one_per_content() {
 fn another_order_of_keys_is_no_change() {
     let told = |metadata: &str| {
         key(1).message_id(&Event {
-            direction: Direction::Updated,
+            direction: EventDirection::Updated,
             metadata: serde_json::from_str(metadata).unwrap(),
             ..event("crm:9", "crm", "default", "open")
         })
@@ -277,13 +277,13 @@ proptest! {
         seal in proptest::option::of("([0-9a-f]{64}|[0-9a-f]{0,70}|\\PC{0,8})"),
     ) {
         let event = event(&id, &channel, &account, &origin);
-        let (content, mut headers) = encode(&event, Format::Cbor);
+        let (content, mut headers) = encode(&event, PayloadFormat::Cbor);
         if let Some(seal) = seal {
             headers.insert(SEAL, seal);
         }
         let stored = subject::event(&event).replace("nexus.event.", "nexus.ev.7.");
-        if let Ok(admitted) = trust().admit(&stored, &headers, &content, event) {
-            prop_assert_eq!(&admitted.origin, &Origin::Open);
+        if let Ok(admitted) = trust().admit_event(&stored, &headers, &content, event) {
+            prop_assert_eq!(&admitted.origin, &EventOrigin::Open);
             let prefix = format!("open:{channel}/{account}/");
             prop_assert!(admitted.id.as_str().starts_with(&prefix));
         }
@@ -293,17 +293,17 @@ proptest! {
     #[test]
     fn a_seal_is_of_one_event(flip in 0_usize..3, id in "crm:[a-z]{1,9}") {
         let said = event(&id, "crm", "default", "token:crm");
-        let (content, mut headers) = encode(&said, Format::Cbor);
+        let (content, mut headers) = encode(&said, PayloadFormat::Cbor);
         let mut other = said.clone();
         match flip {
             0 => other.id = EventId::parse(format!("{id}x")).unwrap(),
             1 => other.content.push('x'),
-            _ => other.origin = Origin::System,
+            _ => other.origin = EventOrigin::System,
         }
-        let (changed, _) = encode(&other, Format::Cbor);
+        let (changed, _) = encode(&other, PayloadFormat::Cbor);
         headers.insert(SEAL, key(1).seal(&said.id, &content, &said.origin));
         let stored = subject::event(&other).replace("nexus.event.", "nexus.ev.7.");
-        prop_assert!(trust().admit(&stored, &headers, &changed, other).is_err());
+        prop_assert!(trust().admit_event(&stored, &headers, &changed, other).is_err());
     }
 }
 
@@ -312,7 +312,7 @@ fn an_event_was_received_when_a_service_says_so_and_else_when_it_was_stored() {
     let check = |origin: &str, sealed_by: u8, received: i64, expected: i64| {
         let mut said = event("lora:roof/1", "lora", "roof", origin);
         said.received_at = UnixMillis(received);
-        let (content, mut headers) = encode(&said, Format::Cbor);
+        let (content, mut headers) = encode(&said, PayloadFormat::Cbor);
         headers.insert(SEAL, key(sealed_by).seal(&said.id, &content, &said.origin));
         let stored = subject::event(&said).replace("nexus.event.", "nexus.ev.7.");
         let read = trust().read_stored(&stored, &headers, &content, UnixMillis(500));

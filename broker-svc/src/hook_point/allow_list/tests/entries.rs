@@ -20,16 +20,16 @@ fn a_wildcard_takes_no_option_that_writes_or_runs() {
         // `--` is the value of the option before it.
         ("-ofile", "sort -T -- -ofile x"),
     ] {
-        refused(command, &Refusal::Option(option.to_owned()));
+        refused(command, &CommandRejection::Option(option.to_owned()));
     }
 
     // An option that the operator wrote out is intended.
-    let list = AllowList::of(["sort -o sorted *", "rg --pre cat *"]).expect("entries");
-    assert!(list.admit("sort -o sorted a", &place()).is_ok());
-    assert!(list.admit("rg --pre cat x", &place()).is_ok());
+    let list = AllowList::from_entries(["sort -o sorted *", "rg --pre cat *"]).expect("entries");
+    assert!(list.admit_command("sort -o sorted a", &place()).is_ok());
+    assert!(list.admit_command("rg --pre cat x", &place()).is_ok());
     assert_eq!(
-        list.admit("sort -o sorted -oelse", &place()),
-        Err(Refusal::Option("-oelse".to_owned()))
+        list.admit_command("sort -o sorted -oelse", &place()),
+        Err(CommandRejection::Option("-oelse".to_owned()))
     );
 }
 
@@ -108,7 +108,7 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
         "./python3 ...",
         "tools/make ...",
     ] {
-        let fault = AllowList::of([entry]).expect_err(entry);
+        let fault = AllowList::from_entries([entry]).expect_err(entry);
         assert!(
             fault.contains("by its path") && fault.contains("unsafe: true"),
             "{fault}"
@@ -129,20 +129,23 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
         "$CLAUDE_PROJECT_DIR/.claude/check.sh ...",
         "\"$CLAUDE_PROJECT_DIR\"/check ...",
     ] {
-        assert!(AllowList::of([entry]).is_ok(), "{entry}");
+        assert!(AllowList::from_entries([entry]).is_ok(), "{entry}");
     }
 
     let declared = |modes: Value| {
         let modes = serde_json::from_value(modes).expect("modes");
         let mut faults = Vec::new();
-        let list = AllowList::declared("m", &modes, &mut faults);
+        let list = AllowList::from_declaration("m", &modes, &mut faults);
         let faults: Vec<String> = faults.iter().map(|fault| fault.key.clone()).collect();
         (list, faults)
     };
 
     let (list, faults) = declared(json!({"m": [{"command": "git ...", "unsafe": true}, {"command": "ls"}]}));
     assert!(faults.is_empty(), "{faults:?}");
-    assert!(list.admit("git -C dir -c core.fsmonitor=x status", &place()).is_ok());
+    assert!(
+        list.admit_command("git -C dir -c core.fsmonitor=x status", &place())
+            .is_ok()
+    );
 
     let (_, faults) = declared(json!({
         "m": ["git ...", {"command": "make *"}, {"command": "ls", "unsafe": 1}, {"comand": "ls"}, 7, "ls 'a"],
@@ -168,11 +171,11 @@ fn a_wildcard_for_a_program_that_can_do_anything_is_a_fault() {
 #[test]
 fn no_entry_lets_a_command_run_another_or_write() {
     for entry in ["git ...", "sed -n *", "sed -n * f", "tar ..."] {
-        let fault = AllowList::of([entry]).expect_err(entry);
+        let fault = AllowList::from_entries([entry]).expect_err(entry);
         assert!(fault.contains("unsafe: true"), "{fault}");
     }
 
-    let list = AllowList::of(["git diff ...", "git grep ...", "git log ..."]).expect("entries");
+    let list = AllowList::from_entries(["git diff ...", "git grep ...", "git log ..."]).expect("entries");
     for command in [
         "git diff --output=evil-out HEAD~1",
         "git diff --outpu=evil-out",
@@ -183,7 +186,7 @@ fn no_entry_lets_a_command_run_another_or_write() {
         "git -c core.fsmonitor=evil diff",
         "git --no-pager diff",
     ] {
-        assert!(list.admit(command, &place()).is_err(), "{command}");
+        assert!(list.admit_command(command, &place()).is_err(), "{command}");
     }
 }
 
@@ -203,8 +206,11 @@ fn of_two_hundred_harmless_commands_at_most_two_are_refused() {
         .filter_map(|command| {
             let modes = json!({"m": [{"command": command, "unsafe": true}]});
             let mut faults = Vec::new();
-            let list = AllowList::declared("m", &serde_json::from_value(modes).expect("modes"), &mut faults);
-            let refusal = list.admit(command, &place()).err().map(|refusal| refusal.to_string());
+            let list = AllowList::from_declaration("m", &serde_json::from_value(modes).expect("modes"), &mut faults);
+            let refusal = list
+                .admit_command(command, &place())
+                .err()
+                .map(|refusal| refusal.to_string());
             let fault = faults.first().map(ToString::to_string).or(refusal)?;
             Some(format!("{command}: {fault}"))
         })
@@ -228,15 +234,15 @@ fn no_pair_that_ever_got_past_does_so() {
     assert_eq!(pairs.len(), 13, "{pairs:?}");
 
     for (entry, command) in pairs {
-        let admitted = AllowList::of([entry]).map(|list| list.admit(command, &place()));
+        let admitted = AllowList::from_entries([entry]).map(|list| list.admit_command(command, &place()));
         assert!(!matches!(admitted, Ok(Ok(_))), "{entry}: {command}: {admitted:?}");
 
         // The operator is responsible for an unsafe entry: the command must only be readable.
         let declared = json!({"m": [{"command": entry, "unsafe": true}]});
         let modes = serde_json::from_value(declared).expect("modes");
         let mut faults = Vec::new();
-        let list = AllowList::declared("m", &modes, &mut faults);
+        let list = AllowList::from_declaration("m", &modes, &mut faults);
         assert!(faults.is_empty(), "{faults:?}");
-        assert!(list.admit(command, &place()).is_ok(), "{entry}: {command}");
+        assert!(list.admit_command(command, &place()).is_ok(), "{entry}: {command}");
     }
 }

@@ -158,17 +158,17 @@ fn is_expanded(text: &str) -> bool {
 
 /// Returns the words of `command` as a program gets them at a place without files.
 fn unquoted(command: &str) -> Vec<String> {
-    let written = written(command).expect("a command that passed");
+    let written = parse_command(command).expect("a command that passed");
     let words = written
         .words
         .iter()
-        .map(|word| place().expand(word).expect("a word that passed"));
+        .map(|word| place().expand_word(word).expect("a word that passed"));
     words.flatten().collect()
 }
 
 /// Returns whether `command` passes; fails if a shell would find anything in it that is outside the list.
 fn passes_and_is_inside(command: &str) -> Result<bool, TestCaseError> {
-    let Ok(admitted) = list().admit(command, &place()) else {
+    let Ok(admitted) = list().admit_command(command, &place()) else {
         return Ok(false);
     };
 
@@ -278,7 +278,7 @@ proptest! {
 
     #[test]
     fn any_text_is_read_to_its_end(command in ".{0,60}") {
-        let _ = list().admit(&command, &place());
+        let _ = list().admit_command(&command, &place());
         let _ = list().admit_text(&command);
     }
 }
@@ -316,11 +316,11 @@ fn a_program_gets_the_words_that_were_matched_and_those_that_a_shell_would_have_
         std::fs::write(files.path().join(name), "").expect("a file");
     }
 
-    let place = Place {
+    let place = CommandDirectories {
         project: files.path().to_path_buf(),
         home: Some(files.path().join("home")),
     };
-    let list = AllowList::of(["./recorder ..."]).expect("an entry");
+    let list = AllowList::from_entries(["./recorder ..."]).expect("an entry");
 
     let mut runner = TestRunner::deterministic();
     let mut passed = 0;
@@ -331,7 +331,7 @@ fn a_program_gets_the_words_that_were_matched_and_those_that_a_shell_would_have_
         };
 
         let command = format!("./recorder {words}");
-        let Ok(plain) = list.admit(&command, &place) else {
+        let Ok(plain) = list.admit_command(&command, &place) else {
             continue;
         };
 

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::schema::strict;
-use super::{arguments, system};
-use crate::llm::ask::{Ask, Json, Message};
-use crate::llm::config::Provider;
-use crate::llm::opaque::Opaque;
+use super::schema::close_objects;
+use super::{call_arguments, system_prompt};
+use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
+use crate::llm::config::ModelProvider;
+use crate::llm::opaque::OpaqueBlocks;
 
-pub(super) fn body(model: &str, ask: &Ask) -> Value {
+pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
     let mut body = json!({ "model": model, "stream": true });
-    let system = system(ask);
+    let system = system_prompt(ask);
     if !system.is_empty() {
         body["system"] = Value::String(system);
     }
@@ -23,11 +23,11 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
         body["tools"] = tools.collect();
     }
 
-    body["messages"] = messages(&ask.messages);
+    body["messages"] = message_list(&ask.messages);
 
     // There is no mode for any object: only the sentence in the system prompt asks for it.
-    if let Some(Json::Schema(schema)) = &ask.json {
-        let format = json!({ "type": "json_schema", "schema": strict(schema, false) });
+    if let Some(JsonMode::Schema(schema)) = &ask.json {
+        let format = json!({ "type": "json_schema", "schema": close_objects(schema, false) });
         body["output_config"] = json!({ "format": format });
     }
 
@@ -56,35 +56,37 @@ fn most_tokens(model: &str) -> u32 {
 }
 
 /// Converts the conversation. Results of tools are the user's next turn, all in one message.
-fn messages(messages: &[Message]) -> Value {
+fn message_list(messages: &[ModelMessage]) -> Value {
     let mut said: Vec<Value> = Vec::new();
     let mut results = Vec::new();
     for message in messages {
-        if let Message::Tool { id, content, .. } = message {
+        if let ModelMessage::Tool { id, content, .. } = message {
             results.push(json!({ "type": "tool_result", "content": content, "tool_use_id": id }));
             continue;
         }
 
-        said.extend(answered(&mut results));
+        said.extend(flush_results(&mut results));
 
         match message {
-            Message::User { content } => said.push(json!({ "role": "user", "content": content })),
-            Message::Tool { .. } => {}
-            Message::Assistant { .. } => said.push(json!({ "role": "assistant", "content": blocks(message) })),
+            ModelMessage::User { content } => said.push(json!({ "role": "user", "content": content })),
+            ModelMessage::Tool { .. } => {}
+            ModelMessage::Assistant { .. } => {
+                said.push(json!({ "role": "assistant", "content": content_blocks(message) }))
+            }
         }
     }
 
-    said.extend(answered(&mut results));
+    said.extend(flush_results(&mut results));
     Value::Array(said)
 }
 
-fn answered(results: &mut Vec<Value>) -> Option<Value> {
+fn flush_results(results: &mut Vec<Value>) -> Option<Value> {
     let results = std::mem::take(results);
     (!results.is_empty()).then(|| json!({ "role": "user", "content": results }))
 }
 
-fn blocks(message: &Message) -> Value {
-    let Message::Assistant {
+fn content_blocks(message: &ModelMessage) -> Value {
+    let ModelMessage::Assistant {
         content,
         tool_calls,
         opaque,
@@ -93,7 +95,7 @@ fn blocks(message: &Message) -> Value {
         return Value::Null;
     };
 
-    let mut blocks = Opaque::of(opaque.as_ref(), Provider::Anthropic).blocks;
+    let mut blocks = OpaqueBlocks::from_kept(opaque.as_ref(), ModelProvider::Anthropic).blocks;
     if blocks.is_empty() && tool_calls.is_empty() {
         return Value::String(content.clone());
     }
@@ -104,7 +106,7 @@ fn blocks(message: &Message) -> Value {
 
     let calls = tool_calls
         .iter()
-        .map(|call| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": arguments(call) }));
+        .map(|call| json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call) }));
     blocks.extend(calls);
 
     Value::Array(blocks)

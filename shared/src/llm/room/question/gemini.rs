@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::{arguments, system};
+use super::{call_arguments, system_prompt};
 use crate::llm::answer::ToolRequest;
-use crate::llm::ask::{Ask, Json, Message};
-use crate::llm::config::Provider;
-use crate::llm::opaque::Opaque;
+use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
+use crate::llm::config::ModelProvider;
+use crate::llm::opaque::OpaqueBlocks;
 
 /// Placeholder for the signature of a call that has none; Gemini 3 rejects the first call of a step without one.
 /// Source: ai.google.dev "thought signatures", FAQ.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
-pub(super) fn body(model: &str, ask: &Ask) -> Value {
+pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
     let mut body = json!({});
-    let system = system(ask);
+    let system = system_prompt(ask);
     if !system.is_empty() {
         body["systemInstruction"] = json!({ "parts": [{ "text": system }] });
     }
@@ -27,11 +27,11 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
         body["tools"] = json!([{ "functionDeclarations": declarations }]);
     }
 
-    body["contents"] = contents(&ask.messages, model.contains("gemini-3"));
+    body["contents"] = content_list(&ask.messages, model.contains("gemini-3"));
     let schema = match &ask.json {
         None => None,
-        Some(Json::Object) => Some(json!({ "type": "object" })),
-        Some(Json::Schema(schema)) => Some(schema.clone()),
+        Some(JsonMode::Object) => Some(json!({ "type": "object" })),
+        Some(JsonMode::Schema(schema)) => Some(schema.clone()),
     };
 
     if let Some(schema) = schema {
@@ -47,27 +47,27 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
 }
 
 /// Converts the conversation. Results of tools are the user's next turn, all in one content.
-fn contents(messages: &[Message], signs: bool) -> Value {
+fn content_list(messages: &[ModelMessage], signs: bool) -> Value {
     let mut said: Vec<Value> = Vec::new();
     let mut results = Vec::new();
     for message in messages {
-        if let Message::Tool { id, name, content } = message {
-            results.push(result(id, name, content));
+        if let ModelMessage::Tool { id, name, content } = message {
+            results.push(function_response(id, name, content));
             continue;
         }
 
-        said.extend(answered(&mut results));
+        said.extend(flush_results(&mut results));
 
         match message {
-            Message::User { content } => said.push(json!({ "role": "user", "parts": [{ "text": content }] })),
-            Message::Tool { .. } => {}
-            Message::Assistant {
+            ModelMessage::User { content } => said.push(json!({ "role": "user", "parts": [{ "text": content }] })),
+            ModelMessage::Tool { .. } => {}
+            ModelMessage::Assistant {
                 content,
                 tool_calls,
                 opaque,
             } => {
-                let opaque = Opaque::of(opaque.as_ref(), Provider::Gemini);
-                let parts = parts(content, tool_calls, opaque, signs);
+                let opaque = OpaqueBlocks::from_kept(opaque.as_ref(), ModelProvider::Gemini);
+                let parts = content_parts(content, tool_calls, opaque, signs);
                 if !parts.is_empty() {
                     said.push(json!({ "role": "model", "parts": parts }));
                 }
@@ -75,24 +75,24 @@ fn contents(messages: &[Message], signs: bool) -> Value {
         }
     }
 
-    said.extend(answered(&mut results));
+    said.extend(flush_results(&mut results));
     Value::Array(said)
 }
 
-fn answered(results: &mut Vec<Value>) -> Option<Value> {
+fn flush_results(results: &mut Vec<Value>) -> Option<Value> {
     let results = std::mem::take(results);
     (!results.is_empty()).then(|| json!({ "role": "user", "parts": results }))
 }
 
-fn result(id: &str, name: &str, content: &str) -> Value {
+fn function_response(id: &str, name: &str, content: &str) -> Value {
     let mut response = json!({ "name": name, "response": { "name": name, "content": content } });
-    if let Some(id) = own(id) {
+    if let Some(id) = own_id(id) {
         response["id"] = json!(id);
     }
     json!({ "functionResponse": response })
 }
 
-fn parts(content: &str, calls: &[ToolRequest], opaque: Opaque, signs: bool) -> Vec<Value> {
+fn content_parts(content: &str, calls: &[ToolRequest], opaque: OpaqueBlocks, signs: bool) -> Vec<Value> {
     let mut parts = opaque.blocks;
     if !content.is_empty() {
         let mut text = json!({ "text": content });
@@ -103,8 +103,8 @@ fn parts(content: &str, calls: &[ToolRequest], opaque: Opaque, signs: bool) -> V
     }
 
     for (place, call) in calls.iter().enumerate() {
-        let mut part = json!({ "functionCall": { "name": call.name, "args": arguments(call) } });
-        if let Some(id) = own(&call.id) {
+        let mut part = json!({ "functionCall": { "name": call.name, "args": call_arguments(call) } });
+        if let Some(id) = own_id(&call.id) {
             part["functionCall"]["id"] = json!(id);
         }
 
@@ -119,7 +119,7 @@ fn parts(content: &str, calls: &[ToolRequest], opaque: Opaque, signs: bool) -> V
 }
 
 /// Returns the id, unless it replaces one that was missing (`call#{name}#{place}`): such calls are matched in order.
-fn own(id: &str) -> Option<&str> {
+fn own_id(id: &str) -> Option<&str> {
     let ours = id
         .strip_prefix("call#")
         .and_then(|rest| rest.rsplit_once('#'))

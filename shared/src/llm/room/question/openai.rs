@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::schema::strict;
-use super::{arguments, system};
-use crate::llm::ask::{Ask, Json, Message};
-use crate::llm::config::Provider;
-use crate::llm::opaque::Opaque;
+use super::schema::close_objects;
+use super::{call_arguments, system_prompt};
+use crate::llm::ask::{JsonMode, ModelMessage, ModelRequest};
+use crate::llm::config::ModelProvider;
+use crate::llm::opaque::OpaqueBlocks;
 
 /// Name of the answer's schema, which the interface requires.
 const SCHEMA_NAME: &str = "answer";
 /// Prefixes of the models that know only the newer name of the limit of tokens.
 const NEWER_BOUND: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
 
-pub(super) fn body(model: &str, ask: &Ask) -> Value {
+pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
     let mut body = json!({ "model": model, "stream": true });
     if !ask.tools.is_empty() {
         let tools = ask.tools.iter().map(|tool| {
@@ -26,18 +26,18 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
         body["tools"] = tools.collect();
     }
 
-    let system = system(ask);
+    let system = system_prompt(ask);
     let before = (!system.is_empty()).then(|| json!({ "role": "system", "content": system }));
-    let messages = before.into_iter().chain(ask.messages.iter().map(said));
+    let messages = before.into_iter().chain(ask.messages.iter().map(message_json));
     body["messages"] = messages.collect();
     // Without this option a stream has no usage.
     body["stream_options"] = json!({ "include_usage": true });
 
     match &ask.json {
         None => {}
-        Some(Json::Object) => body["response_format"] = json!({ "type": "json_object" }),
-        Some(Json::Schema(schema)) => {
-            let schema = json!({ "name": SCHEMA_NAME, "strict": true, "schema": strict(schema, true) });
+        Some(JsonMode::Object) => body["response_format"] = json!({ "type": "json_object" }),
+        Some(JsonMode::Schema(schema)) => {
+            let schema = json!({ "name": SCHEMA_NAME, "strict": true, "schema": close_objects(schema, true) });
             body["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
         }
     }
@@ -51,11 +51,11 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
     body
 }
 
-fn said(message: &Message) -> Value {
+fn message_json(message: &ModelMessage) -> Value {
     match message {
-        Message::User { content } => json!({ "role": "user", "content": content }),
-        Message::Tool { id, content, .. } => json!({ "role": "tool", "content": content, "tool_call_id": id }),
-        Message::Assistant {
+        ModelMessage::User { content } => json!({ "role": "user", "content": content }),
+        ModelMessage::Tool { id, content, .. } => json!({ "role": "tool", "content": content, "tool_call_id": id }),
+        ModelMessage::Assistant {
             content,
             tool_calls,
             opaque,
@@ -66,13 +66,13 @@ fn said(message: &Message) -> Value {
             }
 
             let calls = tool_calls.iter().map(|call| {
-                let function = json!({ "name": call.name, "arguments": arguments(call).to_string() });
+                let function = json!({ "name": call.name, "arguments": call_arguments(call).to_string() });
                 json!({ "type": "function", "id": call.id, "function": function })
             });
             message["tool_calls"] = calls.collect();
 
             // Between a call and its result, some providers need their thoughts back: DeepSeek and Kimi, OpenRouter.
-            let opaque = Opaque::of(opaque.as_ref(), Provider::OpenAi);
+            let opaque = OpaqueBlocks::from_kept(opaque.as_ref(), ModelProvider::OpenAi);
             if !opaque.reasoning.is_empty() {
                 message["reasoning_content"] = Value::String(opaque.reasoning);
             }

@@ -10,13 +10,13 @@ const ONE: [&str; 3] = ["items", "additionalProperties", "not"];
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 
 /// Returns `schema` with closed objects. If `all_required`, each property is required too (OpenAI's strict form).
-pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
+pub(super) fn close_objects(schema: &Value, all_required: bool) -> Value {
     let Value::Object(members) = schema else {
         return schema.clone();
     };
     let mut closed: Map<String, Value> = members
         .iter()
-        .map(|(name, value)| (name.clone(), member(name, value, all_required)))
+        .map(|(name, value)| (name.clone(), close_member(name, value, all_required)))
         .collect();
 
     let is_object = closed.get("type").is_some_and(|kind| kind == "object") || closed.contains_key("properties");
@@ -40,8 +40,8 @@ pub(super) fn strict(schema: &Value, all_required: bool) -> Value {
     Value::Object(closed)
 }
 
-fn member(name: &str, value: &Value, all_required: bool) -> Value {
-    let below = |schema: &Value| strict(schema, all_required);
+fn close_member(name: &str, value: &Value, all_required: bool) -> Value {
+    let below = |schema: &Value| close_objects(schema, all_required);
     match value {
         Value::Object(schemas) if NAMED.contains(&name) => {
             let schemas = schemas.iter().map(|(name, schema)| (name.clone(), below(schema)));
@@ -72,17 +72,17 @@ mod tests {
             "required": ["name"]
         });
 
-        let closed = strict(&schema, false);
+        let closed = close_objects(&schema, false);
         assert_eq!(closed["additionalProperties"], false);
         assert_eq!(closed["properties"]["list"]["items"]["additionalProperties"], false);
         assert_eq!(closed["properties"]["name"], schema["properties"]["name"]);
         assert_eq!(closed["required"], json!(["name"]));
 
-        let all = strict(&schema, true);
+        let all = close_objects(&schema, true);
         assert_eq!(all["required"], json!(["name", "list"]));
         assert_eq!(all["properties"]["list"]["items"]["required"], json!(["n"]));
 
         let open = json!({"type": "object", "additionalProperties": true});
-        assert_eq!(strict(&open, true), open);
+        assert_eq!(close_objects(&open, true), open);
     }
 }

@@ -9,7 +9,7 @@ fn element(text: &str) -> String {
 }
 
 fn refused(answer: &str) -> (RefusalCode, String) {
-    let found = extract(answer);
+    let found = extract_wishes(answer);
     assert!(found.proposals.is_empty(), "{answer}: {found:?}");
     assert_eq!(found.refusals.len(), 1, "{answer}: {found:?}");
     assert!(!found.text.contains("hook-intent"), "{answer}: {}", found.text);
@@ -19,7 +19,7 @@ fn refused(answer: &str) -> (RefusalCode, String) {
 #[test]
 fn an_answer_without_an_element_is_untouched() {
     for answer in ["", "  hello\n\n", "```\ncode\n```", "a < b, hook-intent"] {
-        let found = extract(answer);
+        let found = extract_wishes(answer);
         assert_eq!((found.text.as_str(), found.proposals.len()), (answer, 0));
     }
 }
@@ -27,7 +27,7 @@ fn an_answer_without_an_element_is_untouched() {
 #[test]
 fn a_wish_is_cut_out_and_read() {
     let answer = format!("I will remind you.\n\n{}\n\nSleep well.", element(WISH));
-    let found = extract(&answer);
+    let found = extract_wishes(&answer);
     assert_eq!(found.text, "I will remind you.\n\nSleep well.");
     assert_eq!(found.refusals, []);
     assert_eq!(found.proposals[0].kind, "remind");
@@ -37,14 +37,14 @@ fn a_wish_is_cut_out_and_read() {
 #[test]
 fn white_space_and_lines_within_are_fine() {
     let pretty = WISH.replace(',', ",\n\n  ");
-    let found = extract(&format!("\n\n{}\n", element(&format!("\n {pretty} \n"))));
+    let found = extract_wishes(&format!("\n\n{}\n", element(&format!("\n {pretty} \n"))));
     assert_eq!((found.text.as_str(), found.proposals.len()), ("", 1), "{found:?}");
 }
 
 #[test]
 fn several_in_blocks_of_their_own() {
     let answer = format!("{}\n\nand\n\n{}", element(WISH), element(WISH));
-    let found = extract(&answer);
+    let found = extract_wishes(&answer);
     assert_eq!((found.proposals.len(), found.text.as_str()), (2, "and"));
 }
 
@@ -106,7 +106,7 @@ fn prose_beside_a_refused_element_stays() {
 #[test]
 fn no_more_than_so_many_are_taken() {
     let answer = vec![element(WISH); MAX_ELEMENTS + 2].join("\n\n");
-    let found = extract(&answer);
+    let found = extract_wishes(&answer);
     assert_eq!((found.proposals.len(), found.refusals.len()), (MAX_ELEMENTS, 2));
     assert!(
         found
@@ -132,7 +132,7 @@ proptest! {
         ], 0..24)
     ) {
         let answer = parts.concat();
-        let found = extract(&answer);
+        let found = extract_wishes(&answer);
         if answer.contains(NAME) || answer.contains(CLOSING) {
             prop_assert!(!found.text.contains(OPENING), "{}", found.text);
         }
@@ -142,7 +142,7 @@ proptest! {
     #[test]
     fn a_wish_among_blocks_is_always_read_and_the_rest_stays(before in "[a-z ]{1,20}", after in "[a-z ]{1,20}") {
         prop_assume!(!before.trim().is_empty() && !after.trim().is_empty());
-        let found = extract(&format!("{before}\n\n{}\n\n{after}", element(WISH)));
+        let found = extract_wishes(&format!("{before}\n\n{}\n\n{after}", element(WISH)));
         prop_assert_eq!(found.proposals.len(), 1);
         let rest = format!("{before}\n\n{after}");
         prop_assert_eq!(found.text, rest.trim());
@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn any_text_never_panics(text in "\\PC{0,200}") {
-        let _ = extract(&text);
-        let _ = extract(&element(&text));
+        let _ = extract_wishes(&text);
+        let _ = extract_wishes(&element(&text));
     }
 }

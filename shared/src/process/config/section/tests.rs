@@ -2,9 +2,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::super::environment::Environment;
+use super::super::environment::ConfigEnvironment;
 use super::*;
-use crate::process::secret::Secret;
+use crate::process::secret::SecretValue;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -16,7 +16,7 @@ struct Broker {
     limits: Limits,
     accounts: BTreeMap<String, Account>,
     sources: Vec<Account>,
-    token: Option<Secret>,
+    token: Option<SecretValue>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -41,9 +41,9 @@ struct Account {
     retries: u32,
 }
 
-fn load(text: &str, variables: &[(&str, &str)]) -> (Loaded<Broker>, Vec<String>) {
-    let environment: Environment = variables.iter().copied().collect();
-    let document = Document::parse(Path::new("nexus.toml"), text, &environment);
+fn load(text: &str, variables: &[(&str, &str)]) -> (LoadedSection<Broker>, Vec<String>) {
+    let environment: ConfigEnvironment = variables.iter().copied().collect();
+    let document = ConfigDocument::parse(Path::new("nexus.toml"), text, &environment);
     let loaded = document.section::<Broker>("broker", |broker| match broker.slots {
         0 => vec!["slots: expected at least 1".to_owned()],
         _ => Vec::new(),
@@ -53,7 +53,7 @@ fn load(text: &str, variables: &[(&str, &str)]) -> (Loaded<Broker>, Vec<String>)
         .faults()
         .iter()
         .chain(&loaded.faults)
-        .map(Fault::to_string)
+        .map(ConfigFault::to_string)
         .collect();
 
     (loaded, faults)
@@ -171,7 +171,7 @@ fn a_fault_of_a_variable_names_the_variable() {
 fn what_is_shown_has_defaults_and_no_secrets() {
     let (loaded, faults) = load("[broker]\nslots = 2\ntoken = 'env:CARGO_PKG_NAME'\n", &[]);
     assert_eq!(faults, Vec::<String>::new());
-    assert_eq!(loaded.value.token.as_ref().map(Secret::reveal), Some("shared"));
+    assert_eq!(loaded.value.token.as_ref().map(SecretValue::reveal), Some("shared"));
     let shown = loaded.shown();
     assert_eq!(shown["token"].as_str(), Some("env:CARGO_PKG_NAME"));
     assert_eq!(shown["limits"]["turns"].as_integer(), Some(0));
