@@ -109,7 +109,7 @@ impl Service for BrokerService {
             broker = broker.with_model(model);
         }
 
-        let broker = Arc::new(broker.with_identities(people.all()));
+        let broker = Arc::new(broker.with_identities(people.all_identities()));
         let timers = TimerHandler {
             bus: broker.bus.clone(),
             clock: Arc::clone(&broker.clock),
@@ -206,7 +206,7 @@ fn load_personas(path: &str) -> anyhow::Result<Personas> {
 fn load_hooks(path: &str, personas: &Personas) -> anyhow::Result<HookRules> {
     let text = read(path).with_context(|| format!("files.hooks: {path} cannot be read"))?;
     let rules = HookRules::parse(&text, personas).with_context(|| format!("files.hooks: {path}"))?;
-    rules.warn();
+    rules.warn_of_commands();
     Ok(rules)
 }
 

@@ -173,7 +173,7 @@ impl EventEvaluator {
         now: UnixMillis,
     ) {
         for hook_id in &signs.fired {
-            self.performer.registry.count_fire(hook_id, now);
+            self.performer.registry.tally_fire(hook_id, now);
         }
 
         for hook_id in &signs.failed {

@@ -176,7 +176,7 @@ impl EventEvaluator {
         match task.inherited {
             None => Ok(StoredMarker::None),
             Some(_) if task.marker_read => Ok(StoredMarker::None),
-            Some(_) if again => self.stored_marker(task).await,
+            Some(_) if again => self.read_marker(task).await,
             Some(inherited) => self.marker_of(task, inherited).await,
         }
     }
@@ -190,10 +190,10 @@ impl EventEvaluator {
         if inherited.has_no_record(task, &self.projection).await {
             return Ok(StoredMarker::None);
         }
-        self.stored_marker(task).await
+        self.read_marker(task).await
     }
 
-    async fn stored_marker(&self, task: &EventTask) -> Result<StoredMarker, HandleEventError> {
+    async fn read_marker(&self, task: &EventTask) -> Result<StoredMarker, HandleEventError> {
         let Some(record) = self.record_of(task).await? else {
             return Ok(StoredMarker::None);
         };

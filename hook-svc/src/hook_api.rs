@@ -61,7 +61,7 @@ macro_rules! endpoint {
         let keeper = $api.keeper.clone();
         $spec.endpoint($name, move |request| {
             let keeper = keeper.clone();
-            async move { keeper.$method(request).await.map_err(|error| refusal(&error)) }
+            async move { keeper.$method(request).await.map_err(|error| keep_refusal(&error)) }
         })
     }};
 }

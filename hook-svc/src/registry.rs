@@ -219,7 +219,7 @@ impl HookRegistry {
 
         let (hooks, set) = (roster.set.hooks().len(), Arc::clone(&roster.set));
         // The roster must be found as soon as the workers evaluate events against its set.
-        self.keep_schedules(Arc::new(roster));
+        self.keep_roster(Arc::new(roster));
 
         let mut taken = Taken::Whole;
         if changed || again {
@@ -231,7 +231,7 @@ impl HookRegistry {
                         error = crate::error::chain(&error),
                         "failed to load hooks; keeping the former ones"
                     );
-                    self.keep_schedules(former);
+                    self.keep_roster(former);
                     return Taken::Not;
                 }
             }
@@ -262,7 +262,7 @@ impl HookRegistry {
         self.inner.listed.subscribe()
     }
 
-    fn keep_schedules(&self, roster: Arc<ActiveHooks>) {
+    fn keep_roster(&self, roster: Arc<ActiveHooks>) {
         let mut rosters = self.inner.rosters.lock().unwrap_or_else(PoisonError::into_inner);
         rosters.push_back(roster);
         if rosters.len() > KEPT_ROSTERS {
@@ -360,7 +360,7 @@ impl HookRegistry {
             Err(error @ CasError::Read(_)) => return Err(error),
             Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
                 tracing::warn!(hook_id, %error, "failed to count a fire of a hook; retrying");
-                self.count_fire(hook_id, now);
+                self.tally_fire(hook_id, now);
             }
         }
 
@@ -368,7 +368,7 @@ impl HookRegistry {
     }
 
     /// Notes that `hook_id` fired at `now`.
-    pub fn count_fire(&self, hook_id: &str, now: UnixMillis) {
+    pub fn tally_fire(&self, hook_id: &str, now: UnixMillis) {
         self.add_tally(hook_id, |tally| {
             tally.fires += 1;
             tally.last_triggered = tally.last_triggered.max(Some(now));

@@ -116,7 +116,7 @@ impl Service for HookService {
         let people = KnownPeople::read(file, &shell.bus)
             .await
             .context("read the owner's chat pages")?;
-        let identities = people.all();
+        let identities = people.all_identities();
 
         let (rules, followed_rules) = watch::channel(Arc::new(RoutingRules {
             identities: identities.clone(),
@@ -136,7 +136,7 @@ impl Service for HookService {
         snapshot::bootstrap_model(&shell.bus, &model).await;
         let projection = Projection::open(&model).context("read model")?;
         projection
-            .identify(identities, shell.clock.now())
+            .set_identities(identities, shell.clock.now())
             .await
             .context("identities in the read model")?;
 

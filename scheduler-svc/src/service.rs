@@ -102,7 +102,7 @@ async fn run_intents(
     let known = KnownPeople::read(known, &shell.bus)
         .await
         .context("read the owner's chat pages")?;
-    let (put, owner) = watch::channel(known.all().owner);
+    let (put, owner) = watch::channel(known.all_identities().owner);
 
     let needs = intent::service::IntentContext {
         bus: shell.bus.clone(),

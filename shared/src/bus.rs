@@ -49,7 +49,7 @@ pub use held::HoldError;
 pub use kv::{Kv, KvEntry, KvEvent, KvSurvey, KvWatch};
 pub use link::ConnectionCount;
 pub use message::{CoreMessage, CoreSubscription, IncomingMessage, StoredMessage};
-pub use object::{ObjectStore, StoreObjectError, StoredObject};
+pub use object::{ObjectBucket, StoreObjectError, StoredObject};
 pub use pages::StreamPages;
 pub use publish::{OutgoingMessage, PublishedMessage};
 pub use read::{ConsumerLag, StreamInfo, StreamState};

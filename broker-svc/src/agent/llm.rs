@@ -90,7 +90,7 @@ impl Agent for LlmAgent {
         })
     }
 
-    fn steps(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn Stepper> {
         Some(self)
     }
 }

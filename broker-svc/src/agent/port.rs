@@ -103,7 +103,7 @@ pub trait Agent: Send + Sync + std::fmt::Debug {
     async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError>;
 
     /// Returns the agent's stepper if it thinks in steps.
-    fn steps(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn Stepper> {
         None
     }
 }

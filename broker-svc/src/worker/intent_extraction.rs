@@ -15,7 +15,7 @@ use shared::clock::pause;
 use shared::model::dispatch::derived_ulid;
 use shared::model::event::Attachment;
 use shared::model::intent::service::{IntentAnswer, ProposeIntent};
-use shared::model::intent::{IntentWish, extract};
+use shared::model::intent::{IntentWish, extract_wishes};
 use shared::model::ledger::{LedgerEntry, TurnUsage};
 use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;

@@ -103,7 +103,7 @@ impl Worker<'_> {
         let absence = AgentAbsence::for_turn(bus, clock, session, turn.id, &turn.origin().delivery);
         self.turns.begin_asking(absence);
 
-        let ended = match (answered, agent.steps()) {
+        let ended = match (answered, agent.as_step_agent()) {
             (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,
             (
                 Some(Answer {

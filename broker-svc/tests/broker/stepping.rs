@@ -83,7 +83,7 @@ impl Agent for Scripted {
         Err(AskAgentError::NoAgent)
     }
 
-    fn steps(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn Stepper> {
         Some(self)
     }
 }

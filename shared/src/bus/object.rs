@@ -46,7 +46,7 @@ pub struct StoredObject {
 
 /// A bucket of objects; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ObjectStore {
+pub struct ObjectBucket {
     bus: Bus,
     bucket: &'static str,
 }
@@ -54,15 +54,15 @@ pub struct ObjectStore {
 impl Bus {
     /// The objects of `bucket`, a bucket that the topology creates.
     #[must_use]
-    pub fn objects(&self, bucket: &'static str) -> ObjectStore {
-        ObjectStore {
+    pub fn objects(&self, bucket: &'static str) -> ObjectBucket {
+        ObjectBucket {
             bus: self.clone(),
             bucket,
         }
     }
 }
 
-impl ObjectStore {
+impl ObjectBucket {
     fn store_error(&self, error: &dyn std::fmt::Display) -> StoreObjectError {
         StoreObjectError::Bucket {
             bucket: self.bucket,

@@ -80,7 +80,7 @@ pub struct ApprovalParty {
     /// Id of the party on the channel.
     pub id: String,
     /// The proof of the party's identity.
-    #[serde(default, skip_serializing_if = "Proof::is_vouched")]
+    #[serde(default, skip_serializing_if = "DecisionProof::is_vouched")]
     pub proof: DecisionProof,
     /// Id of the person proven by the origin of the message. With [`Proof::Channel`] the party is no other person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -222,7 +222,7 @@ pub struct ConfirmationTerms {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<String>,
     /// Intermediate steps between request and decision.
-    #[serde(default, skip_serializing_if = "Trail::is_empty")]
+    #[serde(default, skip_serializing_if = "ApprovalTrail::is_empty")]
     pub trail: ApprovalTrail,
 }
 

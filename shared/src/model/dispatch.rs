@@ -53,7 +53,7 @@ pub struct DispatchMessage {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
     /// Party that brought the event.
-    #[serde(default, skip_serializing_if = "Origin::is_open")]
+    #[serde(default, skip_serializing_if = "EventOrigin::is_open")]
     pub origin: EventOrigin,
     /// Whether the origin proves that `from` wrote the message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -341,7 +341,7 @@ pub struct Event {
     #[serde(default)]
     pub hops: u8,
     /// Party that brought the event. adapter-svc and the services set it and replace a caller's value.
-    #[serde(default, skip_serializing_if = "Origin::is_open")]
+    #[serde(default, skip_serializing_if = "EventOrigin::is_open")]
     pub origin: EventOrigin,
     /// Ids of the persons (`identities.yaml`) for whom its token, webhook source or edge may speak, as configured;
     /// [`EVERYBODY`] = all persons. Set like `origin`.

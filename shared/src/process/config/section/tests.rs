@@ -172,7 +172,7 @@ fn what_is_shown_has_defaults_and_no_secrets() {
     let (loaded, faults) = load("[broker]\nslots = 2\ntoken = 'env:CARGO_PKG_NAME'\n", &[]);
     assert_eq!(faults, Vec::<String>::new());
     assert_eq!(loaded.value.token.as_ref().map(SecretValue::reveal), Some("shared"));
-    let shown = loaded.shown();
+    let shown = loaded.shown_values();
     assert_eq!(shown["token"].as_str(), Some("env:CARGO_PKG_NAME"));
     assert_eq!(shown["limits"]["turns"].as_integer(), Some(0));
 }
