@@ -7,7 +7,7 @@
 use shared::model::ledger::LedgerEntry;
 
 use crate::fold::{HistoryTurn, MAX_SENT_HISTORY, SessionState};
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 use crate::personas::PersonaLimits;
 use crate::personas::{TOKEN_BYTES, tokens_of};
 
@@ -66,7 +66,7 @@ fn exchange_line(exchange: &HistoryTurn) -> String {
     let side = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
         let whole = words.join(" ");
-        let cut = shortened(&whole, LINE_BYTES);
+        let cut = shorten_text(&whole, LINE_BYTES);
         if cut.len() < whole.len() {
             format!("{cut}…")
         } else {
@@ -84,7 +84,7 @@ mod tests {
     use ulid::Ulid;
 
     use super::*;
-    use crate::agent::port::Answer;
+    use crate::agent::port::AgentAnswer;
     use crate::fold::HISTORY_TURNS;
     use crate::sample::{pending, session};
     use crate::turn::Turn;
@@ -144,9 +144,9 @@ mod tests {
                 let one = pending(number, number, "a", 50);
                 let turn = Turn::for_pendings(&session(), &fold, &[one], &limits, &PermissionPresets::default());
                 fold.apply_entry(&turn.started_entry());
-                let answer = Answer {
+                let answer = AgentAnswer {
                     content: format!("answer {number} {}", "word ".repeat(words)),
-                    ..Answer::default()
+                    ..AgentAnswer::default()
                 };
 
                 let ended = turn.completed_entries(answer, LedgerCursor::default());

@@ -8,7 +8,7 @@ use shared::model::time::UnixMillis;
 use shared::wire::agent::{AgentRequest, ChatMessage, LineRole, ToolDescription};
 
 use crate::fold::SessionState;
-use crate::message_text::{as_data, shortened, with_names};
+use crate::message_text::{as_data, shorten_text, with_names};
 use crate::personas::{Persona, PersonaLimits, tokens_of};
 use crate::session::PendingDispatch;
 use crate::turn::Turn;
@@ -151,7 +151,7 @@ fn trust_section(pendings: &[PendingDispatch]) -> Option<String> {
 #[must_use]
 pub fn steered_content(pending: &PendingDispatch) -> String {
     let message = &pending.dispatch.message;
-    let content = with_names(shortened(&message.content, MAX_STEERED_TEXT), &message.attachments);
+    let content = with_names(shorten_text(&message.content, MAX_STEERED_TEXT), &message.attachments);
     match pending.stranger() {
         Some(from) => as_data(from, &content),
         None => content,

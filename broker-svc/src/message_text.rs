@@ -7,7 +7,7 @@ const MAX_NAME_CHARS: usize = 400;
 
 /// Returns the beginning of `text` that fits into `bytes`, whole characters only.
 #[must_use]
-pub fn shortened(text: &str, bytes: usize) -> String {
+pub fn shorten_text(text: &str, bytes: usize) -> String {
     text[..text.floor_char_boundary(bytes)].to_owned()
 }
 
@@ -45,10 +45,10 @@ mod tests {
     #[test]
     fn a_text_is_cut_between_characters() {
         let text = format!("{}\u{fc}ber", "x".repeat(4_095));
-        assert_eq!(shortened(&text, 4_096), text[..4_095], "half a character is none");
-        assert_eq!(shortened(&text, 4_097), text[..4_097]);
+        assert_eq!(shorten_text(&text, 4_096), text[..4_095], "half a character is none");
+        assert_eq!(shorten_text(&text, 4_097), text[..4_097]);
         assert_eq!(
-            (shortened("x", 4_096), shortened("\u{1f600}", 3)),
+            (shorten_text("x", 4_096), shorten_text("\u{1f600}", 3)),
             ("x".to_owned(), String::new())
         );
     }

@@ -15,14 +15,14 @@ use async_trait::async_trait;
 use shared::model::ledger::ToolOutcome;
 use shared::wire::agent::ToolDescription;
 
-use crate::agent::port::Call;
+use crate::agent::port::ToolInvocation;
 use credentials::TurnCredentials;
 
 /// One call of a tool.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
     /// The call: session, turn, epoch, call id, arguments, permissions, deadline, cancellation.
-    pub call: Call,
+    pub call: ToolInvocation,
     /// Secrets that this turn's tools may use.
     pub credentials: TurnCredentials,
 }

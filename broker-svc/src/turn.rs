@@ -20,9 +20,9 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES, Origin};
+use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnOrigin};
 use crate::fold::{MAX_HISTORY_TEXT, SessionState};
-use crate::message_text::{shortened, with_names};
+use crate::message_text::{shorten_text, with_names};
 use crate::personas::PersonaLimits;
 use crate::session::PendingDispatch;
 use journal::RunningTurn;
@@ -37,7 +37,7 @@ pub const MAX_MALFORMED: u32 = 3;
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextStep {
     /// Commit the answer.
-    Complete(Answer),
+    Complete(AgentAnswer),
     /// Ask the same question again, after a wait.
     AskAgain,
     /// End the turn with this failure.
@@ -86,7 +86,7 @@ impl Turn {
         let began = UnixMillis(began.and_then(|at| i64::try_from(at).ok()).unwrap_or(0));
         let with_content = |pending: &PendingDispatch| DispatchRef {
             content: with_names(
-                shortened(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
+                shorten_text(&pending.dispatch.message.content, MAX_HISTORY_TEXT),
                 &pending.dispatch.message.attachments,
             ),
             stranger: pending.stranger().map(str::to_owned),
@@ -131,8 +131,8 @@ impl Turn {
 
     /// Returns the source of the turn and the destination of its answer.
     #[must_use]
-    pub fn origin(&self) -> Origin {
-        Origin {
+    pub fn origin(&self) -> TurnOrigin {
+        TurnOrigin {
             delivery: self.delivery.clone(),
             causation: self.causation.clone(),
             works_for: self.works_for.clone(),
@@ -148,13 +148,13 @@ impl Turn {
     /// Returns whether the ledger has the turn's beginning; if so, also the agent's answer from that time, which is
     /// neither asked for nor paid for again.
     #[must_use]
-    pub fn recorded_answer(&self, fold: &SessionState) -> Option<Option<Answer>> {
+    pub fn recorded_answer(&self, fold: &SessionState) -> Option<Option<AgentAnswer>> {
         let running = fold.running.as_ref().filter(|running| running.turn == self.id)?;
         let answer = running.last_answer().filter(|(_, _, calls)| calls.is_empty());
-        Some(answer.map(|(_, content, _)| Answer {
+        Some(answer.map(|(_, content, _)| AgentAnswer {
             content: content.to_owned(),
             attachments: running.last_attachments().to_vec(),
-            ..Answer::default()
+            ..AgentAnswer::default()
         }))
     }
 
@@ -173,8 +173,8 @@ impl Turn {
     /// Returns the entries of a turn that the agent answered, for one record. The answer's attachments are part of
     /// the reply.
     #[must_use]
-    pub fn completed_entries(&self, answer: Answer, cursor: LedgerCursor) -> [LedgerEntry; 2] {
-        let Answer {
+    pub fn completed_entries(&self, answer: AgentAnswer, cursor: LedgerCursor) -> [LedgerEntry; 2] {
+        let AgentAnswer {
             content,
             attachments,
             usage,
@@ -290,7 +290,7 @@ pub fn bound_content(content: String) -> String {
     if content.len() <= MAX_ANSWER_BYTES {
         return content;
     }
-    let mut cut = shortened(&content, MAX_ANSWER_BYTES - CUT_MARK.len());
+    let mut cut = shorten_text(&content, MAX_ANSWER_BYTES - CUT_MARK.len());
     cut.push_str(CUT_MARK);
     cut
 }
@@ -309,7 +309,7 @@ fn message_of(failure: &TurnFailure, persona: &str) -> String {
 /// included.
 #[must_use]
 pub fn next_after(
-    outcome: Result<Answer, AskAgentError>,
+    outcome: Result<AgentAnswer, AskAgentError>,
     left_ms: u64,
     absent_ms: u64,
     malformed: u32,

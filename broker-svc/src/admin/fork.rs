@@ -165,7 +165,7 @@ mod tests {
     use shared::model::time::UnixMillis;
 
     use super::*;
-    use crate::agent::port::Answer;
+    use crate::agent::port::AgentAnswer;
     use crate::personas::PersonaLimits;
     use crate::sample::{pending, session};
     use crate::turn::Turn;
@@ -197,7 +197,7 @@ mod tests {
             let presets = PermissionPresets::default();
             let turn = Turn::for_pendings(&session(), &state, &[one], &PersonaLimits::default(), &presets);
             let mut entries = vec![turn.started_entry()];
-            entries.extend(turn.completed_entries(Answer::default(), LedgerCursor::default()));
+            entries.extend(turn.completed_entries(AgentAnswer::default(), LedgerCursor::default()));
             let record = record(number, entries);
             state.apply(number, &record.1);
 
@@ -307,7 +307,7 @@ mod tests {
             let mut entries = vec![turn.started_entry()];
 
             match number {
-                1 => entries.extend(turn.completed_entries(Answer::default(), LedgerCursor::default())),
+                1 => entries.extend(turn.completed_entries(AgentAnswer::default(), LedgerCursor::default())),
                 2 => entries.push(turn.failed_entry(TurnFailure::NoAgent, LedgerCursor::default())),
                 _ => entries.push(turn.interrupted_entry("no".to_owned(), "half".to_owned(), LedgerCursor::default())),
             }

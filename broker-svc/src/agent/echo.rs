@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use shared::wire::agent::AgentRequest;
 
-use super::port::{Agent, Origin};
-use crate::agent::port::{Answer, AskAgentError};
+use super::port::{Agent, TurnOrigin};
+use crate::agent::port::{AgentAnswer, AskAgentError};
 
 /// Prefix of the echoed message.
 pub const PREFIX: &str = "echo: ";
@@ -21,15 +21,20 @@ impl Agent for EchoAgent {
         true
     }
 
-    async fn ask(&self, request: &AgentRequest, _origin: &Origin, _timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn answer_request(
+        &self,
+        request: &AgentRequest,
+        _origin: &TurnOrigin,
+        _timeout: Duration,
+    ) -> Result<AgentAnswer, AskAgentError> {
         let message = request
             .messages
             .last()
             .map(|message| message.content.as_str())
             .unwrap_or_default();
-        Ok(Answer {
+        Ok(AgentAnswer {
             content: format!("{PREFIX}{message}"),
-            ..Answer::default()
+            ..AgentAnswer::default()
         })
     }
 }

@@ -18,10 +18,12 @@ use shared::llm::{
 use shared::model::ledger::{ToolCall as Asked, ToolOutcome, TurnUsage};
 use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 
-use super::port::{Agent, AskedCall, Away, Call, Offer, Origin, Question, Said, Stepper};
+use super::port::{
+    Agent, AskedCall, ModelAnswer, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin, UnreachableTool,
+};
 use crate::absence::AgentAbsence;
-use crate::agent::port::Line;
-use crate::agent::port::{Answer, AskAgentError};
+use crate::agent::port::TurnMessage;
+use crate::agent::port::{AgentAnswer, AskAgentError};
 use crate::live::LiveAnswer;
 use crate::message_text::with_names;
 use crate::personas::{Persona, Personas};
@@ -57,7 +59,7 @@ impl LlmAgent {
         }
     }
 
-    fn ask_of(&self, question: &Question, persona: &Persona) -> ModelRequest {
+    fn ask_of(&self, question: &ModelQuestion, persona: &Persona) -> ModelRequest {
         let request = &question.request;
         ModelRequest {
             model: persona.model.clone(),
@@ -78,43 +80,43 @@ impl Agent for LlmAgent {
         false
     }
 
-    async fn ask(
+    async fn answer_request(
         &self,
         _request: &AgentRequest,
-        _origin: &Origin,
+        _origin: &TurnOrigin,
         _timeout: Duration,
-    ) -> Result<Answer, AskAgentError> {
+    ) -> Result<AgentAnswer, AskAgentError> {
         Err(AskAgentError::Refused {
             error: "it answers in steps".to_owned(),
             retryable: false,
         })
     }
 
-    fn as_step_agent(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn StepAgent> {
         Some(self)
     }
 }
 
 #[async_trait]
-impl Stepper for LlmAgent {
-    async fn tools(&self, persona: &str) -> Vec<Offer> {
+impl StepAgent for LlmAgent {
+    async fn offered_tools(&self, persona: &str) -> Vec<OfferedTool> {
         let tools = self.toolbox.tools_of(self.personas.persona_of(persona)).await;
-        let offers = tools.iter().map(|tool| Offer {
+        let offers = tools.iter().map(|tool| OfferedTool {
             description: tool.description().clone(),
             idempotent: tool.is_idempotent(),
         });
         offers.collect()
     }
 
-    fn away(&self, persona: &str, name: &str) -> Option<Away> {
+    fn unreachable_tool(&self, persona: &str, name: &str) -> Option<UnreachableTool> {
         self.toolbox.unreachable_tool(self.personas.persona_of(persona), name)
     }
 
-    async fn answer(
+    async fn ask_model(
         &self,
-        question: &Question,
+        question: &ModelQuestion,
         said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<Said, AskAgentError> {
+    ) -> Result<ModelAnswer, AskAgentError> {
         let request = &question.request;
         let ask = self.ask_of(question, self.personas.persona_of(&request.persona));
         let delivery = &question.origin.delivery;
@@ -147,7 +149,7 @@ impl Stepper for LlmAgent {
         let answer = self.model.answer_telling(ask, &mut hear, &mut failed).await;
         let answer = answer.map_err(|error| to_agent_error(&error))?;
 
-        Ok(Said {
+        Ok(ModelAnswer {
             content: with_finish_note(answer.content, &answer.finish),
             calls: answer
                 .tool_calls
@@ -165,7 +167,7 @@ impl Stepper for LlmAgent {
         })
     }
 
-    async fn call(&self, call: Call) -> ToolOutcome {
+    async fn call(&self, call: ToolInvocation) -> ToolOutcome {
         let persona = self.personas.persona_of(&call.session.persona);
         let Some(tool) = self.toolbox.find(persona, &call.call.name).await else {
             return failed_outcome("not available");
@@ -185,7 +187,7 @@ fn tool_spec(tool: &ToolDescription) -> ToolSpec {
 }
 
 /// Returns the history and the message, then the conversation of this turn.
-fn build_messages(request: &AgentRequest, so_far: &[Line]) -> Vec<ModelMessage> {
+fn build_messages(request: &AgentRequest, so_far: &[TurnMessage]) -> Vec<ModelMessage> {
     let before = request.messages.iter().map(|message| match message.role {
         LineRole::User => ModelMessage::user(non_empty_text(with_names(
             message.content.clone(),
@@ -204,10 +206,10 @@ fn non_empty_text(text: String) -> String {
     }
 }
 
-fn line_message(line: &Line) -> ModelMessage {
+fn line_message(line: &TurnMessage) -> ModelMessage {
     match line {
-        Line::User { content } => ModelMessage::user(non_empty_text(content.clone())),
-        Line::Assistant {
+        TurnMessage::User { content } => ModelMessage::user(non_empty_text(content.clone())),
+        TurnMessage::Assistant {
             content,
             tool_calls,
             opaque,
@@ -216,7 +218,7 @@ fn line_message(line: &Line) -> ModelMessage {
             tool_calls: tool_calls.iter().map(tool_request).collect(),
             opaque: opaque.clone(),
         },
-        Line::Tool { call, name, outcome } => ModelMessage::Tool {
+        TurnMessage::Tool { call, name, outcome } => ModelMessage::Tool {
             id: call.clone(),
             name: name.clone(),
             content: outcome_text(outcome),
@@ -326,7 +328,7 @@ mod tests {
         });
 
         let request: AgentRequest = serde_json::from_value(request).expect("a request");
-        let steered = Line::User { content: String::new() };
+        let steered = TurnMessage::User { content: String::new() };
         let expected = [
             ModelMessage::user(WORDLESS),
             ModelMessage::assistant(WORDLESS),

@@ -14,8 +14,8 @@ use shared::wire::envelope::{PayloadFormat, encode_payload};
 use shared::wire::headers::{CONTENT_TYPE, Headers, SCHEMA, TURN};
 use shared::wire::subject;
 
-use super::port::{Agent, Origin};
-use crate::agent::port::{Answer, AskAgentError};
+use super::port::{Agent, TurnOrigin};
+use crate::agent::port::{AgentAnswer, AskAgentError};
 
 /// Agent that is asked over NATS.
 #[derive(Debug, Clone)]
@@ -37,7 +37,12 @@ impl Agent for NatsAgent {
         false
     }
 
-    async fn ask(&self, request: &AgentRequest, _origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn answer_request(
+        &self,
+        request: &AgentRequest,
+        _origin: &TurnOrigin,
+        timeout: Duration,
+    ) -> Result<AgentAnswer, AskAgentError> {
         let headers: Headers = [
             (TURN, request.turn.to_string()),
             (SCHEMA, "agent_request/1".to_owned()),
@@ -66,9 +71,9 @@ impl Agent for NatsAgent {
     }
 }
 
-fn read(answer: &[u8]) -> Result<Answer, AskAgentError> {
+fn read(answer: &[u8]) -> Result<AgentAnswer, AskAgentError> {
     match serde_json::from_slice(answer) {
-        Ok(AgentReply::Answer { content, attachments }) => Ok(Answer {
+        Ok(AgentReply::Answer { content, attachments }) => Ok(AgentAnswer {
             content,
             attachments,
             usage: TurnUsage::default(),

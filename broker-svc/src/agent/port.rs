@@ -22,7 +22,7 @@ pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;
 
 /// Answer of an agent to a whole turn.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Answer {
+pub struct AgentAnswer {
     /// Text of the answer.
     pub content: String,
     /// Attachments of the answer.
@@ -61,7 +61,7 @@ pub enum AskAgentError {
 
 /// One message of the running turn's own conversation, after the history and the message that it answers.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Line {
+pub enum TurnMessage {
     /// A message of the person while the turn ran.
     User {
         /// Text of the message.
@@ -100,17 +100,22 @@ pub trait Agent: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// Returns [`AskAgentError`], which says whether asking again may help.
-    async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError>;
+    async fn answer_request(
+        &self,
+        request: &AgentRequest,
+        origin: &TurnOrigin,
+        timeout: Duration,
+    ) -> Result<AgentAnswer, AskAgentError>;
 
     /// Returns the agent's stepper if it thinks in steps.
-    fn as_step_agent(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn StepAgent> {
         None
     }
 }
 
 /// A tool that a stepper offers.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Offer {
+pub struct OfferedTool {
     /// Description of the tool for the model.
     pub description: ToolDescription,
     /// Whether running the tool again with the same arguments has no further effect: only then is a call that a
@@ -120,7 +125,7 @@ pub struct Offer {
 
 /// Source of a turn and destination of its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct TurnOrigin {
     /// Destination of the answer.
     pub delivery: DeliveryContext,
     /// The event that the turn answers, and the number of events that led to it.
@@ -131,17 +136,17 @@ pub struct Origin {
 
 /// Input of one model call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct ModelQuestion {
     /// Prompt, history, the message that is answered, the tools that the turn may use, and the turn's deadline.
     pub request: AgentRequest,
     /// Conversation of this turn, after `request.messages`.
-    pub so_far: Vec<Line>,
+    pub so_far: Vec<TurnMessage>,
     /// Number of the model call in the turn; the first is 1.
     pub step: u32,
     /// Time that the turn has left; the answer must come within it.
     pub left: Duration,
     /// Source of the turn and destination of its answer.
-    pub origin: Origin,
+    pub origin: TurnOrigin,
     /// Whether the answer must not be shown before it is whole, because hooks may change it.
     pub quiet: bool,
     /// Indicator that shows that the model cannot be reached.
@@ -161,7 +166,7 @@ pub struct AskedCall {
 
 /// Result of a model call.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Said {
+pub struct ModelAnswer {
     /// Text of the answer.
     pub content: String,
     /// Tools to run before the model is asked again, in order; none = the turn is done.
@@ -178,7 +183,7 @@ pub struct Said {
 
 /// One tool call with its context.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct ToolInvocation {
     /// Session of the turn.
     pub session: SessionRef,
     /// Id of the turn.
@@ -190,7 +195,7 @@ pub struct Call {
     /// Permissions of the turn, `credentials` included.
     pub permissions: PermissionSet,
     /// Source of the turn and destination of its answer.
-    pub origin: Origin,
+    pub origin: TurnOrigin,
     /// Whether the owner alone wrote the messages that the turn answers, with all of their permissions.
     pub is_owners: bool,
     /// Time after which the outcome is not waited for any more.
@@ -201,20 +206,20 @@ pub struct Call {
 
 /// A tool whose server is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away {
+pub struct UnreachableTool {
     /// Whether running the tool again has no further effect.
     pub idempotent: bool,
 }
 
 /// An agent that thinks in steps: a model and its tools. It keeps nothing between two calls.
 #[async_trait]
-pub trait Stepper: Send + Sync + std::fmt::Debug {
+pub trait StepAgent: Send + Sync + std::fmt::Debug {
     /// Returns every tool of `persona`; the caller applies the turn's permissions.
-    async fn tools(&self, persona: &str) -> Vec<Offer>;
+    async fn offered_tools(&self, persona: &str) -> Vec<OfferedTool>;
 
     /// Returns the known facts about the tool `name` of `persona` if its server is away; `None` if there is no such
     /// tool, or it is there.
-    fn away(&self, _persona: &str, _name: &str) -> Option<Away> {
+    fn unreachable_tool(&self, _persona: &str, _name: &str) -> Option<UnreachableTool> {
         None
     }
 
@@ -222,12 +227,12 @@ pub trait Stepper: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// Returns [`AskAgentError`], which says whether asking again may help.
-    async fn answer(
+    async fn ask_model(
         &self,
-        question: &Question,
+        question: &ModelQuestion,
         said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<Said, AskAgentError>;
+    ) -> Result<ModelAnswer, AskAgentError>;
 
     /// Runs a tool that was offered, that the turn may use, and whose start is in the ledger.
-    async fn call(&self, call: Call) -> ToolOutcome;
+    async fn call(&self, call: ToolInvocation) -> ToolOutcome;
 }

@@ -21,8 +21,8 @@ use shared::wire::agent::AgentRequest;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
 
-use super::port::{Agent, Origin};
-use crate::agent::port::{Answer, AskAgentError, MAX_ANSWER_BYTES};
+use super::port::{Agent, TurnOrigin};
+use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES};
 use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
 use crate::hook_point::TurnHooks;
 use crate::live::LiveAnswer;
@@ -92,8 +92,8 @@ impl ProcessAgent {
         &self,
         program: &AgentProgram,
         request: &AgentRequest,
-        origin: &Origin,
-    ) -> Result<Answer, AskAgentError> {
+        origin: &TurnOrigin,
+    ) -> Result<AgentAnswer, AskAgentError> {
         let mut question = serde_json::to_vec(request).unwrap_or_default();
         question.push(b'\n');
         let (mut child, is_held) = start(program, request, question.len())?;
@@ -146,7 +146,7 @@ impl ProcessAgent {
     }
 }
 
-async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option<Answer>, AskAgentError> {
+async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option<AgentAnswer>, AskAgentError> {
     let mut lines = BufReader::new(stdout);
     let mut pieces = String::new();
     loop {
@@ -172,7 +172,7 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
                 attachments,
                 usage,
             } => {
-                return Ok(Some(Answer {
+                return Ok(Some(AgentAnswer {
                     content: content.unwrap_or(pieces),
                     attachments,
                     usage: usage.unwrap_or_default(),
@@ -227,7 +227,12 @@ impl Agent for ProcessAgent {
         false
     }
 
-    async fn ask(&self, request: &AgentRequest, origin: &Origin, timeout: Duration) -> Result<Answer, AskAgentError> {
+    async fn answer_request(
+        &self,
+        request: &AgentRequest,
+        origin: &TurnOrigin,
+        timeout: Duration,
+    ) -> Result<AgentAnswer, AskAgentError> {
         let persona = self.personas.persona_of(&request.persona);
         let Some(program) = &persona.process else {
             return Err(AskAgentError::Refused {

@@ -13,7 +13,7 @@ use ulid::Ulid;
 use super::reply::SHOWN_DIGITS;
 use super::scope::describe_scope;
 use crate::config::{ApprovalsConfig, LinkConfig};
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 
 /// Number of characters of a reply code, from the alphabet of ULIDs, which has no two that look alike.
 const CODE_LETTERS: usize = 8;
@@ -173,7 +173,7 @@ fn escape_query(text: &str) -> String {
 fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link: Option<&str>) -> String {
     let request = &confirmation.request;
     let all = request.arguments.to_string();
-    let arguments = match shortened(&all, MAX_ARGUMENTS) {
+    let arguments = match shorten_text(&all, MAX_ARGUMENTS) {
         short if short.len() < all.len() => format!("{short}… [cut]"),
         whole => whole,
     };

@@ -11,7 +11,7 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::scope::{AGENT, describe_scope};
-use crate::agent::port::Origin;
+use crate::agent::port::TurnOrigin;
 use crate::session::PendingDispatch;
 use crate::turn::arguments::args_hash;
 
@@ -62,7 +62,7 @@ pub struct AskingTurn<'a> {
     /// Author of the messages that the turn answers.
     pub initiator: Option<ApprovalParty>,
     /// Source of the turn and destination of its answer.
-    pub origin: Origin,
+    pub origin: TurnOrigin,
     /// Time of the question.
     pub now: UnixMillis,
 }

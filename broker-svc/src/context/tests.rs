@@ -5,7 +5,7 @@ use shared::model::permission::PermissionSet;
 use shared::model::permission::PermissionLevel;
 
 use super::*;
-use crate::agent::port::Answer;
+use crate::agent::port::AgentAnswer;
 use crate::sample::{pending, session};
 
 fn of_the_owner(mut pending: PendingDispatch) -> PendingDispatch {
@@ -24,9 +24,9 @@ fn asked(
         let before = of_the_owner(pending(number, number, "a", 50));
         let turn = Turn::for_pendings(&session(), &fold, &[before], &limits, &PermissionPresets::default());
         fold.apply_entry(&turn.started_entry());
-        let answer = Answer {
+        let answer = AgentAnswer {
             content: format!("answer {number}"),
-            ..Answer::default()
+            ..AgentAnswer::default()
         };
 
         turn.completed_entries(answer, LedgerCursor::default())
@@ -164,7 +164,7 @@ fn refused_intents_are_told_to_the_next_turn_and_to_no_other() {
             });
         }
 
-        let ended = turn.completed_entries(Answer::default(), LedgerCursor::default());
+        let ended = turn.completed_entries(AgentAnswer::default(), LedgerCursor::default());
         ended.iter().for_each(|entry| fold.apply_entry(entry));
     }
 
@@ -193,7 +193,7 @@ fn what_strangers_said_is_marked_for_as_long_as_it_is_remembered() {
 
     assert_eq!(said, [marked.as_str(), "message 2"], "of two each says whose it is");
 
-    let ended = turn.completed_entries(Answer::default(), LedgerCursor::default());
+    let ended = turn.completed_entries(AgentAnswer::default(), LedgerCursor::default());
     ended.iter().for_each(|entry| fold.apply_entry(entry));
     let later = [of_the_owner(pending(3, 3, "a", 50))];
     let turn = Turn::for_pendings(&session(), &fold, &later, &limits, &presets);

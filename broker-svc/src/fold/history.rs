@@ -6,7 +6,7 @@ use ulid::Ulid;
 
 use super::SessionState;
 use crate::message_text::as_data;
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 
 /// Maximum number of turns in the history.
 pub const HISTORY_TURNS: usize = 64;
@@ -48,7 +48,7 @@ impl SessionState {
             .chain([partial])
         {
             if !text.is_empty() {
-                said.push_str(&shortened(text, MAX_HISTORY_TEXT / 4));
+                said.push_str(&shorten_text(text, MAX_HISTORY_TEXT / 4));
                 said.push('\n');
             }
         }
@@ -57,7 +57,7 @@ impl SessionState {
         if !tools.is_empty() {
             said.push_str(&format!(
                 "[tools that ran: {}]\n",
-                shortened(&tools.join(", "), MAX_HISTORY_TEXT / 4)
+                shorten_text(&tools.join(", "), MAX_HISTORY_TEXT / 4)
             ));
         }
 
@@ -75,8 +75,8 @@ impl SessionState {
         let said: Vec<String> = running.dispatches.iter().map(marked).collect();
         let exchange = HistoryTurn {
             turn,
-            user: shortened(&said.join("\n"), MAX_HISTORY_TEXT),
-            agent: shortened(agent, MAX_HISTORY_TEXT),
+            user: shorten_text(&said.join("\n"), MAX_HISTORY_TEXT),
+            agent: shorten_text(agent, MAX_HISTORY_TEXT),
         };
 
         self.history.push_back(exchange);

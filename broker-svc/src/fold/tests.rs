@@ -5,7 +5,7 @@ use shared::model::ledger::{
 };
 
 use super::*;
-use crate::agent::port::Answer;
+use crate::agent::port::AgentAnswer;
 use crate::message_text::as_data;
 use crate::personas::PersonaLimits;
 use crate::sample::{pending, session};
@@ -49,9 +49,9 @@ fn ledger(steps: &[u8]) -> Vec<(u64, LedgerRecord)> {
         );
 
         let cursor = advance_cursor(&state.cursor, number, number, None);
-        let answer = Answer {
+        let answer = AgentAnswer {
             content: "x".repeat(usize::from(*step) * 40),
-            ..Answer::default()
+            ..AgentAnswer::default()
         };
         match step % 7 {
             0 => entries.push(LedgerEntry::Owned {
@@ -106,9 +106,9 @@ fn a_turn_moves_head_cursor_history_and_owes_its_reply() {
     state.apply_entry(&turn.started_entry());
     assert!(state.running.is_some());
 
-    let answer = Answer {
+    let answer = AgentAnswer {
         content: "hi".to_owned(),
-        ..Answer::default()
+        ..AgentAnswer::default()
     };
     let cursor = advance_cursor(&state.cursor, 4, 4, None);
     turn.completed_entries(answer, cursor)

@@ -9,7 +9,7 @@ use shared::model::permission::glob_matches;
 use shared::model::rate::MAX_CALLS;
 
 use super::allow_list::AllowList;
-use super::fault::Fields;
+use super::fault::FieldReader;
 use super::outcome::{HookContext, HookOutcome};
 use super::point::HookPoint;
 use super::truncate::truncate_value;
@@ -170,7 +170,7 @@ impl BuiltinHook {
         name: &str,
         with: Map<String, Value>,
         point: Option<HookPoint>,
-        fields: &mut Fields<'_>,
+        fields: &mut FieldReader<'_>,
     ) -> Option<Self> {
         let points: &[HookPoint] = match name {
             "audit_log" => &[HookPoint::PreToolUse, HookPoint::PostToolUse],
@@ -188,7 +188,7 @@ impl BuiltinHook {
                 names.join(", ")
             );
 
-            fields.wrong("builtin", problem);
+            fields.add_fault("builtin", problem);
         }
 
         let with = Value::Object(with);
@@ -210,7 +210,7 @@ impl BuiltinHook {
             }
             other => {
                 let problem = format!("there is no builtin `{other}`, expected one of {}", NAMES.join(", "));
-                fields.wrong("builtin", problem);
+                fields.add_fault("builtin", problem);
                 None
             }
         };
@@ -218,7 +218,7 @@ impl BuiltinHook {
         if let Some(Self::RateLimit { calls, window_ms }) = &read
             && (*calls == 0 || *calls > MAX_CALLS || *window_ms == 0)
         {
-            fields.wrong(
+            fields.add_fault(
                 "with",
                 format!("expected 1 to {MAX_CALLS} calls within at least 1 second"),
             );
@@ -228,14 +228,14 @@ impl BuiltinHook {
     }
 }
 
-fn parse_parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut Fields<'_>) -> Option<T> {
+fn parse_parameters<T: serde::de::DeserializeOwned>(with: Value, fields: &mut FieldReader<'_>) -> Option<T> {
     serde_json::from_value(with)
-        .map_err(|error| fields.wrong("with", error.to_string()))
+        .map_err(|error| fields.add_fault("with", error.to_string()))
         .ok()
 }
 
 /// Reads the question of `approval_gate`; its policy is the hook's name by default.
-fn parse_ask(mut with: Value, fields: &mut Fields<'_>) -> Option<ApprovalAsk> {
+fn parse_ask(mut with: Value, fields: &mut FieldReader<'_>) -> Option<ApprovalAsk> {
     let name = fields
         .map
         .get("name")
@@ -249,7 +249,7 @@ fn parse_ask(mut with: Value, fields: &mut Fields<'_>) -> Option<ApprovalAsk> {
 
     let ask: ApprovalAsk = parse_parameters(with, fields)?;
     for fault in ask.find_faults() {
-        fields.wrong("with", fault);
+        fields.add_fault("with", fault);
     }
 
     Some(ask)

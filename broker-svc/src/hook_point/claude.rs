@@ -10,7 +10,7 @@ use shared::model::approval::{ApprovalAsk, DeciderScope};
 use super::declared::DeclaredHook;
 use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::HookPoint;
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 
 /// Maximum output of a command that is kept, bytes.
 pub const MAX_OUTPUT_BYTES: usize = 4_096;
@@ -117,7 +117,7 @@ pub fn exit_outcome(hook: &DeclaredHook, exit: &CommandExit) -> Result<HookOutco
                 reason.to_owned()
             };
 
-            let reason = shortened(&reason, MAX_REASON_BYTES);
+            let reason = shorten_text(&reason, MAX_REASON_BYTES);
             // After the fact nothing can be refused: the reason is for the model to read.
             return Ok(if point == HookPoint::PostToolUse {
                 context_outcome(reason)
@@ -178,16 +178,16 @@ fn judge_answer(hook: &DeclaredHook, answer: Answer) -> Result<HookOutcome, RunH
 
     if answer.goes_on == Some(false) {
         let why = answer.stop_reason.clone().unwrap_or_else(refusal);
-        return Ok(HookOutcome::denied(shortened(&why, MAX_REASON_BYTES)));
+        return Ok(HookOutcome::denied(shorten_text(&why, MAX_REASON_BYTES)));
     }
 
     match decision.as_deref() {
         None | Some("allow" | "approve") => {}
         Some("deny" | "block") if hook.point == HookPoint::PostToolUse => {
             said.context
-                .get_or_insert_with(|| shortened(&refusal(), MAX_REASON_BYTES));
+                .get_or_insert_with(|| shorten_text(&refusal(), MAX_REASON_BYTES));
         }
-        Some("deny" | "block") => return Ok(HookOutcome::denied(shortened(&refusal(), MAX_REASON_BYTES))),
+        Some("deny" | "block") => return Ok(HookOutcome::denied(shorten_text(&refusal(), MAX_REASON_BYTES))),
         Some("ask") => {
             said.ask = Some(ApprovalAsk {
                 policy: hook.name.clone(),
@@ -213,7 +213,7 @@ fn context_outcome(text: String) -> HookOutcome {
 fn exit_complaint(exit: &CommandExit) -> String {
     let stderr = exit.stderr.trim();
     let said = if stderr.is_empty() { exit.stdout.trim() } else { stderr };
-    shortened(said, MAX_REASON_BYTES)
+    shorten_text(said, MAX_REASON_BYTES)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::outcome::{HookContext, HookOutcome, RunHookError};
 use super::point::HookPoint;
 use super::record::HookRecorder;
 use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 use crate::walls;
 
 /// Maximum number of commands that run at once beside turns; further ones are skipped and reported.
@@ -153,8 +153,8 @@ impl CommandRunner {
         record.insert("exit_code".to_owned(), json!(told.as_ref().and_then(|exit| exit.code)));
 
         if let Some(exit) = &told {
-            record.insert("stdout".to_owned(), json!(shortened(&exit.stdout, MAX_OUTPUT_BYTES)));
-            record.insert("stderr".to_owned(), json!(shortened(&exit.stderr, MAX_OUTPUT_BYTES)));
+            record.insert("stdout".to_owned(), json!(shorten_text(&exit.stdout, MAX_OUTPUT_BYTES)));
+            record.insert("stderr".to_owned(), json!(shorten_text(&exit.stderr, MAX_OUTPUT_BYTES)));
         }
 
         if let Err(error) = &said {

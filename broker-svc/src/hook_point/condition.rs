@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use shared::model::permission::glob_matches;
 
-use super::fault::Fields;
+use super::fault::FieldReader;
 
 /// One condition on one argument. If an argument that is compared by size is not a number, the condition holds: a
 /// hook that guards amounts must not be avoidable by spelling an amount in another way.
@@ -28,7 +28,7 @@ pub struct ArgumentCondition {
 }
 
 impl ArgumentCondition {
-    pub(super) fn read_all(fields: &mut Fields<'_>) -> Vec<Self> {
+    pub(super) fn read_all(fields: &mut FieldReader<'_>) -> Vec<Self> {
         let conditions: Vec<Self> = fields.take("when").unwrap_or_default();
         for (index, condition) in conditions.iter().enumerate() {
             let said = [
@@ -39,7 +39,7 @@ impl ArgumentCondition {
             ];
 
             if !said.contains(&true) {
-                fields.wrong(&format!("when[{index}]"), "expected above, below, equals or matches");
+                fields.add_fault(&format!("when[{index}]"), "expected above, below, equals or matches");
             }
         }
 

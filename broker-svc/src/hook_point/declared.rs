@@ -9,7 +9,7 @@ use shared::process::config::KeyFault;
 
 use super::builtin::BuiltinHook;
 use super::condition::ArgumentCondition;
-use super::fault::Fields;
+use super::fault::FieldReader;
 use super::outcome::HookContext;
 use super::point::HookPoint;
 use super::reminder::{ReminderTrigger, TurnReminder};
@@ -143,7 +143,7 @@ pub(super) fn read_hook(
     faults: &mut Vec<KeyFault>,
 ) -> Option<DeclaredHook> {
     let before = faults.len();
-    let mut fields = Fields {
+    let mut fields = FieldReader {
         map: map.clone(),
         at,
         faults,
@@ -157,7 +157,7 @@ pub(super) fn read_hook(
     let is_named = given.is_some() || action.is_some();
     let name = given.unwrap_or_else(|| action.as_ref().map(default_name).unwrap_or_default());
     if is_named && (name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control)) {
-        fields.wrong(
+        fields.add_fault(
             "name",
             format!("expected 1 to {MAX_NAME_BYTES} bytes without control characters"),
         );
@@ -166,19 +166,19 @@ pub(super) fn read_hook(
     let priority = fields.take("priority").unwrap_or(DEFAULT_PRIORITY);
     let tools: Vec<String> = fields.take("tools").unwrap_or_default();
     for problem in tools.iter().filter_map(|pattern| pattern_fault(pattern)) {
-        fields.wrong("tools", problem);
+        fields.add_fault("tools", problem);
     }
 
     let when = ArgumentCondition::read_all(&mut fields);
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
-        fields.wrong("tools", format!("tools and when mean nothing at {}", point.name()));
+        fields.add_fault("tools", format!("tools and when mean nothing at {}", point.name()));
     }
 
     let seconds: Option<u64> = fields.take("timeout");
     if seconds.is_some_and(|seconds| seconds > MAX_TIMEOUT_S) {
-        fields.wrong("timeout", format!("expected seconds, at most {MAX_TIMEOUT_S}"));
+        fields.add_fault("timeout", format!("expected seconds, at most {MAX_TIMEOUT_S}"));
     }
 
     let timeout_ms = match seconds {
@@ -192,10 +192,10 @@ pub(super) fn read_hook(
     if let Some(DeclaredAction::Builtin(BuiltinHook::ShellAllowList { .. })) = &action
         && tools.is_empty()
     {
-        fields.wrong("tools", "required: the tools whose argument is a command line");
+        fields.add_fault("tools", "required: the tools whose argument is a command line");
     }
 
-    fields.finish("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
+    fields.reject_unknown("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
     let (Some(point), Some(action), true) = (point, action, faults.len() == before) else {
         return None;
     };
@@ -214,22 +214,22 @@ pub(super) fn read_hook(
     })
 }
 
-fn read_point(fields: &mut Fields<'_>) -> Option<HookPoint> {
+fn read_point(fields: &mut FieldReader<'_>) -> Option<HookPoint> {
     let Some(name) = fields.take::<String>("hook") else {
-        fields.wrong("hook", "required: the point at which it runs");
+        fields.add_fault("hook", "required: the point at which it runs");
         return None;
     };
     let point = HookPoint::from_name(&name);
     if point.is_none() {
         let names: Vec<&str> = HookPoint::ALL.iter().map(|point| point.name()).collect();
         let problem = format!("there is no point `{name}`, expected one of {}", names.join(", "));
-        fields.wrong("hook", problem);
+        fields.add_fault("hook", problem);
     }
 
     point
 }
 
-fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<DeclaredAction> {
+fn read_action(fields: &mut FieldReader<'_>, point: Option<HookPoint>) -> Option<DeclaredAction> {
     let builtin: Option<String> = fields.take("builtin");
     let command: Option<String> = fields.take("command");
     let script: Option<String> = fields.take("script");
@@ -239,7 +239,7 @@ fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<Decl
 
     let kinds = [&builtin, &command, &script, &text].into_iter().flatten().count();
     if kinds != 1 {
-        fields.wrong(
+        fields.add_fault(
             "",
             format!("{kinds} of builtin, command, script and reminder, expected exactly one"),
         );
@@ -247,11 +247,11 @@ fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<Decl
     }
 
     if with.is_some() && builtin.is_none() {
-        fields.wrong("with", "only builtins have parameters");
+        fields.add_fault("with", "only builtins have parameters");
     }
 
     if trigger.is_some() && text.is_none() {
-        fields.wrong("trigger", "only reminders have a trigger");
+        fields.add_fault("trigger", "only reminders have a trigger");
     }
 
     if let Some(name) = builtin {
@@ -261,7 +261,7 @@ fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<Decl
 
     if let Some(text) = text {
         if let Some(point) = point.filter(|point| !point.allows_injection()) {
-            fields.wrong(
+            fields.add_fault(
                 "reminder",
                 format!("no text can be put into the conversation at {}", point.name()),
             );
@@ -277,7 +277,7 @@ fn read_action(fields: &mut Fields<'_>, point: Option<HookPoint>) -> Option<Decl
 
     let command = command.filter(|command| !command.trim().is_empty());
     if command.is_none() {
-        fields.wrong("command", "must not be empty");
+        fields.add_fault("command", "must not be empty");
     }
 
     command.map(|command| DeclaredAction::Command { command })
@@ -303,7 +303,7 @@ fn default_name(action: &DeclaredAction) -> String {
 /// Returns the meaning of a failure: a gate denies and a rewriter of results withholds the result; all others fail
 /// open.
 fn on_failure(
-    fields: &mut Fields<'_>,
+    fields: &mut FieldReader<'_>,
     action: Option<&DeclaredAction>,
     point: Option<HookPoint>,
     blocking: bool,
@@ -325,7 +325,7 @@ fn on_failure(
         None => usual,
         Some("deny") if closed && blocking => OnFailure::Deny,
         Some("deny") => {
-            fields.wrong(
+            fields.add_fault(
                 "on_failure",
                 "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse denies",
             );
@@ -333,11 +333,11 @@ fn on_failure(
         }
         Some("allow") if !matches!(action, Some(DeclaredAction::Builtin(_))) => OnFailure::Allow,
         Some("allow") => {
-            fields.wrong("on_failure", "a builtin that does not answer denies");
+            fields.add_fault("on_failure", "a builtin that does not answer denies");
             usual
         }
         Some(other) => {
-            fields.wrong("on_failure", format!("`{other}` found, expected deny or allow"));
+            fields.add_fault("on_failure", format!("`{other}` found, expected deny or allow"));
             usual
         }
     }

@@ -5,14 +5,14 @@ use serde_json::{Map, Value};
 use shared::process::config::KeyFault;
 
 /// The fields of a mapping, taken one by one; fields left at the end are unknown keys.
-pub(super) struct Fields<'a> {
+pub(super) struct FieldReader<'a> {
     pub(super) map: Map<String, Value>,
     pub(super) at: &'a str,
     pub(super) faults: &'a mut Vec<KeyFault>,
 }
 
-impl Fields<'_> {
-    pub(super) fn wrong(&mut self, key: &str, problem: impl Into<String>) {
+impl FieldReader<'_> {
+    pub(super) fn add_fault(&mut self, key: &str, problem: impl Into<String>) {
         let key = if key.is_empty() {
             self.at.to_owned()
         } else if self.at.is_empty() {
@@ -29,16 +29,16 @@ impl Fields<'_> {
         match serde_json::from_value(value) {
             Ok(read) => Some(read),
             Err(error) => {
-                self.wrong(key, error.to_string());
+                self.add_fault(key, error.to_string());
                 None
             }
         }
     }
 
-    pub(super) fn finish(mut self, expected: &str) {
+    pub(super) fn reject_unknown(mut self, expected: &str) {
         let unknown: Vec<String> = self.map.keys().cloned().collect();
         for key in unknown {
-            self.wrong(&key, format!("is unknown here, expected {expected}"));
+            self.add_fault(&key, format!("is unknown here, expected {expected}"));
         }
     }
 }

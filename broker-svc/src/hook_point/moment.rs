@@ -11,7 +11,7 @@ use ulid::Ulid;
 use super::outcome::HookContext;
 use super::reminder::ReminderProgress;
 use super::rules::HookSet;
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 use crate::session::PendingDispatch;
 
 /// Maximum length of a message or answer in a hook's context, bytes; the rest is cut.
@@ -53,7 +53,7 @@ impl HookedTurn {
             let dispatch = &last.dispatch;
             metadata.insert("event".to_owned(), json!(dispatch.event_id));
             metadata.insert("channel".to_owned(), json!(dispatch.delivery_context.channel));
-            let prompt = shortened(&dispatch.message.content, MAX_TOLD_BYTES);
+            let prompt = shorten_text(&dispatch.message.content, MAX_TOLD_BYTES);
             metadata.insert("prompt".to_owned(), json!(prompt));
         }
 
@@ -101,7 +101,7 @@ impl HookedTurn {
         let mut metadata = self.metadata.clone();
         metadata.retain(|key, _| !["session", "turn"].contains(&key.as_str()));
         if let Some(Value::String(prompt)) = metadata.get_mut("prompt") {
-            *prompt = shortened(prompt, MAX_KEPT_BYTES);
+            *prompt = shorten_text(prompt, MAX_KEPT_BYTES);
         }
         TurnDescription {
             user: self.user.clone(),

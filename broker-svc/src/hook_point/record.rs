@@ -15,7 +15,7 @@ use super::declared::DeclaredHook;
 use super::moment::HookedTurn;
 use super::outcome::HookContext;
 use super::runs::TurnHookRun;
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 use crate::turn::arguments::args_hash;
 
 /// Topic of the records.
@@ -152,5 +152,5 @@ fn shorten_value(value: &Value) -> Value {
     if text.len() <= MAX_TOLD_BYTES {
         return value.clone();
     }
-    json!(format!("{}… [cut]", shortened(&text, MAX_TOLD_BYTES)))
+    json!(format!("{}… [cut]", shorten_text(&text, MAX_TOLD_BYTES)))
 }

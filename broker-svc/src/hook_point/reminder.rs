@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::fault::Fields;
+use super::fault::FieldReader;
 
 /// Default number of calls in a row that must have failed for `on_repeated_failure`.
 const REPEATED: u32 = 2;
@@ -53,7 +53,7 @@ pub struct ReminderProgress {
 
 impl ReminderTrigger {
     /// Reads `trigger:`, which is `always` if absent: a word, or a word with its number.
-    pub(super) fn from_declaration(trigger: Option<Value>, fields: &mut Fields<'_>) -> Option<Self> {
+    pub(super) fn from_declaration(trigger: Option<Value>, fields: &mut FieldReader<'_>) -> Option<Self> {
         let (word, number) = match trigger {
             None => return Some(Self::Always),
             Some(Value::String(word)) => (word, None),
@@ -74,7 +74,7 @@ impl ReminderTrigger {
             _ => {
                 let expected = "expected always, once, on_failure, on_repeated_failure, {interval: N}, {once_after: N}, \
                                 {turns_before_max: N} or {on_repeated_failure: N}, N at least 1";
-                fields.wrong("trigger", expected);
+                fields.add_fault("trigger", expected);
                 None
             }
         }

@@ -15,7 +15,7 @@ use shared::process::config::KeyFault;
 use super::allow_list::{AllowList, CommandDirectories};
 use super::builtin::BuiltinHook;
 use super::declared::{DEFAULT_TIMEOUT_MS, DeclaredAction, DeclaredHook, HookLayer, OnFailure, read_hook};
-use super::fault::Fields;
+use super::fault::FieldReader;
 use super::point::HookPoint;
 use crate::personas::{DEFAULT_PERSONA, Personas};
 
@@ -134,7 +134,7 @@ impl HookRules {
     }
 
     fn read(file: Map<String, Value>, personas: Option<&Personas>, faults: &mut Vec<KeyFault>) -> Self {
-        let mut fields = Fields {
+        let mut fields = FieldReader {
             map: file,
             at: "",
             faults,
@@ -147,7 +147,7 @@ impl HookRules {
         let global: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
         let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
         let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
-        fields.finish("enabled, mode, allow, read_only, hooks, personas or sessions");
+        fields.reject_unknown("enabled, mode, allow, read_only, hooks, personas or sessions");
         let allow = AllowList::from_declaration(&mode, &allow, faults);
 
         let global = read_layer(&global, "hooks", &HookLayer::Global, faults);
@@ -338,19 +338,19 @@ fn read_layer(
 
 fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<KeyFault>) -> SessionLayer {
     let at = format!("sessions.{pattern}");
-    let mut fields = Fields { map, at: &at, faults };
+    let mut fields = FieldReader { map, at: &at, faults };
     let read_only: Option<bool> = fields.take("read_only");
     let hooks: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
 
     if read_only == Some(false) {
-        fields.wrong("read_only", "a session only tightens: expected true, or nothing");
+        fields.add_fault("read_only", "a session only tightens: expected true, or nothing");
     }
 
     if !pattern.contains('/') {
-        fields.wrong("", "expected a pattern of persona/session, such as shop/*");
+        fields.add_fault("", "expected a pattern of persona/session, such as shop/*");
     }
 
-    fields.finish("read_only or hooks");
+    fields.reject_unknown("read_only or hooks");
     SessionLayer {
         read_only: read_only.unwrap_or(false),
         hooks: read_layer(

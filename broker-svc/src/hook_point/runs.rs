@@ -5,7 +5,7 @@ use shared::model::ledger::{HookRunOutcome, HookRunResult, LedgerEntry};
 
 use super::declared::{DeclaredAction, DeclaredHook};
 use super::outcome::{HookOutcome, MAX_CONTEXT_BYTES, RunHookError};
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 
 /// Longest error text of a hook that is kept, bytes.
 const MAX_ERROR_BYTES: usize = 2_000;
@@ -48,10 +48,10 @@ impl TurnHookRun {
             point: hook.point.name(),
             outcome: HookRunOutcome {
                 result: result_of(said),
-                error: said.error.as_deref().map(|error| shortened(error, MAX_ERROR_BYTES)),
+                error: said.error.as_deref().map(|error| shorten_text(error, MAX_ERROR_BYTES)),
                 side_effects: said.side_effects.clone(),
             },
-            context: acts_on.map(|context| shortened(context, MAX_CONTEXT_BYTES)),
+            context: acts_on.map(|context| shorten_text(context, MAX_CONTEXT_BYTES)),
             hidden_tools: if hook.blocking {
                 said.hidden_tools.clone()
             } else {
@@ -74,7 +74,7 @@ impl TurnHookRun {
             point: hook.point.name(),
             outcome: HookRunOutcome {
                 result,
-                error: Some(shortened(&error.to_string(), MAX_ERROR_BYTES)),
+                error: Some(shorten_text(&error.to_string(), MAX_ERROR_BYTES)),
                 side_effects: Vec::new(),
             },
             context: None,

@@ -2,6 +2,6 @@
 
 use shared::process::config::KeyFault;
 
-pub(super) const fn fault(key: String, problem: String) -> KeyFault {
+pub(super) const fn persona_fault(key: String, problem: String) -> KeyFault {
     KeyFault { key, problem }
 }

@@ -3,7 +3,7 @@
 use shared::llm::LlmConfig;
 use shared::process::config::KeyFault;
 
-use super::fault::fault;
+use super::fault::persona_fault;
 use super::{AgentRunner, Persona, Personas, TOKEN_BYTES, patterns};
 use crate::fold::{HISTORY_TURNS, MAX_SENT_HISTORY};
 use crate::reset::is_zone;
@@ -19,14 +19,14 @@ pub(super) fn find_faults(personas: &Personas) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, server) in &personas.mcp_servers {
         if let Some((key, problem)) = mcp::declaration_fault(server, &personas.credentials) {
-            faults.push(fault(format!("mcp_servers.{name}.{key}"), problem));
+            faults.push(persona_fault(format!("mcp_servers.{name}.{key}"), problem));
         }
     }
 
     for (name, reference) in &personas.credentials {
         if !(reference.starts_with("env:") || reference.starts_with("file:")) {
             let problem = "expected a reference, `env:NAME` or `file:/path`".to_owned();
-            faults.push(fault(format!("credentials.{name}"), problem));
+            faults.push(persona_fault(format!("credentials.{name}"), problem));
         }
     }
 
@@ -50,7 +50,7 @@ pub(super) fn unbound_faults(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFau
         let model = persona.model.as_deref().or_else(|| llm.usable_model().ok())?;
         let error = llm.prices.bounding_price(model).err()?;
 
-        Some(fault(
+        Some(persona_fault(
             format!("personas.{name}.limits.cost_usd"),
             format!("{most} US dollars bound nothing: {error}"),
         ))
@@ -60,7 +60,7 @@ pub(super) fn unbound_faults(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFau
 }
 
 fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut Vec<KeyFault>) {
-    let mut wrong = |key: &str, problem: String| faults.push(fault(format!("personas.{name}.{key}"), problem));
+    let mut wrong = |key: &str, problem: String| faults.push(persona_fault(format!("personas.{name}.{key}"), problem));
     let zone = &persona.timezone;
     if !is_zone(zone) {
         wrong("timezone", format!("`{zone}` is not the name of a time zone"));

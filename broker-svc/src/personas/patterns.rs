@@ -7,7 +7,7 @@
 use shared::model::permission::{ToolRules, glob_matches, may_begin, pattern_fault};
 use shared::process::config::KeyFault;
 
-use super::fault::fault;
+use super::fault::persona_fault;
 use super::{AgentRunner, Persona, Personas};
 use crate::tool::catalogue;
 use crate::tool::mcp::prefix_of;
@@ -15,18 +15,18 @@ use crate::tool::mcp::prefix_of;
 /// Returns the patterns that match no possible tool.
 pub(super) fn find_faults(personas: &Personas) -> Vec<KeyFault> {
     let presets = personas.permission_levels.find_faults();
-    let mut faults: Vec<KeyFault> = presets.map(|(key, problem)| fault(key, problem)).collect();
+    let mut faults: Vec<KeyFault> = presets.map(|(key, problem)| persona_fault(key, problem)).collect();
 
     for (name, persona) in &personas.personas {
         let at = |key: &str| format!("personas.{name}.{key}");
         let rules = persona.permissions.iter().filter_map(|set| set.tools.as_ref());
         for (key, problem) in rules.flat_map(ToolRules::find_faults) {
-            faults.push(fault(at(&format!("permissions.tools.{key}")), problem));
+            faults.push(persona_fault(at(&format!("permissions.tools.{key}")), problem));
         }
 
         let own = persona.tools.iter().map(|pattern| (at("tools"), pattern));
         let listed = own.chain(confirmed_patterns(persona).map(|(key, pattern)| (at(&key), pattern)));
-        faults.extend(listed.filter_map(|(key, pattern)| Some(fault(key, pattern_fault(pattern)?))));
+        faults.extend(listed.filter_map(|(key, pattern)| Some(persona_fault(key, pattern_fault(pattern)?))));
     }
 
     faults
@@ -87,7 +87,7 @@ fn confirmed_patterns(persona: &Persona) -> impl Iterator<Item = (String, &Strin
 fn unmatched_fault(key: &str, pattern: &str, personas: &[&Persona]) -> Option<KeyFault> {
     let has = personas.iter().any(|persona| may_have(persona, pattern));
     let problem = format!("`{pattern}` matches no tool that anybody has whom it holds for");
-    (!has).then(|| fault(key.to_owned(), problem))
+    (!has).then(|| persona_fault(key.to_owned(), problem))
 }
 
 /// Returns whether `persona` may have a tool that `pattern` matches.

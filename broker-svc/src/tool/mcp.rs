@@ -26,7 +26,7 @@ use self::connection::{McpConnection, connect};
 pub use self::declared::{McpServer, declaration_fault};
 use super::credentials::SecretReferences;
 use super::{Tool, ToolCall, failed_outcome};
-use crate::agent::port::Away;
+use crate::agent::port::UnreachableTool;
 
 /// Time in which a server must start and list its tools.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -108,7 +108,7 @@ impl McpServers {
 
     /// Returns the known facts about the tool `name` of `server`, if the server is unreachable.
     #[must_use]
-    pub fn unreachable_tool(&self, server: &str, name: &str) -> Option<Away> {
+    pub fn unreachable_tool(&self, server: &str, name: &str) -> Option<UnreachableTool> {
         let declared = self.declared.get(server)?;
         let tool = name.strip_prefix(&qualified_name(server, "")?)?;
         // While another task is connecting to the server, it counts as unreachable.
@@ -117,7 +117,7 @@ impl McpServers {
             open.is_some_and(|open| open.is_open())
         });
         let idempotent = declared.idempotent.iter().any(|pattern| glob_matches(pattern, tool));
-        (!is_open).then_some(Away { idempotent })
+        (!is_open).then_some(UnreachableTool { idempotent })
     }
 
     /// Returns the open connection to `server`, or opens one. A caller that comes meanwhile waits for the same

@@ -11,7 +11,7 @@ use shared::model::permission::glob_matches;
 use super::Tool;
 use super::catalogue;
 use super::mcp::{McpServers, may_be_of};
-use crate::agent::port::Away;
+use crate::agent::port::UnreachableTool;
 use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.
@@ -54,7 +54,7 @@ impl Toolbox {
 
     /// Returns the known facts about the tool `name` of `persona`, if its server is unreachable.
     #[must_use]
-    pub fn unreachable_tool(&self, persona: &Persona, name: &str) -> Option<Away> {
+    pub fn unreachable_tool(&self, persona: &Persona, name: &str) -> Option<UnreachableTool> {
         persona
             .mcp_servers
             .iter()

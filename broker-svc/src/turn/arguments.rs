@@ -4,7 +4,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::model::ledger::ToolOutcome;
 
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 
 /// Maximum result of a tool that is kept and shown to the model, bytes of JSON; the rest is cut and the cut is
 /// marked.
@@ -55,7 +55,7 @@ fn write(value: &Value, out: &mut String) {
 /// Returns `outcome`, cut to the maximum that is kept: a longer one becomes the beginning of its JSON, as text.
 #[must_use]
 pub fn bounded_outcome(outcome: ToolOutcome) -> ToolOutcome {
-    let cut = |text: &str| format!("{}… [cut]", shortened(text, MAX_OUTCOME_BYTES));
+    let cut = |text: &str| format!("{}… [cut]", shorten_text(text, MAX_OUTCOME_BYTES));
     match outcome {
         ToolOutcome::Ok { result } => {
             let text = result.to_string();

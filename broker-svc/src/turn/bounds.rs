@@ -7,7 +7,7 @@ use serde::Serialize;
 use shared::model::event::Attachment;
 use shared::model::ledger::TurnFailure;
 
-use crate::agent::port::Said;
+use crate::agent::port::ModelAnswer;
 
 /// Maximum size of the attachments, tool calls and opaque part of one answer together, bytes of JSON.
 pub const MAX_BESIDE_BYTES: usize = 1_024 * 1_024;
@@ -20,7 +20,7 @@ pub fn attachments_failure(attachments: &[Attachment]) -> Option<TurnFailure> {
 
 /// Returns the failure if the model's answer `said` is too large to be kept.
 #[must_use]
-pub fn excess_of(said: &Said) -> Option<TurnFailure> {
+pub fn excess_of(said: &ModelAnswer) -> Option<TurnFailure> {
     let calls: usize = said
         .calls
         .iter()
@@ -58,11 +58,11 @@ mod tests {
             fault: None,
         });
 
-        let said = Said {
+        let said = ModelAnswer {
             calls: calls.into_iter().collect(),
             attachments: attached.then_some(attachment).into_iter().collect(),
             opaque: opaque.then_some(half),
-            ..Said::default()
+            ..ModelAnswer::default()
         };
 
         excess_of(&said).is_none()
@@ -72,6 +72,9 @@ mod tests {
     fn what_stands_beside_the_text_is_bounded_together() {
         assert!(check(true, false, false) && check(false, true, false) && check(false, false, true));
         assert!(!check(true, true, false) && !check(false, true, true) && !check(true, false, true));
-        assert_eq!((attachments_failure(&[]), excess_of(&Said::default())), (None, None));
+        assert_eq!(
+            (attachments_failure(&[]), excess_of(&ModelAnswer::default())),
+            (None, None)
+        );
     }
 }

@@ -13,7 +13,7 @@ fn turn() -> Turn {
     )
 }
 
-fn refused(retryable: bool) -> Result<Answer, AskAgentError> {
+fn refused(retryable: bool) -> Result<AgentAnswer, AskAgentError> {
     Err(AskAgentError::Refused {
         error: "no".to_owned(),
         retryable,
@@ -22,9 +22,9 @@ fn refused(retryable: bool) -> Result<Answer, AskAgentError> {
 
 #[test]
 fn a_turn_run_again_is_the_same_turn_with_the_same_reply() {
-    let answer = Answer {
+    let answer = AgentAnswer {
         content: "hi".to_owned(),
-        ..Answer::default()
+        ..AgentAnswer::default()
     };
     assert_eq!(turn(), turn());
     assert_eq!(
@@ -60,7 +60,7 @@ fn an_answer_in_the_ledger_is_not_asked_for_again() {
 
 #[test]
 fn nothing_said_is_nothing_delivered() {
-    let [_, completed] = turn().completed_entries(Answer::default(), LedgerCursor::default());
+    let [_, completed] = turn().completed_entries(AgentAnswer::default(), LedgerCursor::default());
     assert!(matches!(completed, LedgerEntry::TurnCompleted { reply: None, .. }));
 }
 
@@ -75,9 +75,9 @@ fn a_failure_tells_the_user() {
 
 #[test]
 fn an_answer_too_long_is_cut_and_marked() {
-    let answer = Answer {
+    let answer = AgentAnswer {
         content: "ü".repeat(MAX_ANSWER_BYTES),
-        ..Answer::default()
+        ..AgentAnswer::default()
     };
     let [LedgerEntry::ModelAnswered { content, .. }, _] = turn().completed_entries(answer, LedgerCursor::default())
     else {
@@ -99,7 +99,12 @@ fn what_follows_a_question() {
         limit: "wall_ms".to_owned(),
     };
 
-    check(Ok(Answer::default()), 0, 0, NextStep::Complete(Answer::default()));
+    check(
+        Ok(AgentAnswer::default()),
+        0,
+        0,
+        NextStep::Complete(AgentAnswer::default()),
+    );
     check(
         refused(false),
         1_000,

@@ -16,7 +16,7 @@ use shared::model::time::UnixMillis;
 
 use super::Worker;
 use super::hooks::PointVerdict;
-use super::step::{Confirmed, Stepped, Thinking};
+use super::step::{CallConfirmation, StepInputs, StepOutcome};
 use super::turn::TurnOutcome;
 use crate::approval::desk::{DecisionOutcome, decision_of};
 use crate::approval::machine::DecisionInput;
@@ -220,11 +220,11 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if no human could be asked or the session has another owner.
     pub(super) async fn confirm_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
-    ) -> Result<Confirmed, RunSessionError> {
+    ) -> Result<CallConfirmation, RunSessionError> {
         let Some(running) = self.owner.fold().running.as_ref() else {
-            return Ok(Confirmed::Run(call));
+            return Ok(CallConfirmation::Run(call));
         };
         let arguments = running.arguments_of(&call);
         let unfit = thinking.misfit(&call.name, &arguments);
@@ -239,7 +239,7 @@ impl Worker<'_> {
             ..call.clone()
         };
         let (gated, asks) = match self.gate_call(&thinking.moment, &begins_with).await? {
-            None => return Ok(Confirmed::Stepped(self.stopped_by(PointVerdict::Over))),
+            None => return Ok(CallConfirmation::Stepped(self.stopped_by(PointVerdict::Over))),
             Some(GateDecision::Denied { error }) => return Ok(self.finish_denied(call, error)),
             Some(GateDecision::Run { arguments }) => (arguments, None),
             Some(GateDecision::Ask { ask, arguments }) => (arguments, Some(*ask)),
@@ -267,25 +267,25 @@ impl Worker<'_> {
     /// Returns the errors of [`Worker::confirm`].
     pub(super) async fn settle_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
         arguments: Value,
         ask: Option<ApprovalAsk>,
-    ) -> Result<Confirmed, RunSessionError> {
+    ) -> Result<CallConfirmation, RunSessionError> {
         let Some(running) = self.owner.fold().running.as_ref() else {
-            return Ok(Confirmed::Run(ToolCall { arguments, ..call }));
+            return Ok(CallConfirmation::Run(ToolCall { arguments, ..call }));
         };
         let asked = running.last_asked(&call.call).cloned();
         let standing = call_standing(running, &call.call, &args_hash(&arguments), ask.as_ref());
 
         let times = running.times_asked(&call.call);
         match (standing, asked, ask) {
-            (CallApproval::None, _, None) => Ok(Confirmed::Run(ToolCall { arguments, ..call })),
+            (CallApproval::None, _, None) => Ok(CallConfirmation::Run(ToolCall { arguments, ..call })),
             (CallApproval::None, _, Some(ask)) => {
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
-                Ok(Confirmed::Stepped(stepped))
+                Ok(CallConfirmation::Stepped(stepped))
             }
-            (CallApproval::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(TurnOutcome::Suspended))),
+            (CallApproval::Pending, ..) => Ok(CallConfirmation::Stepped(StepOutcome::Ended(TurnOutcome::Suspended))),
             (CallApproval::Approved, Some(asked), _)
                 if Box::pin(self.broker.desk().was_used(&asked.approval)).await? =>
             {
@@ -296,7 +296,7 @@ impl Worker<'_> {
                 if let Some(asked) = asked {
                     self.approvals.mark(asked.approval, ApprovalStatus::Consumed);
                 }
-                Ok(Confirmed::Run(ToolCall { arguments, ..call }))
+                Ok(CallConfirmation::Run(ToolCall { arguments, ..call }))
             }
             (CallApproval::Rejected { by, response }, ..) => {
                 let said = response.map(|said| format!(": {said}")).unwrap_or_default();
@@ -324,27 +324,31 @@ impl Worker<'_> {
                 }
 
                 let stepped = self.ask_human(thinking, &call, arguments, &ask).await?;
-                Ok(Confirmed::Stepped(stepped))
+                Ok(CallConfirmation::Stepped(stepped))
             }
         }
     }
 
     /// Ends `call` as unknown: its approval was used, but the ledger, which is older than KV, does not have the
     /// beginning of the call. The call may have run, so it is not run again.
-    async fn refuse_used(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Confirmed, RunSessionError> {
+    async fn refuse_used(
+        &mut self,
+        thinking: &StepInputs<'_>,
+        call: ToolCall,
+    ) -> Result<CallConfirmation, RunSessionError> {
         tracing::warn!(
             session = %self.claimed.session, turn = %thinking.turn.id, call = call.call, tool = call.name,
             "approved call not executed: its approval was already used and the ledger has no result"
         );
         let reason = "its approval was used before; whether the call ran is unknown".to_owned();
         let stepped = self.end_call(thinking, call, ToolOutcome::Unknown { reason }).await?;
-        Ok(Confirmed::Stepped(stepped))
+        Ok(CallConfirmation::Stepped(stepped))
     }
 
-    fn finish_denied(&mut self, call: ToolCall, error: String) -> Confirmed {
+    fn finish_denied(&mut self, call: ToolCall, error: String) -> CallConfirmation {
         self.not_used(&call.call, "the call was not allowed in the end");
         self.stage_finished(call.call, ToolOutcome::Error { error });
-        Confirmed::Stepped(Stepped::On)
+        CallConfirmation::Stepped(StepOutcome::On)
     }
 
     /// Asks a human about `call` with `arguments` and suspends the turn. If the same question was answered already,
@@ -354,13 +358,13 @@ impl Worker<'_> {
     /// Returns the errors of [`Worker::confirm`].
     pub(super) async fn ask_human(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: &ToolCall,
         arguments: Value,
         ask: &ApprovalAsk,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         let Some(wanted) = self.approval_question(thinking, call, arguments, ask) else {
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         };
 
         // Only the broker that owns the session may ask.
@@ -372,18 +376,18 @@ impl Worker<'_> {
 
         if standing.status != ApprovalStatus::Pending {
             self.stage_decision(decision_of(&standing));
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         }
 
         self.owner.commit_staged().await?;
         self.mark_approvals().await;
 
-        Ok(Stepped::Ended(TurnOutcome::Suspended))
+        Ok(StepOutcome::Ended(TurnOutcome::Suspended))
     }
 
     fn approval_question(
         &self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: &ToolCall,
         arguments: Value,
         ask: &ApprovalAsk,

@@ -14,7 +14,7 @@ use super::approve::ended_decision;
 use super::hooks::{HookedSteps, PointVerdict};
 use super::turn::TurnOutcome;
 use crate::agent::port::Agent;
-use crate::agent::port::{Answer, AskAgentError};
+use crate::agent::port::{AgentAnswer, AskAgentError};
 use crate::approval::desk::decision_of;
 use crate::approval::outside::is_outside;
 use crate::context::{ContextSettings, assemble_request};
@@ -40,7 +40,7 @@ impl UnansweredQuestions {
     /// is the time that the turn has left, milliseconds.
     pub(super) fn next_after(
         &mut self,
-        outcome: Result<Answer, AskAgentError>,
+        outcome: Result<AgentAnswer, AskAgentError>,
         (asked, ended): (Instant, Instant),
         left_ms: u64,
         limits: &PersonaLimits,
@@ -143,7 +143,7 @@ impl Worker<'_> {
 
             let origin = turn.origin();
             self.owner.check_live()?;
-            let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
+            let question = std::pin::pin!(agent.answer_request(&request, &origin, timeout));
             let Some(mut outcome) = self.wait_beside(question).await? else {
                 return Ok(self.cancelled_turn(String::new()));
             };

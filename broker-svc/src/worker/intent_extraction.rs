@@ -23,10 +23,10 @@ use shared::wire::headers::Headers;
 
 use super::Worker;
 use super::turn::TurnOutcome;
-use crate::agent::port::Answer;
+use crate::agent::port::AgentAnswer;
 use crate::error::RunSessionError;
 use crate::fold::MAX_OWED_INTENTS;
-use crate::message_text::shortened;
+use crate::message_text::shorten_text;
 use crate::turn::{Turn, bound_content};
 
 /// Subject on which intents are proposed.
@@ -152,7 +152,7 @@ impl Worker<'_> {
         }
 
         for note in notes.iter().take(MAX_NOTES) {
-            let note = shortened(note, MAX_NOTE_BYTES);
+            let note = shorten_text(note, MAX_NOTE_BYTES);
             self.owner.stage_entry(LedgerEntry::IntentRefused { note });
         }
 
@@ -203,7 +203,7 @@ impl Worker<'_> {
                 None => break,
             };
 
-            let note = note.map(|note| shortened(&note, MAX_NOTE_BYTES));
+            let note = note.map(|note| shorten_text(&note, MAX_NOTE_BYTES));
             self.owner.stage_entry(LedgerEntry::IntentSettled { id, note });
             self.owner.commit_staged().await?;
         }
@@ -220,7 +220,7 @@ fn unanswered(question: &ProposeIntent) -> String {
 /// Returns the end of a turn whose answer contains no intents.
 fn as_it_was(content: String, attachments: Vec<Attachment>, usage: Option<TurnUsage>) -> TurnOutcome {
     match usage {
-        Some(usage) => TurnOutcome::Answered(Answer {
+        Some(usage) => TurnOutcome::Answered(AgentAnswer {
             content,
             attachments,
             usage,

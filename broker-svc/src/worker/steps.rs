@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use super::ask::{UnansweredQuestions, duration_millis};
 use super::hooks::PointVerdict;
-use super::step::{Confirmed, Stepped, Thinking};
+use super::step::{CallConfirmation, StepInputs, StepOutcome};
 use super::turn::TurnOutcome;
-use crate::agent::port::{Answer, AskAgentError};
-use crate::agent::port::{Call, Question, Said};
+use crate::agent::port::{AgentAnswer, AskAgentError};
+use crate::agent::port::{ModelAnswer, ModelQuestion, ToolInvocation};
 use crate::approval::scope::identify_party;
 use crate::context::steered_content;
 use crate::error::RunSessionError;
@@ -43,16 +43,16 @@ impl Worker<'_> {
     /// tool's outcome already in the ledger.
     pub(super) async fn end_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
         outcome: ToolOutcome,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         if !thinking.moment.set.has_side_effects(HookPoint::PostToolUse) {
             return self.observe_call(thinking, call, outcome).await;
         }
         self.stage_unseen(call, outcome);
         self.owner.commit_staged().await?;
-        Ok(Stepped::On)
+        Ok(StepOutcome::On)
     }
 
     fn stage_unseen(&mut self, call: ToolCall, outcome: ToolOutcome) {
@@ -66,14 +66,14 @@ impl Worker<'_> {
     /// Shows the outcome of `call` to the hooks after it; the model reads the outcome that they return.
     pub(super) async fn observe_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
         outcome: ToolOutcome,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         match self.after_call(&thinking.moment, &call, outcome).await? {
             Some(outcome) => {
                 self.stage_finished(call.call, outcome);
-                Ok(Stepped::On)
+                Ok(StepOutcome::On)
             }
             None => Ok(self.stopped_by(PointVerdict::Over)),
         }
@@ -89,10 +89,10 @@ impl Worker<'_> {
     /// Asks the model once, after the steering messages are put into the turn.
     pub(super) async fn ask_model(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         step: u32,
         patience: &mut UnansweredQuestions,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         if self.drain_steering(thinking).await? == PointVerdict::Over {
             return Ok(self.stopped_by(PointVerdict::Over));
         }
@@ -105,11 +105,11 @@ impl Worker<'_> {
         let asked = self.broker.clock.monotonic();
         let mut partial = String::new();
         let mut said = |text: &str| partial.push_str(text);
-        let answer = tokio::time::timeout(left, thinking.stepper.answer(&question, &mut said));
+        let answer = tokio::time::timeout(left, thinking.stepper.ask_model(&question, &mut said));
         let outcome = self.wait_beside(std::pin::pin!(answer)).await?;
         let outcome = match outcome {
-            None => return Ok(Stepped::Ended(self.cancelled_turn(partial))),
-            Some(Err(_)) => return Ok(Stepped::Ended(Self::limit_reached("wall_ms"))),
+            None => return Ok(StepOutcome::Ended(self.cancelled_turn(partial))),
+            Some(Err(_)) => return Ok(StepOutcome::Ended(Self::limit_reached("wall_ms"))),
             Some(Ok(outcome)) => outcome,
         };
 
@@ -118,7 +118,7 @@ impl Worker<'_> {
                 self.turns.note_answer();
 
                 if let Some(failure) = excess_of(&said) {
-                    return Ok(Stepped::Ended(TurnOutcome::Failed(failure)));
+                    return Ok(StepOutcome::Ended(TurnOutcome::Failed(failure)));
                 }
 
                 *patience = UnansweredQuestions::default();
@@ -132,7 +132,7 @@ impl Worker<'_> {
                 }
 
                 self.stage_answer(step, said);
-                return Ok(Stepped::On);
+                return Ok(StepOutcome::On);
             }
             Err(error) => error,
         };
@@ -142,7 +142,7 @@ impl Worker<'_> {
     }
 
     /// Stages the steering messages that wait for the next model call.
-    async fn drain_steering(&mut self, thinking: &Thinking<'_>) -> Result<PointVerdict, RunSessionError> {
+    async fn drain_steering(&mut self, thinking: &StepInputs<'_>) -> Result<PointVerdict, RunSessionError> {
         if !self.machine.is_steering() {
             return Ok(PointVerdict::On);
         }
@@ -168,7 +168,7 @@ impl Worker<'_> {
         Ok(hooked)
     }
 
-    fn model_question(&self, thinking: &Thinking<'_>, step: u32, left: Duration) -> Question {
+    fn model_question(&self, thinking: &StepInputs<'_>, step: u32, left: Duration) -> ModelQuestion {
         let running = self.owner.fold().running.as_ref();
         let mut request = thinking.request.clone();
         let left_ms = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
@@ -178,7 +178,7 @@ impl Worker<'_> {
             .tools
             .retain(|tool| !hiding.iter().any(|pattern| glob_matches(pattern, &tool.name)));
 
-        Question {
+        ModelQuestion {
             request,
             so_far: running.map(|running| running.conversation_lines()).unwrap_or_default(),
             step,
@@ -189,33 +189,33 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) fn stopped_by(&mut self, hooked: PointVerdict) -> Stepped {
-        Stepped::Ended(self.ended_by(hooked))
+    pub(super) fn stopped_by(&mut self, hooked: PointVerdict) -> StepOutcome {
+        StepOutcome::Ended(self.ended_by(hooked))
     }
 
     async fn ask_again(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         error: AskAgentError,
         asked: std::time::Instant,
         patience: &mut UnansweredQuestions,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         let ended = self.broker.clock.monotonic();
         let left_ms = duration_millis(self.time_left());
 
-        let outcome: Result<Answer, AskAgentError> = Err(error);
+        let outcome: Result<AgentAnswer, AskAgentError> = Err(error);
         match patience.next_after(outcome, (asked, ended), left_ms, &thinking.persona.limits) {
-            NextStep::Fail(failure) => Ok(Stepped::Ended(TurnOutcome::Failed(failure))),
-            NextStep::Complete(_) => Ok(Stepped::On),
+            NextStep::Fail(failure) => Ok(StepOutcome::Ended(TurnOutcome::Failed(failure))),
+            NextStep::Complete(_) => Ok(StepOutcome::On),
             NextStep::AskAgain => match self.wait_to_ask_again(patience).await? {
-                true => Ok(Stepped::On),
-                false => Ok(Stepped::Ended(self.cancelled_turn(String::new()))),
+                true => Ok(StepOutcome::On),
+                false => Ok(StepOutcome::Ended(self.cancelled_turn(String::new()))),
             },
         }
     }
 
     /// Stages the model's answer; calls that must not run get their error as outcome.
-    fn stage_answer(&mut self, step: u32, said: Said) {
+    fn stage_answer(&mut self, step: u32, said: ModelAnswer) {
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls
@@ -249,19 +249,19 @@ impl Worker<'_> {
     /// Runs a call if the turn may make it; any other call gets the reason as its outcome.
     pub(super) async fn admit_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         if let Some(error) = self.refusal_of(thinking, &call) {
             self.not_used(&call.call, "the call was not allowed in the end");
             self.stage_finished(call.call, ToolOutcome::Error { error });
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         }
 
         let asked_for = call.arguments.clone();
         let call = match self.confirm_call(thinking, call).await? {
-            Confirmed::Run(call) => call,
-            Confirmed::Stepped(stepped) => return Ok(stepped),
+            CallConfirmation::Run(call) => call,
+            CallConfirmation::Stepped(stepped) => return Ok(stepped),
         };
 
         self.owner.stage_entry(LedgerEntry::ToolStarted {
@@ -275,14 +275,14 @@ impl Worker<'_> {
     }
 
     /// Returns whether the owner alone, with all of their permissions, wrote the messages that the turn answers.
-    fn is_owners(&self, thinking: &Thinking<'_>) -> bool {
+    fn is_owners(&self, thinking: &StepInputs<'_>) -> bool {
         let identities = self.broker.desk().identities();
         let initiator = thinking.initiator.as_ref();
         let is_owner = initiator.is_some_and(|party| identify_party(party, &identities).is_owner());
         is_owner && thinking.turn.permissions.level == PermissionLevel::Full
     }
 
-    fn refusal_of(&self, thinking: &Thinking<'_>, call: &ToolCall) -> Option<String> {
+    fn refusal_of(&self, thinking: &StepInputs<'_>, call: &ToolCall) -> Option<String> {
         let known = thinking.offer(&call.name).is_some();
         let presets = &self.broker.personas.permission_levels;
 
@@ -306,9 +306,9 @@ impl Worker<'_> {
     /// Handles a call that a former owner began: repeats it only if the tool is idempotent.
     pub(super) async fn recover_call(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         call: ToolCall,
-    ) -> Result<Stepped, RunSessionError> {
+    ) -> Result<StepOutcome, RunSessionError> {
         let again = thinking.offer(&call.name).is_some_and(|offer| offer.idempotent)
             && self.refusal_of(thinking, &call).is_none();
         let running = self.owner.fold().running.as_ref();
@@ -328,7 +328,7 @@ impl Worker<'_> {
         self.end_call(thinking, ToolCall { arguments, ..call }, outcome).await
     }
 
-    async fn run(&mut self, thinking: &Thinking<'_>, call: ToolCall) -> Result<Stepped, RunSessionError> {
+    async fn run(&mut self, thinking: &StepInputs<'_>, call: ToolCall) -> Result<StepOutcome, RunSessionError> {
         self.owner.ensure_owned().await?;
         self.mark_approvals().await;
 
@@ -341,7 +341,7 @@ impl Worker<'_> {
         let ran = call.clone();
         let left = self.time_left();
 
-        let asked = Call {
+        let asked = ToolInvocation {
             session: self.claimed.session.clone(),
             turn: thinking.turn.id,
             epoch: self.owner.fold().epoch,
@@ -378,16 +378,16 @@ impl Worker<'_> {
             false => self.stage_finished(ran.call, outcome),
         }
 
-        Ok(Stepped::Ended(ended))
+        Ok(StepOutcome::Ended(ended))
     }
 }
 
 /// Returns the part of an answer that is kept if hooks do not let the answer pass.
-fn withhold_answer(said: Said) -> Said {
-    Said {
+fn withhold_answer(said: ModelAnswer) -> ModelAnswer {
+    ModelAnswer {
         content: "[withheld]".to_owned(),
         usage: said.usage,
         model: said.model,
-        ..Said::default()
+        ..ModelAnswer::default()
     }
 }

@@ -14,9 +14,9 @@ use shared::wire::agent::{AgentRequest, ToolDescription};
 use super::Worker;
 use super::ask::UnansweredQuestions;
 use super::hooks::{HookedSteps, PointVerdict};
-use super::step::{Stepped, Thinking};
+use super::step::{StepInputs, StepOutcome};
 use super::turn::TurnOutcome;
-use crate::agent::port::{Offer, Stepper};
+use crate::agent::port::{OfferedTool, StepAgent};
 use crate::approval::question::find_initiator;
 use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
@@ -45,18 +45,18 @@ impl Worker<'_> {
         turn: &Turn,
         pendings: &[PendingDispatch],
         persona: &Persona,
-        stepper: &dyn Stepper,
+        stepper: &dyn StepAgent,
     ) -> Result<TurnOutcome, RunSessionError> {
         let mut pace = Pace::default();
         loop {
             let asked = self.claimed.session.persona.clone();
-            let tools = tokio::time::timeout(self.time_left(), stepper.tools(&asked));
+            let tools = tokio::time::timeout(self.time_left(), stepper.offered_tools(&asked));
             let Some(Ok(offers)) = self.wait_beside(std::pin::pin!(tools)).await? else {
                 return Ok(self.ended_by(PointVerdict::Over));
             };
 
             let request = self.model_request(turn, pendings, persona, &offers);
-            let thinking = Thinking {
+            let thinking = StepInputs {
                 turn,
                 persona,
                 stepper,
@@ -81,7 +81,7 @@ impl Worker<'_> {
         turn: &Turn,
         pendings: &[PendingDispatch],
         persona: &Persona,
-        offers: &[Offer],
+        offers: &[OfferedTool],
     ) -> AgentRequest {
         let tools: Vec<ToolDescription> = offers.iter().map(|offer| offer.description.clone()).collect();
         let setting = ContextSettings {
@@ -100,7 +100,7 @@ impl Worker<'_> {
     /// Executes steps until the turn is over; returns `None` if the turn waits for a tool whose server is away.
     async fn take_steps(
         &mut self,
-        thinking: &Thinking<'_>,
+        thinking: &StepInputs<'_>,
         pace: &mut Pace,
     ) -> Result<Option<TurnOutcome>, RunSessionError> {
         let Pace { patience, paces } = pace;
@@ -136,15 +136,15 @@ impl Worker<'_> {
                 TurnStep::Skip { call, outcome } => {
                     self.not_used(&call.call, "a newer message came first");
                     self.stage_finished(call.call, outcome);
-                    Stepped::On
+                    StepOutcome::On
                 }
                 TurnStep::Finish { content, attachments } => {
-                    Stepped::Ended(TurnOutcome::Settled { content, attachments })
+                    StepOutcome::Ended(TurnOutcome::Settled { content, attachments })
                 }
-                TurnStep::Fail { limit } => Stepped::Ended(Self::limit_reached(limit)),
+                TurnStep::Fail { limit } => StepOutcome::Ended(Self::limit_reached(limit)),
             };
 
-            if let Stepped::Ended(ended) = stepped {
+            if let StepOutcome::Ended(ended) = stepped {
                 return Ok(Some(ended));
             }
         }
@@ -152,7 +152,7 @@ impl Worker<'_> {
 
     /// Returns whether the turn must wait for the tool of `call`, whose server is away: the call was approved by a
     /// human, or it was `begun` and may be begun again. Any other call is answered at once.
-    fn waits_for(&self, thinking: &Thinking<'_>, call: &ToolCall, begun: bool) -> bool {
+    fn waits_for(&self, thinking: &StepInputs<'_>, call: &ToolCall, begun: bool) -> bool {
         if thinking.offer(&call.name).is_some() || self.time_left().is_zero() {
             return false;
         }
@@ -164,7 +164,9 @@ impl Worker<'_> {
             return false;
         }
 
-        let away = thinking.stepper.away(&self.claimed.session.persona, &call.name);
+        let away = thinking
+            .stepper
+            .unreachable_tool(&self.claimed.session.persona, &call.name);
         away.is_some_and(|away| !begun || away.idempotent)
     }
 }

@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 use super::Worker;
 use crate::absence::AgentAbsence;
 use crate::agent::port::Agent;
-use crate::agent::port::{Answer, AskAgentError};
+use crate::agent::port::{AgentAnswer, AskAgentError};
 use crate::compact::compaction_entry;
 use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
@@ -24,7 +24,7 @@ use shared::model::permission::combine::merge_permissions;
 #[derive(Debug)]
 pub(super) enum TurnOutcome {
     /// The agent answered in one piece.
-    Answered(Answer),
+    Answered(AgentAnswer),
     /// The model's last answer is in the ledger, or is staged.
     Settled {
         content: String,
@@ -106,7 +106,7 @@ impl Worker<'_> {
         let ended = match (answered, agent.as_step_agent()) {
             (_, Some(stepper)) => Box::pin(self.run_stepped_turn(&turn, pendings, persona, stepper)).await?,
             (
-                Some(Answer {
+                Some(AgentAnswer {
                     content,
                     attachments,
                     usage: _,
@@ -137,7 +137,7 @@ impl Worker<'_> {
         pendings: &[PendingDispatch],
         persona: &Persona,
         compacts: bool,
-    ) -> (Turn, Option<Answer>) {
+    ) -> (Turn, Option<AgentAnswer>) {
         let named = pendings
             .last()
             .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
@@ -192,7 +192,7 @@ impl Worker<'_> {
         let now = self.broker.clock.now();
         let request = assemble_request(setting, &self.claimed.session, self.owner.fold(), &turn, pendings, now);
         let timeout = Duration::from_millis(persona.limits.wall_ms);
-        let ended = match agent.ask(&request, &turn.origin(), timeout).await {
+        let ended = match agent.answer_request(&request, &turn.origin(), timeout).await {
             Ok(answer) => TurnOutcome::Answered(answer),
             Err(error) => TurnOutcome::Failed(failure_of(&error)),
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use broker_svc::agent::port::Answer;
+use broker_svc::agent::port::AgentAnswer;
 use broker_svc::config::BrokerConfig;
 use broker_svc::fold::{SessionState, advance_cursor};
 use broker_svc::personas::PersonaLimits;
@@ -281,9 +281,9 @@ async fn a_reply_that_its_owner_did_not_live_to_publish_is_published_once() {
     ];
 
     entries.extend(turn.completed_entries(
-        Answer {
+        AgentAnswer {
             content: "last words".to_owned(),
-            ..Answer::default()
+            ..AgentAnswer::default()
         },
         cursor,
     ));

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use broker_svc::agent::port::Line;
-use broker_svc::agent::port::{Agent, AskedCall, Call, Offer, Origin, Question, Said, Stepper};
-use broker_svc::agent::port::{Answer, AskAgentError};
+use broker_svc::agent::port::TurnMessage;
+use broker_svc::agent::port::{
+    Agent, AskedCall, ModelAnswer, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin,
+};
+use broker_svc::agent::port::{AgentAnswer, AskAgentError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -79,19 +81,24 @@ impl Agent for Scripted {
         false
     }
 
-    async fn ask(&self, _: &AgentRequest, _: &Origin, _: Duration) -> Result<Answer, AskAgentError> {
+    async fn answer_request(
+        &self,
+        _: &AgentRequest,
+        _: &TurnOrigin,
+        _: Duration,
+    ) -> Result<AgentAnswer, AskAgentError> {
         Err(AskAgentError::NoAgent)
     }
 
-    fn as_step_agent(&self) -> Option<&dyn Stepper> {
+    fn as_step_agent(&self) -> Option<&dyn StepAgent> {
         Some(self)
     }
 }
 
 #[async_trait]
-impl Stepper for Scripted {
-    async fn tools(&self, _: &str) -> Vec<Offer> {
-        let offer = |&(name, idempotent): &(&str, bool)| Offer {
+impl StepAgent for Scripted {
+    async fn offered_tools(&self, _: &str) -> Vec<OfferedTool> {
+        let offer = |&(name, idempotent): &(&str, bool)| OfferedTool {
             description: ToolDescription {
                 name: name.to_owned(),
                 description: String::new(),
@@ -102,16 +109,16 @@ impl Stepper for Scripted {
         self.tools.iter().map(offer).collect()
     }
 
-    async fn answer(
+    async fn ask_model(
         &self,
-        question: &Question,
+        question: &ModelQuestion,
         said: &mut (dyn for<'a> FnMut(&'a str) + Send),
-    ) -> Result<Said, AskAgentError> {
+    ) -> Result<ModelAnswer, AskAgentError> {
         said("thinking");
         let mut heard: Vec<String> = question.request.messages.iter().map(|m| m.content.clone()).collect();
         heard.extend(question.so_far.iter().filter_map(|line| match line {
-            Line::User { content } => Some(content.clone()),
-            Line::Assistant { .. } | Line::Tool { .. } => None,
+            TurnMessage::User { content } => Some(content.clone()),
+            TurnMessage::Assistant { .. } | TurnMessage::Tool { .. } => None,
         }));
 
         let effect = Effect {
@@ -126,7 +133,7 @@ impl Stepper for Scripted {
             fault: None,
         };
 
-        Ok(Said {
+        Ok(ModelAnswer {
             content: outcome.text,
             calls: outcome.tools.into_iter().map(call).collect(),
             attachments: Vec::new(),
@@ -140,7 +147,7 @@ impl Stepper for Scripted {
         })
     }
 
-    async fn call(&self, call: Call) -> ToolOutcome {
+    async fn call(&self, call: ToolInvocation) -> ToolOutcome {
         let effect = Effect {
             name: call.call.name,
             id: call.call.call,

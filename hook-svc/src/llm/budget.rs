@@ -177,7 +177,7 @@ impl SpendBudget {
         let account = accounts.entry(key.clone()).or_insert_with(|| {
             Arc::new(Account {
                 key,
-                limit: micro(limit_usd),
+                limit: micro_dollars(limit_usd),
                 whose,
                 purse: Mutex::default(),
                 writing: tokio::sync::Mutex::default(),
@@ -365,7 +365,7 @@ fn taken_by(spent: CallUsage) -> SpentTotal {
         calls: u64::from(spent.llm_calls),
         tokens_in: spent.llm_tokens_in,
         tokens_out: spent.llm_tokens_out,
-        micro_usd: micro(spent.llm_cost_usd),
+        micro_usd: micro_dollars(spent.llm_cost_usd),
     }
 }
 
@@ -374,6 +374,6 @@ fn taken_by(spent: CallUsage) -> SpentTotal {
     clippy::cast_sign_loss,
     reason = "a cost or a limit is neither negative nor trillions"
 )]
-fn micro(usd: f64) -> u64 {
+fn micro_dollars(usd: f64) -> u64 {
     (usd * 1_000_000.0).round() as u64
 }

@@ -1,12 +1,12 @@
 //! The conversation of a running turn. *Pure.*
 
 use super::{JournalEntry, RunningTurn};
-use crate::agent::port::Line;
+use crate::agent::port::TurnMessage;
 
 impl RunningTurn {
     /// Returns the turn's own conversation so far, without calls whose outcome is unknown.
     #[must_use]
-    pub fn conversation_lines(&self) -> Vec<Line> {
+    pub fn conversation_lines(&self) -> Vec<TurnMessage> {
         let named = |id: &str| {
             let calls = self.passages.iter().filter_map(|passage| match passage {
                 JournalEntry::Answered { tool_calls, .. } => Some(tool_calls),
@@ -23,20 +23,20 @@ impl RunningTurn {
                 tool_calls,
                 opaque,
                 attachments: _,
-            } => Some(Line::Assistant {
+            } => Some(TurnMessage::Assistant {
                 content: content.clone(),
                 tool_calls: tool_calls.clone(),
                 opaque: opaque.clone(),
             }),
-            JournalEntry::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| Line::Tool {
+            JournalEntry::Called { call, outcome, .. } => outcome.as_ref().map(|outcome| TurnMessage::Tool {
                 call: call.clone(),
                 name: named(call),
                 outcome: outcome.clone(),
             }),
-            JournalEntry::Steered { dispatch } => Some(Line::User {
+            JournalEntry::Steered { dispatch } => Some(TurnMessage::User {
                 content: dispatch.content.clone(),
             }),
-            JournalEntry::Injected { content, .. } => Some(Line::User {
+            JournalEntry::Injected { content, .. } => Some(TurnMessage::User {
                 content: format!("[from the system, not from the person]\n{content}"),
             }),
         };
@@ -47,13 +47,13 @@ impl RunningTurn {
         for passage in &self.passages {
             let Some(line) = line(passage) else { continue };
             match (passage, &line) {
-                (_, Line::Assistant { tool_calls, .. }) => open = tool_calls.len(),
-                (_, Line::Tool { .. }) => open = open.saturating_sub(1),
+                (_, TurnMessage::Assistant { tool_calls, .. }) => open = tool_calls.len(),
+                (_, TurnMessage::Tool { .. }) => open = open.saturating_sub(1),
                 (JournalEntry::Injected { .. }, _) if open > 0 => {
                     held.push(line);
                     continue;
                 }
-                (_, Line::User { .. }) => {}
+                (_, TurnMessage::User { .. }) => {}
             }
 
             lines.push(line);

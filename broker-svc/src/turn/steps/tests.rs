@@ -5,7 +5,7 @@ use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
 use super::*;
-use crate::agent::port::Line;
+use crate::agent::port::TurnMessage;
 use crate::sample::pending;
 use crate::turn::used::{RecordTime, UsedTime};
 
@@ -189,7 +189,7 @@ fn a_newer_message_skips_what_was_not_begun_and_is_seen_by_the_next_model_call()
 
     let lines = journal(TurnLimits::default(), all).conversation_lines();
     assert!(
-        matches!(&lines[..], [Line::Assistant { .. }, Line::Tool { name, .. }, Line::Tool { .. }, Line::User { content }]
+        matches!(&lines[..], [TurnMessage::Assistant { .. }, TurnMessage::Tool { name, .. }, TurnMessage::Tool { .. }, TurnMessage::User { content }]
         if name == "look" && content == "wait"),
         "{lines:?}"
     );

@@ -41,7 +41,7 @@ impl Run<'_> {
         match frame.t {
             None => {
                 for answer in frame.r {
-                    if let Some((stage, flight)) = state.absorb(answer)? {
+                    if let Some((stage, flight)) = state.absorb_answer(answer)? {
                         self.handle_answered(&state, stage, flight);
                         self.asked.notify_one();
                     }
@@ -218,7 +218,7 @@ impl State<'_> {
     }
 
     /// Applies `answer`. Returns the event if this worker is done with it.
-    fn absorb(
+    fn absorb_answer(
         &mut self,
         answer: protocol::EventAnswer<'_>,
     ) -> Result<Option<(FlightStage, InFlightEvent)>, ImpossibleAnswer> {

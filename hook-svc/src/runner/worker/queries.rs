@@ -219,7 +219,7 @@ async fn run(
 ) -> Option<Done> {
     let stop = session.stop();
     let mut working = tokio::task::spawn_blocking(move || {
-        let answer = session.ask(slot, &query, until);
+        let answer = session.run_query(slot, &query, until);
         match answer {
             Ok(page) => {
                 let mut frame = Vec::with_capacity(page.bytes + 64);

@@ -101,7 +101,7 @@ impl ModelSession {
             |transaction: &ReadTransaction| age(transaction) >= MAX_QUERY || !is_under_way(transaction.evaluation);
 
         while let Some(at) = self.open.iter().position(is_old) {
-            self.end(at);
+            self.end_transaction(at);
         }
 
         self.open.first().map(|first| MAX_QUERY.saturating_sub(age(first)))
@@ -111,10 +111,15 @@ impl ModelSession {
     ///
     /// # Errors
     /// [`ModelQueryError`].
-    pub fn ask(&mut self, evaluation: u32, query: &ModelQuery, until: Instant) -> Result<ModelPage, ModelQueryError> {
+    pub fn run_query(
+        &mut self,
+        evaluation: u32,
+        query: &ModelQuery,
+        until: Instant,
+    ) -> Result<ModelPage, ModelQueryError> {
         check(&query.sql)?;
 
-        let at = self.begin(evaluation, query)?;
+        let at = self.begin_transaction(evaluation, query)?;
         let connection = &self.open[at].reader.connection;
         self.stop.aim(connection);
 
@@ -128,14 +133,14 @@ impl ModelSession {
     }
 
     /// Where the transaction of `evaluation` is.
-    fn begin(&mut self, evaluation: u32, query: &ModelQuery) -> Result<usize, ModelQueryError> {
+    fn begin_transaction(&mut self, evaluation: u32, query: &ModelQuery) -> Result<usize, ModelQueryError> {
         let now = self.clock.monotonic();
         let of = |transaction: &ReadTransaction| transaction.evaluation == evaluation;
         if let Some(at) = self.open.iter().position(of) {
             if now.saturating_duration_since(self.open[at].began) < MAX_QUERY {
                 return Ok(at);
             }
-            self.end(at);
+            self.end_transaction(at);
         }
 
         if query.skip > 0 {
@@ -144,7 +149,7 @@ impl ModelSession {
         }
 
         if self.open.len() >= MAX_OPEN {
-            self.end(0);
+            self.end_transaction(0);
         }
 
         let reader = self.reader()?;
@@ -161,7 +166,7 @@ impl ModelSession {
         });
         let at = self.open.len() - 1;
         if has.cast_unsigned() < query.sequence {
-            self.end(at);
+            self.end_transaction(at);
             return Err(ModelQueryError::Unavailable("it has not taken in the event".to_owned()));
         }
 
@@ -179,12 +184,12 @@ impl ModelSession {
         }
 
         let connection = schema::open_reader(&self.path)?;
-        limit(&connection)?;
+        limit_connection(&connection)?;
         Ok(Reader { connection, file })
     }
 
     /// Ends the transaction at `at`. Its reader is kept for the next if it is the only one.
-    fn end(&mut self, at: usize) {
+    fn end_transaction(&mut self, at: usize) {
         let ReadTransaction { reader, .. } = self.open.remove(at);
         if reader.connection.execute_batch("ROLLBACK").is_ok() {
             self.idle = Some(reader);
@@ -193,7 +198,7 @@ impl ModelSession {
 }
 
 /// Bounds what SQLite holds of one value, and keeps the connection from other files.
-fn limit(connection: &Connection) -> Result<(), ModelQueryError> {
+fn limit_connection(connection: &Connection) -> Result<(), ModelQueryError> {
     let most = i32::try_from(MAX_PAGE_BYTES).unwrap_or(i32::MAX);
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
@@ -221,7 +226,7 @@ mod tests {
         let until = clock.monotonic() + MAX_QUERY;
         let tables = query("SELECT count(*) FROM sqlite_schema");
         let mut count = |evaluation| {
-            let page = session.ask(evaluation, &tables, until).expect("answered");
+            let page = session.run_query(evaluation, &tables, until).expect("answered");
             format!("{:?}", page.rows)
         };
 
