@@ -5,9 +5,9 @@ import { parse, render } from "/webchat/markdown.js";
 const DECIDED = {
   approved: "Approved.",
   consumed: "Approved, and done.",
-  rejected: "Denied.",
-  expired: "Nobody answered in time, so it was not done.",
-  cancelled: "Withdrawn. No decision is needed any more.",
+  denied: "Denied.",
+  expired: "Expired. No one decided in time, so it was not done.",
+  canceled: "Canceled. No decision is needed any more.",
   superseded: "Replaced by a new request with other details.",
   changed: "The details were changed since, so these buttons no longer decide it.",
   gone: "No longer open.",

@@ -103,7 +103,7 @@ struct Busy {
     /// Sequences and ids of the turn's dispatches.
     own: Vec<(u64, Ulid)>,
     permissions: Vec<PermissionSet>,
-    cancelled: bool,
+    canceled: bool,
 }
 
 /// Queue of one session in its owner's memory.
@@ -149,7 +149,7 @@ impl Session {
             machine.running = Some(Busy {
                 own: turn.dispatches.iter().map(|d| (d.sequence, d.id)).collect(),
                 permissions: vec![turn.permissions.clone()],
-                cancelled: false,
+                canceled: false,
             });
         }
 
@@ -214,7 +214,7 @@ impl Session {
         let rules = self.policy.rules(self.own, &pending.dispatch);
         let steers = self.running.as_ref().is_some_and(|busy| {
             let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
-            !busy.cancelled && busy.permissions.iter().all(may_join)
+            !busy.canceled && busy.permissions.iter().all(may_join)
         });
 
         let waiting = Waiting {
@@ -282,8 +282,8 @@ impl Session {
     }
 
     fn cancel(&mut self, reason: &str, effects: &mut Vec<Effect>) {
-        if let Some(busy) = self.running.as_mut().filter(|busy| !busy.cancelled) {
-            busy.cancelled = true;
+        if let Some(busy) = self.running.as_mut().filter(|busy| !busy.canceled) {
+            busy.canceled = true;
             let reason = reason.to_owned();
             effects.push(Effect::Cancel { reason });
         }
@@ -392,7 +392,7 @@ impl Session {
         self.running = Some(Busy {
             own: pendings.iter().map(|p| (p.sequence, p.dispatch.id)).collect(),
             permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
-            cancelled: false,
+            canceled: false,
         });
         let first = pendings.first().map_or(now, |p| p.dispatch.timestamp);
         let waited_ms = u64::try_from(now.since(first)).unwrap_or(0);

@@ -123,7 +123,7 @@ struct Worker<'a> {
     /// Turns and waits that the machine wants done next; every other effect is applied at once.
     effects: VecDeque<Effect>,
     /// Reason for which the running turn is to be canceled.
-    cancelled: Option<String>,
+    canceled: Option<String>,
     /// Whether the session is given back although work is left.
     yields: bool,
     taken_at: Instant,
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
             machine: Session::new(owner.fold(), broker.policy(&claimed.session.persona)),
             owner,
             effects: VecDeque::new(),
-            cancelled: None,
+            canceled: None,
             yields: false,
             taken_at: broker.clock.monotonic(),
             inbox,
@@ -226,12 +226,12 @@ impl<'a> Worker<'a> {
         // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
         if suspended || found.len() < sequences.len() {
             let gone = || "its dispatch is gone".to_owned();
-            let reason = self.cancelled.take().unwrap_or_else(gone);
+            let reason = self.canceled.take().unwrap_or_else(gone);
             let partial = running.answered().map(|(_, content, _)| content.to_owned());
             let turn = Turn::resumed(&self.claimed.session, self.owner.fold(), &running, &found);
             let partial = partial.unwrap_or_default();
             self.settle_outside().await?;
-            self.end(&turn, &found, Ended::Cancelled { reason, partial });
+            self.end(&turn, &found, Ended::Canceled { reason, partial });
         } else {
             self.turn(&found).await?;
             if self.is_suspended() {

@@ -52,7 +52,7 @@ const PERSONAS: &str = "personas: {default: {runner: llm, \
 pub(crate) async fn pays() -> ModelServer {
     ModelServer::ruled(|request, _| match request.tool_results().last() {
         None => Scripted::calls([Call::new("c1", "list_hooks", &json!({"status": "active"}))]),
-        Some(told) if told.contains("declined") => Scripted::text("I must not"),
+        Some(told) if told.contains("denied by") => Scripted::text("I must not"),
         Some(_) => Scripted::text("done"),
     })
     .await

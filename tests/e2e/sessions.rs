@@ -301,7 +301,7 @@ async fn queued_and_interrupted(operator: &mut Operator) -> String {
     both.turn.to_string()
 }
 
-/// The running turn is cancelled, and what waits behind it is dropped.
+/// The running turn is canceled, and what waits behind it is dropped.
 async fn aborted(operator: &mut Operator) {
     operator.ann("queue", &[]).await;
     operator

@@ -167,7 +167,7 @@ fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&st
 
     let head = match why {
         Why::Asked => "Approval needed",
-        Why::Escalated => "Still nobody has decided",
+        Why::Escalated => "Still pending",
     };
     let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
     let code = code_of(confirmation);

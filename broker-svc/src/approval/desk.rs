@@ -119,10 +119,8 @@ pub fn decision_of(confirmation: &Confirmation) -> ApprovalDecision {
 #[must_use]
 pub const fn ends_untold(status: ApprovalStatus) -> bool {
     match status {
-        ApprovalStatus::Consumed | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
-        ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Rejected | ApprovalStatus::Expired => {
-            false
-        }
+        ApprovalStatus::Consumed | ApprovalStatus::Canceled | ApprovalStatus::Superseded => true,
+        ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Denied | ApprovalStatus::Expired => false,
     }
 }
 
@@ -299,9 +297,9 @@ impl Desk {
         let key = key(&next.request.id);
         let may_vanish = match next.status {
             ApprovalStatus::Pending | ApprovalStatus::Approved => false,
-            ApprovalStatus::Rejected | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
+            ApprovalStatus::Denied | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
             // No call can run on these.
-            ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
+            ApprovalStatus::Canceled | ApprovalStatus::Superseded => true,
         };
 
         match may_vanish {
@@ -350,9 +348,9 @@ impl Desk {
             let what = match next.status {
                 ApprovalStatus::Pending => "voted",
                 decided @ (ApprovalStatus::Approved
-                | ApprovalStatus::Rejected
+                | ApprovalStatus::Denied
                 | ApprovalStatus::Expired
-                | ApprovalStatus::Cancelled
+                | ApprovalStatus::Canceled
                 | ApprovalStatus::Superseded
                 | ApprovalStatus::Consumed) => decided.name(),
             };

@@ -1,6 +1,6 @@
 //! The transitions of an approval, caused by a decision or by time. *Pure.*
 //!
-//! `pending → approved | rejected | expired | cancelled | superseded`; `approved → consumed` once, or `cancelled` or
+//! `pending → approved | denied | expired | canceled | superseded`; `approved → consumed` once, or `canceled` or
 //! `superseded` if the turn went on without it. States are written by compare-and-set: of two decisions at once, one
 //! finds the state that the other wrote and is judged by it. Source: `docs/design/sessions.md` §8.
 
@@ -121,7 +121,7 @@ pub fn say(
 
     let mut next = standing.clone();
     if !word.approve {
-        return Outcome::Changed(Box::new(ended(next, ApprovalStatus::Rejected, who, word, now)));
+        return Outcome::Changed(Box::new(ended(next, ApprovalStatus::Denied, who, word, now)));
     }
 
     if let Some(edited) = edited
@@ -193,8 +193,8 @@ fn decided_before(standing: &Confirmation, word: &Word, wanted_hash: &str) -> Op
     let same = match standing.status {
         ApprovalStatus::Pending => return None,
         ApprovalStatus::Approved | ApprovalStatus::Consumed => word.approve && wanted_hash == standing.standing_hash(),
-        ApprovalStatus::Rejected => !word.approve,
-        ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => false,
+        ApprovalStatus::Denied => !word.approve,
+        ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => false,
     };
 
     Some(if same {
@@ -222,13 +222,13 @@ fn ended(standing: Confirmation, status: ApprovalStatus, who: &Who, word: &Word,
 /// Returns whether an approval may go from `from` to `to`.
 #[must_use]
 pub const fn may_follow(from: ApprovalStatus, to: ApprovalStatus) -> bool {
-    use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
+    use ApprovalStatus::{Approved, Canceled, Consumed, Denied, Expired, Pending, Superseded};
     match (from, to) {
-        (Pending, Approved | Rejected | Expired | Cancelled | Superseded)
-        | (Approved, Consumed | Cancelled | Superseded) => true,
+        (Pending, Approved | Denied | Expired | Canceled | Superseded)
+        | (Approved, Consumed | Canceled | Superseded) => true,
         (Pending, Pending | Consumed)
-        | (Approved, Pending | Approved | Rejected | Expired)
-        | (Rejected | Expired | Cancelled | Superseded | Consumed, _) => false,
+        | (Approved, Pending | Approved | Denied | Expired)
+        | (Denied | Expired | Canceled | Superseded | Consumed, _) => false,
     }
 }
 

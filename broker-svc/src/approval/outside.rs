@@ -97,13 +97,13 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
             call.call
         )),
         ApprovalStatus::Pending => Known::Waits,
-        ApprovalStatus::Rejected => {
+        ApprovalStatus::Denied => {
             let said = newest.response.as_ref().map(|said| format!(": {said}"));
             let by = newest.decided_by.as_deref().unwrap_or_default();
-            Known::Denied(format!("declined by {by}{}", said.unwrap_or_default()))
+            Known::Denied(format!("denied by {by}{}", said.unwrap_or_default()))
         }
-        ApprovalStatus::Expired => Known::Denied("not approved: nobody decided in time".to_owned()),
-        ApprovalStatus::Cancelled => Known::Denied("not approved: the question was withdrawn".to_owned()),
+        ApprovalStatus::Expired => Known::Denied("not approved: the approval expired without a decision".to_owned()),
+        ApprovalStatus::Canceled => Known::Denied("not approved: the approval was canceled".to_owned()),
         ApprovalStatus::Approved | ApprovalStatus::Superseded => Known::Open,
     }
 }

@@ -37,6 +37,7 @@ pub fn read(text: &str) -> Option<Heard> {
     let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
     let approve = match verb.as_str() {
         "approve" => true,
+        // People who mean no also write `reject`.
         "deny" | "reject" => false,
         _ => return None,
     };

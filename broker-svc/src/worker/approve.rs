@@ -55,7 +55,7 @@ impl Worker<'_> {
         let fold = self.owner.fold();
         fold.running.is_some()
             && fold.awaited().is_none_or(|awaited| {
-                self.cancelled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
+                self.canceled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
             })
     }
 
@@ -65,7 +65,7 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if the approval cannot be read.
     pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
         let awaited = self.owner.fold().awaited().cloned();
-        let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
+        let Some(awaited) = awaited.filter(|_| self.canceled.is_none()) else {
             return Ok(false);
         };
 
@@ -92,8 +92,8 @@ impl Worker<'_> {
     pub(super) fn withdraw(&mut self, why: &str) {
         let awaited = self.owner.fold().awaited().cloned();
         if let Some(awaited) = awaited {
-            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Cancelled);
-            self.stage_decision(ended(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
+            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Canceled);
+            self.stage_decision(ended(&awaited.approval, ApprovalStatus::Canceled, Some(why)));
         }
     }
 
@@ -289,12 +289,14 @@ impl Worker<'_> {
                 }
                 Ok(Confirmed::Run(ToolCall { arguments, ..call }))
             }
-            (Standing::Rejected { by, response }, ..) => {
+            (Standing::Denied { by, response }, ..) => {
                 let said = response.map(|said| format!(": {said}")).unwrap_or_default();
-                Ok(self.denied(call, format!("declined by {by}{said}")))
+                Ok(self.denied(call, format!("denied by {by}{said}")))
             }
-            (Standing::Expired, ..) => Ok(self.denied(call, "not approved: nobody decided in time".to_owned())),
-            (Standing::Cancelled, ..) => Ok(self.denied(call, "not approved: the question was withdrawn".to_owned())),
+            (Standing::Expired, ..) => {
+                Ok(self.denied(call, "not approved: the approval expired without a decision".to_owned()))
+            }
+            (Standing::Canceled, ..) => Ok(self.denied(call, "not approved: the approval was canceled".to_owned())),
             (Standing::Superseded, ..) if times >= MAX_ASKS => {
                 let error = format!("not approved: its arguments changed after each of {times} approvals");
                 Ok(self.denied(call, error))

@@ -139,7 +139,7 @@ impl Worker<'_> {
             self.owner.live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(mut outcome) = self.beside(question).await? else {
-                return Ok(self.cancelled_turn(String::new()));
+                return Ok(self.canceled_turn(String::new()));
             };
 
             if let Err(AskAgentError::Waits(approval)) = &outcome {
@@ -171,7 +171,7 @@ impl Worker<'_> {
                 Next::Fail(failure) => return Ok(Ended::Failed(failure)),
                 Next::AskAgain => {
                     if !self.wait_to_ask_again(&patience).await? {
-                        return Ok(self.cancelled_turn(String::new()));
+                        return Ok(self.canceled_turn(String::new()));
                     }
                 }
             }
@@ -229,9 +229,9 @@ impl Worker<'_> {
         self.owner.own().await?;
 
         for approval in open {
-            self.broker.desk().bring(&approval, ApprovalStatus::Cancelled).await?;
+            self.broker.desk().bring(&approval, ApprovalStatus::Canceled).await?;
             let standing = self.broker.desk().get(&approval).await?;
-            let gone = || ended(&approval, ApprovalStatus::Cancelled, None);
+            let gone = || ended(&approval, ApprovalStatus::Canceled, None);
             let decision = standing.as_ref().map_or_else(gone, decision_of);
             self.stage_decision(decision);
         }
@@ -251,9 +251,9 @@ impl Worker<'_> {
     }
 
     /// Returns the end of a turn that the machine wants canceled; `partial` is the text that it had produced.
-    pub(super) fn cancelled_turn(&mut self, partial: String) -> Ended {
-        let reason = self.cancelled.take().unwrap_or_else(|| "cancelled".to_owned());
-        Ended::Cancelled { reason, partial }
+    pub(super) fn canceled_turn(&mut self, partial: String) -> Ended {
+        let reason = self.canceled.take().unwrap_or_else(|| "canceled".to_owned());
+        Ended::Canceled { reason, partial }
     }
 
     /// Returns the failure of a turn that reached `limit`.

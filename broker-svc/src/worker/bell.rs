@@ -46,7 +46,7 @@ impl Worker<'_> {
                 looks = LOOKS_AFTER_RING.len();
             }
 
-            if self.cancelled.is_some() || !self.effects.is_empty() || suspended && self.goes_on() {
+            if self.canceled.is_some() || !self.effects.is_empty() || suspended && self.goes_on() {
                 return Ok(None);
             }
         }

@@ -175,7 +175,7 @@ impl Worker<'_> {
         match hooked {
             Hooked::Denied(error) => Ended::Failed(TurnFailure::Agent { error }),
             Hooked::On | Hooked::Over if self.left().is_zero() => Self::over("wall_ms"),
-            Hooked::On | Hooked::Over => self.cancelled_turn(String::new()),
+            Hooked::On | Hooked::Over => self.canceled_turn(String::new()),
         }
     }
 

@@ -106,7 +106,7 @@ impl Worker<'_> {
         let (content, attachments, usage) = match ended {
             Ended::Answered(answer) => (bounded(answer.content), answer.attachments, Some(answer.usage)),
             Ended::Settled { content, attachments } => (content, attachments, None),
-            other @ (Ended::Failed(_) | Ended::Suspended | Ended::Cancelled { .. }) => return Ok(other),
+            other @ (Ended::Failed(_) | Ended::Suspended | Ended::Canceled { .. }) => return Ok(other),
         };
         let found = extract(&content);
         if found.proposals.is_empty() && found.refusals.is_empty() {

@@ -253,7 +253,7 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
     pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
         loop {
-            if self.goes_on() && (self.cancelled.is_some() || !self.yields) {
+            if self.goes_on() && (self.canceled.is_some() || !self.yields) {
                 self.resume().await?;
                 continue;
             }
@@ -285,7 +285,7 @@ impl Worker<'_> {
             if self.yields {
                 // Other work is left to the session's next owner.
                 self.effects.clear();
-                self.cancelled = None;
+                self.canceled = None;
             } else if self.goes_on() {
                 continue;
             } else if !self.effects.is_empty() {

@@ -73,7 +73,7 @@ impl Worker<'_> {
 
         // The agent's gate finds in the ledger that the question is known; a cancellation is appended with the turn's
         // end.
-        if asked && self.cancelled.is_none() {
+        if asked && self.canceled.is_none() {
             self.owner.commit().await?;
         }
 
@@ -201,7 +201,7 @@ impl Worker<'_> {
         for effect in effects {
             match effect {
                 Effect::Drop { pending, reason } => self.drop_one(&pending, reason),
-                Effect::Cancel { reason } => self.cancelled = Some(reason),
+                Effect::Cancel { reason } => self.canceled = Some(reason),
                 Effect::Carry { placed } => self.carry(placed),
                 Effect::Repeated { placed } => self.repeated(&placed),
                 Effect::Decide { told } => self.take_decision(told),

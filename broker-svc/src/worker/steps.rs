@@ -107,7 +107,7 @@ impl Worker<'_> {
         let answer = tokio::time::timeout(left, thinking.stepper.answer(&question, &mut said));
         let outcome = self.beside(std::pin::pin!(answer)).await?;
         let outcome = match outcome {
-            None => return Ok(Stepped::Ended(self.cancelled_turn(partial))),
+            None => return Ok(Stepped::Ended(self.canceled_turn(partial))),
             Some(Err(_)) => return Ok(Stepped::Ended(Self::over("wall_ms"))),
             Some(Ok(outcome)) => outcome,
         };
@@ -204,7 +204,7 @@ impl Worker<'_> {
             Next::Complete(_) => Ok(Stepped::On),
             Next::AskAgain => match self.wait_to_ask_again(patience).await? {
                 true => Ok(Stepped::On),
-                false => Ok(Stepped::Ended(self.cancelled_turn(String::new()))),
+                false => Ok(Stepped::Ended(self.canceled_turn(String::new()))),
             },
         }
     }
@@ -352,7 +352,7 @@ impl Worker<'_> {
                 return self.called(thinking, ran, outcome).await;
             }
             Some(Err(_)) => Self::over("wall_ms"),
-            None => self.cancelled_turn(String::new()),
+            None => self.canceled_turn(String::new()),
         };
 
         cancel.cancel();

@@ -97,8 +97,8 @@ impl Worker<'_> {
         loop {
             self.look_up().await?;
 
-            if self.cancelled.is_some() {
-                return Ok(Some(self.cancelled_turn(String::new())));
+            if self.canceled.is_some() {
+                return Ok(Some(self.canceled_turn(String::new())));
             }
 
             let situation = Situation {

@@ -45,7 +45,7 @@ impl Worker<'_> {
                 let Some(request) = request else {
                     // The question is lost everywhere, so the call must not run.
                     let why = Some("the question is lost");
-                    self.stage_decision(ended(approval, ApprovalStatus::Cancelled, why));
+                    self.stage_decision(ended(approval, ApprovalStatus::Canceled, why));
                     return Ok(false);
                 };
 
@@ -104,7 +104,7 @@ impl Worker<'_> {
                 }
             }
             (Some(_), None) => self.approvals.add_orphan(decision.id.clone()),
-            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Cancelled),
+            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Canceled),
         }
 
         let id = decision.id.parse().unwrap_or(Ulid::nil());
@@ -120,7 +120,7 @@ impl Worker<'_> {
         match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
             Some(running) if running.has_asked(&request.id) => {}
             Some(_) => self.owner.stage(LedgerEntry::ApprovalRequested { request }),
-            None => self.approvals.mark(request.id, ApprovalStatus::Cancelled),
+            None => self.approvals.mark(request.id, ApprovalStatus::Canceled),
         }
         self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }

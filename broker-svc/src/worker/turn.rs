@@ -35,7 +35,7 @@ pub(super) enum Ended {
     /// The turn waits for an approval: nothing of it is over.
     Suspended,
     /// The turn was canceled before its end.
-    Cancelled {
+    Canceled {
         reason: String,
         /// Text that the agent produced since the ledger's last entry.
         partial: String,
@@ -52,7 +52,7 @@ impl Ended {
                 Some(TurnEnding::Failed)
             }
             Self::Suspended => None,
-            Self::Cancelled { .. } => Some(TurnEnding::Interrupted),
+            Self::Canceled { .. } => Some(TurnEnding::Interrupted),
         }
     }
 }
@@ -189,7 +189,7 @@ impl Worker<'_> {
 
     /// Stages the turn's end, with its approvals, post-turn hooks and cursor.
     pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
-        self.cancelled = None;
+        self.canceled = None;
         self.withdraw("its turn is over");
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
@@ -221,7 +221,7 @@ impl Worker<'_> {
                 "failed"
             }
             Ended::Suspended => return,
-            Ended::Cancelled { reason, partial } => {
+            Ended::Canceled { reason, partial } => {
                 tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn interrupted");
                 self.owner.stage(turn.interrupted(reason, partial, cursor));
                 "interrupted"

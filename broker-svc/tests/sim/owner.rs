@@ -55,7 +55,7 @@ pub(crate) struct Owner {
     pub(crate) fold: Fold,
     pub(crate) machine: Session,
     effects: VecDeque<Effect>,
-    pub(crate) cancelled: bool,
+    pub(crate) canceled: bool,
 
     looked: u64,
     staged: Vec<LedgerEntry>,
@@ -75,7 +75,7 @@ impl Owner {
             fold: Fold::default(),
             machine: Session::default(),
             effects: VecDeque::new(),
-            cancelled: false,
+            canceled: false,
             looked: 0,
             staged: Vec::new(),
             owned: false,
@@ -227,7 +227,7 @@ impl Owner {
 
                     self.stage(world, dropped);
                 }
-                Effect::Cancel { .. } => self.cancelled = true,
+                Effect::Cancel { .. } => self.canceled = true,
                 Effect::Start { .. } | Effect::Wake { .. } => self.effects.push_back(effect),
                 Effect::Carry { placed } => self.carry(world, placed),
                 Effect::Repeated { placed } => self.drop_named(world, "order", placed.order.id, placed.sequence),
@@ -400,11 +400,11 @@ impl Owner {
     fn turn(&mut self, world: &mut World, turn: Turn, faults: bool) -> Fate {
         self.look(world);
 
-        if self.cancelled {
+        if self.canceled {
             let cursor = self.turn_cursor();
             return self.end(
                 world,
-                turn.interrupted("cancelled".to_owned(), String::new(), cursor),
+                turn.interrupted("canceled".to_owned(), String::new(), cursor),
                 faults,
             );
         }
@@ -515,12 +515,12 @@ impl Owner {
 
     fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {
         if let Some(awaited) = self.fold.awaited().cloned() {
-            self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
+            self.decided(world, &awaited.approval, ApprovalStatus::Canceled);
         }
 
         let marks = self.give_up();
         self.stage(world, entry);
-        self.cancelled = false;
+        self.canceled = false;
 
         let fate = self.commit_and_publish(world, faults);
         if fate == Fate::On {

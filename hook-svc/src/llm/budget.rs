@@ -321,7 +321,7 @@ impl Reservation {
         }
     }
 
-    /// Ends the call in all accounts at once, so that a cancelled caller leaves nothing reserved.
+    /// Ends the call in all accounts at once, so that a canceled caller leaves nothing reserved.
     fn settle_all(&mut self, taken: Taken) -> Vec<Arc<Account>> {
         let accounts = std::mem::take(&mut self.accounts);
         for account in &accounts {

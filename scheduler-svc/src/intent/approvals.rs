@@ -199,7 +199,7 @@ impl IntentApprovals {
         let wanted = if decision.approve {
             ApprovalStatus::Approved
         } else {
-            ApprovalStatus::Rejected
+            ApprovalStatus::Denied
         };
 
         for _ in 0..MAX_TRIES {

@@ -62,8 +62,8 @@ impl IntentExecutor {
         let code = match confirmation.status {
             ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(Some(confirmation)),
             ApprovalStatus::Pending => return Ok(None),
-            ApprovalStatus::Rejected => IntentCode::Declined,
-            ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
+            ApprovalStatus::Denied => IntentCode::Denied,
+            ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
                 IntentCode::ApprovalExpired
             }
         };

@@ -458,9 +458,9 @@ pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &Entry<Inten
             let admitted = Box::pin(admit_intent(clerk, Some(entry), next, None, (by, said))).await?;
             return clerk.supersede_intent(&admitted.value).await;
         }
-        ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),
-        ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
-            ("no approver said yes in time".to_owned(), IntentCode::ApprovalExpired)
+        ApprovalStatus::Denied => (format!("denied by {by}"), IntentCode::Denied),
+        ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
+            ("not approved in time".to_owned(), IntentCode::ApprovalExpired)
         }
     };
 

@@ -58,11 +58,11 @@ impl Desk {
         };
         if before >= MAX_REFUSALS {
             self.refusals.remember(id, before);
-            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval rejected (repeated)");
+            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval refused (repeated)");
             return Ok(());
         }
 
-        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval rejected");
+        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval refused");
         let record = ApprovalRecord {
             response: Some(why.to_string()),
             at: self.clock.now(),

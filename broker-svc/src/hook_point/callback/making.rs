@@ -152,7 +152,7 @@ impl Making<'_> {
             Gated::Denied { error } => {
                 if let Some(approved) = approved {
                     let desk = self.broker.desk();
-                    desk.bring(&approved.question.request.id, ApprovalStatus::Cancelled)
+                    desk.bring(&approved.question.request.id, ApprovalStatus::Canceled)
                         .await?;
                 }
                 return Ok(Err(error));

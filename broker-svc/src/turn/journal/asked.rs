@@ -54,9 +54,9 @@ impl Asked {
         match self.status {
             ApprovalStatus::Pending => true,
             ApprovalStatus::Approved => self.outside,
-            ApprovalStatus::Rejected
+            ApprovalStatus::Denied
             | ApprovalStatus::Expired
-            | ApprovalStatus::Cancelled
+            | ApprovalStatus::Canceled
             | ApprovalStatus::Superseded
             | ApprovalStatus::Consumed => false,
         }
@@ -75,7 +75,7 @@ pub enum Standing {
     /// The approval was used, and the ledger does not have the call's beginning: it is unknown whether the call ran.
     Used,
     /// The call was denied.
-    Rejected {
+    Denied {
         /// Name of the person who denied it.
         by: String,
         /// Note that the person wrote.
@@ -83,8 +83,8 @@ pub enum Standing {
     },
     /// The approval expired without a decision.
     Expired,
-    /// The question was withdrawn.
-    Cancelled,
+    /// The approval was canceled: the turn no longer waits for it.
+    Canceled,
     /// Other arguments were approved, or asked about.
     Superseded,
 }
@@ -109,12 +109,12 @@ pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&
                 Standing::Superseded
             }
         }
-        ApprovalStatus::Rejected => Standing::Rejected {
+        ApprovalStatus::Denied => Standing::Denied {
             by: asked.decided_by.clone().unwrap_or_default(),
             response: asked.response.clone(),
         },
         ApprovalStatus::Expired => Standing::Expired,
-        ApprovalStatus::Cancelled => Standing::Cancelled,
+        ApprovalStatus::Canceled => Standing::Canceled,
         ApprovalStatus::Superseded => Standing::Superseded,
     }
 }
