@@ -104,12 +104,12 @@ fn system_prompt(
     if let Some(running) = &fold.running {
         let missed = "## Not answered\nMessages before this one that were not answered:";
         sections.extend(listed(missed, &running.notes));
-        let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
+        let refused = "## Your intents\nIntents of your last turn that were refused, with the reasons:";
         sections.extend(listed(refused, &running.refused));
     }
 
     if has_lost_tools {
-        sections.push("## Tools\nYou have no tools in this turn: whoever wrote may use none of them.".to_owned());
+        sections.push("## Tools\nYou have no tools in this turn: the sender may use none.".to_owned());
     }
 
     sections.extend(trust(pendings));

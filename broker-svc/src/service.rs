@@ -156,7 +156,7 @@ impl Service for BrokerService {
         claims::serve(&broker, tell).await;
 
         for task in beside {
-            task.await.context("a task beside the claims ended badly")?;
+            task.await.context("a background task failed")?;
         }
 
         Ok(())

@@ -292,10 +292,12 @@ pub fn bounded(content: String) -> String {
 
 fn message_of(failure: &TurnFailure, persona: &str) -> String {
     match failure {
-        TurnFailure::NoAgent => format!("Nobody is there to answer for `{persona}`. Please try again later."),
-        TurnFailure::Limit { limit } => format!("The answer took more than it may (limit: {limit})."),
-        TurnFailure::Agent { .. } => "The answer could not be made. The operators can see why.".to_owned(),
-        TurnFailure::BadDispatch { .. } => "The message could not be read. The operators can see why.".to_owned(),
+        TurnFailure::NoAgent => format!("No agent is available for `{persona}`. Please try again later."),
+        TurnFailure::Limit { limit } => format!("The answer exceeded a limit ({limit})."),
+        TurnFailure::Agent { .. } => "The answer failed. The operators' log has the reason.".to_owned(),
+        TurnFailure::BadDispatch { .. } => {
+            "The message could not be read. The operators' log has the reason.".to_owned()
+        }
     }
 }
 

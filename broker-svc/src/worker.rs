@@ -104,7 +104,7 @@ pub async fn run(broker: &Arc<Broker>, claimed: &Claimed) -> Result<(), RunSessi
             let fresh = load(broker, &claimed.session, None).await?;
             worker = Worker::of(broker, claimed, &era, fresh).await?;
             worker.turns = TurnRunner::failing(TurnFailure::Agent {
-                error: "what happened in the turn is larger than a ledger record may be".to_owned(),
+                error: "the events of the turn exceed the size of a ledger record".to_owned(),
             });
             worker.serve().await?;
         }
@@ -225,7 +225,7 @@ impl<'a> Worker<'a> {
 
         // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
         if suspended || found.len() < sequences.len() {
-            let gone = || "its dispatch is gone".to_owned();
+            let gone = || "the dispatch of the turn no longer exists".to_owned();
             let reason = self.canceled.take().unwrap_or_else(gone);
             let partial = running.answered().map(|(_, content, _)| content.to_owned());
             let turn = Turn::resumed(&self.claimed.session, self.owner.fold(), &running, &found);

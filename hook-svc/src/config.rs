@@ -233,7 +233,7 @@ impl HooksConfig {
         };
         let unbound = self.budgets().into_iter().filter(|(_, value)| *value > 0.0);
         unbound
-            .map(|(key, value)| format!("{key}: {value} US dollars bound nothing: {error}"))
+            .map(|(key, value)| format!("{key}: {value} US dollars cannot be enforced: {error}"))
             .collect()
     }
 

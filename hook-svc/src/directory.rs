@@ -317,7 +317,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
             } else if kind.is_dir() || (kind.is_symlink() && path.is_dir()) {
                 scanned
                     .ignored
-                    .insert(path, "a directory that is linked to, or too deep");
+                    .insert(path, "a linked directory, or one that is too deep");
             } else if is_hook {
                 if known.len() >= MAX_FILES {
                     return Err(ScanDirectoryError::TooMany {
@@ -328,7 +328,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
 
                 match regular(&whole, &path) {
                     Ok(file) if known.insert(file.clone()) => scanned.files.extend(read(root, &path, &file)?),
-                    Ok(_) => drop(scanned.ignored.insert(path, "a file that is there under another name")),
+                    Ok(_) => drop(scanned.ignored.insert(path, "a second link to another hook file")),
                     Err(why) => drop(scanned.ignored.insert(path, why)),
                 }
             }
@@ -348,14 +348,14 @@ fn listed(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Returns the regular file below `whole` that `path` is or links to. Returns the reason if there is none.
 fn regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
-    let file = path.canonicalize().map_err(|_| "a link that leads nowhere")?;
+    let file = path.canonicalize().map_err(|_| "a broken link")?;
     if !file.starts_with(whole) {
-        return Err("a link that leads out of the hooks directory");
+        return Err("a link to outside of the hooks directory");
     }
     if file.is_file() {
         Ok(file)
     } else {
-        Err("no regular file")
+        Err("not a regular file")
     }
 }
 

@@ -35,7 +35,7 @@ pub fn spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let (threads, search) = (projection.clone(), projection.clone());
 
-    ServiceSpec::new("events", "What happened, and what it led to")
+    ServiceSpec::new("events", "events and their traces")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
             async move { projection.find(question).await.map_err(|error| refusal(&error)) }

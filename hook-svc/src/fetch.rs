@@ -166,7 +166,7 @@ impl FetchHost {
         })?;
         let asked = hook.net.iter().any(|text| Origin::parse(text).as_ref() == Ok(&wanted));
         if !asked {
-            let message = format!("fetch() of {wanted}: the hook does not ask for it by `@allow net=…`");
+            let message = format!("fetch() of {wanted}: the hook does not request it with `@allow net=…`");
             return Err(CallError::new("not_requested", message));
         }
 
@@ -216,7 +216,7 @@ fn origin(url: &Url) -> Option<Origin> {
 fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::RequestBuilder, CallError> {
     let name = given.method.unwrap_or_else(|| "GET".to_owned());
     let method = METHODS.into_iter().find(|method| method.as_str() == name);
-    let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is not known")))?;
+    let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is unknown")))?;
 
     let headers = given.headers.unwrap_or_default();
     if headers.len() > MAX_HEADERS {
@@ -263,12 +263,12 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&error))? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_BODY_BYTES {
-            let message = format!("fetch(): an answer of more than {MAX_BODY_BYTES} bytes");
+            let message = format!("fetch(): the response has more than {MAX_BODY_BYTES} bytes");
             return Err(CallError::new("too_large", message));
         }
     }
 
-    let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the answer is no text"))?;
+    let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the response is not text"))?;
     Ok(json!({"status": status, "headers": headers, "body": body}))
 }
 

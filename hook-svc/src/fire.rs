@@ -221,7 +221,7 @@ impl Performer {
 
         let (size, limit) = (out.payload.len(), self.bus.max_payload().min(Dispatch::MAX_BYTES));
         if size > limit {
-            return Err(format!("a dispatch of {size} bytes, at most {limit} are stored"));
+            return Err(format!("the dispatch has {size} bytes; at most {limit} are allowed"));
         }
 
         Ok((dispatch, out))

@@ -124,7 +124,7 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
     if parent.as_deref() == Some(wanted) {
         Ok(())
     } else {
-        Err(format!("parent={wanted}: it is gone"))
+        Err(format!("parent={wanted}: the process does not exist"))
     }
 }
 

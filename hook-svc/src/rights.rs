@@ -62,7 +62,7 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
     if let Some(target) = elsewhere {
         let (channel, peer) = (&target.channel, target.peer_id.as_deref().unwrap_or_default());
         return Some(format!(
-            "hook of {name} may not deliver to {channel}:{peer}: an agent's hook answers where the event happened or where \
+            "hook of {name} may not deliver to {channel}:{peer}: an agent's hook may answer only where the event happened or where \
              the hook was made; grant more with hooks.deliveries.\"{}\"",
             fire.hook_id
         ));
@@ -79,7 +79,7 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
     let may = is_of_system(fire.event) && made_in.is_some_and(|made_in| is_main(&made_in.session.session));
 
     (names_main && !may).then(|| {
-        format!("hook of {name} may not name session `{MAIN}` for somebody who is not the owner: only an operator's hook may")
+        format!("hook of {name} may not name session `{MAIN}` for a person other than the owner: only an operator's hook may")
     })
 }
 

@@ -378,10 +378,7 @@ async fn forked(operator: &mut Operator, through: &[(&str, usize)]) {
         assert_eq!((&fork["idle"], &fork["waiting"]), (&json!(true), &json!(0)), "{fork}");
 
         let why = operator.refused(&["session", "fork", PERSONA, ANN, &name]).await;
-        assert!(
-            why.contains(&format!("there is a session default/{name} already")),
-            "{why}"
-        );
+        assert!(why.contains(&format!("session default/{name} exists already")), "{why}");
     }
 
     let never = "01JDGZX4Q8AAAAAAAAK7Q2M9PX";

@@ -53,7 +53,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
     let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
     match appended {
         Ok(_) => show(broker, to).await,
-        Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("there is a session {to} already"))),
+        Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("session {to} exists already"))),
         Err(error) => Err((503, error.to_string())),
     }
 }
@@ -71,8 +71,8 @@ async fn as_it_was(broker: &Broker, from: &SessionRef, turn: Option<Ulid>) -> Re
         if stretch.upon.is_none() {
             let why = match turn {
                 _ if through.is_none() && stretch.records.is_empty() => format!("there is no session {from}"),
-                Some(turn) => format!("no turn {turn} of {from} is over"),
-                None => format!("no turn of {from} is over"),
+                Some(turn) => format!("session {from} has no finished turn {turn}"),
+                None => format!("session {from} has no finished turn"),
             };
             return Err((404, why));
         }

@@ -111,7 +111,7 @@ pub(super) async fn release(broker: Arc<Broker>, session: SessionRef) -> Result<
     match marks.delete(&subject::session_key(&session), Some(revision)).await {
         Ok(()) => {}
         Err(CasError::Conflict { .. }) => {
-            return Err((409, format!("{session} is being released, or marked, by another")));
+            return Err((409, format!("{session}: concurrent update of its quarantine mark")));
         }
         Err(error) => return Err(unavailable(error.to_string())),
     }

@@ -82,7 +82,7 @@ impl Agent for Llm {
         _timeout: Duration,
     ) -> Result<Answer, AskAgentError> {
         Err(AskAgentError::Refused {
-            error: "it answers in steps".to_owned(),
+            error: "a model's answer is requested step by step".to_owned(),
             retryable: false,
         })
     }
@@ -271,7 +271,7 @@ fn asked(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
 fn told(content: String, finish: &Finish) -> String {
     let note = match finish {
         Finish::Done => return content,
-        Finish::Length => "[cut: the model reached its bound of tokens]".to_owned(),
+        Finish::Length => "[cut: the model reached its token limit]".to_owned(),
         Finish::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
         Finish::Other { reason } => format!("[the model stopped: {reason}]"),
     };

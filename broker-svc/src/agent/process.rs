@@ -135,7 +135,7 @@ impl Process {
         let said = said.ok().and_then(Result::ok).unwrap_or_default();
 
         Err(AskAgentError::Malformed(format!(
-            "it ended without an answer ({status}): {}",
+            "the program ended without an answer ({status}): {}",
             said.trim()
         )))
     }
@@ -155,7 +155,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
         }
 
         let said = serde_json::from_slice::<Line>(&line);
-        match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
+        match said.map_err(|error| AskAgentError::Malformed(format!("bad line: {error}")))? {
             Line::Text { text } => {
                 if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
                     live.iter().for_each(|live| live.say(&text));

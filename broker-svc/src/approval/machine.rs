@@ -41,7 +41,7 @@ pub enum Refused {
     #[error("{0}")]
     Forbidden(String),
     /// The approval was decided otherwise before.
-    #[error("it is {} already{}", status.name(), by.as_deref().map(|by| format!(", by {by}")).unwrap_or_default())]
+    #[error("the approval is already {}{}", status.name(), by.as_deref().map(|by| format!(", by {by}")).unwrap_or_default())]
     Decided {
         /// Present status of the approval.
         status: ApprovalStatus,
@@ -163,7 +163,7 @@ fn fault(word: &Word) -> Option<String> {
         .map_or(0, |arguments| arguments.to_string().len());
 
     if word.arguments.is_some() && !word.approve {
-        return Some("arguments: only with a yes".to_owned());
+        return Some("arguments: allowed only if the call is approved".to_owned());
     }
 
     if word.arguments.as_ref().is_some_and(|arguments| !arguments.is_object()) {
@@ -185,7 +185,7 @@ fn fault(word: &Word) -> Option<String> {
 fn unfit(standing: &Confirmation, word: &Word) -> Option<String> {
     let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
     let misfit = misfit(schema, arguments)?;
-    Some(format!("they do not fit the tool's schema: {misfit}"))
+    Some(format!("the arguments do not fit the tool's schema: {misfit}"))
 }
 
 /// Returns the outcome if the approval is decided already; `None` if it is open.

@@ -75,7 +75,7 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
     if newest.request.tool != call.name {
         let tool = &newest.request.tool;
         return Known::Denied(format!(
-            "`{}` is a call of `{tool}`: every call has an id of its own",
+            "`{}` is the id of a call of `{tool}`: each call needs an id of its own",
             call.call
         ));
     }
@@ -93,7 +93,7 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
 
     match newest.status {
         ApprovalStatus::Consumed => Known::Denied(format!(
-            "`{}` was allowed before, and an approval is used once; whether the call was made its agent knows",
+            "`{}` was allowed before, and an approval is used once; only the agent knows if it made the call",
             call.call
         )),
         ApprovalStatus::Pending => Known::Waits,
@@ -151,7 +151,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
     let number = number + 1;
     if number >= MAX_ASKS {
         return Settled::Denied(format!(
-            "not approved: its arguments changed after each of {MAX_ASKS} questions"
+            "not approved: its arguments changed after each of {MAX_ASKS} approvals"
         ));
     }
 

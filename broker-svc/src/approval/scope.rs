@@ -92,7 +92,7 @@ impl Who {
             Ok(())
         } else {
             Err(format!(
-                "{} is not one of those who may decide it ({})",
+                "{} may not decide this approval (approvers: {})",
                 self.name,
                 words(&asked.scope)
             ))
@@ -136,7 +136,7 @@ impl Who {
 #[must_use]
 pub fn words(scope: &Scope) -> String {
     match scope {
-        Scope::Initiator => "whoever asked for it".to_owned(),
+        Scope::Initiator => "the person who asked for it".to_owned(),
         Scope::Owner => "the owner".to_owned(),
         Scope::Named { names } => names.join(" or "),
         Scope::Quorum { n, of } => format!("{n} of {}", of.join(", ")),

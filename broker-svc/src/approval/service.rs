@@ -130,7 +130,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
     }
 
     if question.arguments.is_some() {
-        return Err((400, "the parameters of an intent are not edited".to_owned()));
+        return Err((400, "the parameters of an intent cannot be edited".to_owned()));
     }
 
     let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());

@@ -183,7 +183,7 @@ impl Builtin {
         {
             let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
             let problem = format!(
-                "{name} has nothing to do at {}, only at {}",
+                "builtin {name} does not run at {}, only at {}",
                 point.name(),
                 names.join(", ")
             );
@@ -278,7 +278,7 @@ pub fn cut(max_chars: usize, context: &HookContext) -> HookOutcome {
 #[must_use]
 pub fn shell(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
     let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {
-        return HookOutcome::denied(format!("argument `{argument}` is no command line"));
+        return HookOutcome::denied(format!("argument `{argument}` is not a command line"));
     };
     match allow.admit_text(command) {
         Ok(()) => HookOutcome::default(),

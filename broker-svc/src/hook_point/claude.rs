@@ -140,7 +140,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
     }
 
     let answer: Answer = serde_json::from_str(said)
-        .map_err(|error| RunHookError::Failed(format!("its JSON cannot be read: {error}")))?;
+        .map_err(|error| RunHookError::Failed(format!("its output is not valid JSON: {error}")))?;
     judged(hook, answer)
 }
 

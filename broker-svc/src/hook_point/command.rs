@@ -105,7 +105,7 @@ impl Commands {
         }
 
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
-            let hint = format!("{MAX_BESIDE} commands run already");
+            let hint = format!("{MAX_BESIDE} commands are running already");
             self.skipped(&run, &hint).await;
             return Err(RunHookError::Failed(hint));
         };

@@ -165,7 +165,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
-        fields.wrong("tools", format!("tools and when mean nothing at {}", point.name()));
+        fields.wrong("tools", format!("tools and when have no meaning at {}", point.name()));
     }
 
     let seconds: Option<u64> = fields.take("timeout");
@@ -233,7 +233,7 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
     if kinds != 1 {
         fields.wrong(
             "",
-            format!("{kinds} of builtin, command, script and reminder, expected exactly one"),
+            format!("expected exactly one of builtin, command, script and reminder, found {kinds}"),
         );
         return None;
     }
@@ -255,7 +255,7 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
         if let Some(point) = point.filter(|point| !point.injects()) {
             fields.wrong(
                 "reminder",
-                format!("no text can be put into the conversation at {}", point.name()),
+                format!("a reminder cannot add text to the conversation at {}", point.name()),
             );
         }
 
@@ -314,13 +314,13 @@ fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Po
         Some("deny") => {
             fields.wrong(
                 "on_failure",
-                "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse denies",
+                "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse can deny",
             );
             usual
         }
         Some("allow") if !matches!(action, Some(Action::Builtin(_))) => OnFailure::Allow,
         Some("allow") => {
-            fields.wrong("on_failure", "a builtin that does not answer denies");
+            fields.wrong("on_failure", "a builtin always denies if it fails");
             usual
         }
         Some(other) => {

@@ -38,7 +38,7 @@ impl Fields<'_> {
     pub(super) fn finish(mut self, expected: &str) {
         let unknown: Vec<String> = self.map.keys().cloned().collect();
         for key in unknown {
-            self.wrong(&key, format!("is unknown here, expected {expected}"));
+            self.wrong(&key, format!("is not a known key here, expected {expected}"));
         }
     }
 }

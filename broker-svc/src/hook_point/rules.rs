@@ -201,7 +201,7 @@ impl HookRules {
                 faults.push(KeyFault {
                     key: at.clone(),
                     problem: format!(
-                        "the name `{}` is taken: a layer adds hooks, it redefines none",
+                        "the name `{}` is taken: a layer can add hooks, but not redefine one",
                         hook.name
                     ),
                 });
@@ -332,7 +332,7 @@ fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<KeyFau
     let hooks: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
 
     if read_only == Some(false) {
-        fields.wrong("read_only", "a session only tightens: expected true, or nothing");
+        fields.wrong("read_only", "a session can only restrict: expected true, or nothing");
     }
 
     if !pattern.contains('/') {

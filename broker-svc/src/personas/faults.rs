@@ -52,7 +52,7 @@ pub(super) fn unbound(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFault> {
 
         Some(fault(
             format!("personas.{name}.limits.cost_usd"),
-            format!("{most} US dollars bound nothing: {error}"),
+            format!("{most} US dollars cannot be enforced: {error}"),
         ))
     });
 
@@ -92,7 +92,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         if wanted > most {
             wrong(
                 key,
-                format!("at most {most}, which is what a session remembers word by word"),
+                format!("at most {most}, because a session keeps no more word for word"),
             );
         }
     }
@@ -120,9 +120,9 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
 
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
-        (Runner::Process, None | Some("")) => wrong("process.command", "required where runner is process".to_owned()),
+        (Runner::Process, None | Some("")) => wrong("process.command", "required if runner is process".to_owned()),
         (Runner::Echo | Runner::Nats | Runner::Llm, Some(_)) => {
-            wrong("process", "expected only where runner is process".to_owned());
+            wrong("process", "expected only if runner is process".to_owned());
         }
         (Runner::Process, Some(_)) | (Runner::Echo | Runner::Nats | Runner::Llm, None) => {}
     }

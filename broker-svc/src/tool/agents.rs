@@ -72,7 +72,7 @@ impl SendMessage {
             "content": {"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_BYTES},
             "wait_for_reply": {"type": "boolean", "description": "Whether its answer is the result of this call."}
         });
-        let text = "Sends a message to another agent, which sees it as any other message.";
+        let text = "Sends a message to another agent, which receives it like any other message.";
 
         Self {
             bus,
@@ -98,7 +98,7 @@ impl SendMessage {
         }
 
         tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent rejected");
-        failed(format!("refused: more than {MAX_HOPS} messages have led to each other"))
+        failed(format!("refused: the chain of messages has more than {MAX_HOPS} hops"))
     }
 
     /// Waits for the first part of the reply to `event`.
@@ -216,9 +216,9 @@ impl AgentStatus {
     pub fn new(bus: Bus) -> Self {
         let properties = json!({
             "agent": {"type": "string", "minLength": 1, "description": "Name of the persona."},
-            "session": {"type": "string", "description": "Which of its sessions; main where none is named."}
+            "session": {"type": "string", "description": "Name of its session; main if absent."}
         });
-        let text = "Says whether another agent is at work, and since when.";
+        let text = "Returns whether another agent is working, and since when.";
         Self {
             bus,
             description: described(NAMES[1], text, &properties, &["agent"]),

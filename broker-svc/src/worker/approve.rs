@@ -182,11 +182,11 @@ impl Worker<'_> {
         // the code.
         let told = match self.broker.desk().say(&id, &by, &word).await? {
             Said::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
-                format!("noted, {} so far", confirmation.trail.votes.len())
+                format!("approval noted, {} so far", confirmation.trail.votes.len())
             }
-            Said::Stands { confirmation, .. } => format!("it is {}", confirmation.status.name()),
+            Said::Stands { confirmation, .. } => format!("the approval is {}", confirmation.status.name()),
             Said::Refused(refused) => refused.to_string(),
-            Said::Unknown => "there is no such approval".to_owned(),
+            Said::Unknown => "this approval does not exist".to_owned(),
         };
 
         // A repeated dispatch has the same id at any time of evaluation, so its answer is the same delivery.
@@ -241,7 +241,7 @@ impl Worker<'_> {
         if gated != arguments
             && let Some(unfit) = thinking.misfit(&call.name, &gated)
         {
-            let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
+            let error = format!("hooks changed the arguments; they do not fit the tool's schema: {unfit}");
             return Ok(self.denied(call, error));
         }
 

@@ -147,7 +147,8 @@ impl Worker<'_> {
                     Waiting::Suspended => return Ok(Ended::Suspended),
                     Waiting::Decided => {}
                     Waiting::Unknown => {
-                        let error = format!("it waits for `{approval}`, which nobody has asked in its turn");
+                        let error =
+                            format!("the agent waits for approval `{approval}`, which its turn has not requested");
                         outcome = Err(AskAgentError::Malformed(error));
                     }
                 }

@@ -76,7 +76,7 @@ impl IntentProposer {
                     return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
                 }
                 Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
-                    return Some(Some(format!("Your intent `{kind}` cannot be taken: {text}")));
+                    return Some(Some(format!("Your intent `{kind}` failed: {text}")));
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -208,7 +208,7 @@ impl Worker<'_> {
 
 fn unanswered(question: &ProposeIntent) -> String {
     let kind = &question.wish.kind;
-    format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
+    format!("The outcome of your intent `{kind}` is unknown: list your intents before you request it again.")
 }
 
 /// Returns the end of a turn whose answer contains no intents.

@@ -44,7 +44,7 @@ impl Worker<'_> {
                 let request = asked_for(self.broker, &self.claimed.session, approval).await?;
                 let Some(request) = request else {
                     // The question is lost everywhere, so the call must not run.
-                    let why = Some("the question is lost");
+                    let why = Some("the approval request is lost");
                     self.stage_decision(ended(approval, ApprovalStatus::Canceled, why));
                     return Ok(false);
                 };

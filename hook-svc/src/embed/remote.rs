@@ -70,7 +70,7 @@ impl Remote {
         let mut response = request.send().await.map_err(unavailable)?;
         let status = response.status();
         if !status.is_success() {
-            return Err(EmbedTextsError::Unavailable(format!("it answers {status}")));
+            return Err(EmbedTextsError::Unavailable(format!("the server answered {status}")));
         }
 
         let mut body = Vec::new();

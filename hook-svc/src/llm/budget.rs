@@ -118,7 +118,7 @@ impl Budget {
         // The task ends even if the caller is gone: an amount held in the record must be in the purse.
         let reserving = tokio::spawn(async move { budget.reserve_of_all(&hook_id, question).await });
         let Ok(reserved) = reserving.await else {
-            let text = "the budget of today cannot be asked: the service ends".to_owned();
+            let text = "today's budget is not available: the service is stopping".to_owned();
             return Err(CallError::new("budget_unknown", text));
         };
 
@@ -157,7 +157,7 @@ impl Budget {
     /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
     fn estimate(&self, question: Size) -> Result<u64, CallError> {
         let no_price =
-            |why: &String| CallError::new("no_price", format!("llm() has a budget of US dollars, and {why}"));
+            |why: &String| CallError::new("no_price", format!("llm() has a budget in US dollars, but {why}"));
         let price = self.0.price.as_ref().map_err(no_price)?;
         let usage = Usage {
             input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
@@ -211,13 +211,13 @@ impl Budget {
                 }
                 Ok(Err(over)) => return Err(over_budget(account, over, cost)),
                 Err(error) => {
-                    let text = format!("the budget of today cannot be read or written: {}", chain(&error));
+                    let text = format!("failed to read or write today's budget: {}", chain(&error));
                     return Err(CallError::new("budget_unknown", text));
                 }
             }
         }
 
-        let text = "the budget of today is in too great demand; ask again".to_owned();
+        let text = "today's budget has too many concurrent updates; try again".to_owned();
         Err(CallError::new("budget_unknown", text))
     }
 

@@ -33,7 +33,7 @@ pub enum ParseRuleError {
     NoPair(String),
     /// The field does not exist.
     #[error(
-        "`{0}` is no field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
+        "`{0}` is not a field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
     )]
     UnknownField(String),
     /// The field never has this value.
@@ -255,7 +255,7 @@ mod tests {
             ("", "expected at least one `field=value` pair"),
             ("imessage", "`imessage`: expected `field=value[,value…]`"),
             ("channel=", "`channel=`: expected `field=value[,value…]`"),
-            ("chanel=imessage", "`chanel` is no field: channel, account,"),
+            ("chanel=imessage", "`chanel` is not a field: channel, account,"),
             ("direction=recieved", "`direction=recieved`: expected received, sent,"),
             ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),

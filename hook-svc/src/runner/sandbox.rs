@@ -78,7 +78,7 @@ pub enum Sandbox {
 /// Error for a sandbox that lacks a required confinement.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with what there is",
+    "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with the restrictions that work",
     missing.join("; ")
 )]
 pub struct CheckSandboxError {
@@ -212,7 +212,8 @@ impl Jail {
 
             if let Some(why) = unreached {
                 self.user = None;
-                self.missing.push(format!("hooks run as root, for as {user}: {why}"));
+                self.missing
+                    .push(format!("hooks run as root; running as user {user} failed: {why}"));
             }
         }
 
@@ -325,7 +326,7 @@ impl Jail {
             (found.spawn, "processes can be started"),
             (found.signal, "signals can be sent"),
             (found.network, "the network can be reached"),
-            (found.user, "the user cannot be changed, or changed back"),
+            (found.user, "the user cannot be changed, or can be changed back"),
             (found.model, "the read model can be read"),
         ]
         .into_iter()
@@ -357,7 +358,7 @@ impl Jail {
         let output = match tokio::time::timeout(PROBE, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => return Err(format!("{LAUNCHER} does not run: {error}")),
-            Err(_) => return Err("the probe does not end".to_owned()),
+            Err(_) => return Err("the probe did not end".to_owned()),
         };
 
         serde_json::from_slice(&output.stdout).map_err(|_| {

@@ -181,12 +181,12 @@ impl Making<'_> {
         let bytes = arguments.to_string().len();
         if bytes > MAX_EDITED_BYTES {
             return deny(format!(
-                "nobody is asked about {bytes} bytes of arguments, at most {MAX_EDITED_BYTES}"
+                "the arguments have {bytes} bytes; an approval allows at most {MAX_EDITED_BYTES}"
             ));
         }
 
         if self.running.asked.len() >= MAX_ASKED {
-            return deny(format!("humans were asked {MAX_ASKED} times in this turn"));
+            return deny(format!("this turn has requested {MAX_ASKED} approvals already"));
         }
 
         let desk = self.broker.desk();

@@ -200,13 +200,17 @@ impl Run<'_> {
 /// Returns the error for a query of an evaluation that has used `used`, if it may make no more.
 fn refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
     if evaluation.is_none() {
-        let why = "it is asked while an event is evaluated, and at no other time";
+        let why = "queries are allowed only while an event is evaluated";
         return Some(ModelQueryError::Unavailable(why.to_owned()));
     }
     if used.bytes >= MAX_BYTES {
-        return Some(ModelQueryError::TooLarge("64 MiB were read upon this event"));
+        return Some(ModelQueryError::TooLarge(
+            "queries on this event have read 64 MiB, the most allowed",
+        ));
     }
-    (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge("5 s of queries were made upon this event"))
+    (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge(
+        "queries on this event have taken 5 s, the most allowed",
+    ))
 }
 
 /// Runs `query` until it is done or interrupted; returns `None` if it panics.
