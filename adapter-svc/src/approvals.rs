@@ -216,7 +216,7 @@ pub async fn post_link_decision(
     Ok(match answer {
         Ok(answer) => html_page(
             StatusCode::OK,
-            page::message_page(&format!("It is {}.", answer.status.name())),
+            page::message_page(&format!("The approval is {}.", answer.status.name())),
         ),
         Err(RequestError::Service { code, text, .. }) => {
             let status = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);

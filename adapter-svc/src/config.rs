@@ -303,7 +303,7 @@ impl AdapterConfig {
         if !self.listen.ip().is_loopback() {
             let listen = self.listen;
             return Some(format!(
-                "http.open: `listen` is {listen}; without a token events are taken on a loopback address only"
+                "http.open: `listen` is {listen}; without a token events are accepted only on a loopback address"
             ));
         }
 
@@ -318,7 +318,7 @@ impl AdapterConfig {
     pub fn find_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.http.open {
-            let what = "events are taken without a token from every process of this machine";
+            let what = "events are accepted without a token from every process of this machine";
             warnings.push(format!("http.open: {what}; each is a stranger's"));
         }
 

@@ -167,10 +167,7 @@ impl<'a> Desk<'a> {
 
         let Some(destination) = Destination::of_delivery(&incoming.subject) else {
             return self
-                .dead_letter(
-                    &incoming,
-                    &Verdict::new("malformed", "the subject is none of a delivery"),
-                )
+                .dead_letter(&incoming, &Verdict::new("malformed", "not a subject of a delivery"))
                 .await;
         };
 

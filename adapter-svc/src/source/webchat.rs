@@ -344,7 +344,7 @@ impl Page {
                 return Ok(());
             }
             Ok(FromPage::Hello { .. }) => {
-                let detail = "`hello` was said already".to_owned();
+                let detail = "`hello` was already sent".to_owned();
                 return self
                     .send_rejection(
                         None,
