@@ -192,6 +192,7 @@ async fn show(state: Arc<State>, whose: Whose) {
             trouble.since
         };
         let Some(since) = begun else { return };
+        // A short absence is not worth a notice: most agents answer the next attempt.
         if is_over(&state, since, SHOWN_AFTER).await {
             continue;
         }
@@ -200,6 +201,7 @@ async fn show(state: Arc<State>, whose: Whose) {
         let (session, turn) = (&whose.session, whose.turn);
         tracing::warn!(%session, %turn, why, "agent unreachable; retrying");
 
+        // Repeated, because a page that was opened meanwhile, and a note that expires, need the state again.
         loop {
             let why = state.trouble().why.clone();
             whose.note(since, &why).await;
@@ -209,6 +211,7 @@ async fn show(state: Arc<State>, whose: Whose) {
             }
         }
 
+        // Read before the note is deleted, so that the log line has the length of the whole absence.
         let away_ms = whose.clock.now().since(since);
         match state.trouble().answered {
             true => tracing::info!(%session, %turn, away_ms, "agent is reachable again"),

@@ -221,6 +221,7 @@ async fn show(broker: Arc<Broker>, session: SessionRef) -> Result<View, Refusal>
         fold => fold?,
     };
 
+    // A session is idle only if no message waits for it either, so both need the stream.
     let idle = is_idle(&broker, &session, &fold).await?;
     let waiting = waiting(&broker, &session, &fold).await?;
     let away = match &fold.running {
@@ -327,6 +328,7 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
         return Err((404, format!("there is no session {}", order.target)));
     }
 
+    // The id makes a repeated request harmless: the server refuses the copy.
     let out = Outgoing::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
     let published = broker
         .bus
@@ -334,6 +336,7 @@ async fn give(broker: Arc<Broker>, name: &'static str, ordering: Ordering) -> Re
         .await
         .map_err(|error| (500, error.to_string()))?;
 
+    // Without a claim no broker would look at the session before its next message or the sweeper.
     let claimed = claim::publish(&broker.bus, &order.target, &Carrier::default()).await;
     claimed.map_err(|error| (500, error.to_string()))?;
 

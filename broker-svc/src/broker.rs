@@ -113,6 +113,7 @@ impl Broker {
         shutdown: Shutdown,
         drain: Duration,
     ) -> Self {
+        // Counters start at the time, so that append ids of a restarted broker never repeat earlier ones.
         let started = u64::try_from(clock.now().0).unwrap_or(0);
         Self {
             cache: FoldCache::new(config.fold_cache),

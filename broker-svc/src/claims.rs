@@ -89,6 +89,7 @@ impl Source {
 
     async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
         loop {
+            // Whether the buffer was empty decides when a claim was received: a buffered one may be old.
             let now = self.broker.clock.monotonic();
             let incoming = match self.claims.next().now_or_never() {
                 Some(buffered) => buffered,
@@ -106,6 +107,7 @@ impl Source {
                 continue;
             };
 
+            // The ack timeout counts from the delivery. A claim that waited here may belong to another broker soon.
             let received = self.empty_at;
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
@@ -119,6 +121,7 @@ impl Source {
 
             let age_ms = age.as_millis();
             tracing::debug!(age_ms, "claims waited too long; leaving them to the ack timeout");
+            // All buffered claims are at least as old.
             self.claims.forget();
         }
     }
@@ -163,11 +166,13 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
         return;
     };
 
+    // A parked session must wait for an operator: another delivery of the claim would change nothing.
     if broker.is_parked(&key) {
         incoming.term().await;
         return;
     }
 
+    // Counted before the work, so that a session that kills its broker is stopped after some attempts.
     let counted = match quarantine::admit(&broker, &incoming, &key, &session).await {
         Ok(Trial::Free) => None,
         Ok(Trial::Counted(revision)) => Some(revision),
@@ -179,6 +184,7 @@ async fn handle(broker: Arc<Broker>, taken: Taken) {
     };
 
     let done = Box::pin(work(&broker, &incoming, received, session, Slot::new(slot, places))).await;
+    // The session ran to its release, so the claim was not the cause of the earlier failures.
     if done && let Some(revision) = counted {
         quarantine::acquit(&broker, &key, revision).await;
     }
@@ -219,6 +225,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
 async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, session: SessionRef, slot: Slot) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(Hold::new(Arc::clone(&broker.clock), received, ack_wait));
+    // The broker counts the session as running until this guard is dropped.
     let running = broker.enter(&session);
 
     let claimed = Claimed {
@@ -230,6 +237,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         begun: Mutex::default(),
     };
 
+    // The claim stays ours only as long as the server hears of progress.
     let outcome = tokio::select! {
         outcome = Box::pin(worker::run(broker, &claimed)) => outcome,
         never = show_life(broker, incoming, &claimed.hold) => match never {},
@@ -240,11 +248,13 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
     let session = &claimed.session;
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
+            // The other owner works already: every further step of ours would only fail at the fence.
             claimed.hold.forfeit();
             tracing::info!(%session, claim = incoming.sequence, %error, "session has another owner; releasing the claim");
         }
         RunSessionError::HandBack => {
             tracing::info!(%session, claim = incoming.sequence, "session released in the middle of a turn");
+            // Immediately, so that another broker continues the turn without waiting for the ack timeout.
             if claimed.hold.is_live() {
                 incoming.nak(None).await;
             }
@@ -256,6 +266,7 @@ async fn work(broker: &Arc<Broker>, incoming: &Incoming, received: Instant, sess
         | RunSessionError::Approval(_)
         | RunSessionError::Witness(_)
         | RunSessionError::Hold(_) => {
+            // A fault of the server must not count against the session.
             if error.is_the_servers() {
                 broker.note_trouble();
             }

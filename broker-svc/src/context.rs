@@ -57,6 +57,7 @@ pub fn assemble(
         attachments: pending.dispatch.message.attachments.clone(),
     }));
 
+    // The model must not see a tool that the turn may not use: it would call it.
     let permitted = |tool: &&ToolDescription| permitted(&tool.name, &turn.permissions, setting.presets);
     let tools: Vec<ToolDescription> = setting.tools.iter().filter(permitted).cloned().collect();
     let has_lost_tools = tools.is_empty() && !setting.tools.is_empty();
@@ -87,6 +88,7 @@ fn system_prompt(
     now: UnixMillis,
 ) -> String {
     let mut sections = vec![persona.prompt.clone()];
+    // Several dispatches of one hook have the same instructions, which the model needs once.
     for pending in pendings {
         let prompt = pending.dispatch.context.system_prompt.clone();
         sections.extend(prompt.filter(|prompt| !sections.contains(prompt)));
@@ -101,6 +103,7 @@ fn system_prompt(
         sections.extend(fold.summary.as_ref().map(|summary| format!("## Earlier\n{summary}")));
     }
 
+    // Notes of the ledger, so that a resumed turn shows the same ones.
     if let Some(running) = &fold.running {
         let missed = "## Not answered\nMessages before this one that were not answered:";
         sections.extend(listed(missed, &running.notes));
@@ -108,6 +111,7 @@ fn system_prompt(
         sections.extend(listed(refused, &running.refused));
     }
 
+    // Otherwise a model that is used to tools would promise what it cannot do.
     if has_lost_tools {
         sections.push("## Tools\nYou have no tools in this turn: the sender may use none.".to_owned());
     }

@@ -78,6 +78,7 @@ pub async fn is_sound(
     session: &SessionRef,
     remembered: &mut Remembered,
 ) -> Result<bool, ReadStreamError> {
+    // The stream cannot change within an era, so one check is enough.
     if remembered.era == era.number {
         return Ok(true);
     }
@@ -88,6 +89,7 @@ pub async fn is_sound(
         return Ok(true);
     };
 
+    // A message before the first one is gone for certain, and needs no request.
     let found = match newest.sequence < era.first {
         true => None,
         false => broker.bus.at_sequence(DISPATCHES, newest.sequence).await?,

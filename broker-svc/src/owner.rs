@@ -134,6 +134,7 @@ async fn backwards(
         let record: LedgerRecord = stored
             .decode()
             .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
+        // A checkpoint that this version cannot read is no beginning: the records before it are needed.
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
 
@@ -271,6 +272,7 @@ impl Owner {
             return Ok(());
         }
 
+        // The claim may have ended since the entries were staged.
         self.live()?;
         let append = AppendId {
             broker: self.broker.instance.clone(),
@@ -286,10 +288,12 @@ impl Owner {
             entries,
         };
 
+        // The expected sequence is the fence: the append fails if another broker has written.
         let expected = self.fold.last_sequence;
         let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
         self.fold.appended(sequence, append);
         self.appended = true;
+        // The scheduler learns of a reset only after the reset is durable.
         resets::tell(&self.broker.bus, &self.session, &record);
 
         if std::mem::take(&mut self.checkpointed) {
@@ -331,6 +335,7 @@ impl Owner {
             .cloned()
             .collect();
 
+        // The ledger must name this owner before anything leaves, so that a former owner is fenced off.
         if !due.is_empty() && !self.appended {
             self.own().await?;
         }
@@ -338,6 +343,7 @@ impl Owner {
         for reply in due {
             self.live()?;
             let mut out = Outgoing::reply(&reply).carrier(&self.carrier);
+            // A former owner may have published the reply: delivery-svc must check for its copy.
             if self.inherited.contains(&reply.turn) {
                 out = out.repeated();
             }
@@ -346,6 +352,7 @@ impl Owner {
                 out = out.header(DISPATCH, dispatch.to_string());
             }
 
+            // A reply that the server never accepts would block the session for ever.
             match self.broker.bus.publish(out.clone()).await {
                 Ok(_) => {}
                 Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {

@@ -212,6 +212,7 @@ impl Session {
 
     fn queue(&mut self, pending: Pending, effects: &mut Vec<Effect>) {
         let rules = self.policy.rules(self.own, &pending.dispatch);
+        // A turn with fewer rights must not read the message, and a canceled turn will not read it.
         let steers = self.running.as_ref().is_some_and(|busy| {
             let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
             !busy.canceled && busy.permissions.iter().all(may_join)
@@ -225,6 +226,7 @@ impl Session {
         };
 
         match rules.mode {
+            // The newer message replaces all: those that wait, and the turn itself.
             QueueMode::Interrupt => {
                 self.clear(DropReason::Superseded, effects);
                 self.cancel(&format!("interrupted by dispatch {}", pending.dispatch.id), effects);
@@ -234,6 +236,7 @@ impl Session {
                 pending,
                 backlog: false,
             }),
+            // It joins the running turn and gets a turn of its own as well.
             QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.sequence) => {
                 self.steering.push_back(Steering { pending, backlog: true });
                 self.waiting.push_back(waiting);
@@ -243,6 +246,7 @@ impl Session {
             }
         }
 
+        // Without a running turn the next step takes messages out, so there is room.
         if self.running.is_some() {
             self.make_room(rules, effects);
         }
@@ -362,6 +366,7 @@ impl Session {
             return Some(self.begin(vec![head.pending], now));
         }
 
+        // Messages that collect wait for a pause in writing, but only if no other message waits behind them.
         let together = self.waiting.iter().take_while(|w| w.collect).count();
         if together == self.waiting.len() && together < head.cap {
             let arrived = || self.waiting.iter().map(|w| w.pending.arrived);
@@ -374,6 +379,7 @@ impl Session {
             }
         }
 
+        // One turn has one target; messages for another one keep their place.
         let target = target_of(&head.pending).clone();
         let (mut turn, mut rest) = (Vec::new(), VecDeque::new());
         for (index, waiting) in std::mem::take(&mut self.waiting).into_iter().enumerate() {

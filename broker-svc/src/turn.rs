@@ -79,6 +79,7 @@ impl Turn {
     ) -> Self {
         let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
         let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
+        // The turn's id follows from its dispatches: a broker that starts it again starts the same turn.
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
 
         // The time comes from the id, which a repetition shares, and not from the dispatch's own timestamp.
@@ -312,10 +313,12 @@ pub fn after(
     malformed: u32,
     limits: &Limits,
 ) -> Next {
+    // An answer that is too large for the ledger fails here, where the user can still be told.
     let error = match outcome {
         Ok(answer) => return bounds::excess(&answer.attachments).map_or_else(|| Next::Complete(answer), Next::Fail),
         Err(error) => error,
     };
+    // A retry makes sense only while the turn has time left.
     let again = if left_ms == 0 {
         Next::Fail(TurnFailure::Limit {
             limit: "wall_ms".to_owned(),
@@ -324,6 +327,7 @@ pub fn after(
         Next::AskAgain
     };
 
+    // Malformed answers are retried a few times only: an agent that has a bug keeps producing them.
     match error {
         AskAgentError::Refused {
             error,

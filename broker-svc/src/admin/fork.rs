@@ -90,6 +90,7 @@ fn forked(stretch: &Stretch, turn: Option<Ulid>) -> Option<Fold> {
         Some(_) | None => Fold::default(),
     };
 
+    // The checkpoint may already contain the wanted turn: then no record of it is read.
     let newest = state.history.back().map(|exchange| exchange.turn).or(state.head);
     let inherited = turn.filter(|_| stretch.upon.is_none()).or(newest);
     let mut found = inherited

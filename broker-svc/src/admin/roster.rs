@@ -62,6 +62,7 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
         persona.map_or_else(|| "*".to_owned(), subject::token)
     );
 
+    // The server lists subjects with counts, so no ledger has to be read.
     let subjects = broker.bus.subjects(LEDGER, &filter).await;
     let subjects = subjects.map_err(|error| (503, error.to_string()))?;
     let after = question.after.as_ref().map(subject::ledger);
@@ -79,6 +80,7 @@ pub(super) async fn list(broker: Arc<Broker>, question: Listing) -> Result<Roste
         })
     };
 
+    // The page continues after a subject, so sessions created meanwhile do not shift it.
     let behind = subjects
         .iter()
         .filter(|(subject, _)| after.as_ref().is_none_or(|after| *subject > after));

@@ -126,6 +126,7 @@ impl Stepper for Llm {
             )
         };
 
+        // Hooks may still change a quiet answer, so its pieces must not be shown.
         let live = (!question.quiet).then(begin);
         let absence = question.absence.as_ref();
         let mut hear = |text: &str| {
@@ -134,6 +135,7 @@ impl Stepper for Llm {
             live.iter().for_each(|live| live.say(text));
         };
 
+        // Permanent errors end the turn; only transient ones are shown as an absence.
         let mut failed = |error: &AskModelError| {
             if error.is_transient() {
                 absence.into_iter().for_each(|absence| absence.tell(&error.to_string()));

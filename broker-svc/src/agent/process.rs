@@ -146,6 +146,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
     let mut pieces = String::new();
     loop {
         let mut line = Vec::new();
+        // The bound stops a program that never ends its line from filling the memory.
         let read = (&mut lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
         match read {
             Ok(0) => return Ok(None),
@@ -157,6 +158,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
         let said = serde_json::from_slice::<Line>(&line);
         match said.map_err(|error| AskAgentError::Malformed(format!("bad line: {error}")))? {
             Line::Text { text } => {
+                // Text over the bound is dropped: the answer would be too large to be stored.
                 if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
                     live.iter().for_each(|live| live.say(&text));
                     pieces.push_str(&text);
@@ -167,6 +169,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
                 attachments,
                 usage,
             } => {
+                // A program may send its text in pieces and end with an empty answer.
                 return Ok(Some(Answer {
                     content: content.unwrap_or(pieces),
                     attachments,
@@ -181,6 +184,7 @@ async fn listen(stdout: ChildStdout, live: Option<&Live>) -> Result<Option<Answe
 
 /// Starts the program; returns it and whether its input must be held open. `bytes` is the length of its question.
 fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
+    // The supervisor ends the program if the broker dies.
     let Tethered { mut command, is_held } = Tethered::new(&program.command, Handed::Bytes(bytes));
     command
         .args(&program.args)
@@ -189,6 +193,7 @@ fn start(program: &Program, request: &AgentRequest, bytes: usize) -> Result<(Chi
 
     keep(&mut command, &KEPT);
 
+    // Secrets are resolved at each start, so a changed secret needs no restart.
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
             true => Secret::resolve(value).map_err(|error| AskAgentError::Refused {

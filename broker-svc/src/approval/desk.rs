@@ -184,6 +184,7 @@ impl Desk {
             purpose,
         };
 
+        // Timers first: a question without an expiry would wait for ever if this process died.
         timers::set(
             &self.bus,
             &timer(ApprovalTimerPurpose::Expire),
@@ -196,10 +197,12 @@ impl Desk {
         }
 
         let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
+        // After a restore, `AUDIT` may have records of the question that KV has lost: the count goes on from there.
         let newest = self.newest_record(id, 0).await?;
         let mut wanted = self.led(wanted.clone(), newest, "asked", asker);
         wanted.trail.code = Some(minted(SystemIds.ulid()));
 
+        // The question's id is derived, so a second asker finds the first one's value.
         let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
             Err(CasError::Conflict { .. }) => match self.get(id).await? {
@@ -209,6 +212,7 @@ impl Desk {
             Err(error) => return Err(error.into()),
         };
 
+        // The record is part of the value, so any process can publish it.
         self.audit(&standing).await?;
 
         if standing.status == ApprovalStatus::Pending {
@@ -322,12 +326,14 @@ impl Desk {
                 return Ok(Said::Unknown);
             };
 
+            // Read for each attempt: a person who was removed meanwhile must not decide.
             let identities = self.identities();
             let who = who(by, &identities);
             let said = say(value, asked, &who, word, &identities, self.clock.now());
 
             let next = match said {
                 Outcome::Changed(next) => *next,
+                // The earlier attempt may have died before it woke the session.
                 Outcome::Unchanged => {
                     self.tell(value).await?;
                     return Ok(Said::Stands {
@@ -335,6 +341,7 @@ impl Desk {
                         changed: false,
                     });
                 }
+                // The expiry is a decision of its own: it is written first, and then the person is told.
                 Outcome::Lapsed => {
                     self.lapse(id).await?;
                     continue;
@@ -356,6 +363,7 @@ impl Desk {
             };
 
             let by_via = (Some(who.name.as_str()), Some(word.via.as_str()));
+            // Another decision was first: this one is judged again.
             let Some(next) = self.change(&before, next, what, by_via).await? else {
                 continue;
             };

@@ -91,6 +91,7 @@ pub fn say(
     identities: &Identities,
     now: UnixMillis,
 ) -> Outcome {
+    // Rights come first: only for an approver it matters whether the decision is valid.
     if let Err(why) = who.may(asked, identities) {
         return Outcome::Refused(Refused::Forbidden(why));
     }
@@ -106,6 +107,7 @@ pub fn say(
     let wanted_hash = edited
         .as_ref()
         .map_or_else(|| standing.standing_hash().to_owned(), |edited| edited.hash.clone());
+    // Before the expiry, so that a repeated decision still succeeds afterwards.
     if let Some(outcome) = decided_before(standing, word, &wanted_hash) {
         return outcome;
     }
@@ -114,12 +116,14 @@ pub fn say(
         return Outcome::Lapsed;
     }
 
+    // The person must have seen the arguments that are in force now.
     let shown = word.shown_hash.as_deref();
     if shown.is_some_and(|shown| !is_shown(shown, standing.standing_hash())) {
         return Outcome::Refused(Refused::Stale);
     }
 
     let mut next = standing.clone();
+    // One denial decides, whatever the number of approvers.
     if !word.approve {
         return Outcome::Changed(Box::new(ended(next, ApprovalStatus::Denied, who, word, now)));
     }
@@ -132,6 +136,7 @@ pub fn say(
         next.trail.edited = Some(edited);
     }
 
+    // The same person cannot be counted twice, also under another channel's name.
     if next.trail.votes.iter().any(|vote| vote.by == who.name) {
         return Outcome::Unchanged;
     }

@@ -80,8 +80,10 @@ pub fn known(newest: Option<&Newest>, call: &ToolCall, attempt: Option<&str>) ->
         ));
     }
 
+    // The agent's own arguments are compared, not those that hooks or approvers made of them.
     let same = as_written(newest) == Some(args_hash(&call.arguments).as_str());
     let used = newest.status == ApprovalStatus::Consumed;
+    // The same attempt repeats its request because it did not receive the answer.
     if used && same && attempt.is_some() && attempt == newest.trail.used_by.as_deref() {
         return Known::Given(standing(newest));
     }
@@ -139,6 +141,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
         return ask.map_or(Settled::Run, |ask| Settled::Ask { ask, number: 0 });
     };
 
+    // An approval counts only if its approvers are at least those that the gates demand now.
     let covers = |scope: &Scope| {
         let asked = newest.request.asked_in.as_deref();
         asked.is_some_and(|asked| asked.scope.covers(scope))
@@ -148,6 +151,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
         return Settled::Use;
     }
 
+    // An agent that changes its arguments each time must not keep people busy for ever.
     let number = number + 1;
     if number >= MAX_ASKS {
         return Settled::Denied(format!(
@@ -155,6 +159,7 @@ pub fn settled(newest: Option<&Newest>, arguments: &Value, ask: Option<Ask>) -> 
         ));
     }
 
+    // Without a gate's own demand, the same approvers are asked about the new arguments.
     let as_before = || Ask {
         policy: newest.request.policy.clone(),
         scope: newest

@@ -64,6 +64,7 @@ impl Asking<'_> {
     /// Returns the question `id` about `call`, asked as `ask` says; `outside` is as in [`AskedIn`].
     #[must_use]
     pub fn question(self, id: String, call: ToolCall, ask: &Ask, outside: Option<String>) -> Confirmation {
+        // The maximum holds for every policy.
         let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
         let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
         let asked_in = AskedIn {

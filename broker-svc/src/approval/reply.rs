@@ -29,6 +29,7 @@ pub struct Heard {
 #[must_use]
 pub fn read(text: &str) -> Option<Heard> {
     let text = text.trim();
+    // A long text is a message that happens to start with the word.
     if text.len() > MAX_BYTES {
         return None;
     }
@@ -49,11 +50,13 @@ pub fn read(text: &str) -> Option<Heard> {
         None => code,
     };
 
+    // The letters that a reader can confuse with digits are not used in codes.
     let is_letter = |letter: char| letter.is_ascii_digit() || (letter.is_ascii_uppercase() && !"ILOU".contains(letter));
     if code.len() != CODE_LETTERS || !code.chars().all(is_letter) {
         return None;
     }
 
+    // A card's button adds the hash of the arguments that it shows.
     let mut words = words.peekable();
     let shown = words
         .peek()

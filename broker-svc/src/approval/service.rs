@@ -133,6 +133,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
         return Err((400, "the parameters of an intent cannot be edited".to_owned()));
     }
 
+    // The key of an intent's approval is `intent.{id}.…`.
     let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());
     let handed = DecideIntent {
         id: id.ok_or_else(|| unknown(&question.id))?,
@@ -141,6 +142,7 @@ async fn decide_intent(broker: &Broker, question: &DecideApproval) -> Result<App
         response: question.response.clone(),
     };
 
+    // The scheduler owns the approvals of intents: it alone may change them.
     let asked = broker
         .bus
         .request("nexus.svc.intent.decide", Headers::new(), &handed, PATIENCE);

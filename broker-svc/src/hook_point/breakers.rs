@@ -80,6 +80,7 @@ impl Breakers {
     /// Returns [`RunHookError::Paused`] if it may not.
     pub async fn admit(&self, hook: &Hook) -> Result<(), RunHookError> {
         let now = self.clock.now();
+        // The breaker is at rest, or it belongs to another declaration of the hook, which must not stop this one.
         let Some(breaker) = self.known(hook) else {
             self.renew(hook, now).await;
             return Ok(());
@@ -93,6 +94,7 @@ impl Breakers {
             Admission::Claim => {}
         }
 
+        // The claim of a probe must outlive the probe itself, or a second one would start.
         let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
         let mut claimed = false;
         let breaker = self
@@ -103,6 +105,7 @@ impl Breakers {
             })
             .await;
 
+        // Judged by the stored state: another broker may have claimed the probe first.
         match breaker.admit(&self.me, now) {
             Admission::Pass => Ok(()),
             Admission::Probe if claimed => Ok(()),

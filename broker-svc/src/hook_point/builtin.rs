@@ -172,12 +172,14 @@ impl Builtin {
         point: Option<Point>,
         fields: &mut Fields<'_>,
     ) -> Option<Self> {
+        // Some builtins need the result of the call, others must decide before it.
         let points: &[Point] = match name {
             "audit_log" => &[Point::PreToolUse, Point::PostToolUse],
             "result_truncate" => &[Point::PostToolUse],
             _ => &[Point::PreToolUse],
         };
 
+        // An unknown name is reported below, once.
         if NAMES.contains(&name)
             && let Some(point) = point.filter(|point| !points.contains(point))
         {

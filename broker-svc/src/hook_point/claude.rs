@@ -28,6 +28,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
     asked.insert("hook_name".to_owned(), json!(hook.name));
     asked.insert("hook_event_name".to_owned(), json!(point.event_name()));
     asked.insert("session_id".to_owned(), json!(context.told("session")));
+    // The keys below are Claude Code's: its hooks expect all of them, also those that have no meaning here.
     asked.insert("transcript_path".to_owned(), json!(""));
     asked.insert("cwd".to_owned(), json!(directory));
     asked.insert("permission_mode".to_owned(), json!("default"));
@@ -59,6 +60,7 @@ pub fn question(hook: &Hook, context: &HookContext, directory: &str) -> Value {
         asked.insert("content".to_owned(), context.tool_args.clone());
     }
 
+    // Always false: a hook at the end of a session cannot continue it.
     if point == Point::PostSession {
         asked.insert("stop_hook_active".to_owned(), json!(false));
     }
@@ -129,6 +131,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
         None => return Err(RunHookError::Failed(format!("ended by a signal: {}", complaint(exit)))),
     }
 
+    // Output that is not JSON is text for the model, but only at the points where Claude Code reads it so.
     let said = exit.stdout.trim();
     if !said.starts_with('{') {
         let text = (point == Point::PreSession || point == Point::PreQueueDrain) && !said.is_empty();
@@ -147,6 +150,7 @@ pub fn answer(hook: &Hook, exit: &Exit) -> Result<HookOutcome, RunHookError> {
 fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
     let nested = answer.hook_specific_output.unwrap_or_default();
     let own = answer.own;
+    // Newer hooks nest their answer, older ones do not: the nested one wins.
     let reason = nested
         .permission_decision_reason
         .or(own.permission_decision_reason)
@@ -171,6 +175,7 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
             .unwrap_or_else(|| format!("hook `{}` refuses", hook.name))
     };
 
+    // `continue: false` wins over any decision, as in Claude Code.
     if answer.goes_on == Some(false) {
         let why = answer.stop_reason.clone().unwrap_or_else(refusal);
         return Ok(HookOutcome::denied(shortened(&why, MAX_REASON_BYTES)));
@@ -178,6 +183,7 @@ fn judged(hook: &Hook, answer: Answer) -> Result<HookOutcome, RunHookError> {
 
     match decision.as_deref() {
         None | Some("allow" | "approve") => {}
+        // The call has run: the reason goes to the model, which can react to it.
         Some("deny" | "block") if hook.point == Point::PostToolUse => {
             said.context
                 .get_or_insert_with(|| shortened(&refusal(), MAX_REASON_BYTES));

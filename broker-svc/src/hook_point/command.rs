@@ -92,6 +92,7 @@ impl Commands {
             round,
         };
 
+        // The allow-list decides before anything is started.
         let plain = match self.admit(command).await {
             Ok(plain) => plain,
             Err(refusal) => {
@@ -104,6 +105,7 @@ impl Commands {
             return self.ended(&run, plain).await;
         }
 
+        // A hook that is not waited for must not start processes without a bound.
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
             let hint = format!("{MAX_BESIDE} commands are running already");
             self.skipped(&run, &hint).await;

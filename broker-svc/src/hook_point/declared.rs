@@ -141,6 +141,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         faults,
     };
 
+    // All faults are collected, so that a file is corrected in one pass.
     let point = point(&mut fields);
     let action = action(&mut fields, point);
     let given: Option<String> = fields.take("name");
@@ -162,6 +163,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
     }
 
     let when = Condition::all(&mut fields);
+    // Points outside of a call have no tool that a condition could be about.
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
@@ -177,6 +179,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         None | Some(0) => DEFAULT_TIMEOUT_MS,
         Some(seconds) => seconds.saturating_mul(1_000),
     };
+    // By default the turn waits for all hooks but commands.
     let waits = action.as_ref().is_some_and(waits_by_itself);
     let blocking = fields.take("blocking").unwrap_or(waits);
     let on_failure = on_failure(&mut fields, action.as_ref(), point, blocking);
@@ -187,6 +190,7 @@ pub(super) fn declared(map: &Map<String, Value>, at: &str, layer: &Layer, faults
         fields.wrong("tools", "required: the tools whose argument is a command line");
     }
 
+    // Keys that no field took are misspelled.
     fields.finish("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
     let (Some(point), Some(action), true) = (point, action, faults.len() == before) else {
         return None;
@@ -229,6 +233,7 @@ fn action(fields: &mut Fields<'_>, point: Option<Point>) -> Option<Action> {
     let with: Option<Map<String, Value>> = fields.take("with");
     let trigger: Option<Value> = fields.take("trigger");
 
+    // Nothing else can be checked if the kind is not clear.
     let kinds = [&builtin, &command, &script, &text].into_iter().flatten().count();
     if kinds != 1 {
         fields.wrong(
@@ -295,6 +300,7 @@ fn default_name(action: &Action) -> String {
 /// Returns the meaning of a failure: a gate denies and a rewriter of results withholds the result; all others fail
 /// open.
 fn on_failure(fields: &mut Fields<'_>, action: Option<&Action>, point: Option<Point>, blocking: bool) -> OnFailure {
+    // A gate that fails must not let the call through, and a redactor that fails must not show the result.
     let closed = point.is_some_and(|point| point.is_gate() || point == Point::PostToolUse);
     let rewrites = match action {
         Some(Action::Builtin(builtin)) => !builtin.observes_after(point),

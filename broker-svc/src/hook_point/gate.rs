@@ -109,6 +109,7 @@ impl Gate {
             }
         };
 
+        // The first denial decides: later hooks are not asked.
         if !said.allow {
             let error = said
                 .error
@@ -123,11 +124,13 @@ impl Gate {
             .modified_args
             .filter(|arguments| *arguments != self.context.tool_args)
         {
+            // A second pass that changes the arguments again would never end.
             if self.again {
                 self.denied = Some(format!("hook `{}` changed the arguments a second time", hook.name));
                 return;
             }
 
+            // Gates before this hook have judged other arguments, so they must be asked again.
             let before = self.hooks.get(..self.at.saturating_sub(1)).unwrap_or_default();
             self.changed |= before.iter().any(|hook| hook.is_gate());
             self.context.tool_args = arguments;

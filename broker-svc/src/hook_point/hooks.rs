@@ -180,6 +180,7 @@ impl Hooks {
         context: &HookContext,
         round: usize,
     ) -> Result<HookOutcome, RunHookError> {
+        // Only commands and scripts have a breaker: reminders and builtins are code of this process.
         match &hook.action {
             Action::Builtin(builtin) => Box::pin(self.builtin(builtin, hook, moment, context)).await,
             Action::Reminder(reminder) => {

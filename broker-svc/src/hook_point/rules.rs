@@ -148,6 +148,7 @@ impl HookRules {
         let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
         let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
         fields.finish("enabled, mode, allow, read_only, hooks, personas or sessions");
+        // The list is read before the layers, because their commands are checked against it.
         let allow = AllowList::declared(&mode, &allow, faults);
 
         let global = layer(&global, "hooks", &Layer::Global, faults);
@@ -165,6 +166,7 @@ impl HookRules {
 
         for (name, hooks) in &of_personas {
             let at = format!("personas.{name}");
+            // If the personas are not known, no name can be called unknown.
             let is_known = personas.is_none_or(|known| known.personas.contains_key(name));
             if name != DEFAULT_PERSONA && !is_known {
                 let problem = "there is no such persona in personas.yaml".to_owned();

@@ -75,6 +75,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         ("limits.tokens", limits.tokens.unwrap_or(1)),
     ];
 
+    // Zero would end each turn before it starts.
     for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
         wrong(key, "must be at least 1".to_owned());
     }
@@ -88,6 +89,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         ),
     ];
 
+    // A larger limit would promise a history that the fold has dropped.
     for (key, wanted, most) in remembered {
         if wanted > most {
             wrong(
@@ -118,6 +120,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         }
     }
 
+    // A program without the runner would silently never start.
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
         (Runner::Process, None | Some("")) => wrong("process.command", "required if runner is process".to_owned()),

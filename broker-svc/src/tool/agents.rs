@@ -163,6 +163,7 @@ impl Tool for SendMessage {
             Ok(wanted) => wanted,
             Err(error) => return failed(error.to_string()),
         };
+        // Two agents that answer each other would go on for ever.
         if call.call.origin.causation.hops >= MAX_HOPS {
             return self.refuse(&call, &wanted.to).await;
         }
@@ -179,6 +180,7 @@ impl Tool for SendMessage {
         let out = Outgoing::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .header(CAUSATION, call.call.origin.causation.event.to_string());
+        // The message may have been stored: the model must not simply send it again.
         if let Err(error) = self.bus.publish(out).await {
             return ToolOutcome::Unknown {
                 reason: error.to_string(),
@@ -191,6 +193,7 @@ impl Tool for SendMessage {
             };
         }
 
+        // The wait is also bounded by the turn's own deadline.
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let reply = tokio::select! {
             reply = self.reply(parts, &event.id, left.min(MAX_WAIT)) => reply,

@@ -81,6 +81,7 @@ impl Servers {
             }
         };
 
+        // The server may have announced a changed list of tools.
         connection.keep_up(server).await;
         let tools = connection.tools();
         let tools = tools.iter().take(MAX_TOOLS).filter_map(|tool| {

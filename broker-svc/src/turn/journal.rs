@@ -181,6 +181,7 @@ impl Running {
                 model: _,
             } => {
                 self.usage = sum(&self.usage, usage);
+                // The tools that were hidden from this model call decide which of its calls must not run.
                 self.hidden = std::mem::take(&mut self.hiding);
                 self.passages.push(Passage::Answered {
                     step: *step,
@@ -206,6 +207,7 @@ impl Running {
                 self.passages.push(Passage::Steered {
                     dispatch: dispatch.clone(),
                 });
+                // A message of the backlog gets a turn of its own, which consumes it.
                 if !backlog {
                     self.dispatches.push(dispatch.clone());
                 }

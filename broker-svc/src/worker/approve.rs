@@ -132,6 +132,7 @@ impl Worker<'_> {
                 }
             };
 
+            // Looked up in KV: a code in a text gives no right, it only names an approval.
             match Box::pin(self.broker.desk().id_of(&heard.code)).await {
                 Some(id) => {
                     Box::pin(self.obey(&pending, heard, id)).await?;
@@ -268,6 +269,7 @@ impl Worker<'_> {
         let Some(running) = self.owner.fold().running.as_ref() else {
             return Ok(Confirmed::Run(ToolCall { arguments, ..call }));
         };
+        // Every decision below follows from the ledger, so a new owner of the session decides alike.
         let asked = running.last_asked(&call.call).cloned();
         let standing = stands(running, &call.call, &args_hash(&arguments), ask.as_ref());
 
@@ -279,6 +281,7 @@ impl Worker<'_> {
                 Ok(Confirmed::Stepped(stepped))
             }
             (Standing::Pending, ..) => Ok(Confirmed::Stepped(Stepped::Ended(Ended::Suspended))),
+            // KV may say that a former owner used the approval before it died: then the call may have run.
             (Standing::Approved, Some(asked), _) if Box::pin(self.broker.desk().was_used(&asked.approval)).await? => {
                 Box::pin(self.used(thinking, ToolCall { arguments, ..call })).await
             }
@@ -306,6 +309,7 @@ impl Worker<'_> {
                     .or(asked.as_ref().map(|asked| asked.ask.clone()))
                     .unwrap_or_default();
 
+                // An approval that was superseded before has its end in the ledger.
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
                     self.approvals.mark(asked.approval.clone(), ApprovalStatus::Superseded);
                     let why = Some("the arguments changed after the approval, or others must approve them");

@@ -106,12 +106,14 @@ impl Worker<'_> {
     ) -> Result<Ended, RunSessionError> {
         let mut patience = Patience::default();
         let moment = self.moment(turn, pendings);
+        // Hooks may deny the turn before the agent hears of it.
         match self.before_model(&moment, 1, &mut Paces::default()).await? {
             Hooked::On => {}
             hooked @ (Hooked::Denied(_) | Hooked::Over) => return Ok(self.ended_by(hooked)),
         }
 
         loop {
+            // Computed for each attempt: the limit holds for the turn, not for one request.
             let asked = self.broker.clock.monotonic();
             let left = millis(self.left());
             if left == 0 {
@@ -136,12 +138,14 @@ impl Worker<'_> {
             }
 
             let origin = turn.origin();
+            // Another broker may have taken the session while the hooks ran.
             self.owner.live()?;
             let question = std::pin::pin!(agent.ask(&request, &origin, timeout));
             let Some(mut outcome) = self.beside(question).await? else {
                 return Ok(self.canceled_turn(String::new()));
             };
 
+            // An approval that the agent invents must not suspend the turn for ever.
             if let Err(AskAgentError::Waits(approval)) = &outcome {
                 match self.waits_for_word(turn, approval).await? {
                     Waiting::Suspended => return Ok(Ended::Suspended),
@@ -157,6 +161,7 @@ impl Worker<'_> {
             let ended = self.broker.clock.monotonic();
             let left_ms = millis(self.left());
 
+            // The user sees that the agent is absent only if it stays so.
             match &outcome {
                 Ok(_) => self.turns.note_answer(),
                 Err(error) => self.not_answered(turn, error),

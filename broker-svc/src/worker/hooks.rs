@@ -136,6 +136,7 @@ impl Worker<'_> {
             return Ok(Hooked::Over);
         }
 
+        // Noted only if the hooks let the call pass, because a denied step is not asked.
         let hooked = self.point(moment, Point::PreStream, Value::Null).await?;
         if hooked == Hooked::On {
             paces.asked = step;

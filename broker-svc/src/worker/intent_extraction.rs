@@ -67,6 +67,7 @@ impl IntentProposer {
     ) -> Option<Option<String>> {
         let kind = &question.wish.kind;
         for attempt in 1..=tries {
+            // The scheduler is down: further intents of this answer are owed, without waiting for each.
             if self.is_unanswered {
                 return None;
             }
@@ -75,6 +76,7 @@ impl IntentProposer {
                 Ok(IntentAnswer { rejection, .. }) => {
                     return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
                 }
+                // The scheduler's own fault codes mean that a repetition may succeed; others are answers.
                 Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
                     return Some(Some(format!("Your intent `{kind}` failed: {text}")));
                 }
@@ -113,6 +115,7 @@ impl Worker<'_> {
             return Ok(as_it_was(content, attachments, usage));
         }
 
+        // The turn settles on the text without the intents: the original answer is recorded with its usage.
         if let Some(usage) = usage {
             self.owner.stage(LedgerEntry::ModelAnswered {
                 step: 1,
@@ -125,6 +128,7 @@ impl Worker<'_> {
             });
         }
 
+        // An intent has effects outside: the ledger must name this owner first.
         self.owner.own().await?;
         let refused = found.refusals.iter();
         let mut notes: Vec<String> = refused
@@ -140,6 +144,7 @@ impl Worker<'_> {
                 .await
             {
                 Some(note) => notes.extend(note),
+                // The owed intents are proposed again later; above the bound the agent is told instead.
                 None if self.owner.fold().intents.owed.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
                 None => notes.push(unanswered(&question)),
             }

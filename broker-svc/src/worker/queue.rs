@@ -100,6 +100,7 @@ impl Worker<'_> {
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
+            // The id of an order in doubt is not remembered: an operator may redrive its dead letter.
             let is_unsure_order = doubt == Some(Doubt::Unknown) && matches!(arrival, Arrival::Order(_));
             if doubt.is_some() {
                 let id = arrival.id().filter(|_| !is_unsure_order);
@@ -154,6 +155,7 @@ impl Worker<'_> {
             });
         }
 
+        // One entry is enough, because only the cursor must pass them.
         let consumed: Vec<u64> = left.consumed.iter().map(Arrival::sequence).collect();
         if let Some(last) = left.consumed.last() {
             self.drop_arrival(last, &consumed, DropReason::HandledBefore);

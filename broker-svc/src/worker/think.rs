@@ -49,6 +49,7 @@ impl Worker<'_> {
     ) -> Result<Ended, RunSessionError> {
         let mut pace = Pace::default();
         loop {
+            // The offers may change between attempts, when a server of tools comes back.
             let asked = self.claimed.session.persona.clone();
             let tools = tokio::time::timeout(self.left(), stepper.tools(&asked));
             let Some(Ok(offers)) = self.beside(std::pin::pin!(tools)).await? else {

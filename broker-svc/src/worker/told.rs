@@ -74,6 +74,7 @@ impl Worker<'_> {
             approval,
             decision,
         } = told;
+        // KV has no news of the approval: the notice is done.
         let Some(decision) = decision else {
             self.drop_told(sequence, &approval);
             return;

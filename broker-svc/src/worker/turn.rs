@@ -71,6 +71,7 @@ impl Worker<'_> {
 
     async fn turn_within(&mut self, pendings: &[Pending]) -> Result<(), RunSessionError> {
         let persona = self.broker.personas.of(&self.claimed.session.persona);
+        // The former attempt could not be recorded: the turn ends with the failure instead of failing again.
         if let Some(failure) = self.turns.take_failure() {
             let (turn, _) = self.begin(pendings, persona, false);
             self.settle_outside().await?;
@@ -91,6 +92,7 @@ impl Worker<'_> {
             return Ok(());
         }
 
+        // From here on effects leave the broker: all earlier entries must be durable.
         self.flush().await?;
         let (turn, answered) = self.begin(pendings, persona, true);
         self.owner.own().await?;
@@ -113,12 +115,14 @@ impl Worker<'_> {
             (None, None) => Box::pin(self.ask(&turn, pendings, persona, agent.as_ref())).await?,
         };
 
+        // A turn that is suspended has no end yet: its entries are kept as they are.
         self.turns.end_asking();
 
         if matches!(ended, Ended::Suspended) {
             return self.flush().await;
         }
 
+        // Intents are part of the answer's text, and must not reach the user.
         let ended = self.extract_intents(&turn, ended).await?;
         self.settle_outside().await?;
         self.end(&turn, pendings, ended);
@@ -130,6 +134,7 @@ impl Worker<'_> {
     /// Stages the turn's beginning, unless the ledger has it already; then the second value is the answer that the
     /// agent had given, if it had.
     fn begin(&mut self, pendings: &[Pending], persona: &Persona, compacts: bool) -> (Turn, Option<Answer>) {
+        // Logged if the session fails later: by then the dispatches are gone.
         let named = pendings
             .last()
             .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
@@ -143,6 +148,7 @@ impl Worker<'_> {
         }
 
         let now = self.broker.clock.now();
+        // A due reset starts a new history before the turn, not after it.
         if let Some(reason) = persona.reset.due(self.owner.fold().active_at, now) {
             self.owner.stage(LedgerEntry::SessionReset { reason });
         }
@@ -191,10 +197,12 @@ impl Worker<'_> {
     pub(super) fn end(&mut self, turn: &Turn, pendings: &[Pending], ended: Ended) {
         self.canceled = None;
         self.withdraw("its turn is over");
+        // No approval may stay open for a turn that has ended: a later decision would lead to nothing.
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
+        // The cursor moves with the turn's end, in the same record: so each dispatch is consumed exactly once.
         let cursor = self.cursor_after(&sequences);
 
         // The hooks need the running turn, which its end clears: their entry comes first.

@@ -52,6 +52,7 @@ impl Desk {
         let id = &standing.request.id;
         metrics::counter!("nexus_broker_refused_words_total").increment(1);
 
+        // Bounded, because a person who may not decide could fill `AUDIT` with attempts.
         let before = match self.refusals.known(id) {
             Some(count) => count,
             None => self.refusals_in_audit(id).await?,

@@ -113,6 +113,7 @@ impl Entry {
         words: &[Vec<String>],
         text: &impl Fn(&[Piece]) -> Option<String>,
     ) -> Result<(), Refusal> {
+        // A trailing wildcard takes any number of further words.
         let enough = words.len() == self.words.len() || (self.rest && words.len() > self.words.len());
         let fit = |(word, became): (&Vec<Token>, &Vec<String>)| {
             let word = valued(word, text);
@@ -122,6 +123,7 @@ impl Entry {
             return Err(Refusal::NoEntry);
         }
 
+        // The operator has declared that every option of this program is acceptable.
         if self.is_unsafe {
             return Ok(());
         }
@@ -135,6 +137,7 @@ impl Entry {
             })
             .collect();
 
+        // A wildcard may stand for an option that writes files: only options that the entry names are allowed.
         match option(&whole) {
             Some(option) => Err(Refusal::Option(option)),
             None => Ok(()),
@@ -156,6 +159,7 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
     while let Some(c) = rest.chars().next() {
         let before = rest;
         rest = &rest[c.len_utf8()..];
+        // The rules are a shell's, reduced to quotes, escapes, wildcards, variables and `~`.
         let token = match (quote, c) {
             (None, ' ' | '\t' | '\n') => {
                 words.extend(word.take());
@@ -194,6 +198,7 @@ fn tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
         word.get_or_insert_default().push(token);
     }
 
+    // An open quote would make the last word swallow the rest of the entry.
     if quote.is_some() {
         return Err(format!("`{text}`: a quote is not closed"));
     }

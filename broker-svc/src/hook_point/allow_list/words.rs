@@ -204,6 +204,7 @@ fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
 
 impl Reader<'_> {
     fn read(&mut self, c: char) -> Result<(), Refusal> {
+        // Whatever could start a second command, or have an effect besides it, is refused and not interpreted.
         match c {
             ' ' | '\t' => self.end_word(),
             '\n' => return Err(Refusal::LineBreak),
@@ -362,6 +363,7 @@ impl Reader<'_> {
     }
 
     fn redirect(&mut self, c: char) -> Result<(), Refusal> {
+        // Digits directly before the sign name the redirected stream; they are no word.
         let number = self.digits.take();
         if number.is_some() {
             self.word = None;
@@ -370,6 +372,7 @@ impl Reader<'_> {
         self.end_word();
         self.redirected = true;
 
+        // A process substitution would start another command.
         if self.chars.peek() == Some(&'(') {
             return Err(Refusal::Substitution);
         }
@@ -380,6 +383,7 @@ impl Reader<'_> {
             _ => return Err(Refusal::Redirect),
         };
 
+        // Spaces may stand only before a file name: `2>& 1` is not among the allowed redirects.
         let joins = self.chars.next_if_eq(&'&').is_some();
         while !joins && self.chars.next_if(|&c| matches!(c, ' ' | '\t')).is_some() {}
 

@@ -48,6 +48,7 @@ impl Making<'_> {
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub(super) async fn decided(&self) -> Result<Answer, KeepApprovalError> {
         for _ in 0..MAX_ROUNDS {
+            // Read in each round, because another broker or the approver may have changed it.
             let newest = self.newest().await?;
             let newest = newest.as_ref();
             let question = newest.map(|newest| &newest.question);
@@ -64,6 +65,7 @@ impl Making<'_> {
                 },
             }
 
+            // The gates run again for each decision: an approver may have edited the arguments.
             let (arguments, ask, context) = match self.gate(newest).await? {
                 Ok(gated) => gated,
                 Err(reason) => return Ok(Answer::Deny { reason }),
@@ -149,6 +151,7 @@ impl Making<'_> {
 
         let (gated, ran) = self.broker.hooks().gate(&moment, &call).await;
         let (arguments, asked) = match gated {
+            // The gates refuse what was approved: the approval must not be usable for anything else.
             Gated::Denied { error } => {
                 if let Some(approved) = approved {
                     let desk = self.broker.desk();
@@ -161,6 +164,7 @@ impl Making<'_> {
             Gated::Ask { ask, arguments } => (arguments, Some(*ask)),
         };
 
+        // The operator's rules and the hooks' demands are joined to one question.
         let personas = &self.broker.personas;
         let flagged = personas.confirmations(self.session, self.turn.works_for(), &call.name, &arguments);
         let ask = together(flagged.cloned().chain(asked));
@@ -190,6 +194,7 @@ impl Making<'_> {
         }
 
         let desk = self.broker.desk();
+        // The earlier question is about other arguments: an answer to it must not count any more.
         if let Some(before) = before {
             desk.bring(&before.request.id, ApprovalStatus::Superseded).await?;
         }
@@ -202,6 +207,7 @@ impl Making<'_> {
             now: self.broker.clock.now(),
         };
 
+        // The hash of the agent's own arguments is kept, so that its repetition is recognized.
         let written = args_hash(&self.call.arguments);
         let call = ToolCall {
             arguments,
@@ -210,6 +216,7 @@ impl Making<'_> {
 
         let wanted = asking.question(self.id_of(number), call, ask, Some(written.clone()));
         let standing = desk.ask(&wanted).await?;
+        // The question was decided, or asked with other arguments, between the two steps.
         if as_written(&standing) != Some(&written) || standing.status != ApprovalStatus::Pending {
             return Ok(None);
         }

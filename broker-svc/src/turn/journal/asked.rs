@@ -188,6 +188,7 @@ impl Running {
             return;
         }
 
+        // The remaining time becomes the time of a follow-up question with the same policy.
         let lasts = u64::try_from(request.expires_at.since(now.at))
             .ok()
             .filter(|ms| *ms > 0);
