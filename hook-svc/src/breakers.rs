@@ -146,11 +146,13 @@ impl Breakers {
     /// Counts a failure of `hook`. Returns whether it was counted.
     async fn count_failure(&self, hook: &HookSource, me: &str) -> bool {
         let now = self.inner.clock.now();
+        // The breaker is known to be open: another failure adds no information.
         if self.inner.is_refusing(hook, me, now) {
             return false;
         }
 
         let policy = self.inner.policy;
+        // The evaluations since the last write are counted with this one: successes alone are not worth a write.
         let evaluations = self.inner.take_untold(hook).saturating_add(1);
         let mut opened = false;
         let change = |breaker: &Breaker| {
@@ -171,6 +173,7 @@ impl Breakers {
                     "hook paused after repeated errors"
                 );
 
+                // The hook's status in the registry follows, so that `nexus hook list` shows the pause.
                 self.inner.show(&breaker).await;
             }
             Ok(_) => {}

@@ -104,9 +104,11 @@ impl<'a> Course<'a> {
             spent,
         } = verdict;
 
+        // Noted for every outcome: health counts answers, not only fires.
         self.signs.told.push(hook.id.clone());
         let result = match outcome {
             Outcome::Fired(result) => result,
+            // A hook that disables itself asks for an action, so it takes the way of a fire.
             Outcome::DisableSelf => Box::new(HookResult {
                 disable_hook: true,
                 ..HookResult::default()

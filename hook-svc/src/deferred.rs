@@ -44,6 +44,7 @@ impl Evaluator {
         (choice, binds_as_fallback): (&mut Choice, bool),
     ) -> Seats {
         let set = in_force.set();
+        // A retry of the event must defer the same hooks, or one could be called twice.
         let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(deferred) = decided {
             let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
@@ -52,7 +53,9 @@ impl Evaluator {
             return Seats::default();
         }
 
+        // The places are given out in the order of the conversation: an earlier event chooses first.
         task.place.turn().await;
+        // A hook that still owes an earlier event of the conversation must see that one first.
         let owes = task.place.owed();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer(set, is_owed);
@@ -61,6 +64,7 @@ impl Evaluator {
             set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
         });
 
+        // Whether a fallback may fire is known only after all other hooks, so it waits for the deferred ones.
         let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
         if owes_bindings || !choice.deferred.is_empty() {
             choice.defer(set, |id| roster.traits(id).fallback);
@@ -182,6 +186,7 @@ impl Evaluator {
         (hooks, routed): (&[String], bool),
         (me, now, carrier): (&str, UnixMillis, &Carrier),
     ) -> Result<Answered, HandleEventError> {
+        // One-shot fires and stored answers of these hooks come from the first pass: they are not called again.
         let (mut stored, mut decided) = self.decided_before(task, true, roster).await?;
         stored.retain(|wish| hooks.contains(&wish.hook_id));
         decided.retain(|id| hooks.contains(id));
@@ -193,6 +198,7 @@ impl Evaluator {
         };
 
         let evaluation = self.show(task, in_force, &choice, now, &seats).await;
+        // The places are free for the next event as soon as the scripts have answered.
         drop(seats);
 
         let mut course = Course::new(roster, task, routed);

@@ -87,6 +87,7 @@ impl Directory {
     /// beginning of that era.
     pub async fn follow(&self, synced: watch::Sender<Option<Reached>>, mut era: watch::Receiver<u64>) {
         let dirty = Arc::new(Notify::new());
+        // The watcher stops when it is dropped. Without it the directory is scanned at intervals.
         let _watcher = self.watch(&dirty);
         let mut counted = *era.borrow_and_update();
 
@@ -95,6 +96,7 @@ impl Directory {
             match self.sync(&before, &mut revision).await {
                 Ok(now) => {
                     before = now;
+                    // The revision counts only for the era in which it was written, so a new era is always reported.
                     let reached = Reached { era: counted, revision };
                     synced.send_if_modified(|known| match known {
                         Some(known) if known.era == counted => false,
@@ -167,6 +169,7 @@ impl Directory {
         revision: &mut u64,
     ) -> Result<BTreeMap<String, String>, ScanDirectoryError> {
         let path = self.path.clone();
+        // Reading many files blocks, and the thread has other tasks.
         let scanned = tokio::task::spawn_blocking(move || scan(&path))
             .await
             .map_err(|error| ScanDirectoryError::Read {
@@ -178,6 +181,7 @@ impl Directory {
         let files = scanned.files;
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
+        // Only differences are written, so two replicas on one directory do not overwrite each other for ever.
         for id in sync::changed(before, &now) {
             let file = files.get(&id).map(|raw| parse(&id, raw));
             match self.write(&id, file.as_ref()).await {
@@ -291,6 +295,7 @@ fn scan(root: &Path) -> Result<Scanned, ScanDirectoryError> {
         let path = path.to_path_buf();
         |source| ScanDirectoryError::Read { path, source }
     };
+    // Links are compared by their targets, which must lie below the directory itself.
     let whole = root.canonicalize().map_err(failed(root))?;
     let mut scanned = Scanned::default();
     let mut known = BTreeSet::new();

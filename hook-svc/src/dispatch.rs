@@ -32,6 +32,7 @@ pub fn build_dispatch(fire: Fire<'_>, rules: &Rules) -> Dispatch {
     let person = rules.identities.sender(event);
 
     Dispatch {
+        // The id follows from the event, its time and the hook, so a repeated evaluation makes the same dispatch.
         id: dispatch_id(&event.id, event.believed_at(), &cause(&fire)),
         event_id: event.id.clone(),
         event_seq: fire.event_seq,

@@ -276,8 +276,10 @@ impl Evaluator {
         now: UnixMillis,
         carrier: &Carrier,
     ) -> Result<Answered, HandleEventError> {
+        // One version of the hooks for the whole evaluation, whatever is saved meanwhile.
         let in_force = self.pool.current();
         let roster = self.performer.registry.roster_of(in_force.set());
+        // Decisions of an earlier attempt hold: those hooks are not asked again.
         let (stored, decided) = self.decided_before(task, again, &roster).await?;
         let mut choice = self.choose(in_force.set(), &task.event, &decided, me).await;
         let bound = self.bound(&task.event);
@@ -287,6 +289,7 @@ impl Evaluator {
             .await;
         let evaluation = self.show(task, &in_force, &choice, now, &seats).await;
 
+        // The places are free for the next event as soon as the scripts have answered.
         drop(seats);
 
         let mut course = Course::new(&roster, task, false);
@@ -294,6 +297,7 @@ impl Evaluator {
         let mut wishes: Vec<Wish> = stored.into_iter().chain(heartbeat(task)).collect();
         wishes.iter().for_each(|wish| course.underway(wish));
 
+        // Bindings that are fallbacks must wait for the deferred hooks.
         if let Some(wish) = bound.filter(|_| !choice.defers_bindings) {
             wishes.extend(course.wants(wish));
         }
@@ -310,6 +314,7 @@ impl Evaluator {
         (mut course, wishes): (Course<'_>, Vec<Wish>),
         (now, carrier): (UnixMillis, &Carrier),
     ) -> Result<Answered, HandleEventError> {
+        // Actions run while other scripts still work: a slow hook must not delay the dispatch of a fast one.
         let perform = |wish| self.performer.perform(task, wish, now, carrier);
         let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
 
@@ -319,6 +324,7 @@ impl Evaluator {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost())?;
+                    // A script that waits uses no processor: the permits of its event go to others meanwhile.
                     if matches!(step, Step::Waiting(_)) {
                         task.lent.waits_for_script();
                     }
@@ -334,9 +340,12 @@ impl Evaluator {
                 else => break,
             }
 
+            // Fallbacks fire only if no other hook has routed the event, which is known only now.
             if course.all_answered && performing.is_empty() && failed.is_none() {
                 let fallbacks = course.fallbacks();
                 if !fallbacks.is_empty() {
+                    // Durable first: after a crash the passes must not be asked again, or a fallback could fire as
+                    // well.
                     self.keep_passes(task, &choice, evaluation.set(), &course).await?;
                 }
 
@@ -426,6 +435,7 @@ impl Evaluator {
         let mut wishes: Vec<Wish> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
 
+        // An event that is new and has no inherited record cannot have stored answers: the read is saved.
         let may_be_decided = task.inherited.is_some_and(Inherited::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
@@ -433,6 +443,7 @@ impl Evaluator {
 
         let answers = self.performer.answers.of(key).await;
         for answer in answers.map_err(HandleEventError::Answers)? {
+            // The fire of a one-shot hook is decided by the registry, which comes first.
             if decided.iter().any(|known| known == answer.hook_id()) {
                 continue;
             }

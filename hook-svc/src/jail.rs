@@ -40,10 +40,12 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     };
 
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    // The user is changed first, by a second start of this program: the later steps would forbid it.
     if let Some(user) = values(&options, "user").next() {
         return refuse(&become_user(user, arguments));
     }
 
+    // A hook that loops does not notice that its answers are no longer read.
     if let Err(error) = die_with_parent(&options) {
         return refuse(&error);
     }
@@ -52,6 +54,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         return refuse(&error);
     }
 
+    // In strict mode a restriction that the kernel lacks ends the start; else it is reported and left out.
     let is_strict = values(&options, "strict").any(|value| value == "1");
     for (name, confined) in [
         ("resource limits", limit(&options)),
@@ -66,6 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         }
     }
 
+    // The environment may hold secrets: only the named variables are passed on.
     let mut command = Command::new(path);
     command.args(rest).env_clear();
     command.envs(values(&options, "env").filter_map(|pair| pair.split_once(':')));

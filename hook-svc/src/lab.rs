@@ -356,6 +356,7 @@ fn answer(verdict: Option<Verdict>, latency_us: u64) -> HookRun {
         search_calls: 0,
     };
 
+    // A hook that passed has no verdict of its own.
     let Some(verdict) = verdict else {
         return run;
     };

@@ -365,6 +365,7 @@ impl LostDispatches {
             return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
         };
 
+        // The event may have been deleted by age or restored away, or its sequence may belong to another one now.
         let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
         let event = message.and_then(|message| Some((message.event(performer.bus.trust()).ok()?, message)));
         let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
@@ -376,6 +377,7 @@ impl LostDispatches {
             return given_up("the hook's result was too large to be kept".to_owned());
         };
 
+        // The present rights count: a hook that has lost a right must not use it by a repetition.
         let traits = self.traits(&event, &fired.hook_id);
         let made = performer.letter_of(Fire {
             event: &event,
@@ -386,6 +388,7 @@ impl LostDispatches {
             evaluated_at: record.started_at,
         });
 
+        // Another id would be a second dispatch beside one that may have run.
         match made {
             Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
             Ok(_) => given_up("made again, it would have another id".to_owned()),

@@ -175,6 +175,7 @@ impl Owner {
     ) -> Result<Option<Conversation>, HandleEventError> {
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
+            // A message that is no event becomes a dead letter; until then the floor must not pass it.
             Err(verdict) => {
                 shift.apart.push(Held::dead(incoming, verdict, memory));
                 return Ok(None);
@@ -187,9 +188,11 @@ impl Owner {
             handed: incoming.consumer_sequence,
         };
 
+        // Fewer are allowed while many events wait: a flood of one conversation must not take the room of others.
         let allowed = self.allowed(shift, conversation);
         match shift.conversations.place(conversation, numbers, allowed) {
             Placement::Numbers => {
+                // Only the number is kept; the event itself is read again later.
                 let numbers = shift.conversations.numbers();
                 tracing::trace!(
                     partition = shift.partition,
@@ -241,6 +244,7 @@ impl Owner {
             Ended::Performed(None, _) => return Ok(None),
             Ended::Performed(Some(conversation), owed) => {
                 shift.conversations.ended(conversation);
+                // Deferred hooks are called later, by a task of their own, so that the conversation goes on.
                 if let Some(owed) = owed {
                     shift.owed.add(*owed);
                 }
@@ -474,6 +478,7 @@ impl Owner {
                 Err(error) => error,
             };
 
+            // From now on the attempt must look for decisions of the one before.
             again = true;
             self.evaluator.performer.meters.again.increment(1);
 
@@ -481,6 +486,7 @@ impl Owner {
                 return None;
             }
 
+            // An absent server says nothing against the event, so it does not use up the attempts.
             let ends = if error.is_absence() {
                 patience.bus_was_away();
                 false
@@ -490,6 +496,7 @@ impl Owner {
             };
 
             let (detail, tries) = (error.chain(), patience.tries());
+            // An event that fails again and again would hold back its whole conversation.
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
                 self.give_up(&task.incoming, &Verdict::new("keeps_failing", detail))

@@ -120,6 +120,7 @@ impl Registry {
         era: watch::Sender<u64>,
         mut synced: Option<watch::Receiver<Option<Reached>>>,
     ) {
+        // Bounded: the watches pause while the loading of hooks is slow.
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let mut watches = JoinSet::new();
         watches.spawn(forward(self.inner.hooks.clone(), Change::Hook, sender.clone()));
@@ -139,6 +140,7 @@ impl Registry {
 
             if let Some(change) = change {
                 view.take(change, &self.inner.pool);
+                // Several changes usually come together, and each load costs the workers work.
                 pause(COALESCE).await;
             }
 
@@ -148,10 +150,12 @@ impl Registry {
 
             era.send_if_modified(|known| std::mem::replace(known, view.era) != view.era);
 
+            // Before all buckets are read, hooks that exist would seem deleted.
             if view.is_whole(synced.as_ref()) {
                 taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
                 tell_waiting(&mut waiting, &view);
+                // Readers of `loaded` rely on these hooks being in force.
                 if taken != Taken::Not {
                     loaded.send_replace(Some(view.reached()));
                 }
@@ -289,6 +293,7 @@ impl Registry {
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<LastFire, CasError> {
+        // The state decides by compare-and-set, so of two replicas exactly one wins.
         let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
         let decide = |state: Option<&HookState>| match once::last_fire(state, key, result, now) {
             Verdict::Win(next) => {
@@ -305,6 +310,7 @@ impl Registry {
             }
         };
 
+        // A hook that was deleted and created again under its name must not use the old decision.
         let meant = Meant {
             hooks: &self.inner.hooks,
             made_at,

@@ -48,6 +48,7 @@ pub fn permissions(fire: &Fire<'_>, rules: &Rules) -> PermissionSet {
 /// conversation, or write in a session of others (the owner's included), that it may not use. Returns `None` if it may.
 #[must_use]
 pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
+    // Operators' hooks are not restricted.
     let Author::Agent { name, made_in } = fire.traits.author.as_ref() else {
         return None;
     };
@@ -68,6 +69,7 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
         ));
     }
 
+    // Checked after the destination: a session decides whose history is read.
     if let Some(session) = foreign_session(fire, made_in, rules) {
         return Some(format!(
             "hook of {name} may not name session `{session}`: of conversations, an agent's hook speaks in that of the event and \
@@ -75,6 +77,7 @@ pub fn refusal(fire: &Fire<'_>, rules: &Rules) -> Option<String> {
         ));
     }
 
+    // Session `main` is the owner's: a hook of an agent must not bring other people into it.
     let names_main = names_main(fire.result) && !is_owners(fire.event, &rules.identities);
     let may = is_of_system(fire.event) && made_in.is_some_and(|made_in| is_main(&made_in.session.session));
 

@@ -474,6 +474,7 @@ fn owner(
         instance: shell.instance.clone(),
     };
 
+    // The rest of the drain time is for giving partitions back and for the counters.
     let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE);
     let (in_flight, per_conversation) = (shell.config.in_flight, shell.config.in_flight_per_conversation);
 

@@ -63,6 +63,7 @@ impl Index {
                 .predicates()
                 .iter()
                 .min_by_key(|predicate| weight(predicate, &shares));
+            // A predicate that most events fulfil would put the rule on every list: such a rule is tested directly.
             match best.filter(|predicate| weight(predicate, &shares) < SCAN_WEIGHT) {
                 None => scanned.push(number),
                 Some(predicate) if predicate.field == Field::Content => {
@@ -78,6 +79,7 @@ impl Index {
         }
 
         drop(shares);
+        // Without an automaton (too many patterns) the texts are tested one by one.
         let text = (!texts.is_empty())
             .then(|| AhoCorasick::new(texts.keys()).ok())
             .flatten();

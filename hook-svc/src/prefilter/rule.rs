@@ -91,6 +91,7 @@ impl Rule {
             predicates.push(Predicate { field, patterns });
         }
 
+        // The bounds limit the work that one hook causes for each event.
         let too_long = |predicate: &Predicate| predicate.patterns.len() > MAX_PATTERNS;
         if predicates.len() > MAX_PREDICATES || predicates.iter().any(too_long) {
             return Err(ParseRuleError::TooLong);

@@ -209,6 +209,7 @@ impl Flight {
             return Err(ImpossibleAnswer::Hook { index });
         }
 
+        // Each hook may be named once, and all together must be at most the open ones.
         told.sort_unstable();
         let open = self.remaining.as_ref().map_or(self.hooks() as usize, Vec::len);
         let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
@@ -227,6 +228,7 @@ impl Flight {
     /// Applies a worker's answer. A rejected answer changes nothing.
     pub(super) fn absorb(&mut self, answer: Answer<'_>) -> Result<Stage, ImpossibleAnswer> {
         self.check(&answer)?;
+        // Only the first answer of a worker has the latencies of the hooks that passed.
         let is_first = !self.answered;
         if is_first {
             self.done.latencies_us = self.spread(answer.latencies_us);
@@ -246,6 +248,7 @@ impl Flight {
             self.take_result(index, us, &text)?;
         }
 
+        // A script chooses the text of its error, so it is cut before it is kept.
         for (index, us, error, stack) in answer.failures {
             let (error, stack) = (protocol::cut(error), stack.map(protocol::cut));
             self.decide(index, us, Outcome::Failed { error, stack })?;
@@ -255,6 +258,7 @@ impl Flight {
             self.tell_waiting(&answer.waiting);
         }
 
+        // The hooks that wait for the host are still open: the flight goes on with them alone.
         let stage = self.go_on_with(answer.waiting);
         self.waits = (stage == Stage::UnderWay).then(|| self.seat.waits());
 

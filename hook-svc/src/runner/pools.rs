@@ -138,14 +138,17 @@ impl Pools {
     /// # Errors
     /// Returns [`LoadHooksError`] if the operators' hooks cannot be loaded; the former set stays in force.
     pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
+        // One load at a time, so that an older set cannot replace a newer one.
         let _one = self.inner.switching.lock().await;
         let former = self.current();
 
         let (mut parts, mut failed) = (Vec::new(), Vec::new());
         for (author, indices) in by_author(&set) {
+            // A part that has not changed keeps its workers, with everything that they have loaded.
             let known = former.parts.iter().find(|part| part.author == author);
             let runs = match self.runs(&author, &indices, &set, known).await {
                 Ok(runs) => Ok(runs),
+                // The operator's hooks must run. Another author's failure must not stop the rest.
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
                     let error = chain(&error);
@@ -162,6 +165,7 @@ impl Pools {
             });
         }
 
+        // The new set is in force before the old workers go: no event finds an author without workers.
         *self.in_force() = InForce {
             set,
             parts: parts.into(),
@@ -452,12 +456,14 @@ impl Begun {
     fn hand(&self, number: usize, part: &Part, only: Option<Vec<u32>>, job: &Job, seats: &Seats) -> Option<Handed> {
         let set = self.evaluation.set();
         let hooks = set.hooks().len();
+        // With one author the indices are those of the whole set, and need no translation.
         let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
             Steps::only(self.sender.clone())
         } else {
             Steps::of(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
 
+        // The hooks of an author without workers fail: an event must not wait for them.
         match &part.runs {
             Ok(runs) => Some(Handed {
                 runs: runs.clone(),

@@ -271,6 +271,7 @@ impl Jail {
     /// writes, and the descriptor that it has open beside its three pipes.
     fn command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
+        // Without the launcher, which only degraded mode allows, the environment is all that can be restricted.
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
             command.env_clear().envs(environment.copied());
@@ -278,6 +279,7 @@ impl Jail {
         };
 
         let mut command = Command::new(launcher);
+        // Nothing of the service's environment is passed on: it may contain secrets.
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
         command.args(self.user.map(|user| format!("user={user}")));
@@ -307,6 +309,7 @@ impl Jail {
             command.arg(format!("{name}={most}"));
         }
 
+        // The launcher ends with this process, and closes all descriptors but the named one.
         if let Some((_, open)) = worker {
             command.arg(format!("parent={}", std::process::id()));
             command.arg(format!("keep={open}"));

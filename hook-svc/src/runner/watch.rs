@@ -247,6 +247,7 @@ impl Pulse {
 
     fn judge(&self, work: Work, is_next: bool) -> Look {
         let hooks = |hooks: usize, each: Duration| each * u32::try_from(hooks).unwrap_or(u32::MAX);
+        // Processor time bounds a loop; the number of hooks adds to it, because each of them has its share.
         let most = match work {
             Work::Starting => Duration::MAX,
             Work::Loading(count) => LOADING + hooks(count, LOADING_HOOK),
@@ -258,6 +259,7 @@ impl Pulse {
             return Look::Stuck(self.computed);
         }
 
+        // A process that starts or loads may wait for the disk without using the processor.
         let has_begun = match work {
             Work::Starting => {
                 return if self.passed >= START {
@@ -271,6 +273,7 @@ impl Pulse {
             Work::Nothing => false,
         };
 
+        // Silence alone proves nothing: the process is asked first whether its thread is free.
         if has_begun && self.still >= self.budget * STILL_BUDGETS {
             Look::Still(self.still)
         } else if has_begun {

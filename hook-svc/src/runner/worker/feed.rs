@@ -103,17 +103,20 @@ impl Run<'_> {
     fn fill(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, Counters)>) -> Result<bool, WorkerDeath> {
         let now = self.clock.monotonic();
         let mut state = self.state();
+        // A ping goes first: its answer decides whether the process lives.
         if state.up.is_some() && std::mem::take(&mut state.ping) {
             protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
             return Ok(true);
         }
 
+        // Replies go before new events, because scripts wait for them.
         let replies = std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
         if !replies.is_empty() {
             protocol::write_replies(buffer, &replies);
             return Ok(true);
         }
 
+        // The window bounds the events that a death of the worker interrupts.
         if state.up.is_none() || state.loading.is_some() || state.retires || state.unanswered >= WINDOW_EVENTS {
             return Ok(false);
         }
@@ -140,6 +143,7 @@ impl Run<'_> {
             return Ok(true);
         }
 
+        // Counters before the events: a script must see the fires of the events before it.
         board.tell(self.index, state.held.generation(), news);
         let mut batch = Batch::begin(buffer, news);
         while let Next::Run(flight) = next {

@@ -41,6 +41,7 @@ impl Run<'_> {
         match frame.t {
             None => {
                 for answer in frame.r {
+                    // One frame may carry answers of many events.
                     if let Some((stage, flight)) = state.absorb(answer)? {
                         self.answered(&state, stage, flight);
                         self.asked.notify_one();
@@ -50,6 +51,7 @@ impl Run<'_> {
                 self.moved.notify_one();
             }
             Some("ready") => {
+                // Readiness is counted by this mark, and taken back when it is dropped with the process.
                 state.up = Some(UpMark::new(match self.role {
                     Role::Beside => &self.common.ready,
                     Role::Apart => &self.common.ready_apart,

@@ -108,6 +108,7 @@ impl Run<'_> {
                 continue;
             };
 
+            // The limits belong to one event, and count over all its hooks.
             let begun = self.clock.monotonic();
             let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
             let done = match (evaluation, refusal(evaluation, spent)) {
@@ -222,6 +223,7 @@ async fn run(
     _turn: OwnedSemaphorePermit,
 ) -> Option<Done> {
     let stop = session.stop();
+    // SQLite blocks, so the query has a thread of its own; it can only be interrupted from here.
     let mut working = tokio::task::spawn_blocking(move || {
         let answer = session.ask(slot, &query, until);
         match answer {
@@ -242,6 +244,7 @@ async fn run(
     loop {
         tokio::select! {
             done = &mut working => return done.ok(),
+            // An interrupt that comes between two statements has no effect: it is repeated.
             () = pause(wait) => {
                 stop.interrupt();
                 wait = TELL_EVERY;
