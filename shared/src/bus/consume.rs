@@ -154,6 +154,7 @@ impl Pull {
     /// which loses no message.
     pub async fn next(&mut self) -> Incoming {
         loop {
+            // Opened on demand, so that a broken pull is replaced at the next call.
             if self.messages.is_none() {
                 match self.open().await {
                     Ok(messages) => {
@@ -205,10 +206,12 @@ impl Bus {
     /// Starts to read without acks. Returns the messages, and the number of messages that are waiting at the start.
     /// The server removes the consumer [`FORGOTTEN_AFTER`] the last pull.
     pub(super) async fn read_unacked(&self, asked: Asked<'_>) -> Result<(pull::Stream, u64), String> {
+        // The server has one field for a single filter, and another one for several.
         let (filter_subject, filter_subjects) = match asked.filters {
             [one] => (one.clone(), Vec::new()),
             several => (String::new(), several.to_vec()),
         };
+        // In memory and on one replica: the reader can repeat all from its own position.
         let config = pull::Config {
             deliver_policy: asked.from,
             filter_subject,

@@ -127,12 +127,14 @@ impl Fetcher {
                     }
                 }
                 Some(Err(error)) => {
+                    // The pause bounds the requests to a server that fails at once.
                     self.look_again(&error.to_string());
                     pause(REPAIR_PAUSE).await;
                     return None;
                 }
                 None => {
                     self.missed = Missed::default();
+                    // The request has ended as planned: the caller decides whether to ask again.
                     self.request = None;
                     return None;
                 }

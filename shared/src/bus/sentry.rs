@@ -233,6 +233,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: Span) -> Result<(), 
 
         let (subject, sequence) = (raw.subject.clone(), raw.seq);
         let mut letter = letter(stream, raw, fault);
+        // The dead letter first: if the process dies now, the message is found and recorded once more.
         match bus.dead_letter_record(letter.clone()).await {
             Err(PublishError::TooLarge { size, .. }) => {
                 letter.detail = format!(

@@ -155,12 +155,14 @@ impl Witness {
                 position: self.last().await?,
                 ..witnessed
             };
+            // The doubt is settled once everything up to its end is handled: nothing is held for it any more.
             if let Some(until) = next.unsettled_until()
                 && self.is_settled(until, now).await?
             {
                 next.settled_until_ms = next.doubt_until_ms;
             }
 
+            // Nothing new: no write, and no conflict for other replicas.
             if known.as_ref() == Some(&next) {
                 return Ok(next);
             }

@@ -112,12 +112,14 @@ impl Room {
     async fn read(&self, mut response: Response, hear: &(dyn Fn(&str) + Send + Sync)) -> Result<Heard, AskModelError> {
         let mut reading = Reading::new(self.provider);
         while !reading.has_ended() {
+            // After the model's stop only the usage may follow, which not every provider sends: the wait is short.
             let stopped = reading.has_stopped();
             let wait = if stopped { self.idle.min(LAST_WORDS) } else { self.idle };
             let bytes = match tokio::time::timeout(wait, response.chunk()).await {
                 Ok(Ok(Some(bytes))) => bytes,
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => {
+                    // The provider was unreachable if the answer's body had not begun; else the answer is truncated.
                     let (received, begun) = (reading.received(), reading.has_begun());
                     return Err(fault::of_connection(&error.without_url(), received, begun));
                 }
@@ -132,6 +134,7 @@ impl Room {
             }
         }
 
+        // A body may end without an error and still be no complete answer.
         let received = reading.received();
         let heard = reading.end().map_err(|error| fault::of_wire(error, received))?;
 

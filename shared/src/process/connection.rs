@@ -81,6 +81,7 @@ pub(super) async fn agree_on_topology(
     health: &Health,
     shutdown: &Shutdown,
 ) -> Result<bool, EnsureTopologyError> {
+    // The promise of the durability is checked first: without it no message may be accepted.
     let promise = Promise::of(nats).await;
     if promise == Promise::Broken {
         health.set("topology", false, promise.to_string());
@@ -124,6 +125,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         detail,
     };
 
+    // During a restore streams are missing for a while: they must not be created now.
     if let Some(backup) = bus.restore_under_way().await.map_err(lookup)? {
         let detail = format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
         return Err(lookup(detail));

@@ -213,6 +213,7 @@ fn section<S: Service>(document: &Document, llm: &LlmConfig) -> Loaded<S::Config
 
 /// Returns everything that `S` needs before it starts, or every fault there is.
 pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Result<Prepared<S::Config>, Vec<Fault>> {
+    // All sections are read, so that one start reports every fault.
     let (common, common_faults) = Common::load(document);
     let llm = models::<S>(document);
     let own = section::<S>(document, &llm.value);
@@ -240,6 +241,7 @@ pub fn prepare<S: Service>(document: &Document, environment: &Environment) -> Re
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host()), str::to_owned);
+    // The name becomes part of subjects, keys and file names.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if instance.len() > 64 || !instance.bytes().all(plain) {
         let problem = "expected at most 64 letters, digits, `-` and `_`".to_owned();
@@ -318,6 +320,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
 
     let announcement = Announcement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
+    // Two signals: `shutdown` asks the service to stop, `ended` stops what must outlive it.
     let (shutdown, ended) = (Shutdown::default(), Shutdown::default());
 
     let start = Start {
@@ -333,6 +336,7 @@ pub(super) async fn run_until<S: Service>(prepared: Prepared<S::Config>, mut sto
     };
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
+    // The work can be dropped at any point: whatever it had not stored is repeated at the next start.
     let mut work = Box::pin(work::<S>(start, telemetry.metrics()));
     let exit = tokio::select! {
         done = &mut work => outcome(done),
@@ -399,6 +403,7 @@ async fn work<S: Service>(
         ended,
     } = start;
 
+    // Every part starts as not ready, so that a probe cannot see a gap.
     let health = Health::default();
     health.set("nats", false, "connecting");
     health.set("topology", false, "not looked at");
@@ -415,6 +420,7 @@ async fn work<S: Service>(
         metrics: metrics.clone(),
     };
 
+    // Before the connection: an operator must see why a service does not become ready.
     let address = health::start(listen, health.clone(), metrics, ended.clone())
         .await
         .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
@@ -451,6 +457,7 @@ async fn work<S: Service>(
         (common.nats.clone(), bus.clone(), health.clone(), shutdown.clone());
     let mut agreement =
         Box::pin(async move { agree_on_topology(&agreed_bus, &nats, &agreed_health, &agreed_stop).await });
+    // The service must not start before its streams exist, unless it can work without the server.
     if !alone && !agreement.as_mut().await? {
         return Ok(());
     }
@@ -479,6 +486,7 @@ async fn work<S: Service>(
         ended.await
     };
 
+    // The announcement is withdrawn by its own task, which must have ended before the connection closes.
     over.trigger();
     announced.await.context("announcing panicked")?;
 

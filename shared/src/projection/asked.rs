@@ -200,6 +200,7 @@ fn without_comments(mut text: &str) -> &str {
 }
 
 fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQueryError> {
+    // As `bun:sqlite` does, so that a script that worked on the file itself sees the same errors.
     let expected = statement.parameter_count();
     if !query.values.is_empty() && query.named.is_empty() && query.values.len() != expected {
         let received = query.values.len();
@@ -211,6 +212,7 @@ fn bind(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQu
         statement.raw_bind_parameter(at + 1, sql(value)?)?;
     }
 
+    // A script may write the name with or without its prefix.
     for (name, value) in &query.named {
         let spellings = ["", "$", ":", "@"].map(|prefix| format!("{prefix}{name}"));
         for spelling in spellings {
@@ -296,6 +298,7 @@ fn rows(
             cells.push(cell);
         }
 
+        // A page always has at least one row, or the reader would never advance.
         if page.bytes + bytes > MAX_PAGE_BYTES && !page.rows.is_empty() {
             page.more = true;
             return Ok(page);

@@ -127,6 +127,7 @@ async fn take_in(
             .lag
             .heard(source, last.sequence.saturating_add(last.pending));
 
+        // The position is part of the same transaction as the messages: both or neither.
         let count = batch.len();
         let position = Position {
             incarnation: incarnation.to_owned(),
@@ -134,6 +135,7 @@ async fn take_in(
             stored_at_ns: last.stored_at_ns,
         };
 
+        // Decoding a batch takes long, and this thread also renews leases.
         let trust = Arc::clone(bus.trust());
         let decoded =
             tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message, &trust)).collect());
@@ -183,6 +185,7 @@ async fn difference(bus: &Bus, projection: &Projection, source: Source, last: u6
 /// Waits until the stream exists, and starts to read after the position.
 async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Started, ApplyBatchError> {
     loop {
+        // Read before the position, so that a rebuild in between is noticed.
         let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
         let asked = async {
@@ -205,6 +208,7 @@ async fn start(bus: &Bus, projection: &Projection, source: Source) -> Result<Sta
 
         let state = info.state;
 
+        // The stream was restored or created again: rows of messages that no longer exist must go.
         if let Some(detail) = difference {
             projection
                 .0

@@ -125,6 +125,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
         row.get::<_, String>(0)
     })?;
 
+    // Both ends come from the index, whatever the length of the thread.
     let edge = |order: &str| {
         connection.prepare_cached(&format!(
             "SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
@@ -132,6 +133,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
         ))
     };
     let (mut first, mut last) = (edge("ASC")?, edge("DESC")?);
+    // The excerpt is what the user wrote first; a thread that began otherwise shows its first text.
     let mut words = connection.prepare_cached(
         "SELECT coalesce(
            (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4

@@ -114,6 +114,7 @@ impl Cursor {
                 Source::Invocations | Source::Dispatches | Source::Ledger | Source::Receipts => !self.at_end,
             };
 
+            // One message is read ahead, because only its time says whether it is due.
             if self.ahead.is_none() && may_read {
                 let message = self.reader.next().await;
                 (self.read, self.at_end) = (message.sequence, message.pending == 0);

@@ -139,6 +139,7 @@ impl Walk<'_> {
             return Ok(());
         };
 
+        // A record without hooks still shows that the event was evaluated.
         let hooks = self.outcomes(event_id)?;
         if hooks.is_empty() {
             let detail = format!("no hook fired, {passed} passed (evaluated by {by})");

@@ -190,6 +190,7 @@ impl<'a> SessionRows<'a> {
                 attachments: _,
                 model,
             } => {
+                // Later answers of a turn may leave the model out.
                 self.model = model.as_deref().or(self.model);
                 self.answer(*step, content, tool_calls, *usage);
             }

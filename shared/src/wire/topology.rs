@@ -388,6 +388,7 @@ pub fn partition_filter(stream: &str, partition: u16) -> String {
 }
 
 fn consumers() -> Vec<ConsumerSpec> {
+    // Unlimited deliveries: a message that keeps failing is given up by its reader, with a reason.
     let per_partition = |stream: &'static str, group: &'static str| {
         (0..PARTITIONS).map(move |partition| ConsumerSpec {
             stream,

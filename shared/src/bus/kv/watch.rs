@@ -169,6 +169,7 @@ impl<T: Wire> KvWatch<T> {
         let found = Identity::of(&info);
         let is_same = self.bucket.as_ref().is_none_or(|bucket| *bucket == found);
 
+        // Another bucket, or a shorter one: what was reported of the former one no longer holds.
         if !is_same || info.state.last < self.told.last() {
             self.begin_anew();
         }

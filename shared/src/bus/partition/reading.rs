@@ -177,6 +177,7 @@ impl Reading {
             return Ok(None);
         };
 
+        // Only a reader that is not on its way to the tap already asks for it.
         let place = &mut self.place;
         let taps = place.tenure.group.tap.is_some() && own.then.is_none();
         let message = tokio::select! {
@@ -195,6 +196,7 @@ impl Reading {
             None => return Err(BrokenReading::Pull("it has ended".to_owned())),
         };
         let (found, expected) = (incoming.consumer_sequence, own.expected);
+        // The consumer counts without a gap: any other number means a lost or foreign message.
         if found != expected {
             return Err(BrokenReading::Elsewhere { found, expected });
         }
@@ -211,6 +213,7 @@ impl Reading {
 
         place.last = incoming.sequence;
 
+        // The consumer is at the end, so the tap may be able to take over without a gap.
         if taps && incoming.pending == 0 {
             self.ask_again();
         }
@@ -256,6 +259,7 @@ impl Place {
 
     /// Opens the source of the messages after the last one read; asks the tap first if `asks`.
     fn open(&mut self, asks: bool) -> JoinHandle<Result<Origin, String>> {
+        // Connections from now on count as new.
         self.connections.mark_unchanged();
         let (tenure, last) = (Arc::clone(&self.tenure), self.last);
         let name = format!(
@@ -263,6 +267,7 @@ impl Place {
             tenure.group.name, tenure.partition, tenure.epoch, self.generation, self.made
         );
 
+        // A name is used once: the server may still know the consumer of an earlier attempt.
         self.made += 1;
         let mut taken = None;
         if asks {

@@ -66,6 +66,7 @@ impl Config {
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
         let layers = config.num_hidden_layers;
 
+        // Everything that the network below computes in one fixed way.
         let faults = [
             (
                 "model_type",

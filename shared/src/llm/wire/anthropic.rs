@@ -74,6 +74,7 @@ impl Anthropic {
             "message_stop" => return Ok(true),
             "ping" => {}
             "message" => self.message(said, event)?,
+            // An error after a cut answer is a consequence of the cut, which says more.
             "error" => {
                 let cut = self.stop.as_deref().is_some_and(|word| Stop::of(word).is_cut());
                 if !cut {
@@ -148,6 +149,7 @@ impl Anthropic {
     }
 
     fn begin(&mut self, said: &mut Said, index: Option<u64>, mut block: Value) -> Result<(), Fault> {
+        // The blocks are kept to the end of the answer, so their number must be bounded.
         if self.blocks.len() == MAX_BLOCKS {
             return Err(Fault::Large("a number of blocks", MAX_BLOCKS));
         }
@@ -171,6 +173,7 @@ impl Anthropic {
 
                 Kind::Call(place)
             }
+            // Thoughts are not shown, but the provider wants them back with the results of its calls.
             Some("thinking") => {
                 said.keep(weight(&block))?;
                 Kind::Thinking(block)

@@ -115,6 +115,7 @@ impl Gemini {
             return said.unread(candidate);
         }
 
+        // The candidates of a stream are told apart by their index.
         let index = candidate["index"].as_u64().unwrap_or(0);
         let at = match self.candidates.iter().position(|known| known.index == index) {
             Some(at) => at,
@@ -188,6 +189,7 @@ impl Gemini {
         let [id, name] = ["id", "name"].map(|key| call[key].as_str().unwrap_or_default());
         let goes_on = call["willContinue"] == true;
 
+        // A piece belongs to the open call only if nothing in it contradicts that.
         let open = self.open.take().filter(|open| {
             let same = said.calls().get(open.call).is_some_and(|known| {
                 (name.is_empty() || known.name == name) && (id.is_empty() || known.id.is_empty() || known.id == id)
@@ -206,6 +208,7 @@ impl Gemini {
             },
         };
 
+        // The signature must be sent back with the call, so it is stored beside it.
         if let Some(signature) = signature {
             said.keep(signature.len())?;
             if let Some(call) = said.call(open.call) {
@@ -223,6 +226,7 @@ impl Gemini {
             }
         }
 
+        // Until the last piece the call is unfinished: a cut answer must not run it.
         if let Some(call) = said.call(open.call) {
             call.unfinished = goes_on || open.pieces.is_open();
         }

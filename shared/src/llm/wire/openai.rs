@@ -117,6 +117,7 @@ impl OpenAi {
             }
         };
 
+        // Some servers repeat the whole message at the end of a stream: then its pieces have been read.
         let (delta, message) = (taken(&mut choice, "delta"), taken(&mut choice, "message"));
         if delta.is_object() {
             self.choices[at].begun = true;
@@ -181,6 +182,7 @@ impl OpenAi {
         // The calls of a complete message are never pieces of earlier ones.
         let index = if whole { None } else { piece["index"].as_u64() };
 
+        // Providers name the pieces of a call by index, by id, or not at all.
         let known = if whole {
             None
         } else {

@@ -61,6 +61,7 @@ fn steps(path: &str) -> Option<Vec<Step>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
+        // The depth is bounded, because each step makes a level of the value.
         if steps.len() == MAX_STEPS {
             return None;
         }

@@ -13,6 +13,7 @@ pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> Permissio
     let Some((&first, rest)) = sets.split_first() else {
         return PermissionSet::default();
     };
+    // Equal sets need no merging, and keep their short form.
     if rest.iter().all(|set| *set == first) {
         return first.clone();
     }
@@ -21,6 +22,7 @@ pub fn merged(sets: &[&PermissionSet], presets: &PermissionPresets) -> Permissio
     let mut rules = explicit(first, presets);
 
     let mut credentials = granted(first);
+    // Each further set can only narrow the rights: allowed by all, denied by any.
     for set in rest {
         let other = explicit(set, presets);
         rules = ToolRules {

@@ -131,6 +131,7 @@ pub(super) fn write_state(
         state.status = Some("deleted");
     }
 
+    // Most events have no state, and need no row.
     if state == State::default() {
         return Ok(());
     }

@@ -116,6 +116,7 @@ impl People {
                 created_at: at.0,
                 last_seen_at: at.0,
             },
+            // The time is written in steps, so that a busy sender does not cost a write for each message.
             Some(known) => Met {
                 name: name.map(str::to_owned).or_else(|| known.name.clone()),
                 created_at: known.created_at.min(at.0),
@@ -132,6 +133,7 @@ impl People {
             self.write(connection, contact, channel, address, &now)?;
         }
 
+        // Cleared as a whole: the rows are in the file, and the next event reads them again.
         if self.met.len() >= MAX_REMEMBERED {
             self.met.clear();
         }
@@ -220,6 +222,7 @@ impl People {
                 .collect::<Vec<_>>()
         );
 
+        // Persons who are no longer in the file must not be found by a script.
         connection.execute(
             "DELETE FROM persons WHERE id NOT IN (SELECT value FROM json_each(?1))",
             [ids.to_string()],

@@ -104,6 +104,7 @@ impl Keeper<'_> {
         let mut positions = self.projection.0.positions.clone();
         let model = self.embedder.model().to_owned();
         let resumed = model.clone();
+        // Vectors of another model cannot be compared: the position belongs to the model's name.
         self.projection
             .write(move |connection, _| store::resume(connection, &resumed))
             .await?;
@@ -148,6 +149,7 @@ impl Keeper<'_> {
                 tracing::info!(model, position, reached, "embedding events");
             }
 
+            // The rest depends on how far behind the embedding is, and leaves the processor to the hooks.
             let reached = self.projection.position(Source::Events);
             pause(pace.rest(now.duration_since(began), reached, position, now)).await;
         }
@@ -198,6 +200,7 @@ impl Keeper<'_> {
     }
 
     async fn embed(&self, model: &str, pending: Pending) -> Result<(), KeepVectorsError> {
+        // Rows without text need no vector, but count as done.
         let Pending { rows, up_to } = pending;
         let texts: Vec<String> = rows
             .iter()
@@ -220,6 +223,7 @@ impl Keeper<'_> {
                 .collect(),
         );
 
+        // The read model may have been rebuilt while the texts were embedded.
         self.check()?;
         let (model, written) = (model.to_owned(), Arc::clone(&embedded));
         self.projection

@@ -113,6 +113,7 @@ pub(super) fn write(
             .execute(params![row.id, model, bytes, sequence, vector.scale])?;
     }
 
+    // The position is written with the vectors: both or neither.
     if let Some(up_to) = up_to {
         connection
             .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?

@@ -30,6 +30,7 @@ fn wrong(part: &str, text: &str, why: &str) -> ParseRruleError {
 
 /// Parses `DTSTART…` (optional) and `RRULE:…` on lines of their own, or a bare rule.
 pub(super) fn parse(text: &str) -> Result<Parsed, ParseRruleError> {
+    // Checked first, so that the parsers below need no bound of their own.
     if text.len() > MAX_BYTES {
         return Err(wrong("rule", text, "too long"));
     }

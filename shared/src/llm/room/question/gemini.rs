@@ -27,6 +27,7 @@ pub(super) fn body(model: &str, ask: &Ask) -> Value {
         body["tools"] = json!([{ "functionDeclarations": declarations }]);
     }
 
+    // Gemini 3 rejects a call without a signature; other models need none.
     body["contents"] = contents(&ask.messages, model.contains("gemini-3"));
     let schema = match &ask.json {
         None => None,
