@@ -35,10 +35,12 @@ pub fn record(registry: &KindRegistry, proposal: &ProposeIntent, id: Ulid) -> Ho
     let of_kind = registry
         .kind(&wish.kind)
         .map_or(ApprovalRequirement::None, |kind| kind.approval);
+    // The strictest of the three holds: a request can add an approval, but not remove one.
     let approval = of_kind
         .max(registry.policy_of(&proposal.agent))
         .max(wish.approval.unwrap_or_default());
 
+    // The reason is only for people, so a long one is cut instead of refused.
     let mut reason = wish.reason;
     if reason.len() > MAX_REASON_BYTES {
         let cut = (0..=MAX_REASON_BYTES).rev().find(|at| reason.is_char_boundary(*at));
@@ -73,6 +75,7 @@ pub fn check_entitled(
     depth: u8,
 ) -> Result<(), Rejection> {
     let kind = registry.kind(&intent.kind)?;
+    // The size first, so that the schema is not checked against an unbounded value.
     let size = serde_json::to_vec(&intent.parameters).map_or(0, |bytes| bytes.len());
     if size > MAX_PARAMETER_BYTES {
         return Err(Rejection::BadParameters {
@@ -92,6 +95,7 @@ pub fn check_entitled(
         });
     }
 
+    // Checked in the order of the module's first line, so that an agent always reads the same first fault.
     in_scope(intent, proposal)?;
     in_conversation(intent, proposal)?;
     delivery_target(intent, proposal)?;
@@ -143,6 +147,7 @@ fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), 
 /// messages.
 pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, Rejection> {
     let mut here = proposal.delivery_context.clone();
+    // The reply comes much later, and must not answer the message of the request.
     here.reply_to_id = None;
 
     if let IntentScope::Thread { thread } = &intent.scope {
@@ -168,6 +173,7 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
         });
     }
 
+    // The agent may spell its own conversation out: that needs no further right.
     let same = channel == here.channel
         && here.peer_id.as_deref() == Some(peer)
         && account.as_deref().unwrap_or("default") == here.account_id.as_deref().unwrap_or("default");
@@ -203,11 +209,13 @@ pub fn check_fit(
     now: UnixMillis,
 ) -> Result<AdmissibleIntent, Rejection> {
     let plan = plan_schedule(schedule, now).map_err(|why| Rejection::BadSchedule { why })?;
+    // An intent that expires before its time would be admitted for nothing.
     let expired = |expires: UnixMillis| expires <= now || plan.due.is_some_and(|due| due > expires);
     if intent.expires_at.is_some_and(expired) {
         return Err(Rejection::Expired);
     }
 
+    // Its own booking must not count twice when it is rescheduled.
     let mut others = book.clone();
     others.bookings.remove(&intent.id);
     others.forget_past(now);
@@ -225,6 +233,7 @@ pub fn check_fit(
         tokens: kind.tokens * u64::from(plan.per_day),
     };
 
+    // An intent without a day of its own may fall on the busiest day.
     let charged = booking
         .due
         .map_or_else(|| others.heaviest(day_of(now)), |due| others.charge_of(day_of(due)));

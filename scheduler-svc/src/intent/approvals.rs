@@ -68,6 +68,7 @@ fn hash(arguments: &Value) -> String {
 
 fn new_request(intent: &Intent, now: UnixMillis) -> Confirmation {
     let record = &intent.intent;
+    // Counted from the due time, so that an early request does not expire before the intent is due.
     let expires_at = now.max(intent.due.unwrap_or(now)).plus(EXPIRES_AFTER_MS);
     let arguments = serde_json::json!({
         "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
@@ -119,6 +120,7 @@ impl IntentApprovals {
         for _ in 0..MAX_TRIES {
             let Some(Entry { value, revision }) = self.values.get(&key(intent)).await? else {
                 let asked = new_request(intent, now);
+                // The timer is stored before the request, so that no request can be without an expiry.
                 let nominal = intent.due.unwrap_or(now);
                 let timer = timers::new_timer(intent, TimerPurpose::Approval, nominal);
                 timers::set_timer(&self.bus, &timer, asked.request.expires_at).await?;
@@ -128,6 +130,7 @@ impl IntentApprovals {
                         self.send_card(intent, &asked).await?;
                         return Ok(asked);
                     }
+                    // Another replica has stored the request: it is read in the next round.
                     Err(CasError::Conflict { .. }) => continue,
                     Err(error) => return Err(HandleIntentError::from_cas(id, error)),
                 }
@@ -143,6 +146,7 @@ impl IntentApprovals {
                 return Ok(value);
             }
 
+            // The compare-and-set decides between the expiry and a decision at the same moment.
             let lapsed = Confirmation {
                 status: ApprovalStatus::Expired,
                 decided_at: Some(now),
@@ -205,6 +209,7 @@ impl IntentApprovals {
         };
 
         for _ in 0..MAX_TRIES {
+            // An approver may decide before the request exists: then it is stored with the decision.
             let (asked, revision) = match self.values.get(&key(intent)).await? {
                 Some(entry) => (entry.value, entry.revision),
                 None => (new_request(intent, now), 0),

@@ -73,6 +73,7 @@ impl IntentExecutor {
         let why = confirmation.response.as_deref().unwrap_or_default();
         let intent = &entry.value;
 
+        // The denied occurrence was the last one: without it the intent has nothing to wait for.
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
             return self
                 .cancel_entry(entry, code, false, StepCause { by, why, at: now })
@@ -80,6 +81,7 @@ impl IntentExecutor {
                 .map(|_| None);
         };
 
+        // The wake-up of the next occurrence is stored before the state that relies on it.
         self.set_wakeups(intent, due).await?;
         let mut next = machine::next_value(intent);
         machine::skip_occurrence(&mut next, due, code, StepCause { by, why, at: now })?;

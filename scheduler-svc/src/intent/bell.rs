@@ -84,6 +84,7 @@ impl TurnListener {
                         continue;
                     }
 
+                    // The record is heard before it is stored, so the first polls may come too early.
                     for wait in LOOKS {
                         pause(wait).await;
                         if matches!(clerk.look_for_end(&agent, id, nominal).await, Ok(true)) {

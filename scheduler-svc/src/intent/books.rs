@@ -74,12 +74,14 @@ impl BudgetLedger {
                 Some(read) => read,
                 None => self.read(&intent.agent).await?,
             };
+            // Bookings of past days are removed with the next write, and need no task of their own.
             book.forget_past(now);
             let fit = match check_fit(registry, intent, schedule, &book, now) {
                 Ok(fit) => fit,
                 Err(rejection) => return Ok(Err(rejection)),
             };
 
+            // The timer is stored beside the book: if only one of them is written, the repetition writes both.
             book.bookings.insert(intent.id, fit.booking);
             let (written, ()) = tokio::try_join!(self.write(&intent.agent, book, revision), arm(fit))?;
             if written {

@@ -66,7 +66,7 @@ fn text(intent: &Intent, asked: &Confirmation) -> String {
     }
 
     lines.push(format!(
-        "The owner decides, until {}.",
+        "To be decided by the owner, until {}.",
         instant(asked.request.expires_at)
     ));
     lines.push(format!("Decide: nexus intent approve {0} [--deny]", record.id));

@@ -149,6 +149,7 @@ impl IntentExecutor {
         let intent = &entry.value;
         let now = self.clock.now();
 
+        // A timer for another time belongs to an earlier schedule of the intent.
         let mut code = IntentCode::Due;
         match intent.due {
             Some(due) if due != nominal => return Ok(()),
@@ -160,8 +161,10 @@ impl IntentExecutor {
             },
         }
 
+        // Before the firing: two intents of which one replaces the other must never fire both.
         self.supersede_intent(intent).await?;
 
+        // The checks below are made at the last moment, because the intent may have waited for months.
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
             return self.withdraw_waiting(entry, IntentCode::Expired, now).await;
         }
@@ -180,6 +183,7 @@ impl IntentExecutor {
             return self.fire_intent(entry, nominal, code, runtime).await;
         }
 
+        // `AUDIT` may know a later step: then no approver must be asked.
         self.store.check(intent).await?;
         let Some(yes) = self.find_approval(entry, now).await? else {
             return Ok(());
@@ -215,6 +219,7 @@ impl IntentExecutor {
             return Ok(Condition::Holds);
         }
 
+        // A deadline ends every condition, also one that is checked seldom.
         let over = intent.deadline.is_some_and(|deadline| now >= deadline);
         if intent.intent.schedule.quiet_seconds().is_none() {
             return Ok(if over { Condition::Over } else { Condition::Waits });
@@ -239,6 +244,7 @@ impl IntentExecutor {
         cause: StepCause<'_>,
     ) -> Result<(), HandleIntentError> {
         let now = cause.at;
+        // The timer for the end is stored before the firing, so that a crash cannot lose the end.
         let look = timers::new_timer(&entry.value, TimerPurpose::Outcome, nominal);
         let looked_for = async {
             timers::set_timer(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
@@ -246,11 +252,13 @@ impl IntentExecutor {
         };
 
         let mut next = machine::next_value(&entry.value);
+        // The dispatch's id is part of the value, so that a repetition publishes the same one.
         let dispatch = firing::dispatch_of(&next, nominal)?;
         machine::fire_intent(&mut next, nominal, dispatch, code, cause)?;
         let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
 
+        // The server refuses copies only for a while: a late firing must look for its earlier messages.
         let publication = if now.since(nominal) < LATE_MS {
             Publication::First
         } else {
@@ -282,9 +290,11 @@ impl IntentExecutor {
             let event = firing::firing_event(intent, running.nominal, running.at)?;
             span.record("event_id", tracing::field::display(&event.id));
             let target = intent.target();
+            // Listening starts before the dispatch is published, because a fast turn ends at once.
             let ear = self.bell.listen(&target).await;
             let (event_seq, is_copy) = self.publish_event(&event, publication, &carrier).await?;
 
+            // Kinds without a turn end here: a text is sent, or a hook runs.
             let Some(dispatch) = firing::firing_dispatch(intent, running.nominal, running.at, event_seq)? else {
                 let ended = match firing::firing_reply(intent, running.nominal)? {
                     Some(reply) => sending::send_and_wait(&self.bus, &reply, &carrier).await?,
@@ -303,10 +313,12 @@ impl IntentExecutor {
                 .header(CAUSATION, dispatch.event_id.as_str())
                 .carrier(&carrier);
 
+            // A possible copy is marked, so that the session looks for the first one.
             if is_copy {
                 out = out.repeated();
             }
 
+            // The claim comes last: a broker that takes it must find the dispatch.
             self.bus.publish(out).await?;
             claim::publish(&self.bus, &target, &carrier).await?;
             tracing::info!(
@@ -367,6 +379,7 @@ impl IntentExecutor {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();
+        // Counted from now, so that occurrences that were missed during a long turn are not made up for.
         let next_due = occurrence_after(intent, now.max(running.nominal));
 
         if let Some(due) = next_due {
@@ -382,6 +395,7 @@ impl IntentExecutor {
         )
         .await;
 
+        // Only an intent without a next occurrence has ended.
         if next_due.is_none() {
             self.settle_intent(&ended.value, now).await?;
         }

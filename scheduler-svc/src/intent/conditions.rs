@@ -148,6 +148,7 @@ impl ConditionWatcher {
 
         let mut again = Box::pin(pause(AGAIN));
         loop {
+            // With many matches waiting, no more events are read: they stay in the stream.
             let full = self.is_full();
             let owes = self.has_unasked || self.again_from.is_some() || !self.waiting.is_empty();
             tokio::select! {
@@ -187,6 +188,7 @@ impl ConditionWatcher {
             }
             KvEvent::Gone { key, .. } | KvEvent::Bad { key, .. } => {
                 self.marks.remove(&key);
+                // Without marks no event has to be read.
                 if self.marks.is_empty() {
                     self.reader = None;
                     self.again_from = None;
@@ -281,6 +283,7 @@ impl ConditionWatcher {
             None => mark.at.0.saturating_mul(1_000_000),
         };
 
+        // The message at that position is gone: events count that were stored later than it was.
         let found = bus.stored_by(EVENTS, stored_at_ns).await?;
         let intent = mark.intent;
         tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "matching events for an intent by time");
@@ -291,6 +294,7 @@ impl ConditionWatcher {
             ..mark.clone()
         };
 
+        // Written back, so that the query is made once and not by each replica at each start.
         match self.replace_mark(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
             Err(error) => {
@@ -316,6 +320,7 @@ impl ConditionWatcher {
             sequence: stored.sequence,
             stored_at_ns: stored.stored_at_ns,
         };
+        // An unreadable event matches nothing, and other readers report it.
         let Ok(event) = stored.event(self.clerk.bus.trust()) else {
             return;
         };
@@ -358,6 +363,7 @@ impl ConditionWatcher {
             }
         };
 
+        // The mark is stored before its intent, so the value may still come.
         let Some(entry) = found else {
             let orphan = clerk.clock.now().since(mark.at) > ORPHAN_MS;
             if orphan {
@@ -366,6 +372,7 @@ impl ConditionWatcher {
             return orphan;
         };
 
+        // The intent has ended, or has another schedule: the mark is a leftover.
         let waits = mark_of(&entry.value).is_some_and(|wanted| wanted.matches == mark.matches);
         if entry.value.status.is_final() || !waits {
             self.drop_mark(mark).await;
@@ -392,6 +399,7 @@ impl ConditionWatcher {
 
     /// Updates the positions in the marks, so that a restarted reader does not start at the beginning.
     async fn note_progress(&mut self) {
+        // A position may only be noted if everything before it was handled.
         let all_seen = self.waiting.is_empty() && self.again_from.is_none() && !self.has_unasked;
         if !self.position.sequence.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;

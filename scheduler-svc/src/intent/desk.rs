@@ -72,8 +72,10 @@ impl IntentService {
         let clerk = &self.clerk;
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
         let agent = question.agent.as_str();
+        // Both reads are needed in most cases, so they run together.
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
 
+        // The request was handled before: the answer is what was decided then.
         if let Some(entry) = found {
             return self.settled_answer(&entry.value).await;
         }
@@ -89,6 +91,7 @@ impl IntentService {
             at: clerk.clock.now(),
         };
 
+        // The conversation of the request is stored only if it is not the destination.
         let setting = AdmissionContext {
             permissions: question.permissions.clone(),
             asked_in: to
@@ -100,6 +103,7 @@ impl IntentService {
         };
 
         let value = machine::new_intent(intent, setting, cause);
+        // A value that cannot be stored is the request's fault.
         if let Err(detail) = value.check() {
             return Err(HandleIntentError::Unreadable(detail));
         }
@@ -109,6 +113,7 @@ impl IntentService {
                 let refused = reject_intent(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
                 Box::pin(refused).await
             }
+            // A human decides whether the intent exists at all: nothing is reserved before.
             Ok(()) if value.intent.approval == ApprovalRequirement::BeforeAdmission => {
                 clerk.approvals.ask_approval(&value, cause.at).await?;
                 clerk.store.create_intent(value).await
@@ -189,6 +194,7 @@ impl IntentService {
         let (clerk, intent) = (&self.clerk, &entry.value);
         let now = clerk.clock.now();
 
+        // Checked first, so that a refused change reserves nothing.
         let to = IntentStatus::Rescheduled;
         if !intent.status.may_become(to) {
             let from = intent.status;
@@ -217,6 +223,7 @@ impl IntentService {
         };
 
         let armed = |fit| async move { arm_intent(clerk, &moved(fit)?, &fit).await };
+        // The budget and the wake-up of the new schedule are stored before the value that relies on them.
         let next = match clerk.books.reserve_budget(&clerk.registry, wanted, None, armed).await? {
             Ok(fit) => moved(fit)?,
             Err(rejection) => {
@@ -227,6 +234,7 @@ impl IntentService {
         };
 
         let written = clerk.store.advance_intent(entry, next).await?;
+        // Stopping the old timer only saves work: it would find another time and do nothing.
         if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
             timers::stop(&clerk.bus, &timers::new_timer(intent, TimerPurpose::Fire, due)).await;
         }
@@ -321,6 +329,7 @@ impl IntentService {
             | IntentStatus::Rejected => false,
         };
 
+        // Rights come before the state: a stranger learns nothing about the intent.
         if question.by != OPERATOR && self.owner.borrow().as_ref() != Some(&question.by) {
             return Err(HandleIntentError::NotTheOwner(question.by));
         }
@@ -343,6 +352,7 @@ impl IntentService {
         let asked = clerk.approvals.was_asked(intent).await?;
         clerk.approvals.decide_approval(intent, decision, now).await?;
 
+        // Work that waits for the decision continues at once; else it continues at its own time.
         let waits = intent.due.map_or(asked, |due| due <= now) || !question.approve;
         if waits || intent.status == IntentStatus::Proposed {
             let nominal = intent.due.unwrap_or(now);
@@ -374,6 +384,7 @@ async fn admit_intent(
 ) -> Result<Entry<Intent>, HandleIntentError> {
     let (record, now) = (&value.intent, clerk.clock.now());
     let from = events_from(clerk, &record.schedule).await?;
+    // A function, because the value is made twice: for the wake-up and for the store.
     let admitted = |fit: AdmissibleIntent| -> Result<Intent, HandleIntentError> {
         let mut next = value.clone();
         machine::admit_intent(&mut next, &fit.plan, &from, StepCause { by, why, at: now })?;

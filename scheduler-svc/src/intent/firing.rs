@@ -59,6 +59,7 @@ pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Res
         &conversation_of(&target),
         nominal,
     );
+    // Only the runtime itself may publish this origin.
     event.origin = Origin::System;
     event.received_at = at;
     event.direction = Direction::Created;
@@ -88,6 +89,7 @@ pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Res
         event.metadata.insert("turn".to_owned(), json!(turn));
     }
 
+    // The mark makes hook-svc call this hook alone.
     if intent.intent.kind == RUN_HOOK {
         let mark = ScheduleMark {
             id: format!("intent:{}", intent.intent.id),

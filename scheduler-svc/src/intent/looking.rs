@@ -43,6 +43,7 @@ enum Look {
 
 impl IntentExecutor {
     pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+        // A turn that runs may wait long for an approval; one that no broker started is given up earlier.
         let look = self.poll_outcome(&timer.agent, timer.intent, timer.nominal).await?;
         let patience = match look {
             Look::Over => return Ok(()),
@@ -67,9 +68,11 @@ impl IntentExecutor {
             return self.finish_firing(&entry, &ending).await;
         }
 
+        // The next poll is stored before the repetition below, which may fail.
         let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
         timers::set_timer(&self.bus, timer, again).await?;
 
+        // Only after the server's own time for copies: before it the new copy would be refused.
         if look == Look::Unknown && elapsed >= lost::LOST_AFTER_MS {
             self.publish_lost(&entry, running).await?;
         }
@@ -109,6 +112,7 @@ impl IntentExecutor {
                 return Ok(Look::Over);
             };
             let running = entry.value.running.clone();
+            // The firing has ended, but the process that ended it may have died before the cleanup.
             let Some(running) = running.filter(|running| running.nominal == nominal) else {
                 self.settle_intent(&entry.value, self.clock.now()).await?;
                 return Ok(Look::Over);
@@ -126,6 +130,7 @@ impl IntentExecutor {
                 },
             };
 
+            // Another replica has changed the intent: its newer value is judged again.
             match self.finish_firing(&entry, &ending).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other.map(|()| Look::Over),
@@ -177,6 +182,7 @@ impl IntentExecutor {
         let subject = subject::ledger(&intent.target());
         let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
         for _ in 0..MAX_RECORDS {
+            // The session has no further record, so no broker has started the turn.
             let Some(stored) = next else {
                 return Ok(SearchResult::NotYet);
             };

@@ -46,6 +46,7 @@ pub async fn is_lost(
     intent: &Intent,
     running: &Firing,
 ) -> Result<bool, HandleIntentError> {
+    // The message to look for depends on the kind: a dispatch, a reply, or the event alone.
     if let Some(dispatch) = running.dispatch {
         let place = Place {
             stream: DISPATCHES,

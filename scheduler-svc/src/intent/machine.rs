@@ -87,6 +87,7 @@ pub fn new_intent(intent: HookIntent, setting: AdmissionContext, cause: StepCaus
     };
 
     record_step(&mut value, None, IntentStatus::Proposed, IntentCode::Proposed, cause);
+    // The first record holds the whole request, so that `AUDIT` alone can tell it.
     let proposed = Some(Box::new(value.intent.clone()));
     if let Some(record) = value.records.last_mut() {
         record.proposed = proposed;
@@ -177,12 +178,14 @@ pub fn end_firing(
         at,
     };
     let done = ending.code == IntentCode::Done;
+    // A recurring intent goes on, whatever the end of one firing was.
     let (to, code) = match next {
         Some(_) => (IntentStatus::Pending, IntentCode::NextOccurrence),
         None if done => (IntentStatus::Completed, ending.code),
         None => (IntentStatus::Failed, ending.code),
     };
 
+    // The record contains the time, so it is set before the step.
     if next.is_some() {
         value.due = next;
     }
@@ -261,6 +264,7 @@ pub fn reschedule_intent(
 
     step(value, IntentStatus::Rescheduled, IntentCode::Rescheduled, cause)?;
 
+    // The record holds the change of the schedule: the value keeps only the last ones.
     if let Some(record) = value.records.last_mut() {
         record.lineage = Some(Box::new(lineage.clone()));
     }
@@ -309,6 +313,7 @@ fn record_step(
     code: IntentCode,
     cause: StepCause<'_>,
 ) {
+    // Numbers without gaps, so that a missing record is noticed.
     value.n += 1;
     value.status = to;
 

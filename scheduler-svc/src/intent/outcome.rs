@@ -75,6 +75,7 @@ impl OutcomeSearch {
     }
 
     fn match_entry(&mut self, entry: &LedgerEntry) -> Option<SearchResult> {
+        // Ends come first, because the ledger is read backwards: the start of their turn follows.
         match entry {
             LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), new_ending(IntentCode::Done, ""))),
             LedgerEntry::TurnFailed { turn, failure: why, .. } => {
@@ -102,6 +103,7 @@ impl OutcomeSearch {
                     }));
                 }
             }
+            // A steered dispatch belongs to the turn whose end was seen last.
             LedgerEntry::Steered { dispatch, .. } if dispatch.id == self.dispatch => {
                 let end = self.ends.last();
                 return Some(end.map_or(SearchResult::Runs(None), |(_, end)| SearchResult::Ended(end.clone())));

@@ -53,6 +53,7 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Inten
             let until = until_of(schedule)?;
             let mut times = occurrences_after(&rule, now, until);
             let first = times.next().ok_or("the schedule has no occurrence in the future")?;
+            // The rate decides what the intent reserves, so its occurrences are counted over a long time.
             let (mut last, mut day, mut on_day, mut per_day) = (first, first.0.div_euclid(DAY_MS), 1_u32, 1_u32);
 
             for time in times.take(LOOKED_AT) {
@@ -77,6 +78,7 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Inten
 }
 
 fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<IntentPlan, String> {
+    // An empty match would fire at once, by any event.
     if let IntentSchedule::EventMatches { matches, .. } = schedule
         && matches.is_empty()
     {
@@ -133,6 +135,7 @@ fn check_ahead(what: &str, seconds: u64) -> Result<i64, String> {
 fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
     let parsed = match schedule {
         IntentSchedule::At { local, zone } => {
+            // An offset would contradict the zone.
             if local.ends_with('Z') || local.contains('+') {
                 return Err("local: expected a local time without an offset".to_owned());
             }
@@ -140,6 +143,7 @@ fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
         }
         IntentSchedule::Cron { expression, zone, .. } => Schedule::parse(&format!("cron {expression}"), zone),
         IntentSchedule::Rrule { rule, start, zone } => {
+            // A rule without an end would hold its reservation for ever.
             let upper = rule.to_ascii_uppercase();
             if !upper.contains("COUNT=") && !upper.contains("UNTIL=") {
                 return Err("rule: it has no end; add COUNT or UNTIL".to_owned());

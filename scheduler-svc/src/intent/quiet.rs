@@ -77,6 +77,7 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
             return Ok(false);
         };
 
+        // Older records cannot contain a reset that counts.
         if record.at <= begun {
             return Ok(false);
         }
@@ -127,6 +128,7 @@ async fn last_after(
         return Ok(None);
     };
 
+    // The newest event decides in most cases, and needs no history.
     if is_counted(&newest) {
         return Ok(Some(newest.published_at));
     }

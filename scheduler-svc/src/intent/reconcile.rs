@@ -95,6 +95,7 @@ pub async fn run(clerk: Arc<IntentExecutor>, shutdown: Shutdown) {
         };
 
         tokio::select! {
+            // A new connection may lead to a restored bucket, which must be walked at once.
             () = pause(rest) => {}
             () = stands_anew_elsewhere(&clerk.bus, walked.as_ref(), &mut connections) => {}
             () = clerk.store.put_back() => walked = None,
@@ -127,6 +128,7 @@ async fn walk_on(
     shutdown: &Shutdown,
 ) -> Result<Option<Walked>, HandleIntentError> {
     let info = clerk.bus.stream_info(STREAM).await?;
+    // The same bucket was walked before: only what changed since then needs its records checked.
     let audited = walked
         .filter(|walked| walked.is_of(&info))
         .map_or(0, |walked| walked.through);
@@ -136,6 +138,7 @@ async fn walk_on(
         return Ok(None);
     }
 
+    // A whole walk has found no value behind `AUDIT`: the fault is over.
     if audited == 0 && clerk.store.caught_up() == behind {
         told_sound(BEHIND);
     }
@@ -180,6 +183,7 @@ async fn reconcile_range(
     while from <= to && !shutdown.is_requested() {
         let begun = clerk.clock.monotonic();
         let (page, next) = read_page(clerk, &mut reader, from..=to).await?;
+        // One bad value must not stop the walk.
         stream::iter(page)
             .for_each_concurrent(AT_ONCE, async |message| {
                 if let Err(error) = reconcile_entry(clerk, &message, audited).await {
@@ -189,6 +193,7 @@ async fn reconcile_range(
             .await;
 
         from = next;
+        // The walk rests longer than it works, so that it never slows the scheduler's own work.
         let took = clerk.clock.monotonic().saturating_duration_since(begun);
         if from <= to {
             pause(BETWEEN_PAGES.max(took * REST)).await;
@@ -285,6 +290,7 @@ async fn look_at_intent(clerk: &Arc<IntentExecutor>, stored: &Incoming, audited:
     if stored.sequence > audited && (!intent.status.is_final() || changed_lately(&intent, now)) {
         match clerk.store.ensure_audited(&intent).await {
             Ok(_) => {}
+            // The value was behind `AUDIT` and has been repaired, or another replica has changed it.
             Err(HandleIntentError::Conflict(id)) => {
                 let Some(entry) = clerk.store.get(Some(&intent.intent.agent), id).await? else {
                     return Ok(());
@@ -295,12 +301,14 @@ async fn look_at_intent(clerk: &Arc<IntentExecutor>, stored: &Incoming, audited:
         }
     }
 
+    // Steps that a crash interrupted are repeated; each of them may be repeated without harm.
     if stored.sequence > audited {
         clerk.supersede_intent(&intent).await?;
         clerk.settle_intent(&intent, now).await?;
     }
 
     let agent = &intent.intent.agent;
+    // What is overdue is handled as if its timer had fired.
     match intent.status {
         IntentStatus::Pending => {
             let rings = intent.due.or(intent.deadline);
@@ -320,6 +328,7 @@ async fn look_at_intent(clerk: &Arc<IntentExecutor>, stored: &Incoming, audited:
         },
         IntentStatus::Proposed => clerk.handle_due(agent, intent.intent.id, now, None).await,
         IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
+            // Their history stays in `AUDIT`.
             let over = intent
                 .records
                 .last()

@@ -43,12 +43,14 @@ pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Ref
     let mut counts_from = None;
     for record in records {
         take_in(&mut next, record)?;
+        // A condition counts events from the step that set it.
         if matches!(record.code, IntentCode::Admitted | IntentCode::Rearmed) {
             set_deadline(&mut next, record.at);
             counts_from = next.deadline.map(|_| record.at);
         }
     }
 
+    // The last record is kept with the value, as its writer had it.
     next.records.extend(records.last().cloned());
     next.audited = upon;
 
@@ -68,6 +70,7 @@ pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Ref
 fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventIdError> {
     value.n = record.n;
     value.status = record.to;
+    // An ended intent has no next time.
     value.due = record.due.filter(|_| !record.to.is_final());
 
     if let Some(rejection) = &record.rejection {
@@ -90,6 +93,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
         }
         IntentStatus::Canceled => {
             let firing = value.running.take();
+            // A record does not say who canceled: the turn is spared.
             value.withdrawn = firing.and_then(|firing| {
                 Some(Withdrawn {
                     nominal: firing.nominal,

@@ -173,6 +173,7 @@ impl KindRegistry {
 fn add_kinds(file: &File, kinds: &mut BTreeMap<String, IntentKind>) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, rules) in &file.kinds {
+        // All faults of the file are collected, so that it is corrected in one pass.
         let mut fault = |key: &str, problem: String| {
             faults.push(KeyFault::new(format!("kinds.{name}.{key}"), problem));
         };

@@ -140,6 +140,7 @@ async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
 
     let mut under_way = JoinSet::new();
     loop {
+        // The slot is taken first: a timer that waits at the server can be handled by another replica.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             break;
         };
@@ -156,6 +157,7 @@ async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
         });
     }
 
+    // Timers under way are finished, so that the server need not deliver them again.
     while under_way.join_next().await.is_some() {}
 }
 

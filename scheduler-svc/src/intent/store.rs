@@ -248,6 +248,7 @@ impl IntentStore {
                     continue;
                 };
 
+                // The filter runs here, because a value's fields are not part of its key.
                 if wanted(&intent) {
                     list.intents.push(intent);
                 }
@@ -258,6 +259,7 @@ impl IntentStore {
                 }
             }
 
+            // A short page is the last one.
             if page.len() < PAGE {
                 return Ok(list);
             }
@@ -294,6 +296,7 @@ async fn append_records(
         }
 
         let out = Outgoing::new(subject.clone(), record).expect_last(last);
+        // Each record expects its predecessor: of two writers one fails here.
         match bus.publish(out).await {
             Ok(published) => last = published.sequence,
             Err(PublishError::WrongLastSequence { .. }) => {
@@ -301,6 +304,7 @@ async fn append_records(
                 let found = found.ok_or(HandleIntentError::Conflict(id))?;
                 known = record_number(&found);
 
+                // Another writer has stored other records: this value is out of date.
                 if known < record.n {
                     return Err(HandleIntentError::Conflict(id));
                 }

@@ -71,6 +71,7 @@ impl IntentExecutor {
     ) -> Result<Entry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
+            // Read from the ledger in each attempt, because the turn may have started meanwhile.
             let spares_turn = match asking {
                 Some(turn) => self.runs_in(&entry.value, turn).await?,
                 None => false,
@@ -90,6 +91,7 @@ impl IntentExecutor {
             {
                 Err(HandleIntentError::Conflict(_)) => {}
                 Err(HandleIntentError::Step(error)) => {
+                    // The intent has ended before: an interrupted cleanup is completed.
                     self.settle_intent(&entry.value, self.clock.now()).await?;
                     return Err(error.into());
                 }
@@ -141,6 +143,7 @@ impl IntentExecutor {
             return Ok(());
         }
 
+        // The id follows from the intent and the dispatch, so a repetition is recognized as one order.
         let named = [
             &intent.intent.id.to_string(),
             "withdraw",
@@ -177,6 +180,7 @@ impl IntentExecutor {
     pub async fn settle_intent(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
         let record = &intent.intent;
 
+        // Called for values in any state, so that callers need no check of their own.
         if !intent.status.is_final() {
             return Ok(());
         }
