@@ -215,6 +215,7 @@ impl AdapterConfig {
     #[must_use]
     pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
+        // Zero would block the service without a word.
         for (key, value) in [
             ("publish_in_flight", self.publish_in_flight),
             ("max_connections", self.max_connections),
@@ -261,6 +262,7 @@ impl AdapterConfig {
             faults.push(format!("approvals.link_secret: {weak}"));
         }
 
+        // Tokens and sources are checked with all others, so that one start shows every fault.
         let access = self.token_access().err().unwrap_or_default();
         faults.extend(access.into_iter().map(|fault| format!("http.{fault}")));
         faults.extend(self.open_fault());

@@ -95,6 +95,7 @@ impl WebhookConfig {
             faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
         }
 
+        // A person may only be named by a part that the signature covers.
         if self.persons && !is_signed {
             faults.push("persons: an unsigned source proves no person; choose a scheme that signs".to_owned());
         }
