@@ -134,6 +134,7 @@ impl Absence {
     /// Creates the indicator for the agent of `turn` of `session`, whose answer goes to `delivery`.
     #[must_use]
     pub fn of(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
+        // Only a chat page shows work and absence; other channels get the answer alone.
         let peer = delivery.peer_id.as_ref().filter(|_| delivery.channel == WEBCHAT);
         let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let whose = Whose {
@@ -145,6 +146,7 @@ impl Absence {
             turn,
         };
 
+        // The notice is repeated, because a page may be opened at any time.
         let working = whose.pages.is_some().then(|| {
             let whose = whose.clone();
             let telling = async move {

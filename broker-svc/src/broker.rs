@@ -164,6 +164,7 @@ impl Broker {
     /// Returns [`WitnessError`] if the leader cannot be read.
     pub async fn era(&self) -> Result<Arc<Era>, WitnessError> {
         let mut era = self.era.lock().await;
+        // Read before the stream, so that a connection that ends meanwhile starts another era.
         let connection = self.bus.connection_number();
         let doubt_until = self.witness.doubt_until(self.clock.now()).await?;
         let stands = |known: &&Arc<Era>| known.connection == connection && known.doubt_until == doubt_until;
@@ -173,6 +174,7 @@ impl Broker {
         }
 
         let info = self.bus.stream_info(DISPATCHES).await?;
+        // What was folded and settled belongs to the former stream.
         self.cache.clear();
         self.settled(|settled| *settled = Settled::default());
 

@@ -206,6 +206,7 @@ async fn named(broker: &Broker, incoming: &Incoming) -> Option<(String, SessionR
         Err(error) => Verdict::new(error.reason(), error.to_string()),
     };
 
+    // The claim can never be carried out, and another delivery would not change that.
     match broker
         .bus
         .dead_letter(SERVICE, incoming, &fault, broker.clock.now())

@@ -190,8 +190,10 @@ fn instant(now: UnixMillis, zone: &str) -> Option<String> {
 fn history(fold: &Fold, limits: &Limits) -> Vec<ChatMessage> {
     let mut left = limits.history_tokens;
     let mut first = fold.history.len();
+    // From the newest backwards: the model must see what was said last.
     for exchange in fold.history.iter().rev().take(limits.history_turns) {
         let size = tokens_of(&exchange.user) + tokens_of(&exchange.agent);
+        // Whole turns only: half of an exchange would be misunderstood.
         if size > left {
             break;
         }

@@ -202,6 +202,7 @@ impl Doubts {
         pending: &Pending,
     ) -> Result<bool, ReadStreamError> {
         let since = first_made(pending).min(pending.arrived).plus(-SKEW_MS);
+        // The copies that were read are kept for the next message, if they reach back far enough.
         if self.copies.as_ref().is_none_or(|copies| since < copies.since) {
             self.copies = Some(Copies {
                 since,

@@ -108,6 +108,7 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
     let subject = subject::dispatch(session);
     let mut look = Look::default();
     let held = |from, limit| broker.feed.window(|window| window.on_subject(&subject, from, limit));
+    // The window is in memory and in order, so most reads end here.
     look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
 
     if look.through.is_some() {
@@ -120,6 +121,7 @@ pub async fn look(broker: &Broker, session: &SessionRef, from: u64) -> Result<Lo
 
     let mut next = from;
     while next <= last.sequence && look.found() < LOOK_LIMIT {
+        // The window may only be late: a short wait is cheaper than reading from the server.
         if broker.feed.window(|window| window.first()) <= next && broker.feed.reached(last.sequence, PATIENCE).await {
             let rest = held(next, LOOK_LIMIT - look.found()).unwrap_or_default();
             look.add_all(session, rest).await;
@@ -150,6 +152,7 @@ pub async fn fetch(bus: &Bus, session: &SessionRef, sequences: &[u64]) -> Result
 }
 
 fn arrival(session: &SessionRef, stored: &Stored) -> Result<Arrival, (&'static str, String)> {
+    // One subject carries three kinds of messages, which keep their order.
     let schema = stored.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
     if schema == Some(SessionDecision::SCHEMA) {
         return decision(session, stored).map(Arrival::Decision);
@@ -192,6 +195,7 @@ fn pending(session: &SessionRef, stored: &Stored) -> Result<Pending, (&'static s
     let dispatch: Dispatch = stored
         .decode()
         .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
+    // The subject decides which session is woken, so it must be that of the contents.
     if dispatch.target != *session {
         return Err((
             "wrong_session",

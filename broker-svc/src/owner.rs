@@ -221,6 +221,7 @@ impl Owner {
         self.fold.at = self.broker.clock.now();
         self.fold.held_ms = self.hold.held_ms();
 
+        // A checkpoint comes first in its record, so that a reader can begin with it.
         if let Some(checkpoint) = self.fold.checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
@@ -232,6 +233,7 @@ impl Owner {
             });
         }
 
+        // Written with the first append of each owner: the epoch fences the former one.
         if !self.owned {
             self.owned = true;
             self.push(LedgerEntry::Owned {
@@ -240,6 +242,7 @@ impl Owner {
             });
         }
 
+        // Noted with the next append, because a note of its own would double the writes.
         for turn in std::mem::take(&mut self.published) {
             if self.fold.replies.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
@@ -417,6 +420,7 @@ impl Refused<'_> {
     /// subject is empty.
     fn letter(self, out: &Outgoing, room: usize) -> DeadLetter {
         let payload = DeadLetter::encode_payload(&out.payload);
+        // Without room for the payload the dead letter still says where the reply is.
         let fits = payload.len() + LETTER_HEADROOM <= room;
 
         DeadLetter {

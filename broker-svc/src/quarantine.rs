@@ -115,6 +115,7 @@ async fn park(
         format!("claim of {session} was delivered {deliveries} times and begun {begun} times without a ledger append");
     let verdict = Verdict::new("quarantined", &detail);
     let now = broker.clock.now();
+    // The dead letter first: it is the operators' notice, also if the mark cannot be written.
     broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
 
     let mark = SessionMark {

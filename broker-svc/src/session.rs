@@ -137,6 +137,7 @@ impl Session {
         };
 
         if let Some(turn) = &fold.running {
+            // The running turn consumes its dispatches only when it ends, so they count as seen until then.
             machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
             machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
             machine
@@ -308,6 +309,7 @@ impl Session {
             Wanted::Interrupt => self.cancel(&by, effects),
             Wanted::Queue { settings } => self.own = *settings,
             Wanted::Withdraw { dispatch, spares_turn } => self.withdraw(*dispatch, *spares_turn, &by, effects),
+            // A reset waits for the end of the turn, whose history it ends.
             Wanted::Reset if self.running.is_some() => {
                 self.resets.push(placed);
                 return;

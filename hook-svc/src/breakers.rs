@@ -102,6 +102,7 @@ impl Breakers {
     /// Returns the hooks of `set` that must not be shown an event that `me` evaluates; `called` are those it would be
     /// shown to (`None` = all). Claims the probe of each whose cool-down is over; if that fails, the hook is skipped.
     pub async fn admit(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
+        // No hook has failed lately: the common case costs one load.
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
@@ -113,6 +114,7 @@ impl Breakers {
             let claim = |breaker: &Breaker| breaker.claimed(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
             let decided = match want {
                 Want::Claim => self.inner.change(hook, claim).await,
+                // The state that another version of the hook left is removed first.
                 Want::Renew => self.inner.change(hook, Breaker::at_rest).await,
             };
 
@@ -234,6 +236,7 @@ impl Inner {
     fn look(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> (Vec<u32>, Vec<(u32, Want)>) {
         let now = self.clock.now();
         let (mut refused, mut wants) = (Vec::new(), Vec::new());
+        // Only hooks that failed lately are listed, so this is short.
         for known in self.restless().values() {
             let Some(index) = set.index(&known.breaker.hook_id) else {
                 continue;
@@ -242,6 +245,7 @@ impl Inner {
                 continue;
             }
 
+            // The breaker counts errors of a version that is no longer in force.
             if known.breaker.content_hash != set.hooks()[index as usize].content_hash {
                 wants.push((index, Want::Renew));
                 continue;
@@ -283,6 +287,7 @@ impl Inner {
             let Some(index) = index else { continue };
             known.untold = known.untold.saturating_add(1);
 
+            // The hour in which its errors were counted is over.
             if known.breaker.recovered(now).is_some() {
                 relieved.push(index);
                 continue;
@@ -326,6 +331,7 @@ impl Inner {
     fn learn(&self, breaker: &Breaker, revision: u64) {
         let key = token(&breaker.hook_id);
         let mut restless = self.restless();
+        // Writes of other replicas may arrive out of order.
         if restless.get(&key).is_some_and(|known| known.revision > revision) {
             return;
         }
@@ -340,6 +346,7 @@ impl Inner {
             let known = Known {
                 breaker: breaker.clone(),
                 revision,
+                // What was counted locally and not yet written must not be lost.
                 strays: former.as_ref().filter(is_same).map_or(0, |former| former.strays),
                 untold: former.map_or(0, |former| former.untold),
             };

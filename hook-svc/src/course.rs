@@ -75,6 +75,7 @@ impl<'a> Course<'a> {
                     .filter_map(|&index| hooks.get(index as usize))
                     .map(|hook| hook.id.clone());
 
+                // Hooks that are waited for keep their place in the conversation; the others are done with the event.
                 self.narrow(slow.collect());
                 None
             }
@@ -173,6 +174,7 @@ impl<'a> Course<'a> {
             HookOutcome::Fired { ref result, .. } => {
                 self.routed = true;
                 let traits = self.roster.traits(&invocation.hook_id);
+                // These fires are counted by the decision about them.
                 if !traits.one_shot && !traits.reads_counters && !result.disable_hook {
                     self.signs.fired.push(invocation.hook_id.clone());
                 }

@@ -95,6 +95,7 @@ impl Evaluator {
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
         let all = indices(set, hooks);
+        // Fallbacks come last: whether they may fire is known only after the others.
         let is_fallback = |index: &u32| roster.traits(&set.hooks()[*index as usize].id).fallback;
         let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
 
@@ -109,6 +110,7 @@ impl Evaluator {
 
         let (seats, seated) = self.pool.first_seat(&in_force, &others).await;
         let author = |index: &u32| &set.hooks()[*index as usize].created_by;
+        // One author holds all that is left, so the fallbacks can follow at once.
         let is_seated = |index: &u32| seated.first().is_some_and(|seated| author(seated) == author(index));
         if all.iter().all(is_seated) {
             return (seats, hooks.to_vec());

@@ -372,12 +372,14 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
     };
 
     let mut bytes = Vec::new();
+    // One byte more than allowed shows that a file is too long, without reading it whole.
     let longest = u64::try_from(header::MAX_SOURCE_BYTES)
         .unwrap_or(u64::MAX)
         .saturating_add(1);
     let content = open(file).and_then(|file| file.take(longest).read_to_end(&mut bytes));
     match content {
         Ok(_) => {}
+        // The file was removed between the listing and the reading.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
             return Err(ScanDirectoryError::Read {

@@ -225,6 +225,7 @@ impl Evaluator {
             return Ok(false);
         }
 
+        // This machine's clock may be wrong: the server's decides.
         let server = self.performer.bus.server_clock(self.clock.as_ref()).await?;
         if !outlives_records(stored_at, now.plus(server.ahead_ms)) {
             return Ok(false);
@@ -234,6 +235,7 @@ impl Evaluator {
         meters.beyond_records.increment(1);
 
         let settled = self.beyond_records.fetch_add(1, Ordering::Relaxed) + 1;
+        // A backlog may have millions of such events.
         if settled.is_power_of_two() {
             tracing::error!(
                 event_id = %task.event.id, sequence = task.sequence, partition = task.partition, settled,
@@ -389,6 +391,7 @@ impl Evaluator {
         };
 
         let readers = choice.readers(in_force.set());
+        // Most hooks do not read the read model, and need not wait for it.
         if readers.is_empty() {
             return self.pool.evaluate(in_force, &job, seats);
         }
@@ -466,6 +469,7 @@ impl Evaluator {
         set: &HookSet,
         course: &Course<'_>,
     ) -> Result<(), HandleEventError> {
+        // Only answers that could differ at a repetition have to be stored.
         let uncertain = choice.uncertain(set, &course.signs.failed);
         let passes: Vec<StoredAnswer> = uncertain
             .filter(|hook_id| !course.has_fired(hook_id))
@@ -505,6 +509,7 @@ impl Evaluator {
 
         match self.performer.bus.publish(outgoing(&record)).await {
             Ok(_) => Ok(()),
+            // A record without details still marks the event as done.
             Err(PublishError::TooLarge { size, .. }) => {
                 tracing::warn!(event_id = %task.event.id, size, "event record stored without details");
                 self.performer.bus.publish(outgoing(&slim(record))).await?;

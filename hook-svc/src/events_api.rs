@@ -71,6 +71,7 @@ async fn traced(
 ) -> Result<Trace, QueryProjectionError> {
     let trace = projection.trace(question.clone(), GivenUp::default()).await?;
     let has_asked = trace.steps.iter().any(|step| step.stage == Stage::Approval);
+    // A complete chain needs no look at dead letters and queues.
     if trace.event.is_none() || (trace.complete && !has_asked) {
         return Ok(trace);
     }
@@ -146,6 +147,7 @@ fn wait_for(trace: &mut Trace, reply: &Queued) {
         return;
     };
 
+    // A reply that waits is not the end of its chain.
     trace.complete = false;
 
     if trace.steps.len() < MAX_TRACE_STEPS {

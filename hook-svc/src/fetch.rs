@@ -113,6 +113,7 @@ impl FetchHost {
             ))
         };
 
+        // A redirect or a proxy would lead to servers that no operator has granted.
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -226,6 +227,7 @@ fn request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::Reque
     let mut all = HeaderMap::new();
     for (name, value) in headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
+        // A script must not set `host`, lengths and the like: the client alone does.
         let header = header.filter(|header| !NOT_THEIRS.contains(&header.as_str()));
         let (Some(header), Ok(value)) = (header, HeaderValue::from_str(&value)) else {
             return Err(bad_arguments(&format!("the header {name:?} cannot be sent")));

@@ -82,6 +82,7 @@ impl Performer {
         carrier: &Carrier,
     ) -> Result<HookInvocation, HandleEventError> {
         let outcome = if wish.result.fire {
+            // Earlier events of the conversation come first for each hook.
             if !task.place.is_clear(&wish.hook_id) {
                 task.lent.waits_for_its_turn();
                 task.place.clear(&wish.hook_id).await;
@@ -160,10 +161,12 @@ impl Performer {
 
     /// Decides which result of the hook counts. If another run might differ, the result is stored before it is used.
     async fn decide(&self, task: &Task, wish: &Wish, now: UnixMillis) -> Result<Decided, HandleEventError> {
+        // Decided at an earlier attempt: it holds.
         if wish.decided {
             return Ok(Decided::Counts(wish.result.clone()));
         }
 
+        // A last fire is decided once for all replicas, by the registry.
         if wish.traits.one_shot || wish.result.disable_hook {
             let key = &task.key;
             let hook = (wish.hook_id.as_str(), wish.traits.made_at);
@@ -175,6 +178,7 @@ impl Performer {
             });
         }
 
+        // Another run of the script might answer differently: the first answer counts.
         if wish.volatile {
             let first = self.first_answer(&task.key, wish).await?;
             return Ok(first.map_or(Decided::Nothing(DECIDED_BEFORE), Decided::Counts));
@@ -204,6 +208,7 @@ impl Performer {
     /// Builds the dispatch of `fire` and the message that stores it. Returns the reason if it is refused or invalid.
     pub(crate) fn letter_of(&self, fire: Fire<'_>) -> Result<(Dispatch, Outgoing), String> {
         let rules = Arc::clone(&self.rules.borrow());
+        // Rights are checked when the dispatch is made: they may have changed since the hook was saved.
         if let Some(refused) = refusal(&fire, &rules) {
             return Err(refused);
         }

@@ -76,6 +76,7 @@ pub async fn follow(
     let people = identities::follow(&files.identities, people, &bus, &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
+    // The two files are followed apart: a fault in one must not hold back the other.
     let presets = followed::follow(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
     });

@@ -157,6 +157,7 @@ fn limit(options: &[(&str, &str)]) -> Result<(), String> {
         ("files", Resource::NOFILE, 1),
         ("cpu_s", Resource::CPU, 1),
     ] {
+        // Set for good: the program cannot raise them again.
         for value in values(options, key) {
             let number: u64 = value
                 .parse()
@@ -165,6 +166,7 @@ fn limit(options: &[(&str, &str)]) -> Result<(), String> {
         }
     }
 
+    // A core file would contain what the hook has seen.
     set(Resource::CORE, 0)
 }
 
@@ -178,6 +180,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
         .and_then(Ruleset::create)
         .map_err(text)?;
 
+    // Everything that is not listed is denied, including the network.
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     for (key, access) in [
         ("ro", read),

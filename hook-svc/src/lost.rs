@@ -189,12 +189,14 @@ impl LostDispatches {
     ) -> Result<UnixMillis, LookError> {
         let bus = &self.evaluator().performer.bus;
 
+        // An empty stream has nothing that could wait.
         if info.state.messages == 0 {
             return Ok(now.plus(-MARGIN_MS));
         }
 
         let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
         let floor = floors.find(SWEEPER).await?.0;
+        // The sweeper's floor counts only if the message at it is still there.
         if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
             && bus.standing(streams::DISPATCHES, &position).await?.holds()
         {

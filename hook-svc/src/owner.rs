@@ -273,6 +273,7 @@ impl Owner {
     /// Returns the jobs that begin now: messages of no conversation, and those of `conversation` for which there is
     /// room.
     fn jobs(&self, shift: &mut Shift, owned: &Owned, conversation: Option<Conversation>) -> Vec<Job> {
+        // Messages that are no events belong to no conversation, and need not wait.
         let apart = std::mem::take(&mut shift.apart).into_iter();
         let mut jobs: Vec<Job> = apart.map(|held| Job::Perform(Box::new(held), None)).collect();
         let Some(conversation) = conversation else {
@@ -296,6 +297,7 @@ impl Owner {
             }
         }
 
+        // Events of which only the number is kept are read as soon as there is room.
         if let Some(numbers) = conversations.read_next(conversation, allowed) {
             jobs.push(Job::Read(conversation, numbers, Box::new(owned.again())));
         }

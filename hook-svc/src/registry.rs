@@ -356,6 +356,7 @@ impl Registry {
                 }
             }
             Err(error @ CasError::Read(_)) => return Err(error),
+            // The count is repeated in the background: the event must not wait for it.
             Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
                 tracing::warn!(hook_id, %error, "failed to count a fire of a hook; retrying");
                 self.fired(hook_id, now);

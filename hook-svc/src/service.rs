@@ -352,6 +352,7 @@ fn hooks(shell: &Shell<HooksConfig>, registry: &Registry, background: &mut JoinS
         background.spawn(async move { files.follow().await });
     }
 
+    // Without a directory the hooks come from the registry alone.
     if synced.is_none() {
         return Hooks { synced, loaded };
     }

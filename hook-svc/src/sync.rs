@@ -103,6 +103,7 @@ fn created(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> HookRecord
 
 fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<HookRecord> {
     let returned = record.disabled_reason.as_deref() == Some(FILE_DELETED);
+    // Unchanged, and not one that came back: nothing to write.
     if record.content_hash == file.hash && !returned {
         return None;
     }
@@ -118,6 +119,7 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
 
     match &file.parsed {
         Ok(metadata) => {
+            // A file that came back unchanged keeps its time.
             next.updated_at = if next.source == file.source {
                 record.updated_at
             } else {
@@ -127,6 +129,7 @@ fn updated(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<Hook
             next.metadata = metadata.clone();
             next.parse_error = None;
         }
+        // The last good version stays in force.
         Err(error) => next.parse_error = Some(error.clone()),
     }
 

@@ -50,6 +50,7 @@ pub(super) async fn fork(broker: Arc<Broker>, forking: Forking) -> Result<View, 
         entries,
     };
 
+    // Expecting sequence 0 makes the creation atomic: a session that exists is never overwritten.
     let appended = ledger::append(&broker.bus, &to, &record, 0, &Carrier::default()).await;
     match appended {
         Ok(_) => show(broker, to).await,

@@ -65,10 +65,12 @@ fn places(
     };
     let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
     let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
+    // A person without a place of their own sees the card in the conversation that waits.
     if all.is_empty() && places.is_empty() {
         places.push(asked.place.clone());
     }
 
+    // Two persons may share a place: it gets one card.
     for place in places {
         if !all.iter().any(|(known, _)| *known == place) {
             all.push((place, None));
@@ -109,6 +111,7 @@ pub fn cards(confirmation: &Confirmation, why: Why, identities: &Identities, con
         Why::Asked => "card",
         Why::Escalated => "escalation",
     };
+    // Derived from approval and place: a repeated card is delivered once.
     let card = |(place, person): (DeliveryContext, Option<String>)| {
         let link = person.and_then(|person| link(confirmation, &person, &place.channel, config));
         let to = serde_json::to_string(&place).unwrap_or_default();
@@ -160,6 +163,7 @@ fn escaped(text: &str) -> String {
 fn text(confirmation: &Confirmation, asked: &AskedIn, why: Why, link: Option<&str>) -> String {
     let request = &confirmation.request;
     let all = request.arguments.to_string();
+    // Only the beginning is shown; the hash binds all of them.
     let arguments = match shortened(&all, MAX_ARGUMENTS) {
         short if short.len() < all.len() => format!("{short}… [cut]"),
         whole => whole,

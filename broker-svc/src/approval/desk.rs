@@ -279,6 +279,7 @@ impl Desk {
         what: &str,
         by_via: (Option<&str>, Option<&str>),
     ) -> Result<Option<Confirmation>, KeepApprovalError> {
+        // The record of the state before must be in `AUDIT`, because the new value replaces it.
         let audited = self.audit(&before.value).await?;
         let newest = self.newest_record(&next.request.id, audited).await?;
         let next = self.led(next, newest, what, by_via);
@@ -391,6 +392,7 @@ impl Desk {
             let now = self.clock.now();
             let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
             let next = lapses.then(|| brought(&before.value, ApprovalStatus::Expired, now));
+            // Decided before, or too early: the session is told what holds.
             let Some(next) = next.flatten() else {
                 self.tell(&before.value).await?;
                 return Ok(Some(before.value));
@@ -417,6 +419,7 @@ impl Desk {
                 return Ok(());
             };
             let taken = &before.value;
+            // The ledger has the decision: the value may be deleted from now on.
             if taken.status == to && !taken.trail.taken {
                 if self.take(&before).await? {
                     return Ok(());
@@ -449,6 +452,7 @@ impl Desk {
                 return Ok(());
             }
 
+            // Written, but perhaps not sent: the steps after the write are repeated.
             if before.value.trail.escalated_at.is_some() {
                 self.audit(&before.value).await?;
                 return self.send(&before.value, Why::Escalated).await;
@@ -485,6 +489,7 @@ impl Desk {
             approval: confirmation.request.id.clone(),
             at: confirmation.decided_at.unwrap_or(confirmation.requested_at),
         };
+        // One message for each state, so that a repetition is recognized.
         let id = format!("{}:{}", confirmation.request.id, confirmation.status.name());
         let out = Outgoing::new(subject::dispatch(&asked.session), &decided).msg_id(id);
         self.bus.publish(out).await?;

@@ -167,6 +167,7 @@ fn fault(word: &Word) -> Option<String> {
         .as_ref()
         .map_or(0, |arguments| arguments.to_string().len());
 
+    // A denial of edited arguments would have two meanings.
     if word.arguments.is_some() && !word.approve {
         return Some("arguments: allowed only if the call is approved".to_owned());
     }

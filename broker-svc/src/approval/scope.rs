@@ -77,6 +77,7 @@ impl Who {
     /// # Errors
     /// Returns the reason if not, for the audit.
     pub fn may(&self, asked: &AskedIn, identities: &Identities) -> Result<(), String> {
+        // No agent decides, whatever the list of approvers says.
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }

@@ -91,6 +91,7 @@ async fn get(broker: Arc<Broker>, question: GetApproval) -> Result<Confirmation,
 /// # Errors
 /// Returns code and text: 403 wrong scope, 404 unknown, 409 decided otherwise or changed, 400 invalid, 503 try again.
 pub async fn decide(broker: &Broker, question: DecideApproval) -> Result<ApprovalAnswer, Refusal> {
+    // The scheduler owns the approvals of intents.
     if question.id.starts_with(INTENT) {
         return decide_intent(broker, &question).await;
     }

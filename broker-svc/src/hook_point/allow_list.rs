@@ -58,6 +58,7 @@ impl AllowList {
                 });
             }
 
+            // Entries of other modes are checked as well: their faults would otherwise appear with the mode.
             for (index, value) in declared.iter().enumerate() {
                 match Entry::declared(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),

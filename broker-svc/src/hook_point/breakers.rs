@@ -135,6 +135,7 @@ impl Breakers {
             return;
         }
 
+        // The breaker would not change, so nothing is written.
         if known.is_some_and(|known| known.failed(&self.policy, &self.me, now).is_none()) {
             return;
         }

@@ -254,6 +254,7 @@ fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Resu
         .env("NEXUS_PERSONA", &run.moment.session.persona)
         .env("CLAUDE_PROJECT_DIR", directory);
 
+    // Everything else of the broker's environment is withheld: it may hold secrets.
     keep(&mut command, &KEPT);
 
     let joined = redirect(&mut command, plain).map_err(failed)?;
@@ -282,6 +283,7 @@ fn redirect(command: &mut Command, plain: &PlainCommand) -> std::io::Result<Opti
             Ok(None)
         }
         Errors::WithOutput => {
+            // One pipe for both outputs keeps their order.
             let (ours, theirs) = std::io::pipe()?;
             if !redirects.silent {
                 command.stdout(theirs.try_clone()?);

@@ -74,11 +74,13 @@ impl Gate {
             }
 
             let Some(hook) = self.hooks.get(self.at).cloned() else {
+                // The chain is at its end: it starts once more if a gate has judged other arguments.
                 if self.again || !self.changed {
                     return None;
                 }
                 self.again = true;
                 self.at = 0;
+                // What was asked of people was about the former arguments.
                 self.asks.clear();
 
                 continue;

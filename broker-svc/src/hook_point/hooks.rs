@@ -99,6 +99,7 @@ impl Hooks {
         let mut outcome = outcome;
         let mut ran = Vec::new();
         for (round, hook) in moment.set.at(Point::PostToolUse).enumerate() {
+            // Each hook sees the result as the ones before it have left it.
             let context = moment.after(call, &outcome);
             if !hook.should_trigger(&context) {
                 continue;
@@ -113,6 +114,7 @@ impl Hooks {
                     ..
                 }) if hook.blocking => outcome = with_result(&outcome, result),
                 Ok(_) => {}
+                // A redactor that failed may have left something in the result: it is withheld.
                 Err(error) if hook.on_failure == OnFailure::Deny => {
                     let error = format!("the result is withheld: hook `{}` failed: {error}", hook.name);
                     outcome = ToolOutcome::Error { error };
@@ -139,6 +141,7 @@ impl Hooks {
                         all.rewritten = Some(other);
                     }
 
+                    // The first denial decides.
                     if !said.allow && point.is_gate() {
                         let default = || format!("hook `{}` does not allow it", hook.name);
                         all.denied = Some(said.error.unwrap_or_else(default));

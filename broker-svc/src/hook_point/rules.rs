@@ -210,6 +210,7 @@ impl HookRules {
             }
         };
 
+        // A global name is known in every layer.
         seen(&self.global, &mut wide, "hooks".to_owned());
         let mut all = wide.clone();
         for (persona, hooks) in &self.personas {
@@ -218,6 +219,7 @@ impl HookRules {
             all.extend(known);
         }
 
+        // A session may belong to any persona, so its names must differ from all.
         for (pattern, layer) in &self.sessions {
             seen(&layer.hooks, &mut all, format!("sessions.{pattern}"));
         }

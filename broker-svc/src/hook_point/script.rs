@@ -45,6 +45,7 @@ pub async fn run(
         now: Some(now),
     };
 
+    // hook-svc has time-outs of its own; this one bounds the wait of the turn.
     let within = Duration::from_millis(hook.timeout_ms);
     let answer = bus
         .request::<_, HookRun>(SERVICE, Headers::new(), &question, within)

@@ -121,6 +121,7 @@ impl SendMessage {
 fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     let asked = &call.call;
     let from = &asked.session;
+    // The id follows from turn and call, so a repeated call sends the same message.
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
     let id = derived_ulid(at, &["agent-message", &asked.turn.to_string(), &asked.call.call]);
     let id = EventId::parse(format!("agent:{}:{to}:{id}", from.persona)).ok()?;
@@ -141,6 +142,7 @@ fn message(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     event.metadata.insert("session".to_owned(), json!(from.session));
     event.metadata.insert("turn".to_owned(), json!(asked.turn));
 
+    // The receiver is bound by the rules of all for whom the sender works.
     let works_for: Vec<&SessionRef> = std::iter::once(from).chain(&asked.origin.works_for).collect();
     event.metadata.insert(WORKS_FOR.to_owned(), json!(works_for));
 

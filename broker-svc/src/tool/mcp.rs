@@ -128,6 +128,7 @@ impl Servers {
         }
 
         let began = self.clock.monotonic();
+        // A server that just failed is not started again for each turn.
         if let Some((_, error)) = place.failed.as_ref().filter(|(until, _)| began < *until) {
             return Err(error.clone());
         }
@@ -257,6 +258,7 @@ fn outcome(result: &CallToolResult) -> ToolOutcome {
         .collect();
 
     let text = texts.join("\n");
+    // The server's own error is a result that the model can react to.
     if result.is_error == Some(true) {
         return failed(text);
     }

@@ -66,6 +66,7 @@ impl Remote {
             request = request.bearer_auth(key.reveal());
         }
 
+        // The address may contain a key, which must not reach the log.
         let unavailable = |error: reqwest::Error| EmbedTextsError::Unavailable(error.without_url().to_string());
         let mut response = request.send().await.map_err(unavailable)?;
         let status = response.status();
@@ -75,6 +76,7 @@ impl Remote {
 
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
+            // Bounded: a server must not fill the memory.
             body.extend_from_slice(&chunk);
             if body.len() > MAX_ANSWER_BYTES {
                 return Err(EmbedTextsError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));

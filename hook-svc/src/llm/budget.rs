@@ -145,6 +145,7 @@ impl Budget {
             match self.take(&account, reservation.micro_usd).await {
                 Ok(()) => reservation.accounts.push(account),
                 Err(error) => {
+                    // What was taken before must not stay reserved.
                     reservation.release().await;
                     return Err(error);
                 }
@@ -232,6 +233,7 @@ impl Budget {
         loop {
             let entry = spends.get(&account.key).await?;
             let before = entry.as_ref().map(|entry| entry.value).unwrap_or_default();
+            // The purse is read in each attempt, because other calls of this process use it meanwhile.
             let purse = *account.purse();
             let draft = match draft(&purse, before) {
                 Ok(draft) => draft,

@@ -63,6 +63,7 @@ impl Entry {
     pub(super) fn parse(text: &str, is_unsafe: bool) -> Result<Self, String> {
         let mut words = tokens(text)?;
         let rest: Vec<Token> = REST.chars().map(|c| Token::Is(Piece::Is(c))).collect();
+        // Only at the end: in the middle it would allow any number of words before known ones.
         let rest = words.pop_if(|last| *last == rest).is_some();
         let entry = Self { words, rest, is_unsafe };
 

@@ -323,6 +323,7 @@ impl Reader<'_> {
 
         let braced = self.chars.next_if_eq(&'{').is_some();
         let mut name = String::new();
+        // Only named variables: the form with operators can run commands.
         while let Some(c) = self.chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
             name.push(c);
         }
