@@ -80,6 +80,7 @@ impl Fetcher {
                     detail,
                 };
 
+                // A caller asks in a loop: without the pause, a lost consumer would be asked for without rest.
                 self.missed.tell(&error);
                 pause(REPAIR_PAUSE).await;
                 Err(error)

@@ -202,6 +202,7 @@ async fn consumers(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Span>, Re
     loop {
         let query = json!({ "offset": seen });
         let page: Page = bus.api(stream, &format!("CONSUMER.LIST.{stream}"), &query).await?;
+        // The server lists page by page. An empty page ends the list too: a consumer may go away between two.
         let listed = page.consumers.unwrap_or_default();
         seen += listed.len();
         let is_last = listed.is_empty() || seen >= page.total;

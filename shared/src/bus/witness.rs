@@ -265,6 +265,7 @@ impl Witness {
             }
         };
 
+        // A message that an operator still has to decide about is in no stream's backlog, but it is not done.
         if !is_worked_off {
             return Ok(false);
         }

@@ -88,6 +88,7 @@ impl Room {
         let request = self.client.post(url).headers(self.headers.clone()).json(&question);
         let response = match tokio::time::timeout(self.idle, request.send()).await {
             Ok(Ok(response)) => response,
+            // The address may contain a key, and errors are logged.
             Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
             Err(_) => return Err(silent(self.idle)),
         };

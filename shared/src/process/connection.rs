@@ -62,6 +62,7 @@ pub(super) async fn connect(
     if let Some(bus) = &connected
         && bus.max_payload() < MIN_SERVER_PAYLOAD_BYTES
     {
+        // The service starts nevertheless: it works, apart from the large dead letters.
         let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
         tracing::error!(
             found,

@@ -168,11 +168,13 @@ fn check(sql: &str) -> Result<(), ModelQueryError> {
         return Ok(());
     }
 
+    // A pragma may be addressed to one database, as in `PRAGMA main.table_info`.
     let (mut name, mut rest) = word(without_comments(rest));
     if let Some(behind) = rest.strip_prefix('.') {
         (name, rest) = word(behind);
     }
 
+    // With `=` a pragma writes.
     if !TELLING.iter().any(|telling| name.eq_ignore_ascii_case(telling)) || rest.contains('=') {
         return refused(&format!("PRAGMA {name}"));
     }

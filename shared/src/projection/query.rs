@@ -82,6 +82,7 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
     ];
 
     let limit = limit(request.limit);
+    // `newest` returns one event more than `limit`; if it is there, the next page begins behind the last one shown.
     let events = newest(connection, &conditions, limit)?;
     let next = (events.len() > limit as usize).then(|| events[limit as usize - 1].sequence);
 
@@ -173,6 +174,8 @@ fn newest(
     conditions: &[(&str, Option<Sql>)],
     limit: u32,
 ) -> Result<Vec<EventRow>, rusqlite::Error> {
+    // Only the given conditions are in the text, so that SQLite can choose an index for them. The conditions' texts are
+    // constants, and the values are bound.
     let given: Vec<_> = conditions
         .iter()
         .filter_map(|(condition, value)| Some((*condition, value.clone()?)))

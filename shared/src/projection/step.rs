@@ -75,6 +75,7 @@ impl Stepped {
                 trust: Arc::clone(bus.trust()),
                 ahead: None,
                 read: from - 1,
+                // Without it, the reader would wait for a message that is not there.
                 at_end: state.messages == 0 || state.last < from,
             });
         }

@@ -90,6 +90,7 @@ impl Walk<'_> {
             return Ok(());
         }
 
+        // The first event may be one that was sent, too; it is then what the question is about, not a result.
         let stage = if depth > 0 && event.direction == Direction::Sent {
             Stage::Sent
         } else {

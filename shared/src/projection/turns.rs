@@ -292,6 +292,7 @@ impl<'a> SessionRows<'a> {
     fn start(&mut self, turn: Ulid, parent: Option<Ulid>, dispatches: &'a [DispatchRef]) {
         let id = turn.to_string();
         for dispatch in dispatches {
+            // The id of a message follows from its turn and dispatch, so that a repetition writes the same row.
             self.message(
                 format!("{id}/user/{}", dispatch.id),
                 id.clone(),

@@ -62,6 +62,7 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
         Timing::Every { .. } | Timing::Cron(_) | Timing::Rrule(_) | Timing::At(_) => {}
     }
 
+    // Sampling costs time, and most schedules show by their form that they cannot be dense.
     let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
     let sample = preview(&schedule, since, sampled);
     for pair in sample.windows(2) {

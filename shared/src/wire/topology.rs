@@ -273,6 +273,8 @@ fn outgoing(replicas: usize) -> Vec<StreamSpec> {
             retention: Retention::WorkQueue,
             max_age: 30 * DAY,
             max_message_bytes: MAX_STORED_BYTES,
+            // Partitioned by channel and account, so that several workers share the stream and each one keeps the
+            // order.
             transform: Some((
                 "nexus.delivery.*.*.*".to_owned(),
                 format!(

@@ -176,6 +176,7 @@ impl WordPieces {
         }
 
         while !rest.is_empty() {
+            // Pieces that begin a word and pieces that continue one are separate vocabularies.
             let known = if rest.len() == word.len() {
                 &self.starts
             } else {

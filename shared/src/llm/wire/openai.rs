@@ -145,11 +145,13 @@ impl OpenAi {
         if let Some(text) = content.as_str() {
             said.say(text)?;
         } else {
+            // Some servers send the content as a list of parts.
             for part in listed(said, content)? {
                 spoken(said, part)?;
             }
         }
 
+        // A refusal is only shown, for which its beginning is enough.
         if let Some(refusal) = delta["refusal"].as_str() {
             let room = MAX_REFUSAL_BYTES.saturating_sub(self.refusal.len());
             self.refusal.push_str(&refusal[..refusal.floor_char_boundary(room)]);
@@ -295,6 +297,7 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
             && last["signature"].is_null()
     };
 
+    // The pieces of one text come one after the other, so only the last block can grow.
     let Some(last) = said.opaque.blocks.last_mut().filter(joins) else {
         return said.block(detail);
     };
@@ -302,6 +305,7 @@ fn thought(said: &mut Said, detail: Value) -> Result<(), Fault> {
         lengthened(joined, text)?;
     }
 
+    // Members that only a later piece has. A signature ends the text, see `joins`.
     for key in ["signature", "format", "id"] {
         if !detail[key].is_null() {
             last[key] = detail[key].clone();

@@ -44,6 +44,7 @@ impl Pieces {
             .or_else(|| piece.get("nullValue").map(|_| Value::Null));
 
         if let Some(value) = value {
+            // The call is refused and not the answer: other calls of the same answer may be whole.
             match steps(path).and_then(|steps| found(call.place(), steps)) {
                 None => call.refuse(format!("a piece of the arguments has no place: `{path}`")),
                 Some(Value::String(before)) if goes_on => lengthened(before, value.as_str().unwrap_or_default())?,

@@ -65,6 +65,7 @@ impl People {
             .iter()
             .map(|one| (one.id.as_str(), one.display_name.as_deref(), one.role));
         for (address, name, role) in std::iter::once(sender).chain(others) {
+            // Not every event names its sender.
             if address.is_empty() {
                 continue;
             }
@@ -163,6 +164,7 @@ impl People {
 
         write_identifier(connection, contact, address, Some(met))?;
 
+        // An address that `identities.yaml` gives to a person connects its contact at once, not at the next start.
         if let Some(person) = self.owner(contact, channel, address) {
             link(connection, person, contact, Some(met))?;
         }
@@ -275,6 +277,7 @@ impl People {
             return Ok(());
         }
 
+        // Contacts that the file names are linked already, when they are written.
         let mut statement = connection.prepare(
             "SELECT c.id, c.source, i.value, i.created_at, i.last_seen_at FROM contacts c
              JOIN contact_identifiers i ON i.contact_id = c.id WHERE c.source <> ?1",

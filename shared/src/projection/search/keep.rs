@@ -36,6 +36,7 @@ pub async fn run(projection: Projection, embedder: Arc<dyn Embedder>, clock: Sha
             generation: projection.0.generation.load(Ordering::Acquire),
         };
 
+        // A renewed file begins with a new keeper at once, because its generation is another one.
         match keeper.keep().await {
             Err(KeepVectorsError::Closed) => return,
             Err(KeepVectorsError::Renewed) | Ok(()) => {}

@@ -39,6 +39,7 @@ pub(super) fn pending(connection: &Connection, position: u64, count: usize) -> R
     let rows: Vec<Row> = statement
         .query_map((to_sql(position), to_sql(count as u64)), row)?
         .collect::<Result<_, _>>()?;
+    // Changes first: an edited text is found by its old words as long as they are not embedded again.
     if !rows.is_empty() {
         return Ok(Pending { rows, up_to: None });
     }

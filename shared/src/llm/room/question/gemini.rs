@@ -69,6 +69,7 @@ fn contents(messages: &[Message], signs: bool) -> Value {
             } => {
                 let opaque = Opaque::of(opaque.as_ref(), Provider::Gemini);
                 let parts = parts(content, tool_calls, opaque, signs);
+                // Gemini rejects a turn without parts.
                 if !parts.is_empty() {
                     said.push(json!({ "role": "model", "parts": parts }));
                 }
