@@ -270,6 +270,7 @@ impl Performer {
         out: Outgoing,
         carrier: &Carrier,
     ) -> Result<Result<(), String>, HandleEventError> {
+        // Before the claim, so that the owner that takes the claim finds the message.
         match self.bus.publish(out.carrier(carrier)).await {
             Ok(_) => {}
             Err(error @ PublishError::TooLarge { .. }) => return Ok(Err(error.to_string())),

@@ -109,6 +109,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
         .unwrap_or_default();
 
     let (options, program) = arguments.split_at(options);
+    // Without the option, or the new run would change its user again.
     let options = options.iter().filter(|option| !option.starts_with("user="));
     let mut command = Command::new(jail);
     command.args(options.chain(program)).env_clear().gid(gid).uid(uid);

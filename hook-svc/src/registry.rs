@@ -183,6 +183,7 @@ impl Registry {
 
             tokio::select! {
                 changed = told.changed() => if changed.is_err() { return },
+                // A failed write is repeated even if nothing changes meanwhile.
                 () = pause(RELOAD_PAUSE), if written.is_err() => {}
             }
         }

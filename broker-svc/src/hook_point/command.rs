@@ -146,6 +146,7 @@ impl Commands {
             }
         };
 
+        // Recorded however it ended: a command that timed out may have had effects as well.
         let mut record = run.record();
         record.insert(
             "duration_ms".to_owned(),

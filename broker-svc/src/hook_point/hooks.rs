@@ -223,6 +223,7 @@ impl Hooks {
         moment: &Moment,
         context: &HookContext,
     ) -> Result<HookOutcome, RunHookError> {
+        // Only the hooks that ask the server need a limit; the others compute at once.
         let within = Duration::from_millis(hook.timeout_ms);
         let late = |_| RunHookError::TimedOut(hook.timeout_ms);
         match builtin {

@@ -83,6 +83,7 @@ impl ApprovalSync {
             }
         }
 
+        // No turn knows the others, so nothing would ever use a decision about them.
         let is_known = |id: &String| running.asked.iter().any(|asked| asked.approval == *id);
         let orphans = orphans.into_iter().filter(|id| !is_known(id));
         self.marks.extend(orphans.map(|id| (id, ApprovalStatus::Canceled)));

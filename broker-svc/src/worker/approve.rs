@@ -78,6 +78,7 @@ impl Worker<'_> {
             return Box::pin(self.still_waits(&awaited.approval)).await;
         }
 
+        // A decision that came in time wins over the expiry, even if this session learns of it only now.
         let standing = self.broker.desk().lapse(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
             Some(standing) => decision_of(&standing),

@@ -48,6 +48,8 @@ impl Patience {
         self.attempt += 1;
 
         match &outcome {
+            // Counted from the first attempt without an agent; each other result shows that one is there, and ends the
+            // count.
             Err(AskAgentError::NoAgent) => {
                 self.absent_since.get_or_insert(asked);
             }

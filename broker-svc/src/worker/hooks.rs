@@ -218,6 +218,7 @@ impl Worker<'_> {
             return Ok(Hooked::Denied(error));
         }
 
+        // An answer is text, so a hook's other JSON is kept as its text.
         match said.rewritten {
             Some(Value::String(text)) => *content = text,
             Some(other) => *content = other.to_string(),

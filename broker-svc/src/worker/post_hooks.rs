@@ -129,6 +129,7 @@ impl Worker<'_> {
                 return Due::Observe(owed.finished, unseen);
             }
 
+            // The hooks that are in force now, so that one deleted since the end of the turn does not run.
             let set = self.broker.hooks().of(&self.claimed.session, &owed.finished.works_for);
             let next = set.at(Point::PostSession).find(|hook| !owed.done.contains(&hook.key()));
             let Some(hook) = next.cloned() else {

@@ -220,6 +220,7 @@ impl Worker<'_> {
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
+        // The note is shown to the model in a later turn; the ledger has no other copy of the message.
         let content = if reason.leaves_a_note() {
             dropped_line(pending)
         } else {

@@ -211,6 +211,7 @@ impl Worker<'_> {
 
     /// Stages the model's answer; calls that must not run get their error as outcome.
     fn answered(&mut self, step: u32, said: Said) {
+        // Numbered by us, so that ids are unique in the turn whatever the model's provider sends.
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls
@@ -255,6 +256,7 @@ impl Worker<'_> {
             Confirmed::Stepped(stepped) => return Ok(stepped),
         };
 
+        // Arguments as the model asked for them are in its answer already, and the ledger needs no second copy.
         self.owner.stage(LedgerEntry::ToolStarted {
             call: call.call.clone(),
             name: call.name.clone(),

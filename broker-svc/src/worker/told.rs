@@ -135,6 +135,7 @@ impl Worker<'_> {
     /// Looks up in KV the state of the approval that a notice names; the notice itself decides nothing.
     pub(super) async fn look_up_told(&mut self, told: Told, listened: &mut Listened) -> Result<(), RunSessionError> {
         let standing = self.broker.desk().get(&told.approval).await?;
+        // A notice is a plain message, so it may name an approval of another session, or one that never was.
         let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {
             listened.empty.push((told.sequence, told.approval));
             return Ok(());

@@ -124,6 +124,7 @@ impl Index {
         let facts = Facts::of(event);
         let mut found = self.scanned.clone();
         for (field, table) in &self.tables {
+            // Never satisfied, so that all values of the field are looked up.
             facts.any(field, |value| {
                 table.look_up(value, &mut found);
                 false
@@ -138,6 +139,7 @@ impl Index {
 
         found.sort_unstable();
         found.dedup();
+        // A rule is filed under one of its predicates; the others are checked only now.
         found.retain(|&number| self.rules[number as usize].holds(&facts));
 
         found

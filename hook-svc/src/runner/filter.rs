@@ -63,6 +63,7 @@ impl Filter {
             }
         }
 
+        // A timer's event names its hook, so no filter decides whether that hook sees it.
         seeing.extend(timed(event).and_then(|id| set.index(id)));
         seeing.sort_unstable();
         seeing.dedup();

@@ -379,6 +379,7 @@ impl Flight {
                 NotedOutcome::Failed(error) => self.decide(index, latency_us, Outcome::Failed { error, stack: None }),
             };
 
+            // After a result that cannot be taken, the hook stays open and runs again.
             if taken.is_ok() {
                 open.remove(at);
             }
@@ -443,6 +444,7 @@ impl Flight {
         let [remaining, apart] = all.map(|all| {
             let kept = all.iter().filter_map(|&index| loaded.set().index(&of_old(index)?.id));
             let mut kept: Vec<u32> = kept.collect();
+            // The numbers are those of another set, and the lists have to be ascending.
             kept.sort_unstable();
             let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
             self.done.passed = self.done.passed.saturating_add(gone);

@@ -191,6 +191,7 @@ impl Pools {
         let known = known.and_then(|part| part.runs.as_ref().ok());
         let loaded = match known.filter(|runs| runs.loaded.set().hooks() == hooks.as_slice()) {
             Some(runs) => Arc::clone(&runs.loaded),
+            // If all hooks are this author's, the whole set is loaded as it is, without a copy.
             None if indices.len() == set.hooks().len() => pool.load(Arc::clone(set)).await?,
             None => pool.load(Arc::new(HookSet::of(hooks))).await?,
         };
@@ -210,6 +211,7 @@ impl Pools {
             .map(|(_, seated)| seated.pool)
             .collect();
 
+        // Taken out first and stopped afterwards, because the lock must not be held while a pool stops.
         for pool in over {
             pool.stop().await;
         }
@@ -252,6 +254,7 @@ impl Pools {
             return Err(LoadHooksError::TooManyAuthors(MAX_AUTHORS));
         };
 
+        // Of many authors few have events at a time, so their workers run only while they have some.
         let config = PoolConfig {
             workers: 1,
             lazy: true,

@@ -364,6 +364,7 @@ impl Jail {
             Err(_) => return Err("the probe did not end".to_owned()),
         };
 
+        // A probe that failed writes no JSON; its first line of errors says more than the parser would.
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();

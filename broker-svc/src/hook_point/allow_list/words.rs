@@ -186,11 +186,13 @@ fn is_a_program(word: &[Piece]) -> Result<(), Refusal> {
         match piece {
             Piece::Is(c) => name.push(*c),
             Piece::Bracket => name.push('['),
+            // Both become a path, and with the slash it is none of the words that are checked below.
             Piece::Project | Piece::Home => name.push('/'),
             Piece::Any | Piece::One | Piece::Class(_) => return Err(Refusal::Pattern),
         }
     }
 
+    // Before a command, a shell takes such a word for an assignment, and the next one for the program.
     if name.contains('=') {
         return Err(Refusal::Assignment);
     }

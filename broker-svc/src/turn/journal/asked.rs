@@ -101,6 +101,7 @@ pub fn stands(running: &Running, call: &str, arguments_hash: &str, ask: Option<&
         ApprovalStatus::Pending => Standing::Pending,
         ApprovalStatus::Consumed => Standing::Used,
         ApprovalStatus::Approved => {
+            // Arguments that were edited with the decision are the ones that were approved.
             let edited = asked.edited.as_ref().map(args_hash);
             let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
             if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {

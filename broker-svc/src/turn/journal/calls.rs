@@ -56,6 +56,7 @@ impl Running {
                 | Passage::Injected { .. } => None,
             })?;
 
+            // The call may have begun with other arguments than the model's, if a hook or a human changed them.
             let begun_with = self.begun_with(&call.call).cloned();
             let arguments = begun_with.unwrap_or_else(|| self.arguments_of(call));
             let call = ToolCall {
@@ -108,6 +109,7 @@ impl Running {
                 *outcome = Some(ended.clone());
                 *unseen = is_unseen;
             }
+            // A call that was refused has an outcome without having begun.
             None => self.passages.push(Passage::Called {
                 call: id.to_owned(),
                 arguments: None,

@@ -36,6 +36,7 @@ impl Run<'_> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         let mut news = Vec::new();
         loop {
+            // Created before the queues are read, so that a notification in between is not lost.
             let (queued, apart) = (self.common.queued.notified(), self.common.apart.notified());
             let changed = self.common.changed.notified();
             let bell = self.bell();

@@ -166,6 +166,7 @@ impl Run<'_> {
         state: &State<'_>,
         (slot, index, number, name, args): CallFrame<'_>,
     ) -> Result<(), ImpossibleAnswer> {
+        // The event may be over already, for example if a script did not await its call.
         let Some(flight) = state.in_flight.get(&slot) else {
             return Ok(());
         };
