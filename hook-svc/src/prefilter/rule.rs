@@ -260,7 +260,7 @@ mod tests {
             ("direction=recieved", "`direction=recieved`: expected received, sent,"),
             ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),
-            ("metadata..a=1", "`metadata..a` is no field"),
+            ("metadata..a=1", "`metadata..a` is not a field"),
         ] {
             let found = Rule::parse(text).expect_err(text).to_string();
             assert!(found.starts_with(error), "{text}: {found}");
