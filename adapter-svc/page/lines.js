@@ -5,11 +5,11 @@ import { parse, render } from "/webchat/markdown.js";
 const DECIDED = {
   approved: "Approved.",
   consumed: "Approved, and done.",
-  rejected: "Denied.",
-  expired: "Nobody answered in time, so it was not done.",
-  cancelled: "Withdrawn. No decision is needed any more.",
+  denied: "Denied.",
+  expired: "Expired. No one decided in time, so it was not done.",
+  canceled: "Canceled. No decision is needed any more.",
   superseded: "Replaced by a new request with other details.",
-  changed: "The details were changed since, so these buttons no longer decide it.",
+  changed: "The details have changed, so these buttons no longer apply.",
   gone: "No longer open.",
 };
 // After this time the buttons can be pressed again: the word may not have arrived, or more than one person must agree.
@@ -91,7 +91,7 @@ export function addButtons(made, { code, arguments_hash }, say) {
     button.addEventListener("click", () => {
       if (!say(`${word} ${code} #${arguments_hash.slice(0, 16)}`)) return;
       able(row, false);
-      outcome.textContent = "Sent. Waiting for the decision to be taken…";
+      outcome.textContent = "Sent. Waiting for the result…";
       setTimeout(() => reopen(row), AGAIN_AFTER_MS);
     });
     buttons.append(button);

@@ -101,6 +101,7 @@ pub async fn post_decision(
         return Err(RequestRejection::UnknownPath);
     };
 
+    // The path is not trusted: the signature below binds the decision to its approval.
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
@@ -145,6 +146,7 @@ pub async fn show_link_page(
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let Query(link) = link.map_err(|error| malformed_request(error.body_text(), "query"))?;
     let now = gateway.clock.now();
+    // Verified before the approval is read, so that ids cannot be guessed one by one.
     link.verify(checks, &id, now)?;
 
     let question = GetApproval { id: id.clone() };
@@ -180,6 +182,7 @@ pub async fn post_link_decision(
         return Err(RequestRejection::UnknownPath);
     };
 
+    // The same order as for a callback: size, signature, and only then the contents.
     let Path(id) = id.map_err(|error| malformed_request(error.body_text(), "path"))?;
     let (parts, body) = request.into_parts();
     let body = gateway.reception.read_body(&parts, body, MAX_BODY_BYTES).await?;
@@ -213,10 +216,11 @@ pub async fn post_link_decision(
         .request("nexus.svc.approval.decide", Headers::new(), &question, PATIENCE);
     let answer: Result<ApprovalAnswer, RequestError> = asked.await;
 
+    // The page always answers in words, because a person reads it.
     Ok(match answer {
         Ok(answer) => html_page(
             StatusCode::OK,
-            page::message_page(&format!("It is {}.", answer.status.name())),
+            page::message_page(&format!("The approval is {}.", answer.status.name())),
         ),
         Err(RequestError::Service { code, text, .. }) => {
             let status = StatusCode::from_u16(code).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
@@ -267,6 +271,7 @@ const fn malformed_request(detail: String, place: &'static str) -> RequestReject
 }
 
 fn answer_response(asked: Result<ApprovalAnswer, RequestError>) -> Response {
+    // The codes are those of the other routes, so that a caller needs one table of errors.
     let refused = |status: StatusCode, message: String| {
         let code = match status {
             StatusCode::FORBIDDEN => "forbidden",

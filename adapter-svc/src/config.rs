@@ -218,6 +218,7 @@ impl AdapterConfig {
     #[must_use]
     pub fn find_faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
+        // Zero would block the service without a word.
         for (key, value) in [
             ("publish_in_flight", self.publish_in_flight),
             ("max_connections", self.max_connections),
@@ -264,6 +265,7 @@ impl AdapterConfig {
             faults.push(format!("approvals.link_secret: {weak}"));
         }
 
+        // Tokens and sources are checked with all others, so that one start shows every fault.
         let access = self.token_access().err().unwrap_or_default();
         faults.extend(access.into_iter().map(|fault| format!("http.{fault}")));
         faults.extend(self.open_fault());
@@ -306,7 +308,7 @@ impl AdapterConfig {
         if !self.listen.ip().is_loopback() {
             let listen = self.listen;
             return Some(format!(
-                "http.open: `listen` is {listen}; without a token events are taken on a loopback address only"
+                "http.open: `listen` is {listen}; without a token events are accepted only on a loopback address"
             ));
         }
 
@@ -321,7 +323,7 @@ impl AdapterConfig {
     pub fn find_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.http.open {
-            let what = "events are taken without a token from every process of this machine";
+            let what = "events are accepted without a token from every process of this machine";
             warnings.push(format!("http.open: {what}; each is a stranger's"));
         }
 

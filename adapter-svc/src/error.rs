@@ -135,6 +135,7 @@ impl RequestRejection {
     /// Returns the status, and the code for programs.
     #[must_use]
     pub const fn kind(&self) -> (StatusCode, &'static str) {
+        // The codes are part of the interface: clients decide by them, not by the texts.
         match self {
             Self::UnknownSource(_) => (StatusCode::NOT_FOUND, "unknown_source"),
             Self::UnknownPath => (StatusCode::NOT_FOUND, "unknown_path"),
@@ -230,6 +231,7 @@ impl IntoResponse for RequestRejection {
         metrics::counter!("nexus_adapter_refused_total", "code" => code).increment(1);
 
         let mut response = (status, axum::Json(json!({ "error": self.to_json() }))).into_response();
+        // The client may try again only after these.
         if [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
             response
                 .headers_mut()

@@ -167,6 +167,7 @@ impl GatewayState {
             .route("/approvals/{id}/decide", post(approvals::post_link_decision))
             .route("/v1/events", post(http::post_events));
 
+        // Without the web chat its paths do not exist: they cannot be probed.
         if self.webchat.is_some() {
             router = router
                 .route("/", get(webchat::assets::page))
@@ -201,6 +202,7 @@ impl GatewayParts {
 /// Applies the limits to every request: its client's rate, the number of requests at once, the host name, the time,
 /// and the headers of its response.
 async fn bound_request(State(gateway): State<GatewayState>, mut request: Request, next: Next) -> Response {
+    // The rate comes first, because every later step costs more.
     if let Some(peer) = request.extensions().get::<ConnectionPeer>() {
         let client = ClientAddress::from_request(*peer, request.headers(), &gateway.trusted);
         request.extensions_mut().insert(client);
@@ -219,17 +221,20 @@ async fn bound_request(State(gateway): State<GatewayState>, mut request: Request
         Err(refusal) => return refusal.into_response(),
     };
 
+    // Against pages of other sites that reach this machine under a name of their own.
     if let Err(host) = gateway.hosts.check_host(request.uri(), request.headers()) {
         return RequestRejection::ForeignHost(host).into_response();
     }
 
     let begun = gateway.clock.monotonic();
     let limit = Duration::from_millis(gateway.timeout_ms);
+    // The time includes the body, so that a slow sender cannot hold a permit for ever.
     let answer = tokio::time::timeout(limit, next.run(request)).await;
     let mut response = answer.unwrap_or_else(|_| RequestRejection::Timeout(gateway.timeout_ms).into_response());
 
     let took = gateway.clock.monotonic().duration_since(begun);
     metrics::histogram!("nexus_adapter_request_seconds").record(took.as_secs_f64());
+    // Responses must not be read as another type than the one they state.
     response
         .headers_mut()
         .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

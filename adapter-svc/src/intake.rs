@@ -52,6 +52,7 @@ impl EventIntake {
         events: &[Event],
         carrier: &TraceCarrier,
     ) -> Result<(), AcceptEventsError> {
+        // A single event names the span; several would make it unreadable.
         if let [event] = events {
             tracing::Span::current().record("event_id", event.id.as_str());
         }
@@ -60,6 +61,7 @@ impl EventIntake {
         // The client knows no limit before its first connection.
         let max_payload = if max_payload == 0 { usize::MAX } else { max_payload };
 
+        // All events are encoded first: one that cannot be stored refuses the whole request.
         let parcels: Vec<EncodedEvent> = events
             .iter()
             .map(|event| EncodedEvent::encode_event(event, self.bus.trust(), carrier, max_payload))

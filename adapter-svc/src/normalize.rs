@@ -238,6 +238,7 @@ pub fn chat_message(
     message: ChatMessage<'_>,
     now: UnixMillis,
 ) -> Result<Event, RefuseEventError> {
+    // The page chooses the message's id, so that a repetition of it is the same event.
     let id = EventId::parse(format!("webchat:{account}/{visitor}/{}", message.id))?;
 
     let mut event = Event::new(id, WEBCHAT, visitor, now);
@@ -247,6 +248,7 @@ pub fn chat_message(
         ..EventSender::default()
     };
 
+    // Each visitor is a conversation of their own.
     event.peer = EventPeer {
         kind: PeerKind::Dm,
         id: visitor.to_owned(),

@@ -144,11 +144,13 @@ impl EventSpool {
     pub async fn open(path: &Path, max_bytes: u64) -> Result<Self, StoreError> {
         let shelf = Shelf::open(path).await?;
         shelf.offer_again()?;
+        // Keys of an earlier opening sort before those of this one.
         let durable = DurableMark {
             generation: 1,
             through: key(shelf.opening, 0),
         };
 
+        // Bounded: a request is refused if the disk does not keep up.
         let (told, watched) = watch::channel(durable);
         let (batches, waiting) = mpsc::channel(WAITING_REQUESTS);
         let shared = Arc::new(Shared {
@@ -192,6 +194,7 @@ impl EventSpool {
 
         let (done, answer) = oneshot::channel();
         let batch = Batch { parcels, weight, done };
+        // A full queue is refused at once: the client can repeat the request, and nothing is lost.
         if self.batches.try_send(batch).is_err() {
             self.shared.waiting.fetch_sub(weight, Ordering::SeqCst);
             return Err(AcceptEventsError::Busy);
@@ -222,6 +225,7 @@ impl EventSpool {
     ) -> Result<Vec<(SpoolKey, EncodedEvent)>, StoreError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
 
+        // The page continues after a key, so entries that were deleted meanwhile do not matter.
         let from = after.map_or(Unbounded, Excluded);
         let mut page = Vec::new();
         let Some(shelf) = self.shared.open_spool() else {
@@ -305,6 +309,7 @@ fn key(opening: u64, number: u64) -> SpoolKey {
 async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, durable: watch::Sender<DurableMark>) {
     let mut number = 0_u64;
     while let Some(first) = waiting.recv().await {
+        // One sync for all that wait: the sync is what costs time.
         let group = collect_group(first, &mut waiting);
         let weight: u64 = group.iter().map(|batch| batch.weight).sum();
         let entries: u64 = group.iter().map(|batch| batch.parcels.len() as u64).sum();
@@ -312,6 +317,7 @@ async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, dur
 
         let written = write(&shared, parcels, number).await;
         number += entries;
+        // Whatever the outcome, these bytes are no longer waiting.
         shared.waiting.fetch_sub(weight, Ordering::SeqCst);
 
         let outcome = match written {
@@ -330,6 +336,7 @@ async fn run_writer(shared: Arc<Shared>, mut waiting: mpsc::Receiver<Batch>, dur
         }
 
         if let Err(error) = outcome {
+            // After a failed sync it is unknown what the disk has, so the store is opened again.
             tracing::error!(error, path = %shared.path.display(), "spool failed; reopening it");
             number = 0;
             reopen_store(&shared, &durable).await;
@@ -353,6 +360,7 @@ fn collect_group(first: Batch, waiting: &mut mpsc::Receiver<Batch>) -> Vec<Batch
 /// Writes `parcels` under the numbers after `number` and syncs. Returns the last key.
 async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<EncodedEvent>>, number: u64) -> Result<SpoolKey, StoreError> {
     let writer = Arc::clone(shared);
+    // The store blocks while it writes, and this thread serves connections.
     let inserted = tokio::task::spawn_blocking(move || {
         let closed = || StoreError::Access {
             path: writer.path.clone(),
@@ -374,6 +382,7 @@ async fn write(shared: &Arc<Shared>, parcels: Vec<Vec<EncodedEvent>>, number: u6
         source: std::io::Error::other(error),
     };
     let (store, through) = inserted.await.map_err(failed)??;
+    // Only the sync makes the entries durable.
     store.flush().await?;
 
     Ok(through)
@@ -391,6 +400,7 @@ async fn reopen_store(shared: &Shared, durable: &watch::Sender<DurableMark>) {
             Ok(shelf) => {
                 let through = key(shelf.opening, 0);
                 shared.replace_spool(Some(shelf));
+                // Readers must begin again: the keys of the former opening say nothing about this one.
                 durable.send_modify(|known| {
                     *known = DurableMark {
                         generation: known.generation + 1,

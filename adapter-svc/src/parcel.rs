@@ -49,6 +49,7 @@ impl EncodedEvent {
         carrier: &TraceCarrier,
         max_payload: usize,
     ) -> Result<Self, AcceptEventsError> {
+        // The contents are checked before the seal, which vouches for them.
         event.check().map_err(|detail| AcceptEventsError::Invalid {
             id: event.id.clone(),
             detail,

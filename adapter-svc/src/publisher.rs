@@ -154,12 +154,14 @@ async fn run_worker(desk: Arc<Desk>, mut jobs: mpsc::Receiver<Job>, in_flight: u
     let mut under_way: FuturesUnordered<BoxFuture<'static, String>> = FuturesUnordered::new();
 
     let mut open = true;
+    // After the end of the input the rest is still published.
     while open || lanes.held_count() > 0 {
         tokio::select! {
             // Waiting items count too, so that a slow conversation cannot fill the memory.
             job = jobs.recv(), if open && lanes.held_count() < in_flight => match job {
                 None => open = false,
                 Some(job) => {
+                    // A conversation is one lane: its events must be stored in their order.
                     let lane = job.parcel.subject.clone();
                     if let Some(job) = lanes.enqueue(&lane, job) {
                         under_way.push(Box::pin(Arc::clone(&desk).handle(job)));

@@ -227,12 +227,14 @@ async fn watch_spool(outbox: EventSpool, max_bytes: u64, health: Health, shutdow
 
         let filling = bytes.saturating_mul(100) / max_bytes;
         let detail = format!("{entries} entries, {bytes} of {max_bytes} bytes");
+        // A full or failing spool accepts nothing, so the service is not ready.
         health.set(
             "spool",
             works && filling < 100,
             if works { detail } else { "the disk fails".to_owned() },
         );
 
+        // Logged once for each time that the spool fills up.
         if filling >= WARN_AT_PERCENT && !warned {
             tracing::warn!(
                 entries,

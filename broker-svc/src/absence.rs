@@ -134,6 +134,7 @@ impl AgentAbsence {
     /// Creates the indicator for the agent of `turn` of `session`, whose answer goes to `delivery`.
     #[must_use]
     pub fn for_turn(bus: Bus, clock: SharedClock, session: SessionRef, turn: Ulid, delivery: &DeliveryContext) -> Self {
+        // Only a chat page shows work and absence; other channels get the answer alone.
         let peer = delivery.peer_id.as_ref().filter(|_| delivery.channel == WEBCHAT);
         let account = delivery.account_id.as_deref().unwrap_or(DEFAULT_ACCOUNT);
         let whose = Whose {
@@ -145,6 +146,7 @@ impl AgentAbsence {
             turn,
         };
 
+        // The notice is repeated, because a page may be opened at any time.
         let working = whose.pages.is_some().then(|| {
             let whose = whose.clone();
             let telling = async move {
@@ -192,6 +194,7 @@ async fn show(state: Arc<State>, whose: Whose) {
             trouble.since
         };
         let Some(since) = begun else { return };
+        // A short absence is not worth a notice: most agents answer the next attempt.
         if is_over(&state, since, SHOWN_AFTER).await {
             continue;
         }
@@ -200,6 +203,7 @@ async fn show(state: Arc<State>, whose: Whose) {
         let (session, turn) = (&whose.session, whose.turn);
         tracing::warn!(%session, %turn, why, "agent unreachable; retrying");
 
+        // Repeated, because a page that was opened meanwhile, and a note that expires, need the state again.
         loop {
             let why = state.lock_trouble().why.clone();
             whose.store_note(since, &why).await;
@@ -209,6 +213,7 @@ async fn show(state: Arc<State>, whose: Whose) {
             }
         }
 
+        // Read before the note is deleted, so that the log line has the length of the whole absence.
         let away_ms = whose.clock.now().since(since);
         match state.lock_trouble().answered {
             true => tracing::info!(%session, %turn, away_ms, "agent is reachable again"),

@@ -223,6 +223,7 @@ async fn show(broker: Arc<BrokerContext>, session: SessionRef) -> Result<View, R
         fold => fold?,
     };
 
+    // A session is idle only if no message waits for it either, so both need the stream.
     let idle = is_idle(&broker, &session, &fold).await?;
     let waiting = count_waiting(&broker, &session, &fold).await?;
     let away = match &fold.running {
@@ -329,6 +330,7 @@ async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Or
         return Err((404, format!("there is no session {}", order.target)));
     }
 
+    // The id makes a repeated request harmless: the server refuses the copy.
     let out = OutgoingMessage::new(subject::dispatch(&order.target), &order).msg_id(order.id.to_string());
     let published = broker
         .bus
@@ -336,6 +338,7 @@ async fn give_order(broker: Arc<BrokerContext>, name: &'static str, ordering: Or
         .await
         .map_err(|error| (500, error.to_string()))?;
 
+    // Without a claim no broker would look at the session before its next message or the sweeper.
     let claimed = claim::publish(&broker.bus, &order.target, &TraceCarrier::default()).await;
     claimed.map_err(|error| (500, error.to_string()))?;
 

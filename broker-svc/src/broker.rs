@@ -113,6 +113,7 @@ impl BrokerContext {
         shutdown: ShutdownSignal,
         drain: Duration,
     ) -> Self {
+        // Counters start at the time, so that append ids of a restarted broker never repeat earlier ones.
         let started = u64::try_from(clock.now().0).unwrap_or(0);
         Self {
             cache: FoldCache::new(config.fold_cache),
@@ -163,6 +164,7 @@ impl BrokerContext {
     /// Returns [`WitnessError`] if the leader cannot be read.
     pub async fn current_era(&self) -> Result<Arc<StreamEra>, WitnessError> {
         let mut era = self.era.lock().await;
+        // Read before the stream, so that a connection that ends meanwhile starts another era.
         let connection = self.bus.connection_number();
         let doubt_until = self.witness.doubt_until(self.clock.now()).await?;
         let stands = |known: &&Arc<StreamEra>| known.connection == connection && known.doubt_until == doubt_until;
@@ -172,6 +174,7 @@ impl BrokerContext {
         }
 
         let info = self.bus.stream_info(DISPATCHES).await?;
+        // What was folded and settled belongs to the former stream.
         self.cache.clear();
         self.with_settled(|settled| *settled = SequenceSet::default());
 

@@ -42,11 +42,13 @@ impl SupervisedCommand {
     /// Creates a command for `program`, which gets the part `handed` of its input.
     #[must_use]
     pub fn new(program: &str, handed: InputLimit) -> Self {
+        // A missing program is started directly, because that gives the best error.
         let tether = find_launcher().filter(|_| is_there(program));
         let is_held = tether.is_some();
         let mut command = match tether {
             Some(tether) => {
                 let mut command = Command::new(tether);
+                // The paths are hidden by the supervisor, after the fork: the broker itself must still read them.
                 for path in walls::hidden_paths() {
                     let mut hidden = OsString::from("hide=");
                     hidden.push(path);
@@ -64,6 +66,7 @@ impl SupervisedCommand {
             None => Command::new(program),
         };
 
+        // A group of its own, so that the children that the program starts can be killed with it.
         command
             .env_clear()
             .stdin(Stdio::piped())

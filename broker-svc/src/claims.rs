@@ -89,6 +89,7 @@ impl Source {
 
     async fn next(&mut self, tell: &impl Fn(Result<(), &ConsumeError>)) -> Taken {
         loop {
+            // Whether the buffer was empty decides when a claim was received: a buffered one may be old.
             let now = self.broker.clock.monotonic();
             let incoming = match self.claims.next().now_or_never() {
                 Some(buffered) => buffered,
@@ -106,6 +107,7 @@ impl Source {
                 continue;
             };
 
+            // The ack timeout counts from the delivery. A claim that waited here may belong to another broker soon.
             let received = self.empty_at;
             let age = self.broker.clock.monotonic().saturating_duration_since(received);
             if age <= MAX_AGE {
@@ -119,6 +121,7 @@ impl Source {
 
             let age_ms = age.as_millis();
             tracing::debug!(age_ms, "claims waited too long; leaving them to the ack timeout");
+            // All buffered claims are at least as old.
             self.claims.cancel_request();
         }
     }
@@ -163,11 +166,13 @@ async fn handle(broker: Arc<BrokerContext>, taken: Taken) {
         return;
     };
 
+    // A parked session must wait for an operator: another delivery of the claim would change nothing.
     if broker.is_parked(&key) {
         incoming.term().await;
         return;
     }
 
+    // Counted before the work, so that a session that kills its broker is stopped after some attempts.
     let counted = match quarantine::admit_claim(&broker, &incoming, &key, &session).await {
         Ok(ClaimVerdict::Free) => None,
         Ok(ClaimVerdict::Counted(revision)) => Some(revision),
@@ -186,6 +191,7 @@ async fn handle(broker: Arc<BrokerContext>, taken: Taken) {
         SessionSlot::new(slot, places),
     ))
     .await;
+    // The session ran to its release, so the claim was not the cause of the earlier failures.
     if done && let Some(revision) = counted {
         quarantine::acquit_claim(&broker, &key, revision).await;
     }
@@ -207,6 +213,7 @@ async fn claimed_session(broker: &BrokerContext, incoming: &IncomingMessage) -> 
         Err(error) => MessageVerdict::new(error.reason(), error.to_string()),
     };
 
+    // The claim can never be carried out, and another delivery would not change that.
     match broker
         .bus
         .dead_letter(SERVICE, incoming, &fault, broker.clock.now())
@@ -232,6 +239,7 @@ async fn run_claim(
 ) -> bool {
     let ack_wait = Duration::from_millis(broker.config.ack_wait_ms);
     let hold = Arc::new(ClaimDeadline::new(Arc::clone(&broker.clock), received, ack_wait));
+    // The broker counts the session as running until this guard is dropped.
     let running = broker.enter_session(&session);
 
     let claimed = ClaimedSession {
@@ -243,6 +251,7 @@ async fn run_claim(
         begun: Mutex::default(),
     };
 
+    // The claim stays ours only as long as the server hears of progress.
     let outcome = tokio::select! {
         outcome = Box::pin(worker::run(broker, &claimed)) => outcome,
         never = show_life(broker, incoming, &claimed.hold) => match never {},
@@ -253,11 +262,13 @@ async fn run_claim(
     let session = &claimed.session;
     match error {
         RunSessionError::Stale | RunSessionError::FenceLost => {
+            // The other owner works already: every further step of ours would only fail at the fence.
             claimed.hold.forfeit();
             tracing::info!(%session, claim = incoming.sequence, %error, "session has another owner; releasing the claim");
         }
         RunSessionError::HandBack => {
             tracing::info!(%session, claim = incoming.sequence, "session released in the middle of a turn");
+            // Immediately, so that another broker continues the turn without waiting for the ack timeout.
             if claimed.hold.is_live() {
                 incoming.nak(None).await;
             }
@@ -269,6 +280,7 @@ async fn run_claim(
         | RunSessionError::Approval(_)
         | RunSessionError::Witness(_)
         | RunSessionError::Hold(_) => {
+            // A fault of the server must not count against the session.
             if error.is_the_servers() {
                 broker.note_trouble();
             }

@@ -28,6 +28,7 @@ pub fn compaction_entry(fold: &SessionState, limits: &PersonaLimits) -> Option<L
         return None;
     }
 
+    // The oldest exchanges go first, until half of the limits is free: so the next turn does not compact again.
     let mut left = total;
     let turns = fold.history.len();
     let mut going = 0;
@@ -50,6 +51,7 @@ pub fn compaction_entry(fold: &SessionState, limits: &PersonaLimits) -> Option<L
     lines.extend(fold.history.iter().take(going).map(exchange_line));
     let mut bytes: usize = lines.iter().map(|line| line.len() + 1).sum();
 
+    // The summary is bounded as well: its oldest lines are the least useful.
     let mut from = 0;
     while bytes > SUMMARY_BYTES && from + 1 < lines.len() {
         bytes -= lines[from].len() + 1;

@@ -109,6 +109,7 @@ impl BrokerConfig {
                 .map(|(key, _)| format!("{key}: at least 1")),
         );
 
+        // The value documents the topology. Another one would make the broker misjudge the end of its claims.
         if u128::from(self.ack_wait_ms) != CLAIM_ACK_WAIT.as_millis() {
             faults.push(format!(
                 "ack_wait_ms: {} as the topology says",
@@ -121,6 +122,7 @@ impl BrokerConfig {
             faults.push(format!("approvals.link.secret: {weak}"));
         }
 
+        // The bounds below keep the promise that a lost wake-up is noticed within 10 s.
         if !(100..=2_000).contains(&self.sweep_interval_ms) {
             faults.push("sweep_interval_ms: between 100 and 2000".to_owned());
         }

@@ -57,6 +57,7 @@ pub fn assemble_request(
         attachments: pending.dispatch.message.attachments.clone(),
     }));
 
+    // The model must not see a tool that the turn may not use: it would call it.
     let permitted = |tool: &&ToolDescription| is_tool_permitted(&tool.name, &turn.permissions, setting.presets);
     let tools: Vec<ToolDescription> = setting.tools.iter().filter(permitted).cloned().collect();
     let has_lost_tools = tools.is_empty() && !setting.tools.is_empty();
@@ -87,6 +88,7 @@ fn system_prompt(
     now: UnixMillis,
 ) -> String {
     let mut sections = vec![persona.prompt.clone()];
+    // Several dispatches of one hook have the same instructions, which the model needs once.
     for pending in pendings {
         let prompt = pending.dispatch.context.system_prompt.clone();
         sections.extend(prompt.filter(|prompt| !sections.contains(prompt)));
@@ -101,15 +103,17 @@ fn system_prompt(
         sections.extend(fold.summary.as_ref().map(|summary| format!("## Earlier\n{summary}")));
     }
 
+    // Notes of the ledger, so that a resumed turn shows the same ones.
     if let Some(running) = &fold.running {
         let missed = "## Not answered\nMessages before this one that were not answered:";
         sections.extend(listed_section(missed, &running.notes));
-        let refused = "## Your intents\nWhat you asked for in your last turn, and why it was refused:";
+        let refused = "## Your intents\nIntents of your last turn that were refused, with the reasons:";
         sections.extend(listed_section(refused, &running.refused));
     }
 
+    // Otherwise a model that is used to tools would promise what it cannot do.
     if has_lost_tools {
-        sections.push("## Tools\nYou have no tools in this turn: whoever wrote may use none of them.".to_owned());
+        sections.push("## Tools\nYou have no tools in this turn: the sender may use none.".to_owned());
     }
 
     sections.extend(trust_section(pendings));
@@ -186,8 +190,10 @@ fn format_instant(now: UnixMillis, zone: &str) -> Option<String> {
 fn history_messages(fold: &SessionState, limits: &PersonaLimits) -> Vec<ChatMessage> {
     let mut left = limits.history_tokens;
     let mut first = fold.history.len();
+    // From the newest backwards: the model must see what was said last.
     for exchange in fold.history.iter().rev().take(limits.history_turns) {
         let size = tokens_of(&exchange.user) + tokens_of(&exchange.agent);
+        // Whole turns only: half of an exchange would be misunderstood.
         if size > left {
             break;
         }

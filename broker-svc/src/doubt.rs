@@ -78,6 +78,7 @@ pub async fn is_sound(
     session: &SessionRef,
     remembered: &mut CachedSession,
 ) -> Result<bool, ReadStreamError> {
+    // The stream cannot change within an era, so one check is enough.
     if remembered.era == era.number {
         return Ok(true);
     }
@@ -88,6 +89,7 @@ pub async fn is_sound(
         return Ok(true);
     };
 
+    // A message before the first one is gone for certain, and needs no request.
     let found = match newest.sequence < era.first {
         true => None,
         false => broker.bus.at_sequence(DISPATCHES, newest.sequence).await?,
@@ -200,6 +202,7 @@ impl SessionDoubts {
         pending: &PendingDispatch,
     ) -> Result<bool, ReadStreamError> {
         let since = first_made(pending).min(pending.arrived).plus(-SKEW_MS);
+        // The copies that were read are kept for the next message, if they reach back far enough.
         if self.copies.as_ref().is_none_or(|copies| since < copies.since) {
             self.copies = Some(Copies {
                 since,

@@ -54,6 +54,7 @@ impl DispatchFeed {
 
 /// Feeds the window of `feed` from `bus` until `stop` is requested.
 pub async fn serve(feed: Arc<DispatchFeed>, bus: Bus, stop: ShutdownSignal) {
+    // Created before the first read, so that a reconnection during it is not missed.
     let mut connections = bus.connections();
 
     let mut messages = tokio::select! {

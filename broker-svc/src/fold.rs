@@ -353,6 +353,7 @@ impl SessionState {
             .chain(&self.intents.refusals)
             .chain(&self.reminded);
         let notes: usize = notes.chain(&self.summary).map(String::len).sum();
+        // Estimates are enough: the weight only decides which folds are kept in memory.
         let ids = (self.recent.len() + 8 * self.cursor.above.len()) * size_of::<Ulid>();
         size_of::<Self>()
             + text

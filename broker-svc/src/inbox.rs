@@ -116,6 +116,7 @@ pub async fn read_arrivals(
             .feed
             .with_window(|window| window.on_subject(&subject, from, limit))
     };
+    // The window is in memory and in order, so most reads end here.
     look.add_all(session, held(from, LOOK_LIMIT).unwrap_or_default()).await;
 
     if look.through.is_some() {
@@ -128,6 +129,7 @@ pub async fn read_arrivals(
 
     let mut next = from;
     while next <= last.sequence && look.found_count() < LOOK_LIMIT {
+        // The window may only be late: a short wait is cheaper than reading from the server.
         if broker.feed.with_window(|window| window.first()) <= next
             && broker.feed.wait_reached(last.sequence, PATIENCE).await
         {
@@ -164,6 +166,7 @@ pub async fn fetch(
 }
 
 fn decode_arrival(session: &SessionRef, stored: &StoredMessage) -> Result<InboxItem, (&'static str, String)> {
+    // One subject carries three kinds of messages, which keep their order.
     let schema = stored.headers.get(SCHEMA).and_then(|schema| schema.split('/').next());
     if schema == Some(SessionDecision::SCHEMA) {
         return decode_decision(session, stored).map(InboxItem::Decision);
@@ -209,6 +212,7 @@ fn decode_pending(session: &SessionRef, stored: &StoredMessage) -> Result<Pendin
     let dispatch: Dispatch = stored
         .decode()
         .map_err(|error: DecodeError| (error.reason(), error.to_string()))?;
+    // The subject decides which session is woken, so it must be that of the contents.
     if dispatch.target != *session {
         return Err((
             "wrong_session",

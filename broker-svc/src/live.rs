@@ -128,6 +128,7 @@ async fn publish_texts(bus: Bus, subjects: Vec<String>, answer: Answer, said: Ar
     let mut seq = 0;
     loop {
         said.changed.notified().await;
+        // The lock is held only for the exchange: the model's task must not wait for the bus.
         let (text, done) = {
             let mut held = said.text.lock().unwrap_or_else(PoisonError::into_inner);
             (std::mem::take(&mut held.said), held.done)
@@ -156,6 +157,7 @@ async fn publish_texts(bus: Bus, subjects: Vec<String>, answer: Answer, said: Ar
             return;
         }
 
+        // Pieces that come during the pause are joined, so that a fast model does not flood the bus.
         pause(JOIN_FOR).await;
     }
 }

@@ -142,6 +142,7 @@ async fn read_backwards(
         let record: LedgerRecord = stored
             .decode()
             .map_err(|source| RunSessionError::BadLedger { sequence, source })?;
+        // A checkpoint that this version cannot read is no beginning: the records before it are needed.
         let begins = matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { fold, .. }) if is_fold(fold));
         records.push((sequence, record));
 
@@ -237,6 +238,7 @@ impl LedgerWriter {
         self.fold.at = self.broker.clock.now();
         self.fold.held_ms = self.hold.held_ms();
 
+        // A checkpoint comes first in its record, so that a reader can begin with it.
         if let Some(checkpoint) = self.fold.due_checkpoint() {
             self.checkpointed = true;
             self.push(checkpoint);
@@ -248,6 +250,7 @@ impl LedgerWriter {
             });
         }
 
+        // Written with the first append of each owner: the epoch fences the former one.
         if !self.owned {
             self.owned = true;
             self.push(LedgerEntry::Owned {
@@ -256,6 +259,7 @@ impl LedgerWriter {
             });
         }
 
+        // Noted with the next append, because a note of its own would double the writes.
         for turn in std::mem::take(&mut self.published) {
             if self.fold.replies.unpublished.iter().any(|reply| reply.turn == turn) {
                 self.push(LedgerEntry::ReplyPublished { turn });
@@ -288,6 +292,7 @@ impl LedgerWriter {
             return Ok(());
         }
 
+        // The claim may have ended since the entries were staged.
         self.check_live()?;
         let append = AppendId {
             broker: self.broker.instance.clone(),
@@ -303,10 +308,12 @@ impl LedgerWriter {
             entries,
         };
 
+        // The expected sequence is the fence: the append fails if another broker has written.
         let expected = self.fold.last_sequence;
         let sequence = ledger::append(&self.broker.bus, &self.session, &record, expected, &self.carrier).await?;
         self.fold.note_appended(sequence, append);
         self.appended = true;
+        // The scheduler learns of a reset only after the reset is durable.
         resets::notify_reset(&self.broker.bus, &self.session, &record);
 
         if std::mem::take(&mut self.checkpointed) {
@@ -348,6 +355,7 @@ impl LedgerWriter {
             .cloned()
             .collect();
 
+        // The ledger must name this owner before anything leaves, so that a former owner is fenced off.
         if !due.is_empty() && !self.appended {
             self.ensure_owned().await?;
         }
@@ -355,6 +363,7 @@ impl LedgerWriter {
         for reply in due {
             self.check_live()?;
             let mut out = OutgoingMessage::reply(&reply).carrier(&self.carrier);
+            // A former owner may have published the reply: delivery-svc must check for its copy.
             if self.inherited.contains(&reply.turn) {
                 out = out.repeated();
             }
@@ -363,6 +372,7 @@ impl LedgerWriter {
                 out = out.header(DISPATCH, dispatch.to_string());
             }
 
+            // A reply that the server never accepts would block the session for ever.
             match self.broker.bus.publish(out.clone()).await {
                 Ok(_) => {}
                 Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
@@ -430,6 +440,7 @@ impl Refused<'_> {
     /// subject is empty.
     fn into_dead_letter(self, out: &OutgoingMessage, room: usize) -> DeadLetter {
         let payload = DeadLetter::encode_payload(&out.payload);
+        // Without room for the payload the dead letter still says where the reply is.
         let fits = payload.len() + LETTER_HEADROOM <= room;
 
         DeadLetter {

@@ -71,6 +71,7 @@ pub async fn admit_claim(
         return Ok(ClaimVerdict::Free);
     }
 
+    // Only now is the claim suspicious, so ordinary claims need no read of KV.
     let marks = broker.bus.kv::<SessionMark>(SESSION_OVERRIDES);
     let (mark, revision) = marks.find(key).await?;
     if mark.as_ref().is_some_and(|mark| mark.quarantined.is_some()) {
@@ -78,6 +79,7 @@ pub async fn admit_claim(
         return Ok(ClaimVerdict::Parked);
     }
 
+    // The count belongs to one claim: a later claim of the session starts at zero.
     let tries = mark.and_then(|mark| mark.tries);
     let begun = tries
         .filter(|tries| tries.claim == incoming.place())
@@ -87,6 +89,7 @@ pub async fn admit_claim(
         return Ok(ClaimVerdict::Parked);
     }
 
+    // Written before the work with a compare-and-set: two brokers cannot use the same attempt.
     let counted = SessionMark {
         session: session.clone(),
         quarantined: None,
@@ -112,6 +115,7 @@ async fn park_session(
         format!("claim of {session} was delivered {deliveries} times and begun {begun} times without a ledger append");
     let verdict = MessageVerdict::new("quarantined", &detail);
     let now = broker.clock.now();
+    // The dead letter first: it is the operators' notice, also if the mark cannot be written.
     broker.bus.dead_letter(SERVICE, incoming, &verdict, now).await?;
 
     let mark = SessionMark {

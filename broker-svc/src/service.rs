@@ -72,12 +72,14 @@ impl Service for BrokerService {
     }
 
     async fn serve(shell: ServiceShell<BrokerConfig>) -> anyhow::Result<()> {
+        // Personas first: a fault in them must stop the service before it takes any work.
         let personas = load_personas(&shell.common.files.personas)?;
         let empty = personas.empty_levels();
         if !empty.is_empty() {
             shell.health.set_degraded("tools", &empty.join("; "));
         }
 
+        // Before the first program is started, because the restrictions hold only for later ones.
         match build_walls(&shell).raise() {
             Ok(told) => shell.health.set("walls", true, told),
             Err(lacks) => shell.health.set_degraded("walls", lacks),
@@ -100,6 +102,7 @@ impl Service for BrokerService {
             ..
         } = shell;
 
+        // The model's client is opened only if a persona needs it, so other installations need no key.
         let model = personas
             .ask_models()
             .then(|| llm::open(llm, Arc::clone(&clock), shutdown.clone()))
@@ -115,6 +118,7 @@ impl Service for BrokerService {
             clock: Arc::clone(&broker.clock),
             store: Arc::clone(broker.desk()),
         };
+        // These tasks end with the shutdown signal; they are awaited after the claims.
         let beside = [
             tokio::spawn(feed::serve(
                 Arc::clone(&broker.feed),
@@ -135,6 +139,7 @@ impl Service for BrokerService {
             tokio::spawn(again::serve(Arc::clone(&broker))),
         ];
 
+        // Announced before the first claim is taken: an agent of a first turn may ask the gate at once.
         let _admin = admin::serve(&broker)
             .await
             .map_err(anyhow::Error::msg)
@@ -153,10 +158,11 @@ impl Service for BrokerService {
             Err(error) => health.set("claims", false, error.to_string()),
         };
 
+        // Returns after the shutdown signal, when the running turns have ended or were handed back.
         claims::serve(&broker, tell).await;
 
         for task in beside {
-            task.await.context("a task beside the claims ended badly")?;
+            task.await.context("a background task failed")?;
         }
 
         Ok(())

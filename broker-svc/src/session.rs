@@ -103,7 +103,7 @@ struct Busy {
     /// Sequences and ids of the turn's dispatches.
     own: Vec<(u64, Ulid)>,
     permissions: Vec<PermissionSet>,
-    cancelled: bool,
+    canceled: bool,
 }
 
 /// Queue of one session in its owner's memory.
@@ -137,6 +137,7 @@ impl SessionQueue {
         };
 
         if let Some(turn) = &fold.running {
+            // The running turn consumes its dispatches only when it ends, so they count as seen until then.
             machine.seen.extend(turn.dispatches.iter().map(|d| d.sequence));
             machine.ids.extend(turn.dispatches.iter().map(|d| d.id));
             machine
@@ -149,7 +150,7 @@ impl SessionQueue {
             machine.running = Some(Busy {
                 own: turn.dispatches.iter().map(|d| (d.sequence, d.id)).collect(),
                 permissions: vec![turn.permissions.clone()],
-                cancelled: false,
+                canceled: false,
             });
         }
 
@@ -212,9 +213,10 @@ impl SessionQueue {
 
     fn queue_dispatch(&mut self, pending: PendingDispatch, effects: &mut Vec<SessionEffect>) {
         let rules = self.policy.rules_for(self.own, &pending.dispatch);
+        // A turn with fewer rights must not read the message, and a canceled turn will not read it.
         let steers = self.running.as_ref().is_some_and(|busy| {
             let may_join = |turn| self.policy.may_join(turn, &pending.dispatch.permissions);
-            !busy.cancelled && busy.permissions.iter().all(may_join)
+            !busy.canceled && busy.permissions.iter().all(may_join)
         });
 
         let waiting = Waiting {
@@ -225,6 +227,7 @@ impl SessionQueue {
         };
 
         match rules.mode {
+            // The newer message replaces all: those that wait, and the turn itself.
             QueueMode::Interrupt => {
                 self.clear(DropReason::Superseded, effects);
                 self.cancel_turn(&format!("interrupted by dispatch {}", pending.dispatch.id), effects);
@@ -234,6 +237,7 @@ impl SessionQueue {
                 pending,
                 backlog: false,
             }),
+            // It joins the running turn and gets a turn of its own as well.
             QueueMode::SteerBacklog if steers && !self.steered.contains(&pending.sequence) => {
                 self.steering.push_back(SteeringMessage { pending, backlog: true });
                 self.waiting.push_back(waiting);
@@ -243,6 +247,7 @@ impl SessionQueue {
             }
         }
 
+        // Without a running turn the next step takes messages out, so there is room.
         if self.running.is_some() {
             self.make_room(rules, effects);
         }
@@ -282,8 +287,8 @@ impl SessionQueue {
     }
 
     fn cancel_turn(&mut self, reason: &str, effects: &mut Vec<SessionEffect>) {
-        if let Some(busy) = self.running.as_mut().filter(|busy| !busy.cancelled) {
-            busy.cancelled = true;
+        if let Some(busy) = self.running.as_mut().filter(|busy| !busy.canceled) {
+            busy.canceled = true;
             let reason = reason.to_owned();
             effects.push(SessionEffect::Cancel { reason });
         }
@@ -306,6 +311,7 @@ impl SessionQueue {
             OrderKind::Withdraw { dispatch, spares_turn } => {
                 self.withdraw_dispatch(*dispatch, *spares_turn, &by, effects)
             }
+            // A reset waits for the end of the turn, whose history it ends.
             OrderKind::Reset if self.running.is_some() => {
                 self.resets.push(placed);
                 return;
@@ -364,6 +370,7 @@ impl SessionQueue {
             return Some(self.begin_turn(vec![head.pending], now));
         }
 
+        // Messages that collect wait for a pause in writing, but only if no other message waits behind them.
         let together = self.waiting.iter().take_while(|w| w.collect).count();
         if together == self.waiting.len() && together < head.cap {
             let arrived = || self.waiting.iter().map(|w| w.pending.arrived);
@@ -376,6 +383,7 @@ impl SessionQueue {
             }
         }
 
+        // One turn has one target; messages for another one keep their place.
         let target = target_of(&head.pending).clone();
         let (mut turn, mut rest) = (Vec::new(), VecDeque::new());
         for (index, waiting) in std::mem::take(&mut self.waiting).into_iter().enumerate() {
@@ -394,7 +402,7 @@ impl SessionQueue {
         self.running = Some(Busy {
             own: pendings.iter().map(|p| (p.sequence, p.dispatch.id)).collect(),
             permissions: pendings.iter().map(|p| p.dispatch.permissions.clone()).collect(),
-            cancelled: false,
+            canceled: false,
         });
         let first = pendings.first().map_or(now, |p| p.dispatch.timestamp);
         let waited_ms = u64::try_from(now.since(first)).unwrap_or(0);

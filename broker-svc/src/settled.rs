@@ -19,6 +19,7 @@ impl SequenceSet {
     /// Adds `sequence` to the set.
     pub fn add(&mut self, sequence: u64) {
         let mut range = (sequence, sequence);
+        // A sequence that touches a range extends it, so that the set stays small.
         if let Some((&first, &last)) = self.ranges.range(..=sequence).next_back() {
             if last >= sequence {
                 return;
@@ -36,6 +37,7 @@ impl SequenceSet {
 
         self.ranges.insert(range.0, range.1);
 
+        // Forgetting a range only costs another read.
         if self.ranges.len() > MAX_RANGES {
             self.ranges.pop_first();
         }

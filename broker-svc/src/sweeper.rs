@@ -70,6 +70,7 @@ pub async fn serve(broker: Arc<BrokerContext>) {
             () = pause(every) => {}
         }
 
+        // Reported by all brokers, not only by the one that sweeps: the metric must survive a change of it.
         if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
             metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.total_lag()).unwrap_or(u32::MAX));
             // With every slot taken, no claim arrives that would report the number.
@@ -91,6 +92,7 @@ pub async fn serve(broker: Arc<BrokerContext>) {
         }
     }
 
+    // Released early, so that another broker need not wait for the lease to expire.
     if let Some(held) = held {
         let leases = broker.bus.kv::<LeaseRecord>(LEASES);
         if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
@@ -118,6 +120,7 @@ async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option
         return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
             Ok(revision) => {
                 held.revision = revision;
+                // Another era means another stream or a restored one: what was walked says nothing about it.
                 if held.walking.era != broker.current_era().await?.number {
                     held.walking = begin_walk(broker).await?;
                 }
@@ -146,6 +149,7 @@ async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option
         Err(error) => return Err(error.into()),
     };
 
+    // The former sweeper's floor is read from KV, so the walk does not start at the beginning.
     let walking = begin_walk(broker).await?;
     tracing::info!(floor = walking.written.0, "this broker is the sweeper now");
 
@@ -193,6 +197,7 @@ async fn stored_floor(broker: &BrokerContext) -> Result<u64, SweepError> {
 
 async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), SweepError> {
     read_on(broker, &mut held.walk).await?;
+    // One session with a bad ledger must not stop the sweep of all others.
     let mut unreadable = 0;
     for due in held.walk.due_sessions(broker.clock.now(), MAX_LOOKS) {
         match look_at(broker, &mut held.walk, &due).await {
@@ -205,10 +210,12 @@ async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), Sw
         }
     }
 
+    // Everything below the floor is settled, so the memory of it can go.
     let floor = held.walk.floor();
     broker.with_settled(|settled| settled.forget_through(floor));
 
     let now = broker.clock.monotonic();
+    // The floor in KV is only a hint for readers and for the next sweeper: written seldom.
     if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
         let state = broker.bus.stream_state(DISPATCHES).await?;
         let sequence = floor.min(state.last);
@@ -232,11 +239,13 @@ async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), Sw
             return Ok(());
         }
 
+        // Sequences that this broker settled itself need no read.
         let from = broker.with_settled(|settled| settled.first_gap(walk.next()));
         walk.mark_passed(from - 1);
         let page = read_page(broker, from).await?;
         let full = page.len() == PAGE;
 
+        // Young dispatches are still on their regular way, with a claim of their own.
         let young = broker.clock.now().plus(-age);
         for stored in page {
             if stored.published_at > young {
@@ -247,6 +256,7 @@ async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), Sw
             match session_of(&stored) {
                 Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
                 Some(_) => walk.mark_passed(sequence),
+                // Such a message can never be consumed, and must not hold back the floor.
                 None => {
                     let event_id = stored.headers.event_id();
                     tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch without a session");

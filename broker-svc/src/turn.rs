@@ -79,6 +79,7 @@ impl Turn {
     ) -> Self {
         let permissions: Vec<&PermissionSet> = pendings.iter().map(|p| &p.dispatch.permissions).collect();
         let ids: Vec<String> = pendings.iter().map(|p| p.dispatch.id.to_string()).collect();
+        // The turn's id follows from its dispatches: a broker that starts it again starts the same turn.
         let parts: Vec<&str> = std::iter::once("turn").chain(ids.iter().map(String::as_str)).collect();
 
         // The time comes from the id, which a repetition shares, and not from the dispatch's own timestamp.
@@ -297,10 +298,12 @@ pub fn bound_content(content: String) -> String {
 
 fn message_of(failure: &TurnFailure, persona: &str) -> String {
     match failure {
-        TurnFailure::NoAgent => format!("Nobody is there to answer for `{persona}`. Please try again later."),
-        TurnFailure::Limit { limit } => format!("The answer took more than it may (limit: {limit})."),
-        TurnFailure::Agent { .. } => "The answer could not be made. The operators can see why.".to_owned(),
-        TurnFailure::BadDispatch { .. } => "The message could not be read. The operators can see why.".to_owned(),
+        TurnFailure::NoAgent => format!("No agent is available for `{persona}`. Please try again later."),
+        TurnFailure::Limit { limit } => format!("The answer exceeded a limit ({limit})."),
+        TurnFailure::Agent { .. } => "The answer failed. The operators' log has the reason.".to_owned(),
+        TurnFailure::BadDispatch { .. } => {
+            "The message could not be read. The operators' log has the reason.".to_owned()
+        }
     }
 }
 
@@ -315,6 +318,7 @@ pub fn next_after(
     malformed: u32,
     limits: &PersonaLimits,
 ) -> NextStep {
+    // An answer that is too large for the ledger fails here, where the user can still be told.
     let error = match outcome {
         Ok(answer) => {
             return bounds::attachments_failure(&answer.attachments)
@@ -322,6 +326,7 @@ pub fn next_after(
         }
         Err(error) => error,
     };
+    // A retry makes sense only while the turn has time left.
     let again = if left_ms == 0 {
         NextStep::Fail(TurnFailure::Limit {
             limit: "wall_ms".to_owned(),
@@ -330,6 +335,7 @@ pub fn next_after(
         NextStep::AskAgain
     };
 
+    // Malformed answers are retried a few times only: an agent that has a bug keeps producing them.
     match error {
         AskAgentError::Refused {
             error,

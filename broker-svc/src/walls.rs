@@ -60,11 +60,13 @@ impl ProcessWalls {
     pub fn raise(self) -> Result<&'static str, &'static str> {
         let (files, ports) = (kernel::hides_files(), kernel::closes_ports());
         let told = match (files, ports) {
-            (true, true) => Ok("programs reach no secrets' files and no NATS port"),
+            (true, true) => Ok("programs can read no secret files and reach no NATS port"),
             (true, false) => {
-                Err("programs reach no secrets' files, but the kernel cannot close NATS ports to them (Landlock 4)")
+                Err("programs can read no secret files, but this kernel cannot close NATS ports to them (Landlock 4)")
             }
-            (false, _) => Err("the kernel has no Landlock; programs of agents and hooks read what the broker may read"),
+            (false, _) => {
+                Err("this kernel has no Landlock: programs of agents and hooks can read all files of the broker")
+            }
         };
 
         if let Err(lacks) = told {

@@ -104,7 +104,7 @@ pub async fn run(broker: &Arc<BrokerContext>, claimed: &ClaimedSession) -> Resul
             let fresh = load(broker, &claimed.session, None).await?;
             worker = Worker::from_remembered(broker, claimed, &era, fresh).await?;
             worker.turns = TurnRunner::failing(TurnFailure::Agent {
-                error: "what happened in the turn is larger than a ledger record may be".to_owned(),
+                error: "the events of the turn exceed the size of a ledger record".to_owned(),
             });
             worker.serve().await?;
         }
@@ -123,7 +123,7 @@ struct Worker<'a> {
     /// Turns and waits that the machine wants done next; every other effect is applied at once.
     effects: VecDeque<SessionEffect>,
     /// Reason for which the running turn is to be canceled.
-    cancelled: Option<String>,
+    canceled: Option<String>,
     /// Whether the session is given back although work is left.
     yields: bool,
     taken_at: Instant,
@@ -175,7 +175,7 @@ impl<'a> Worker<'a> {
             machine: SessionQueue::new(owner.fold(), broker.queue_policy(&claimed.session.persona)),
             owner,
             effects: VecDeque::new(),
-            cancelled: None,
+            canceled: None,
             yields: false,
             taken_at: broker.clock.monotonic(),
             inbox,
@@ -230,13 +230,13 @@ impl<'a> Worker<'a> {
 
         // A turn that still waits here was canceled; a turn without all its dispatches cannot be answered.
         if suspended || found.len() < sequences.len() {
-            let gone = || "its dispatch is gone".to_owned();
-            let reason = self.cancelled.take().unwrap_or_else(gone);
+            let gone = || "the dispatch of the turn no longer exists".to_owned();
+            let reason = self.canceled.take().unwrap_or_else(gone);
             let partial = running.last_answer().map(|(_, content, _)| content.to_owned());
             let turn = Turn::from_running(&self.claimed.session, self.owner.fold(), &running, &found);
             let partial = partial.unwrap_or_default();
             self.settle_outside().await?;
-            self.end_turn(&turn, &found, TurnOutcome::Cancelled { reason, partial });
+            self.end_turn(&turn, &found, TurnOutcome::Canceled { reason, partial });
         } else {
             self.run_turn(&found).await?;
             if self.is_suspended() {

@@ -56,7 +56,7 @@ async fn list(common: &Common, bus: &Bus, status: Option<String>, limit: usize) 
     let status: Option<ApprovalStatus> = match status {
         Some(status) => Some(
             serde_json::from_value(status.clone().into())
-                .with_context(|| format!("--status {status}: pending, approved, rejected, expired, …"))?,
+                .with_context(|| format!("--status {status}: pending, approved, denied, expired, …"))?,
         ),
         None => None,
     };

@@ -108,6 +108,7 @@ fn parse_endpoint(place: &str, account: &WebhookAccount) -> Result<WebhookEndpoi
     let mut faults = Vec::new();
     let mut fault = |key: &str, expected: &str| faults.push(KeyFault::new(format!("{place}.{key}"), expected));
 
+    // All faults of an account are reported at once.
     let url = reqwest::Url::parse(&account.url)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));

@@ -77,6 +77,7 @@ pub enum AttemptVerdict {
 pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMillis) -> AttemptVerdict {
     match call {
         CallOutcome::Accepted { platform_ids, live } => AttemptVerdict::Done { platform_ids, live },
+        // Any success counts, because platforms differ in the code that they choose.
         CallOutcome::Status { code: 200..=299, .. } => AttemptVerdict::Done {
             platform_ids: Vec::new(),
             live: None,
@@ -92,6 +93,7 @@ pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMilli
                 format!("status {code}: {body}")
             };
 
+            // Other codes say that the same call would fail again.
             if is_passing(code) {
                 let asked = retry_after.as_deref().and_then(|value| parse_retry_after(value, now));
                 retry_verdict(reason, scheduled, asked)
@@ -100,6 +102,7 @@ pub fn judge_call(call: CallOutcome, scheduled: Option<Duration>, now: UnixMilli
             }
         }
         CallOutcome::Unreachable { reason } => retry_verdict(reason, scheduled, None),
+        // Nothing was sent, so the next owner of the partition repeats the attempt.
         CallOutcome::Withheld => retry_verdict("the partition was lost before the call".to_owned(), scheduled, None),
         CallOutcome::Impossible { reason } => AttemptVerdict::GiveUp { reason },
     }

@@ -199,7 +199,7 @@ fn broke_off(panic: &(dyn Any + Send)) -> CallOutcome {
     );
 
     CallOutcome::Unreachable {
-        reason: "the channel broke off; the log has why".to_owned(),
+        reason: "the channel failed unexpectedly; the log has the reason".to_owned(),
     }
 }
 

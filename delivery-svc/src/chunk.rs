@@ -70,6 +70,7 @@ fn find_cut(text: &str, limit: ChunkLimit) -> Option<usize> {
     }
 
     let (mut used, mut fits) = (0, 0);
+    // The last ends of a paragraph, a line and a word that fit.
     let (mut paragraph, mut line, mut word) = (0, 0, 0);
 
     let mut after_newline = false;
@@ -77,6 +78,7 @@ fn find_cut(text: &str, limit: ChunkLimit) -> Option<usize> {
         used += limit.unit.count(grapheme);
 
         if used > max {
+            // A cut near the beginning would make many short messages, so a later place is preferred.
             let best = [paragraph, line, word]
                 .into_iter()
                 .find(|at| *at > 0 && *at >= fits / LEAST_SHARE);
@@ -87,6 +89,7 @@ fn find_cut(text: &str, limit: ChunkLimit) -> Option<usize> {
             }));
         }
 
+        // Cut only between graphemes: half of one would show as another character.
         fits = start + grapheme.len();
         let newline = matches!(grapheme, "\n" | "\r\n");
         if newline && after_newline {

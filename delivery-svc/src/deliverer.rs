@@ -146,6 +146,7 @@ impl<'a> PartitionDeliverer<'a> {
         span.record("dispatch_id", job.dispatch_id());
 
         let carrier = carrier_of(&span, &incoming);
+        // The parts follow from the reply alone, so that every attempt counts the same ones.
         let parts = self.outfit.parts_of(&job.reply);
         let effects = DeliveryEffects {
             outfit: self.outfit,
@@ -157,9 +158,11 @@ impl<'a> PartitionDeliverer<'a> {
         };
 
         async {
+            // Another process may have written a receipt: its state replaces ours.
             for _ in 0..MAX_OVERTAKEN {
                 match step(&effects, standing).await? {
                     Step::Progress(progress) => {
+                        // The receipts have the outcomes of its calls by now.
                         self.outfit.calls.forget_delivery(job.reply.id, job.place);
                         return Ok(progress);
                     }

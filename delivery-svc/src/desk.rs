@@ -83,6 +83,7 @@ pub async fn run_partition(
         drains: FuturesUnordered::new(),
     };
 
+    // Destinations with parked replies must be known first: newer replies wait behind those.
     if desk.find_parked(&owned).await {
         desk.run(owned, bounds.in_flight).await;
     }
@@ -169,7 +170,7 @@ impl<'a> Desk<'a> {
             return self
                 .dead_letter(
                     &incoming,
-                    &MessageVerdict::new("malformed", "the subject is none of a delivery"),
+                    &MessageVerdict::new("malformed", "not a subject of a delivery"),
                 )
                 .await;
         };
@@ -274,6 +275,7 @@ async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Messag
     let mut untried = message.untried;
     while !stop.is_requested() {
         let standing = match deliverer.find_standing(job, untried).await {
+            // The state is read from the receipts for each attempt: another process may have advanced it.
             Ok(standing) => deliverer.advance_job(job, standing).await,
             Err(error) => Err(error.into()),
         };
@@ -285,6 +287,7 @@ async fn deliver_or_park(deliverer: &PartitionDeliverer<'_>, message: Arc<Messag
                 metrics::histogram!("nexus_delivery_seconds").record(waited.as_secs_f64());
                 return Ended::Delivered(job.destination.clone(), job.place.sequence);
             }
+            // A destination that fails must not hold back the others: its replies are parked.
             Ok(DeliveryProgress::Later(_)) => return Ended::Failed(job.destination.clone(), Arc::clone(&message)),
             Err(error) => {
                 tracing::warn!(

@@ -82,6 +82,7 @@ pub async fn drain_destination(
 ) -> bool {
     let subject = destination.parked_subject();
     while !stop.is_requested() {
+        // One after the other, in the order in which they were parked.
         let ended = match deliverer.bus().next_on_subject(streams::PARKED, &subject, 1).await {
             Ok(None) => return true,
             Ok(Some(head)) => settle_head(deliverer, destination, &head, slots, stop).await,
@@ -120,6 +121,7 @@ async fn settle_head(
                 );
             }
 
+            // A head that cannot be removed is tried again: nothing may pass it.
             return buried.is_ok();
         }
     };
@@ -191,6 +193,7 @@ async fn delete_head(deliverer: &PartitionDeliverer<'_>, head: &StoredMessage) -
 
 /// Returns the parked delivery, or the dead letter for a message that is not one.
 fn read(destination: &Destination, head: &StoredMessage) -> Result<DeliveryJob, Box<DeadLetter>> {
+    // The dead letter keeps the message as it is, so that it can be published again.
     let letter = |reason: &str, detail: String| {
         Box::new(DeadLetter {
             service: SERVICE.to_owned(),

@@ -151,6 +151,7 @@ impl<K: Eq + Hash + Clone, M> KeyedQueue<K, M> {
 
     fn next(&mut self, key: &K) -> Option<LaneWork<M>> {
         let lane = self.lanes.get_mut(key)?;
+        // One message of a destination at a time keeps their order.
         if lane.busy {
             return None;
         }
@@ -159,6 +160,7 @@ impl<K: Eq + Hash + Clone, M> KeyedQueue<K, M> {
             Some(message) => {
                 lane.busy = true;
                 self.waiting -= 1;
+                // Once a destination has parked a reply, the later ones must follow it.
                 Some(if lane.parked.is_some() {
                     LaneWork::Park(message)
                 } else {

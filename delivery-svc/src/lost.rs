@@ -125,6 +125,7 @@ impl LostReplies {
                 Err(error) => tracing::debug!(%error, "failed to compare DELIVERIES with the ledger; retrying"),
             }
 
+            // The lease is given back, so that another replica can take over at once.
             if stops {
                 self.lease.give_back().await;
                 return;

@@ -63,6 +63,7 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<E
         .as_ref()
         .map_or_else(|| part.content.clone(), |card| card.redact_text(&part.content));
 
+    // Attachments are sent with the first part.
     if part.index == 0 {
         event.attachments.clone_from(&reply.attachments);
     }
@@ -74,6 +75,7 @@ pub fn sent_event(reply: &Reply, part: &MessagePart, at: UnixMillis) -> Result<E
         event.metadata.insert(CARD.to_owned(), told);
     }
 
+    // A reply that leads to an event counts as a hop, so that two agents cannot answer each other for ever.
     event.hops = reply.causation.hops.saturating_add(1).min(MAX_HOPS);
     Ok(event)
 }

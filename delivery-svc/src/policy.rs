@@ -52,7 +52,7 @@ pub struct SendPolicy {
 
 impl SendPolicy {
     /// Returns the name of the rule that denies `reply`, or `None` if it may be sent. The name is `rule {index from
-    /// 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `nobody to deliver to`.
+    /// 1}`, `default`, or one of the permanent rules `quiet heartbeat` and `no destination`.
     #[must_use]
     pub fn denying_rule(&self, reply: &Reply) -> Option<String> {
         if let Some(always) = always_denied(reply) {
@@ -76,7 +76,7 @@ fn always_denied(reply: &Reply) -> Option<&'static str> {
     if reply.causation.event.as_str().starts_with(EVENT_PREFIX) && reply.content.trim() == QUIET {
         return Some("quiet heartbeat");
     }
-    (reply.delivery_context.channel == TIMER_CHANNEL).then_some("nobody to deliver to")
+    (reply.delivery_context.channel == TIMER_CHANNEL).then_some("no destination")
 }
 
 impl PolicyRule {
@@ -133,7 +133,7 @@ mod tests {
         quiet.delivery_context.channel = "timer".to_owned();
         assert_eq!(
             SendPolicy::default().denying_rule(&quiet).as_deref(),
-            Some("nobody to deliver to")
+            Some("no destination")
         );
     }
 

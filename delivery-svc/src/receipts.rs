@@ -192,6 +192,7 @@ impl PartitionReceipts {
             return Ok(DeliveryStanding::Open(RemainingWork::ALL));
         }
 
+        // The events of sent parts are a second record: they tell what the receipts have lost.
         let since = job.made_at().plus(-SKEW_MS);
         let sent = self.sent.count_sent_parts(&job.destination, &job.reply, since).await?;
         if sent > 0 {
@@ -203,6 +204,7 @@ impl PartitionReceipts {
         }
 
         Ok(match sent {
+            // The receipts are older than the delivery, and no event helps: only an operator can decide.
             0 if is_in_doubt => DeliveryStanding::Unknown,
             0 => DeliveryStanding::Open(RemainingWork::ALL),
             sent if sent >= parts => DeliveryStanding::Past,
@@ -263,6 +265,7 @@ impl PartitionReceipts {
                 }
             };
 
+            // The replica that was read may lag behind: the leader has the next receipt.
             if page.is_empty() {
                 let from = walk.through + 1;
                 let next = self.bus.next_on_subject(streams::RECEIPTS, &subject, from).await?;
@@ -303,6 +306,7 @@ impl PartitionReceipts {
         let out = OutgoingMessage::new(subject.clone(), receipt)
             .header(DELIVERY_COPY, job.place.to_string())
             .carrier(carrier);
+        // The receipt expects the last one of its destination: of two processes one fails here.
         for _ in 0..MAX_CONFLICTS {
             let Some(Known { sequence: expected, .. }) = self.cached_receipt(&job.destination) else {
                 // Another process has written in the meantime, which matters only if the delivery is settled by it.
@@ -366,6 +370,7 @@ impl PartitionReceipts {
         job: &DeliveryJob,
         newest: u64,
     ) -> Result<Option<LastReceipt>, ReadStreamError> {
+        // Bounded by the time of the delivery: older receipts cannot be about it.
         let since = job.made_at().plus(-SKEW_MS);
         let mut page = self.bus.history_since(streams::RECEIPTS, subject, since, PAGE).await?;
 

@@ -31,6 +31,7 @@ impl RestoreGate {
                     decision: HoldDecision::Waiting,
                 };
 
+                // Written at once, so that all replicas hold the same deliveries.
                 hold_again(&holds, &lost).await;
                 lost
             }

@@ -90,6 +90,7 @@ pub enum DeliveryStanding {
 /// Returns the state of the copy of `delivery` at `place`, if `last` is the newest receipt that names the delivery.
 #[must_use]
 pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastReceipt>) -> DeliveryStanding {
+    // A receipt of another delivery says nothing about this one.
     let Some(last) = last.filter(|last| last.receipt.delivery == delivery) else {
         return DeliveryStanding::Open(RemainingWork::ALL);
     };
@@ -98,6 +99,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
 
     let at = last.receipt.at;
     match last.receipt.step {
+        // The call was started and has no outcome: its owner may still know it.
         ReceiptStep::AttemptStarted { attempt, part, by } => DeliveryStanding::Open(RemainingWork {
             attempt,
             part,
@@ -110,6 +112,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             platform_ids,
             outcome,
         } => match outcome {
+            // The part was sent; the event of it may not have been stored yet.
             AttemptOutcome::Done => DeliveryStanding::Open(RemainingWork {
                 attempt,
                 part: part.saturating_add(1),
@@ -130,6 +133,7 @@ pub fn standing_after(delivery: Ulid, place: StreamPlace, last: Option<LastRecei
             },
             AttemptOutcome::Refused { .. } => DeliveryStanding::Open(RemainingWork::ALL),
         },
+        // A copy of a delivered reply is not sent a second time.
         ReceiptStep::Delivered { .. } if !is_this_copy => DeliveryStanding::Past,
         ReceiptStep::Delivered { parts, .. } => DeliveryStanding::Delivered(SentPart {
             index: parts.saturating_sub(1),

@@ -67,6 +67,7 @@ impl SentEvents {
             return Ok(0);
         };
 
+        // An earlier walk is continued, if it began early enough.
         let known = self.lock().remove(destination);
         let mut walk = known.filter(|walk| walk.since <= since).unwrap_or_else(|| Walk {
             since,
@@ -76,6 +77,7 @@ impl SentEvents {
 
         self.walk_on(&subject, &mut walk, last.sequence).await?;
         let sent = sent_parts(reply, &walk.ids);
+        // Kept for the next delivery to this destination.
         self.keep_walk(destination, walk);
 
         Ok(sent)
@@ -97,6 +99,7 @@ impl SentEvents {
                 }
             };
 
+            // The replica that was read may lag behind: the leader has the next event.
             if page.is_empty() {
                 let from = walk.through + 1;
                 page.extend(self.bus.next_on_subject(streams::EVENTS, subject, from).await?);

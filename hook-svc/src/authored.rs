@@ -301,6 +301,7 @@ pub fn hook_view(record: &HookRecord, state: Option<&HookState>, channels: &Conf
     let metadata = &record.metadata;
     let waits = waits_for(record, channels);
 
+    // The order decides what an operator sees first: disabled, broken, waiting for a channel, and only then the health.
     let status = match state.status {
         _ if !record.enabled => HookStatus::Disabled,
         HookStatus::Disabled => HookStatus::Disabled,

@@ -102,6 +102,7 @@ impl HookBreakers {
     /// Returns the hooks of `set` that must not be shown an event that `me` evaluates; `called` are those it would be
     /// shown to (`None` = all). Claims the probe of each whose cool-down is over; if that fails, the hook is skipped.
     pub async fn paused_hooks(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> Vec<u32> {
+        // No hook has failed lately: the common case costs one load.
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
@@ -114,6 +115,7 @@ impl HookBreakers {
                 |breaker: &Breaker| breaker.claim_probe(me, hook.timeout_ms.saturating_add(CLAIM_GRACE_MS), now);
             let decided = match want {
                 Want::Claim => self.inner.change_breaker(hook, claim).await,
+                // The state that another version of the hook left is removed first.
                 Want::Renew => self.inner.change_breaker(hook, Breaker::at_rest).await,
             };
 
@@ -149,11 +151,13 @@ impl HookBreakers {
     /// Counts a failure of `hook`. Returns whether it was counted.
     async fn count_failure(&self, hook: &HookSource, me: &str) -> bool {
         let now = self.inner.clock.now();
+        // The breaker is known to be open: another failure adds no information.
         if self.inner.is_refusing(hook, me, now) {
             return false;
         }
 
         let policy = self.inner.policy;
+        // The evaluations since the last write are counted with this one: successes alone are not worth a write.
         let evaluations = self.inner.take_untold(hook).saturating_add(1);
         let mut opened = false;
         let change = |breaker: &Breaker| {
@@ -176,6 +180,7 @@ impl HookBreakers {
                     "hook paused after repeated errors"
                 );
 
+                // The hook's status in the registry follows, so that `nexus hook list` shows the pause.
                 self.inner.show(&breaker).await;
             }
             Ok(_) => {}
@@ -190,6 +195,7 @@ impl HookBreakers {
 
     /// Records that the hooks of `set` for which `was_called` is true did not fail when `me` showed them an event.
     pub async fn record_successes(&self, set: &HookSet, me: &str, was_called: impl Fn(u32) -> bool) {
+        // Called for every event, and nearly always no hook has failed lately.
         if self.inner.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -240,6 +246,7 @@ impl Inner {
     fn sort_out(&self, set: &HookSet, called: Option<&[u32]>, me: &str) -> (Vec<u32>, Vec<(u32, Want)>) {
         let now = self.clock.now();
         let (mut refused, mut wants) = (Vec::new(), Vec::new());
+        // Only hooks that failed lately are listed, so this is short.
         for known in self.lock_restless().values() {
             let Some(index) = set.index(&known.breaker.hook_id) else {
                 continue;
@@ -248,6 +255,7 @@ impl Inner {
                 continue;
             }
 
+            // The breaker counts errors of a version that is no longer in force.
             if known.breaker.content_hash != set.hooks()[index as usize].content_hash {
                 wants.push((index, Want::Renew));
                 continue;
@@ -289,6 +297,7 @@ impl Inner {
             let Some(index) = index else { continue };
             known.untold = known.untold.saturating_add(1);
 
+            // The hour in which its errors were counted is over.
             if known.breaker.without_past_hour(now).is_some() {
                 relieved.push(index);
                 continue;
@@ -332,6 +341,7 @@ impl Inner {
     fn learn_breaker(&self, breaker: &Breaker, revision: u64) {
         let key = token(&breaker.hook_id);
         let mut restless = self.lock_restless();
+        // Writes of other replicas may arrive out of order.
         if restless.get(&key).is_some_and(|known| known.revision > revision) {
             return;
         }
@@ -346,6 +356,7 @@ impl Inner {
             let known = Known {
                 breaker: breaker.clone(),
                 revision,
+                // What was counted locally and not yet written must not be lost.
                 strays: former.as_ref().filter(is_same).map_or(0, |former| former.strays),
                 untold: former.map_or(0, |former| former.untold),
             };

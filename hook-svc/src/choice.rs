@@ -183,6 +183,7 @@ impl EventEvaluator {
         }
 
         let id = |index: u32| &set.hooks()[index as usize].id;
+        // Hooks that failed are not relieved by their neighbours' success.
         let succeeded = |index| choice.is_called(index) && !signs.failed.contains(id(index));
         self.breakers.record_successes(set, me, succeeded).await;
         let told: Vec<u32> = signs.told.iter().filter_map(|hook_id| set.index(hook_id)).collect();

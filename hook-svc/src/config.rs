@@ -170,6 +170,7 @@ impl HooksConfig {
             ));
         }
 
+        // Zero would end every script at once.
         if self.hard_budget_ms == 0 {
             faults.push("hard_budget_ms: expected at least 1".to_owned());
         }
@@ -186,6 +187,7 @@ impl HooksConfig {
             faults.push(format!("time_zone: {error}"));
         }
 
+        // Checked here: a misspelled server would otherwise only be noticed when a script is refused.
         for (hook, servers) in &self.grants {
             let wrong = servers.iter().filter_map(|server| ServerOrigin::parse(server).err());
             faults.extend(wrong.map(|error| format!("grants.{hook}: {error}")));
@@ -235,7 +237,7 @@ impl HooksConfig {
         };
         let unbound = self.budget_limits().into_iter().filter(|(_, value)| *value > 0.0);
         unbound
-            .map(|(key, value)| format!("{key}: {value} US dollars bound nothing: {error}"))
+            .map(|(key, value)| format!("{key}: {value} US dollars cannot be enforced: {error}"))
             .collect()
     }
 

@@ -80,6 +80,7 @@ impl<'a> EvaluationProgress<'a> {
                     .filter_map(|&index| hooks.get(index as usize))
                     .map(|hook| hook.id.clone());
 
+                // Hooks that are waited for keep their place in the conversation; the others are done with the event.
                 self.narrow_to(slow.collect());
                 None
             }
@@ -109,9 +110,11 @@ impl<'a> EvaluationProgress<'a> {
             spent,
         } = verdict;
 
+        // Noted for every outcome: health counts answers, not only fires.
         self.signs.told.push(hook.id.clone());
         let result = match outcome {
             RunOutcome::Fired(result) => result,
+            // A hook that disables itself asks for an action, so it takes the way of a fire.
             RunOutcome::DisableSelf => Box::new(HookResult {
                 disable_hook: true,
                 ..HookResult::default()
@@ -184,6 +187,7 @@ impl<'a> EvaluationProgress<'a> {
             HookOutcome::Fired { ref result, .. } => {
                 self.routed = true;
                 let traits = self.roster.hook_traits(&invocation.hook_id);
+                // These fires are counted by the decision about them.
                 if !traits.one_shot && !traits.reads_counters && !result.disable_hook {
                     self.signs.fired.push(invocation.hook_id.clone());
                 }

@@ -46,6 +46,7 @@ impl EventEvaluator {
         (choice, binds_as_fallback): (&mut HookSelection, bool),
     ) -> HeldSlots {
         let set = in_force.set();
+        // A retry of the event must defer the same hooks, or one could be called twice.
         let decided = task.deferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(deferred) = decided {
             let is_deferred = |id: &str| deferred.iter().any(|known| known == id);
@@ -54,7 +55,9 @@ impl EventEvaluator {
             return HeldSlots::default();
         }
 
+        // The places are given out in the order of the conversation: an earlier event chooses first.
         task.place.wait_turn().await;
+        // A hook that still owes an earlier event of the conversation must see that one first.
         let owes = task.place.owed_hooks();
         let is_owed = |id: &str| owes.iter().any(|known| known == id);
         choice.defer_hooks(set, is_owed);
@@ -63,6 +66,7 @@ impl EventEvaluator {
             set.index(id).is_some_and(|index| full.binary_search(&index).is_ok())
         });
 
+        // Whether a fallback may fire is known only after all other hooks, so it waits for the deferred ones.
         let owes_bindings = binds_as_fallback && is_owed(bindings::HOOK_ID);
         if owes_bindings || !choice.deferred.is_empty() {
             choice.defer_hooks(set, |id| roster.hook_traits(id).fallback);
@@ -93,6 +97,7 @@ impl EventEvaluator {
         let set = in_force.set();
         let roster = self.performer.registry.roster_of(set);
         let all = hook_indices(set, hooks);
+        // Fallbacks come last: whether they may fire is known only after the others.
         let is_fallback = |index: &u32| roster.hook_traits(&set.hooks()[*index as usize].id).fallback;
         let (fallbacks, others): (Vec<u32>, Vec<u32>) = all.iter().partition(|index| is_fallback(index));
 
@@ -107,6 +112,7 @@ impl EventEvaluator {
 
         let (seats, seated) = self.pool.first_seat(&in_force, &others).await;
         let author = |index: &u32| &set.hooks()[*index as usize].created_by;
+        // One author holds all that is left, so the fallbacks can follow at once.
         let is_seated = |index: &u32| seated.first().is_some_and(|seated| author(seated) == author(index));
         if all.iter().all(is_seated) {
             return (seats, hooks.to_vec());
@@ -184,6 +190,7 @@ impl EventEvaluator {
         (hooks, routed): (&[String], bool),
         (me, now, carrier): (&str, UnixMillis, &TraceCarrier),
     ) -> Result<AnsweredEvent, HandleEventError> {
+        // One-shot fires and stored answers of these hooks come from the first pass: they are not called again.
         let (mut stored, mut decided) = self.decided_before(task, true, roster).await?;
         stored.retain(|wish| hooks.contains(&wish.hook_id));
         decided.retain(|id| hooks.contains(id));
@@ -195,6 +202,7 @@ impl EventEvaluator {
         };
 
         let evaluation = self.show(task, in_force, &choice, now, &seats).await;
+        // The places are free for the next event as soon as the scripts have answered.
         drop(seats);
 
         let mut course = EvaluationProgress::new(roster, task, routed);

@@ -37,6 +37,7 @@ impl SearchHost {
         let request: SearchRequest = serde_json::from_value(call.args)
             .map_err(|error| CallError::new("bad_arguments", format!("search(): {error}")))?;
         let search = async {
+            // Searches take their turn, so that a busy hook cannot take all readers.
             let _turn = self.searches.acquire().await;
             self.projection.search(request).await
         };

@@ -91,6 +91,7 @@ impl HooksDirectory {
         mut era: watch::Receiver<u64>,
     ) {
         let dirty = Arc::new(Notify::new());
+        // The watcher stops when it is dropped. Without it the directory is scanned at intervals.
         let _watcher = self.watch_files(&dirty);
         let mut counted = *era.borrow_and_update();
 
@@ -99,6 +100,7 @@ impl HooksDirectory {
             match self.sync_registry(&before, &mut revision).await {
                 Ok(now) => {
                     before = now;
+                    // The revision counts only for the era in which it was written, so a new era is always reported.
                     let reached = RegistryPosition { era: counted, revision };
                     synced.send_if_modified(|known| match known {
                         Some(known) if known.era == counted => false,
@@ -171,6 +173,7 @@ impl HooksDirectory {
         revision: &mut u64,
     ) -> Result<BTreeMap<String, String>, ScanDirectoryError> {
         let path = self.path.clone();
+        // Reading many files blocks, and the thread has other tasks.
         let scanned = tokio::task::spawn_blocking(move || scan_directory(&path))
             .await
             .map_err(|error| ScanDirectoryError::Read {
@@ -182,6 +185,7 @@ impl HooksDirectory {
         let files = scanned.files;
         let mut now: BTreeMap<String, String> =
             files.iter().map(|(id, file)| (id.clone(), file.hash.clone())).collect();
+        // Only differences are written, so two replicas on one directory do not overwrite each other for ever.
         for id in sync::changed_ids(before, &now) {
             let file = files.get(&id).map(|raw| parse(&id, raw));
             match self.write(&id, file.as_ref()).await {
@@ -295,6 +299,7 @@ fn scan_directory(root: &Path) -> Result<Scanned, ScanDirectoryError> {
         let path = path.to_path_buf();
         |source| ScanDirectoryError::Read { path, source }
     };
+    // Links are compared by their targets, which must lie below the directory itself.
     let whole = root.canonicalize().map_err(failed(root))?;
     let mut scanned = Scanned::default();
     let mut known = BTreeSet::new();
@@ -321,7 +326,7 @@ fn scan_directory(root: &Path) -> Result<Scanned, ScanDirectoryError> {
             } else if kind.is_dir() || (kind.is_symlink() && path.is_dir()) {
                 scanned
                     .ignored
-                    .insert(path, "a directory that is linked to, or too deep");
+                    .insert(path, "a linked directory, or one that is too deep");
             } else if is_hook {
                 if known.len() >= MAX_FILES {
                     return Err(ScanDirectoryError::TooMany {
@@ -332,7 +337,7 @@ fn scan_directory(root: &Path) -> Result<Scanned, ScanDirectoryError> {
 
                 match resolve_regular(&whole, &path) {
                     Ok(file) if known.insert(file.clone()) => scanned.files.extend(read(root, &path, &file)?),
-                    Ok(_) => drop(scanned.ignored.insert(path, "a file that is there under another name")),
+                    Ok(_) => drop(scanned.ignored.insert(path, "a second link to another hook file")),
                     Err(why) => drop(scanned.ignored.insert(path, why)),
                 }
             }
@@ -352,14 +357,14 @@ fn list_entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// Returns the regular file below `whole` that `path` is or links to. Returns the reason if there is none.
 fn resolve_regular(whole: &Path, path: &Path) -> Result<PathBuf, &'static str> {
-    let file = path.canonicalize().map_err(|_| "a link that leads nowhere")?;
+    let file = path.canonicalize().map_err(|_| "a broken link")?;
     if !file.starts_with(whole) {
-        return Err("a link that leads out of the hooks directory");
+        return Err("a link to outside of the hooks directory");
     }
     if file.is_file() {
         Ok(file)
     } else {
-        Err("no regular file")
+        Err("not a regular file")
     }
 }
 
@@ -371,12 +376,14 @@ fn read(root: &Path, path: &Path, file: &Path) -> Result<Option<(String, RawFile
     };
 
     let mut bytes = Vec::new();
+    // One byte more than allowed shows that a file is too long, without reading it whole.
     let longest = u64::try_from(header::MAX_SOURCE_BYTES)
         .unwrap_or(u64::MAX)
         .saturating_add(1);
     let content = open(file).and_then(|file| file.take(longest).read_to_end(&mut bytes));
     match content {
         Ok(_) => {}
+        // The file was removed between the listing and the reading.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
             return Err(ScanDirectoryError::Read {

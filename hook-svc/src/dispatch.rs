@@ -34,6 +34,7 @@ pub fn build_dispatch(fire: HookFire<'_>, rules: &RoutingRules) -> Dispatch {
     let person = rules.identities.find_sender(event);
 
     Dispatch {
+        // The id follows from the event, its time and the hook, so a repeated evaluation makes the same dispatch.
         id: dispatch_id(&event.id, event.believed_at(), &fire_cause(&fire)),
         event_id: event.id.clone(),
         event_seq: fire.event_seq,

@@ -234,6 +234,7 @@ impl EventEvaluator {
             return Ok(false);
         }
 
+        // This machine's clock may be wrong: the server's decides.
         let server = self.performer.bus.server_clock(self.clock.as_ref()).await?;
         if !outlives_records(stored_at, now.plus(server.ahead_ms)) {
             return Ok(false);
@@ -243,6 +244,7 @@ impl EventEvaluator {
         meters.beyond_records.increment(1);
 
         let settled = self.beyond_records.fetch_add(1, Ordering::Relaxed) + 1;
+        // A backlog may have millions of such events.
         if settled.is_power_of_two() {
             tracing::error!(
                 event_id = %task.event.id, sequence = task.sequence, partition = task.partition, settled,
@@ -285,8 +287,10 @@ impl EventEvaluator {
         now: UnixMillis,
         carrier: &TraceCarrier,
     ) -> Result<AnsweredEvent, HandleEventError> {
+        // One version of the hooks for the whole evaluation, whatever is saved meanwhile.
         let in_force = self.pool.current_hooks();
         let roster = self.performer.registry.roster_of(in_force.set());
+        // Decisions of an earlier attempt hold: those hooks are not asked again.
         let (stored, decided) = self.decided_before(task, again, &roster).await?;
         let mut choice = self.choose_hooks(in_force.set(), &task.event, &decided, me).await;
         let bound = self.bound_action(&task.event);
@@ -296,6 +300,7 @@ impl EventEvaluator {
             .await;
         let evaluation = self.show(task, &in_force, &choice, now, &seats).await;
 
+        // The places are free for the next event as soon as the scripts have answered.
         drop(seats);
 
         let mut course = EvaluationProgress::new(&roster, task, false);
@@ -303,6 +308,7 @@ impl EventEvaluator {
         let mut wishes: Vec<HookAction> = stored.into_iter().chain(heartbeat_action(task)).collect();
         wishes.iter().for_each(|wish| course.note_under_way(wish));
 
+        // Bindings that are fallbacks must wait for the deferred hooks.
         if let Some(wish) = bound.filter(|_| !choice.defers_bindings) {
             wishes.extend(course.admit_action(wish));
         }
@@ -319,6 +325,7 @@ impl EventEvaluator {
         (mut course, wishes): (EvaluationProgress<'_>, Vec<HookAction>),
         (now, carrier): (UnixMillis, &TraceCarrier),
     ) -> Result<AnsweredEvent, HandleEventError> {
+        // Actions run while other scripts still work: a slow hook must not delay the dispatch of a fast one.
         let perform = |wish| self.performer.perform_action(task, wish, now, carrier);
         let mut performing: FuturesUnordered<_> = wishes.into_iter().map(perform).collect();
 
@@ -328,6 +335,7 @@ impl EventEvaluator {
                 biased;
                 step = evaluation.next(), if !course.all_answered && failed.is_none() => {
                     let step = step.ok_or_else(|| self.lost_error())?;
+                    // A script that waits uses no processor: the permits of its event go to others meanwhile.
                     if matches!(step, EvaluationStep::Waiting(_)) {
                         task.lent.waits_for_script();
                     }
@@ -343,9 +351,12 @@ impl EventEvaluator {
                 else => break,
             }
 
+            // Fallbacks fire only if no other hook has routed the event, which is known only now.
             if course.all_answered && performing.is_empty() && failed.is_none() {
                 let fallbacks = course.due_fallbacks();
                 if !fallbacks.is_empty() {
+                    // Durable first: after a crash the passes must not be asked again, or a fallback could fire as
+                    // well.
                     self.keep_passes(task, &choice, evaluation.set(), &course).await?;
                 }
 
@@ -389,6 +400,7 @@ impl EventEvaluator {
         };
 
         let readers = choice.model_readers(in_force.set());
+        // Most hooks do not read the read model, and need not wait for it.
         if readers.is_empty() {
             return self.pool.evaluate_event(in_force, &job, seats);
         }
@@ -436,6 +448,7 @@ impl EventEvaluator {
         let mut wishes: Vec<HookAction> = fires.map(|fire| wish(&fire.hook_id, &fire.result)).collect();
         let mut decided: Vec<String> = wishes.iter().map(|wish| wish.hook_id.clone()).collect();
 
+        // An event that is new and has no inherited record cannot have stored answers: the read is saved.
         let may_be_decided = task.inherited.is_some_and(RedeliveryCheck::has_answers);
         if !(again || may_be_decided || task.is_redriven()) {
             return Ok((wishes, decided));
@@ -443,6 +456,7 @@ impl EventEvaluator {
 
         let answers = self.performer.answers.read_answers(key).await;
         for answer in answers.map_err(HandleEventError::Answers)? {
+            // The fire of a one-shot hook is decided by the registry, which comes first.
             if decided.iter().any(|known| known == answer.hook_id()) {
                 continue;
             }
@@ -465,6 +479,7 @@ impl EventEvaluator {
         set: &HookSet,
         course: &EvaluationProgress<'_>,
     ) -> Result<(), HandleEventError> {
+        // Only answers that could differ at a repetition have to be stored.
         let uncertain = choice.uncertain_hooks(set, &course.signs.failed);
         let passes: Vec<StoredAnswer> = uncertain
             .filter(|hook_id| !course.has_fired(hook_id))
@@ -509,6 +524,7 @@ impl EventEvaluator {
 
         match self.performer.bus.publish(outgoing(&record)).await {
             Ok(_) => Ok(()),
+            // A record without details still marks the event as done.
             Err(PublishError::TooLarge { size, .. }) => {
                 tracing::warn!(event_id = %task.event.id, size, "event record stored without details");
                 self.performer.bus.publish(outgoing(&slim_record(record))).await?;

@@ -36,7 +36,7 @@ pub fn service_spec(projection: &Projection, bus: &Bus) -> ServiceSpec {
     let (find, history, trace) = (projection.clone(), projection.clone(), projection.clone());
     let (threads, search) = (projection.clone(), projection.clone());
 
-    ServiceSpec::new("events", "What happened, and what it led to")
+    ServiceSpec::new("events", "events and their traces")
         .endpoint("find", move |question: FindRequest| {
             let projection = find.clone();
             async move { projection.find(question).await.map_err(|error| query_refusal(&error)) }
@@ -82,6 +82,7 @@ async fn trace_event(
 ) -> Result<EventTrace, QueryProjectionError> {
     let trace = projection.trace(question.clone(), GivenUp::default()).await?;
     let has_asked = trace.steps.iter().any(|step| step.stage == TraceStage::Approval);
+    // A complete chain needs no look at dead letters and queues.
     if trace.event.is_none() || (trace.complete && !has_asked) {
         return Ok(trace);
     }
@@ -157,6 +158,7 @@ fn wait_for(trace: &mut EventTrace, reply: &Queued) {
         return;
     };
 
+    // A reply that waits is not the end of its chain.
     trace.complete = false;
 
     if trace.steps.len() < MAX_TRACE_STEPS {

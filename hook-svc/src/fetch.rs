@@ -114,6 +114,7 @@ impl FetchHost {
             ))
         };
 
+        // A redirect or a proxy would lead to servers that no operator has granted.
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -170,7 +171,7 @@ impl FetchHost {
             .iter()
             .any(|text| ServerOrigin::parse(text).as_ref() == Ok(&wanted));
         if !asked {
-            let message = format!("fetch() of {wanted}: the hook does not ask for it by `@allow net=…`");
+            let message = format!("fetch() of {wanted}: the hook does not request it with `@allow net=…`");
             return Err(CallError::new("not_requested", message));
         }
 
@@ -220,7 +221,7 @@ fn url_origin(url: &Url) -> Option<ServerOrigin> {
 fn build_request(client: &Client, url: Url, given: Arguments) -> Result<reqwest::RequestBuilder, CallError> {
     let name = given.method.unwrap_or_else(|| "GET".to_owned());
     let method = METHODS.into_iter().find(|method| method.as_str() == name);
-    let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is not known")))?;
+    let method = method.ok_or_else(|| bad_arguments(&format!("the method {name:?} is unknown")))?;
 
     let headers = given.headers.unwrap_or_default();
     if headers.len() > MAX_HEADERS {
@@ -230,6 +231,7 @@ fn build_request(client: &Client, url: Url, given: Arguments) -> Result<reqwest:
     let mut all = HeaderMap::new();
     for (name, value) in headers {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
+        // A script must not set `host`, lengths and the like: the client alone does.
         let header = header.filter(|header| !NOT_THEIRS.contains(&header.as_str()));
         let (Some(header), Ok(value)) = (header, HeaderValue::from_str(&value)) else {
             return Err(bad_arguments(&format!("the header {name:?} cannot be sent")));
@@ -267,12 +269,12 @@ async fn read(mut response: Response) -> Result<Value, CallError> {
     while let Some(chunk) = response.chunk().await.map_err(|error| unreachable_error(&error))? {
         body.extend_from_slice(&chunk);
         if body.len() > MAX_BODY_BYTES {
-            let message = format!("fetch(): an answer of more than {MAX_BODY_BYTES} bytes");
+            let message = format!("fetch(): the response has more than {MAX_BODY_BYTES} bytes");
             return Err(CallError::new("too_large", message));
         }
     }
 
-    let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the answer is no text"))?;
+    let body = String::from_utf8(body).map_err(|_| CallError::new("not_text", "fetch(): the response is not text"))?;
     Ok(json!({"status": status, "headers": headers, "body": body}))
 }
 

@@ -82,6 +82,7 @@ impl FireExecutor {
         carrier: &TraceCarrier,
     ) -> Result<HookInvocation, HandleEventError> {
         let outcome = if wish.result.fire {
+            // Earlier events of the conversation come first for each hook.
             if !task.place.is_clear(&wish.hook_id) {
                 task.lent.waits_for_its_turn();
                 task.place.clear(&wish.hook_id).await;
@@ -168,10 +169,12 @@ impl FireExecutor {
         wish: &HookAction,
         now: UnixMillis,
     ) -> Result<Decided, HandleEventError> {
+        // Decided at an earlier attempt: it holds.
         if wish.decided {
             return Ok(Decided::Counts(wish.result.clone()));
         }
 
+        // A last fire is decided once for all replicas, by the registry.
         if wish.traits.one_shot || wish.result.disable_hook {
             let key = &task.key;
             let hook = (wish.hook_id.as_str(), wish.traits.made_at);
@@ -183,6 +186,7 @@ impl FireExecutor {
             });
         }
 
+        // Another run of the script might answer differently: the first answer counts.
         if wish.volatile {
             let first = self.first_answer(&task.key, wish).await?;
             return Ok(first.map_or(Decided::Nothing(DECIDED_BEFORE), Decided::Counts));
@@ -212,6 +216,7 @@ impl FireExecutor {
     /// Builds the dispatch of `fire` and the message that stores it. Returns the reason if it is refused or invalid.
     pub(crate) fn letter_of(&self, fire: HookFire<'_>) -> Result<(Dispatch, OutgoingMessage), String> {
         let rules = Arc::clone(&self.rules.borrow());
+        // Rights are checked when the dispatch is made: they may have changed since the hook was saved.
         if let Some(refused) = fire_refusal(&fire, &rules) {
             return Err(refused);
         }
@@ -229,7 +234,7 @@ impl FireExecutor {
 
         let (size, limit) = (out.payload.len(), self.bus.max_payload().min(Dispatch::MAX_BYTES));
         if size > limit {
-            return Err(format!("a dispatch of {size} bytes, at most {limit} are stored"));
+            return Err(format!("the dispatch has {size} bytes; at most {limit} are allowed"));
         }
 
         Ok((dispatch, out))
@@ -277,6 +282,7 @@ impl FireExecutor {
         out: OutgoingMessage,
         carrier: &TraceCarrier,
     ) -> Result<Result<(), String>, HandleEventError> {
+        // Before the claim, so that the owner that takes the claim finds the message.
         match self.bus.publish(out.carrier(carrier)).await {
             Ok(_) => {}
             Err(error @ PublishError::TooLarge { .. }) => return Ok(Err(error.to_string())),

@@ -38,7 +38,7 @@ impl DeadLetterReader {
         let mut given_up = self.letters().await;
         match self.held(keys).await {
             Ok(held) => given_up.take_held(held),
-            Err(error) => tracing::debug!(%error, "what is held cannot be read; a trace waits for it"),
+            Err(error) => tracing::debug!(%error, "failed to read held messages; traces wait for them"),
         }
 
         given_up

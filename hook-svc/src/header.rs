@@ -245,6 +245,7 @@ fn read_metadata(id: &str, tags: &[Tag]) -> Result<HookMetadata, ParseHookError>
 
 /// Rejects unknown zones and schedules that are not accepted, for any order of the tags.
 fn check_times(metadata: &HookMetadata, tags: &[Tag]) -> Result<(), ParseHookError> {
+    // After all tags are read, because the zone may follow the schedule.
     let zone = metadata.timezone.as_deref();
     let mut schedules = 0;
     for tag in tags {

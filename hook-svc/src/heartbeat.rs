@@ -19,6 +19,7 @@ const CHANNEL: &str = "timer";
 /// names. The operator wrote the prompt, so the turn has the operator's permissions.
 #[must_use]
 pub(crate) fn heartbeat_result(event: &Event) -> Option<HookResult> {
+    // Only the scheduler's own events count: any other could name a persona and a session.
     if event.origin != EventOrigin::System || event.channel != CHANNEL || !event.id.as_str().starts_with(EVENT_PREFIX) {
         return None;
     }

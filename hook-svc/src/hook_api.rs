@@ -69,7 +69,7 @@ macro_rules! endpoint {
 /// Returns the `hook` service.
 #[must_use]
 pub fn service_spec(api: HookApi) -> ServiceSpec {
-    let spec = ServiceSpec::new("hook", "Hooks: make, find, switch, try");
+    let spec = ServiceSpec::new("hook", "hooks: create, list, enable, test");
     let spec = endpoint!(spec, api, "create", create_hook);
     let spec = endpoint!(spec, api, "push", push);
     let spec = endpoint!(spec, api, "list", list);

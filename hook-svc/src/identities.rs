@@ -76,6 +76,7 @@ pub async fn follow_files(
     let people = identities::follow_identities(&files.identities, people, &bus, &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
+    // The two files are followed apart: a fault in one must not hold back the other.
     let presets = followed::follow_file(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
     });

@@ -67,6 +67,7 @@ impl RedeliveryCheck {
         let answers = format!("$KV.{HOOK_RESULTS}.>");
         let answers = bus.last_on_subject(&format!("KV_{HOOK_RESULTS}"), &answers).await;
 
+        // The read model is given a moment: with it most events need no question to the server.
         if let Some(records) = records {
             let come = tokio::time::timeout(PATIENCE, projection.wait_reached(FeedSource::Invocations, records)).await;
             if !matches!(come, Ok(Ok(()))) {

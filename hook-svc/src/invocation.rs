@@ -116,6 +116,7 @@ pub fn record(evaluated: EvaluationSummary) -> EventInvocations {
         passes,
     } = evaluated;
 
+    // Sorted, so that repetitions of a record are equal.
     hooks.sort_by(|a, b| a.hook_id.cmp(&b.hook_id));
     EventInvocations {
         event_id,
@@ -136,6 +137,7 @@ pub fn slim_record(mut record: EventInvocations) -> EventInvocations {
     record.is_slim = true;
     record.passes.clear();
 
+    // What other services act by is kept: that a hook fired, and what it disabled.
     for hook in &mut record.hooks {
         match &mut hook.outcome {
             HookOutcome::Fired { result, .. } => {

@@ -40,10 +40,12 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     };
 
     let options: Vec<(&str, &str)> = options.iter().filter_map(|option| option.split_once('=')).collect();
+    // The user is changed first, by a second start of this program: the later steps would forbid it.
     if let Some(user) = values(&options, "user").next() {
         return refuse_start(&become_user(user, arguments));
     }
 
+    // A hook that loops does not notice that its answers are no longer read.
     if let Err(error) = die_with_parent(&options) {
         return refuse_start(&error);
     }
@@ -52,6 +54,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         return refuse_start(&error);
     }
 
+    // In strict mode a restriction that the kernel lacks ends the start; else it is reported and left out.
     let is_strict = values(&options, "strict").any(|value| value == "1");
     for (name, confined) in [
         ("resource limits", set_limits(&options)),
@@ -66,6 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         }
     }
 
+    // The environment may hold secrets: only the named variables are passed on.
     let mut command = Command::new(path);
     command.args(rest).env_clear();
     command.envs(values(&options, "env").filter_map(|pair| pair.split_once(':')));
@@ -105,6 +109,7 @@ fn become_user(user: &str, arguments: &[String]) -> String {
         .unwrap_or_default();
 
     let (options, program) = arguments.split_at(options);
+    // Without the option, or the new run would change its user again.
     let options = options.iter().filter(|option| !option.starts_with("user="));
     let mut command = Command::new(jail);
     command.args(options.chain(program)).env_clear().gid(gid).uid(uid);
@@ -124,7 +129,7 @@ fn die_with_parent(options: &[(&str, &str)]) -> Result<(), String> {
     if parent.as_deref() == Some(wanted) {
         Ok(())
     } else {
-        Err(format!("parent={wanted}: it is gone"))
+        Err(format!("parent={wanted}: the process does not exist"))
     }
 }
 
@@ -153,6 +158,7 @@ fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
         ("files", Resource::NOFILE, 1),
         ("cpu_s", Resource::CPU, 1),
     ] {
+        // Set for good: the program cannot raise them again.
         for value in values(options, key) {
             let number: u64 = value
                 .parse()
@@ -161,6 +167,7 @@ fn set_limits(options: &[(&str, &str)]) -> Result<(), String> {
         }
     }
 
+    // A core file would contain what the hook has seen.
     set(Resource::CORE, 0)
 }
 
@@ -174,6 +181,7 @@ fn confine_files(options: &[(&str, &str)]) -> Result<(), String> {
         .and_then(Ruleset::create)
         .map_err(text)?;
 
+    // Everything that is not listed is denied, including the network.
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     for (key, access) in [
         ("ro", read),

@@ -361,6 +361,7 @@ fn run_answer(verdict: Option<HookVerdict>, latency_us: u64) -> HookRun {
         search_calls: 0,
     };
 
+    // A hook that passed has no verdict of its own.
     let Some(verdict) = verdict else {
         return run;
     };

@@ -148,6 +148,7 @@ fn ask_of(call: &HostCall) -> Result<(ModelRequest, QuestionSize), CallError> {
         )));
     }
 
+    // A number in JSON is a float. A range check on it also refuses NaN.
     let wanted = given.max_tokens.unwrap_or(f64::from(MAX_TOKENS));
     if !(1.0..=f64::from(MAX_TOKENS)).contains(&wanted) {
         return Err(bad(format!(
@@ -162,6 +163,7 @@ fn ask_of(call: &HostCall) -> Result<(ModelRequest, QuestionSize), CallError> {
     )]
     let wanted = wanted as u32;
     let size = QuestionSize {
+        // The budget reserves the stated maximum, and its own default if there is none.
         prompt_bytes: bytes,
         max_tokens: given.max_tokens.map(|_| wanted),
     };

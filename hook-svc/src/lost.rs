@@ -1,11 +1,11 @@
-//! Dispatches that their stream has lost: `DISPATCHES` put back to an older state, emptied or made anew.
+//! Finds dispatches that `DISPATCHES` has lost, because it was restored to an older state, emptied or created again.
 //!
-//! The records say which hook fired upon which event and what it answered, so a lost dispatch can be made again, with its
-//! own id. Where the ledger has consumed it, it is done. Where it has not, it is published again; where the ledger itself
-//! was put back, nobody can tell, and it is held. What cannot be made any more goes to the dead letters with its event.
-//! The stream is looked through wherever it may be another one: when this process begins, when a connection stands anew,
-//! and when the stream is not the one that was there. Up to when it need be looked back is noted every few seconds (KV
-//! `positions`).
+//! The invocation records say which hook fired with which event and what it returned, so a lost dispatch can be made
+//! again, with its own id. If the ledger has consumed it, it is done. If not, it is published again; if the ledger
+//! itself was restored and cannot tell, it is held. A dispatch that can no longer be made is recorded as a dead letter,
+//! with its event.
+//! The stream is compared if it may be another one: when this process starts, after a new connection, and when its
+//! identity or range shows it. The time back to which it must be compared is stored every few seconds (KV `positions`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -39,23 +39,23 @@ use crate::owner::{PartitionConsumer, SERVICE};
 use crate::roster::{HookAuthor, HookTraits};
 use crate::routing::HookFire;
 
-/// How often it is noted since when something waits.
+/// Interval at which the time back to which dispatches wait is stored.
 const EVERY: Duration = Duration::from_secs(2);
-/// How much further back is noted, milliseconds: clocks differ, and a dispatch is stored before its record.
+/// Margin that is subtracted from that time, milliseconds: clocks differ, and a dispatch is stored before its record.
 const MARGIN_MS: i64 = 10_000;
-/// Messages read at once.
+/// Messages per read of a stream.
 const PAGE: usize = 500;
 
-/// `DISPATCHES`, compared with what should be in it.
+/// Compares `DISPATCHES` with the invocation records and the ledger.
 pub(crate) struct LostDispatches {
     owner: Arc<PartitionConsumer>,
     noted: Kv<WaitingMark>,
     witness: StreamWitness,
-    /// The witness was asked, and may have told of a doubt: it is kept up to date until that is settled.
+    /// Whether the witness was asked. It may then have reported a doubt, and is kept up to date until that is settled.
     is_asked: AtomicBool,
 }
 
-/// Which stream was looked through, and how far it had come.
+/// Identity and range of the stream at the last comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     connection: u64,
@@ -74,9 +74,9 @@ impl Seen {
     }
 }
 
-/// A fire that a record names.
+/// A fire that an invocation record names.
 struct Fired {
-    /// The record's sequence in `INVOCATIONS`.
+    /// Sequence of the record in `INVOCATIONS`.
     record: u64,
     hook_id: String,
     started_at: UnixMillis,
@@ -98,7 +98,7 @@ enum LookError {
 }
 
 impl LostDispatches {
-    /// That of `owner`'s bus.
+    /// Creates a comparison on the bus of `owner`.
     pub(crate) fn new(owner: Arc<PartitionConsumer>) -> Self {
         let bus = &owner.evaluator.performer.bus;
         Self {
@@ -113,12 +113,12 @@ impl LostDispatches {
         &self.owner.evaluator
     }
 
-    /// Looks after the stream until `stop`, from when on the hooks are known (`may_join`).
+    /// Compares the stream until `stop`, after the hooks are known (`may_join`).
     pub(crate) async fn watch_stream(self, mut may_join: watch::Receiver<bool>, stop: ShutdownSignal) {
         let mut connections = self.evaluator().performer.bus.connections();
         let mut known = None;
         loop {
-            // A dispatch is made with what its hook may do, so nothing is made while nobody knows the hooks.
+            // A dispatch gets the rights of its hook, so none may be made before the hooks are known.
             let knows = tokio::select! {
                 knows = may_join.wait_for(|may| *may) => knows.is_ok(),
                 () = stop.requested() => false,
@@ -142,10 +142,10 @@ impl LostDispatches {
 
     async fn find_lost(&self, known: Option<&Seen>) -> Result<Seen, LookError> {
         let bus = &self.evaluator().performer.bus;
-        // One that ends meanwhile is another one for whoever looks next.
+        // Taken first: if this connection ends during the comparison, the next one must compare again.
         let connection = bus.connection_number();
 
-        // Before the look: what comes later is noted by the next one.
+        // Taken before the comparison: later messages belong to the next one.
         let now = self.server_time().await?;
         let info = bus.stream_info(streams::DISPATCHES).await?;
         let seen = Seen {
@@ -180,7 +180,7 @@ impl LostDispatches {
         Ok(evaluator.clock.now().plus(server.ahead_ms))
     }
 
-    /// Since when dispatches may not be consumed: the sweeper has found everything before handled.
+    /// Returns the time after which dispatches may be unconsumed: the sweeper has found all earlier ones handled.
     async fn waits_since(
         &self,
         info: &StreamInfo,
@@ -189,12 +189,14 @@ impl LostDispatches {
     ) -> Result<UnixMillis, LookError> {
         let bus = &self.evaluator().performer.bus;
 
+        // An empty stream has nothing that could wait.
         if info.state.messages == 0 {
             return Ok(now.plus(-MARGIN_MS));
         }
 
         let floors = bus.kv::<SettledFloor>(buckets::SESSION_CHECKPOINTS);
         let floor = floors.find(SWEEPER).await?.0;
+        // The sweeper's floor counts only if the message at it is still there.
         if let Some((floor, position)) = floor.and_then(|floor| Some((floor.sequence, floor.position?)))
             && bus.check_position(streams::DISPATCHES, &position).await?.holds()
         {
@@ -211,8 +213,8 @@ impl LostDispatches {
         Ok(first.map_or(now, |first| first.published_at).plus(-MARGIN_MS))
     }
 
-    /// From when on dispatches may have been lost. Records that are gone by age say nothing of what is older, and a restored
-    /// backup has every dispatch of its records.
+    /// Returns the time after which dispatches may be lost. Records that age has deleted say nothing about older ones,
+    /// and a restored backup has every dispatch of its records.
     async fn lost_since(&self, former: Option<UnixMillis>, now: UnixMillis) -> Result<UnixMillis, LookError> {
         let kept = i64::try_from(INVOCATIONS_KEPT.as_millis()).unwrap_or(i64::MAX);
         let oldest = now.plus(-kept).plus(2 * MARGIN_MS);
@@ -222,10 +224,10 @@ impl LostDispatches {
         Ok(former.unwrap_or(oldest).max(oldest))
     }
 
-    /// Sees to the dispatches that were made since then and are neither in their stream, which has come to `last`, nor in
-    /// the ledger.
+    /// Handles the dispatches since `since` that are neither in their stream, whose last sequence is `last`, nor in the
+    /// ledger.
     async fn find(&self, since: UnixMillis, last: u64) -> Result<(), LookError> {
-        // In this order: a dispatch is stored before its record, and consumed after both.
+        // The order of reading matters: a dispatch is stored before its record, and consumed after both.
         let mut fired = BTreeMap::new();
         self.read_since(streams::INVOCATIONS, since, |stored| {
             fired.extend(recorded_fires(stored))
@@ -262,7 +264,7 @@ impl LostDispatches {
 
         fired.retain(|id, _| !consumed.contains(id));
 
-        // Ids begin with the event's time: as their events came.
+        // Ids begin with the event's time, so this is the order of the events.
         for (id, fired) in &fired {
             self.see_to(*id, fired, doubt_until, last).await?;
         }
@@ -280,8 +282,8 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// Calls `take` with everything in `stream` since then. Whichever replica is at hand tells most of it; one that lags has
-    /// only the beginning, and what it lacks would look lost, so the leader tells the rest.
+    /// Calls `take` with each message of `stream` since `since`. Most are read from any replica. One that lags has only
+    /// the beginning, and the rest would look lost, so the leader supplies it.
     async fn read_since(
         &self,
         stream: &str,
@@ -310,8 +312,8 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// The sequence of the first message of `stream` that was stored since then, by the leader; behind the last one where
-    /// there is none.
+    /// Returns the leader's sequence of the first message of `stream` that was stored since `since`; that after the
+    /// last one if there is none.
     async fn first_since(&self, stream: &str, since: UnixMillis) -> Result<u64, ReadStreamError> {
         let bus = &self.evaluator().performer.bus;
         let Some(last) = bus.last_on_subject(stream, ">").await? else {
@@ -330,7 +332,7 @@ impl LostDispatches {
         Ok(first)
     }
 
-    /// Publishes the dispatch `id` again, or holds it where the ledger is in doubt about that time.
+    /// Publishes the dispatch `id` again, or holds it if the ledger is in doubt about its time.
     async fn see_to(
         &self,
         id: Ulid,
@@ -352,7 +354,7 @@ impl LostDispatches {
             return Ok(());
         }
 
-        // The server may still remember the id of the copy that is gone. Another copy costs a look.
+        // The server may still remember the id of the lost copy. A further copy costs only a check by its reader.
         let copy = out.msg_id(format!("lost:{last}:{id}"));
         bus.publish(copy.repeated()).await?;
         claim::publish(bus, &dispatch.target, &TraceCarrier::default()).await?;
@@ -360,7 +362,7 @@ impl LostDispatches {
         Ok(())
     }
 
-    /// The dispatch `id`, made as it was for the first time; else what is given up instead, and why.
+    /// Returns the dispatch `id` as it was made the first time; else the message to give up, and the reason.
     async fn made_again(
         &self,
         id: Ulid,
@@ -372,6 +374,7 @@ impl LostDispatches {
             return Ok(Err((Box::new(stored.clone()), "its record cannot be read".to_owned())));
         };
 
+        // The event may have been deleted by age or restored away, or its sequence may belong to another one now.
         let message = performer.bus.at_sequence(streams::EVENTS, record.event_seq).await?;
         let event = message.and_then(|message| Some((message.read_event(performer.bus.trust()).ok()?, message)));
         let Some((event, message)) = event.filter(|(event, _)| event.id == record.event_id) else {
@@ -380,9 +383,10 @@ impl LostDispatches {
 
         let given_up = |why: String| Ok(Err((Box::new(message.clone()), why)));
         let Some(result) = recorded_result(&record, id).filter(|_| !record.is_slim) else {
-            return given_up("what its hook answered was too large to be kept".to_owned());
+            return given_up("the hook's result was too large to be kept".to_owned());
         };
 
+        // The present rights count: a hook that has lost a right must not use it by a repetition.
         let traits = self.hook_traits(&event, &fired.hook_id);
         let made = performer.letter_of(HookFire {
             event: &event,
@@ -393,14 +397,15 @@ impl LostDispatches {
             evaluated_at: record.started_at,
         });
 
+        // Another id would be a second dispatch beside one that may have run.
         match made {
             Ok((dispatch, out)) if dispatch.id == id => Ok(Ok((dispatch, out))),
-            Ok(_) => given_up("it would be another one today".to_owned()),
+            Ok(_) => given_up("made again, it would have another id".to_owned()),
             Err(why) => given_up(why),
         }
     }
 
-    /// What is known of the hook now; of one that is gone, that it has the least rights.
+    /// Returns the present traits of the hook; a hook that is gone has the least rights.
     fn hook_traits(&self, event: &Event, hook_id: &str) -> HookTraits {
         match hook_id {
             crate::heartbeat::HOOK_ID => HookTraits {
@@ -431,7 +436,7 @@ impl LostDispatches {
             headers: header_pairs(&out.headers),
             payload: HeldMessage::encode_payload(&out.payload),
             why: format!(
-                "DISPATCHES has lost it, and the ledger of {} is older than it: it may have run",
+                "DISPATCHES has lost the dispatch, and the ledger of {} was restored: the dispatch may have run",
                 dispatch.target
             ),
             at: self.evaluator().clock.now(),
@@ -439,7 +444,7 @@ impl LostDispatches {
         }
     }
 
-    /// Puts `message`, the event or what is left of it, to the dead letters: published again, it is evaluated again.
+    /// Records `message`, the event or its record, as a dead letter. Published again, the event is evaluated again.
     async fn give_up(&self, id: Ulid, fired: &Fired, message: &StoredMessage, why: &str) -> Result<(), PublishError> {
         let letter = DeadLetter {
             service: SERVICE.to_owned(),
@@ -467,7 +472,7 @@ fn header_pairs(headers: &Headers) -> Vec<(String, String)> {
     headers.iter().map(owned).collect()
 }
 
-/// The fires that the record in `stored` names, by their dispatches.
+/// Returns the fires that the record in `stored` names, with their dispatch ids.
 fn recorded_fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
     let Ok(record) = stored.decode::<EventInvocations>() else {
         return Vec::new();
@@ -492,7 +497,7 @@ fn recorded_fires(stored: &StoredMessage) -> Vec<(Ulid, Fired)> {
     record.hooks.into_iter().filter_map(fire).collect()
 }
 
-/// What the hook answered of whose fire the dispatch `id` was made.
+/// Returns the hook's result from which the dispatch `id` was made.
 fn recorded_result(record: &EventInvocations, id: Ulid) -> Option<&HookResult> {
     record.hooks.iter().find_map(|hook| match &hook.outcome {
         HookOutcome::Fired { dispatch, result } if *dispatch == id => Some(&**result),

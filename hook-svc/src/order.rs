@@ -204,6 +204,7 @@ impl ConversationOrder {
 
         line.wide.remove(&number);
 
+        // The former entries are removed first, so that a hook is counted once.
         if let Open::Only(former) = &entry.open {
             former.iter().for_each(|hook| line.narrow.remove(hook, number));
         }

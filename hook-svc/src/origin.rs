@@ -85,6 +85,7 @@ impl std::fmt::Display for ServerOrigin {
 #[must_use]
 pub const fn is_public(address: IpAddr) -> bool {
     match address {
+        // The blocks that the IANA registry lists as not globally reachable, and multicast.
         IpAddr::V4(address) => {
             let [a, b, c, _] = address.octets();
             !(a == 0
@@ -102,6 +103,7 @@ pub const fn is_public(address: IpAddr) -> bool {
                 || (a == 203 && b == 0 && c == 113))
         }
         IpAddr::V6(address) => {
+            // A mapped address must not lead around the rules for IPv4.
             if let Some(inner) = address.to_ipv4_mapped() {
                 return is_public(IpAddr::V4(inner));
             }

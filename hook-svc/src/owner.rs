@@ -175,6 +175,7 @@ impl PartitionConsumer {
     ) -> Result<Option<ConversationHash>, HandleEventError> {
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
+            // A message that is no event becomes a dead letter; until then the floor must not pass it.
             Err(verdict) => {
                 shift.apart.push(BufferedMessage::given_up(incoming, verdict, memory));
                 return Ok(None);
@@ -187,9 +188,11 @@ impl PartitionConsumer {
             handed: incoming.consumer_sequence,
         };
 
+        // Fewer are allowed while many events wait: a flood of one conversation must not take the room of others.
         let allowed = self.allowed_events(shift, conversation);
         match shift.conversations.place_message(conversation, numbers, allowed) {
             MessagePlacement::Numbers => {
+                // Only the number is kept; the event itself is read again later.
                 let numbers = shift.conversations.numbered_count();
                 tracing::trace!(
                     partition = shift.partition,
@@ -242,6 +245,7 @@ impl PartitionConsumer {
             JobOutcome::Performed(None, _) => return Ok(None),
             JobOutcome::Performed(Some(conversation), owed) => {
                 shift.conversations.note_ended(conversation);
+                // Deferred hooks are called later, by a task of their own, so that the conversation goes on.
                 if let Some(owed) = owed {
                     shift.owed.add(*owed);
                 }
@@ -278,6 +282,7 @@ impl PartitionConsumer {
         owned: &OwnedPartition,
         conversation: Option<ConversationHash>,
     ) -> Vec<PartitionJob> {
+        // Messages that are no events belong to no conversation, and need not wait.
         let apart = std::mem::take(&mut shift.apart).into_iter();
         let mut jobs: Vec<PartitionJob> = apart.map(|held| PartitionJob::Perform(Box::new(held), None)).collect();
         let Some(conversation) = conversation else {
@@ -301,6 +306,7 @@ impl PartitionConsumer {
             }
         }
 
+        // Events of which only the number is kept are read as soon as there is room.
         if let Some(numbers) = conversations.read_next(conversation, allowed) {
             jobs.push(PartitionJob::Read(
                 conversation,
@@ -491,6 +497,7 @@ impl PartitionConsumer {
                 Err(error) => error,
             };
 
+            // From now on the attempt must look for decisions of the one before.
             again = true;
             self.evaluator.performer.meters.again.increment(1);
 
@@ -498,6 +505,7 @@ impl PartitionConsumer {
                 return None;
             }
 
+            // An absent server says nothing against the event, so it does not use up the attempts.
             let ends = if error.is_absence() {
                 patience.bus_was_away();
                 false
@@ -507,6 +515,7 @@ impl PartitionConsumer {
             };
 
             let (detail, tries) = (error.chain(), patience.failed_tries());
+            // An event that fails again and again would hold back its whole conversation.
             if ends {
                 let detail = format!("event {}: {detail}", task.event.id);
                 self.give_up(&task.incoming, &MessageVerdict::new("keeps_failing", detail))

@@ -120,6 +120,7 @@ impl HookRegistry {
         era: watch::Sender<u64>,
         mut synced: Option<watch::Receiver<Option<RegistryPosition>>>,
     ) {
+        // Bounded: the watches pause while the loading of hooks is slow.
         let (sender, mut changes) = mpsc::channel(CHANGES);
         let mut watches = JoinSet::new();
         watches.spawn(forward_changes(
@@ -147,6 +148,7 @@ impl HookRegistry {
 
             if let Some(change) = change {
                 view.take(change, &self.inner.pool);
+                // Several changes usually come together, and each load costs the workers work.
                 pause(COALESCE).await;
             }
 
@@ -156,10 +158,12 @@ impl HookRegistry {
 
             era.send_if_modified(|known| std::mem::replace(known, view.era) != view.era);
 
+            // Before all buckets are read, hooks that exist would seem deleted.
             if view.is_whole(synced.as_ref()) {
                 taken = self.load(&view, taken == Taken::Partly).await;
                 self.tell_schedules(&view);
                 tell_waiting(&mut waiting, &view);
+                // Readers of `loaded` rely on these hooks being in force.
                 if taken != Taken::Not {
                     loaded.send_replace(Some(view.reached_revision()));
                 }
@@ -187,6 +191,7 @@ impl HookRegistry {
 
             tokio::select! {
                 changed = told.changed() => if changed.is_err() { return },
+                // A failed write is repeated even if nothing changes meanwhile.
                 () = pause(RELOAD_PAUSE), if written.is_err() => {}
             }
         }
@@ -297,6 +302,7 @@ impl HookRegistry {
         result: &HookResult,
         now: UnixMillis,
     ) -> Result<LastFire, CasError> {
+        // The state decides by compare-and-set, so of two replicas exactly one wins.
         let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
         let decide = |state: Option<&HookState>| match once::last_fire(state, key, result, now) {
             OneShotVerdict::Win(next) => {
@@ -313,6 +319,7 @@ impl HookRegistry {
             }
         };
 
+        // A hook that was deleted and created again under its name must not use the old decision.
         let meant = Meant {
             hooks: &self.inner.hooks,
             made_at,
@@ -358,6 +365,7 @@ impl HookRegistry {
                 }
             }
             Err(error @ CasError::Read(_)) => return Err(error),
+            // The count is repeated in the background: the event must not wait for it.
             Err(error @ (CasError::Conflict { .. } | CasError::Publish(_))) => {
                 tracing::warn!(hook_id, %error, "failed to count a fire of a hook; retrying");
                 self.tally_fire(hook_id, now);

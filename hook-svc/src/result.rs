@@ -73,6 +73,7 @@ pub enum InvalidResultError {
 /// # Errors
 /// Returns [`InvalidResultError`], which names the invalid field.
 pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
+    // Before it is parsed, because parsing is the expense.
     if json.len() > MAX_RESULT_BYTES {
         return Err(InvalidResultError::TooLong(json.len()));
     }
@@ -89,6 +90,7 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
         });
     };
 
+    // The other fields have no meaning without a fire, and a script may leave anything in them.
     if !fire {
         return Ok(HookResult {
             disable_hook,
@@ -100,6 +102,7 @@ pub fn validate(json: &str) -> Result<HookResult, InvalidResultError> {
     let permissions = fields.take::<PermissionSet>("permissions")?;
     let delivery_context = fields.take_either::<DeliveryContext>("deliveryContext", "delivery_context")?;
     let context = read_context(fields.take("context")?)?;
+    // A field that is left over is misspelled: it is an error, because it would have no effect.
     fields.expect_empty()?;
     check_delivery(delivery_context.as_ref())?;
 
@@ -134,6 +137,7 @@ fn read_routing(value: Option<Value>) -> Result<Option<HookRouting>, InvalidResu
     let mut thread: Option<String> = fields.take("thread")?;
     fields.expect_empty()?;
 
+    // `mode` with `target` is another spelling of `session` or `thread`; both may be given if they agree.
     match (mode, target) {
         (_, None) => {}
         (Some(RoutingMode::Session), Some(target)) => merge(&mut session, target, "routing.session")?,

@@ -48,6 +48,7 @@ pub fn fire_permissions(fire: &HookFire<'_>, rules: &RoutingRules) -> Permission
 /// conversation, or write in a session of others (the owner's included), that it may not use. Returns `None` if it may.
 #[must_use]
 pub fn fire_refusal(fire: &HookFire<'_>, rules: &RoutingRules) -> Option<String> {
+    // Operators' hooks are not restricted.
     let HookAuthor::Agent { name, made_in } = fire.traits.author.as_ref() else {
         return None;
     };
@@ -62,12 +63,13 @@ pub fn fire_refusal(fire: &HookFire<'_>, rules: &RoutingRules) -> Option<String>
     if let Some(target) = elsewhere {
         let (channel, peer) = (&target.channel, target.peer_id.as_deref().unwrap_or_default());
         return Some(format!(
-            "hook of {name} may not deliver to {channel}:{peer}: an agent's hook answers where the event happened or where \
+            "hook of {name} may not deliver to {channel}:{peer}: an agent's hook may answer only where the event happened or where \
              the hook was made; grant more with hooks.deliveries.\"{}\"",
             fire.hook_id
         ));
     }
 
+    // Checked after the destination: a session decides whose history is read.
     if let Some(session) = foreign_session(fire, made_in, rules) {
         return Some(format!(
             "hook of {name} may not name session `{session}`: of conversations, an agent's hook speaks in that of the event and \
@@ -75,11 +77,12 @@ pub fn fire_refusal(fire: &HookFire<'_>, rules: &RoutingRules) -> Option<String>
         ));
     }
 
+    // Session `main` is the owner's: a hook of an agent must not bring other people into it.
     let names_main = names_main(fire.result) && !is_owners(fire.event, &rules.identities);
     let may = is_of_system(fire.event) && made_in.is_some_and(|made_in| is_main(&made_in.session.session));
 
     (names_main && !may).then(|| {
-        format!("hook of {name} may not name session `{MAIN}` for somebody who is not the owner: only an operator's hook may")
+        format!("hook of {name} may not name session `{MAIN}` for a person other than the owner: only an operator's hook may")
     })
 }
 

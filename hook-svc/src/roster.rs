@@ -85,6 +85,7 @@ impl ActiveHooks {
         states: &BTreeMap<String, HookState>,
         channels: &ConfiguredChannels,
     ) -> Self {
+        // Paused and degraded hooks stay in the set: their breaker decides about each call.
         let sees_events = |(key, record): &(&String, &HookRecord)| {
             let status = states.get(*key).map_or(HookStatus::Active, |state| state.status);
             let runs = match status {
@@ -100,6 +101,7 @@ impl ActiveHooks {
             .map(|record| (record.id.clone(), traits_of(record)))
             .collect();
 
+        // A repeated evaluation finds here which one-shot hooks its event has won.
         let mut stored: HashMap<EventId, Vec<StoredFire>> = HashMap::new();
         for (key, record) in records {
             let fired = states.get(key).and_then(|state| state.fired_once.as_ref());

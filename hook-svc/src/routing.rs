@@ -77,6 +77,7 @@ fn scope_of(event: &Event, rules: &RoutingRules) -> DmScope {
     let owner = owner.and_then(|id| identities.persons.iter().find(|person| person.id == *id));
     let has_address = owner.is_some_and(|owner| owner.addresses.values().any(|ids| !ids.is_empty()));
     let is_page = event.channel == WEBCHAT && event.origin.is_verified() && rules.is_chat_local;
+    // A local page or terminal counts as the owner's only while the owner has no address.
     let is_local = event.origin.speaks_on(event) && (event.channel == CLI || is_page);
 
     let is_timer = event.origin == EventOrigin::System && event.channel == TIMER_CHANNEL;

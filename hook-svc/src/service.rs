@@ -235,7 +235,7 @@ fn check_dir(dir: &str) -> Option<String> {
         return None;
     }
     if !path.is_dir() {
-        return Some("is no directory; expected one, or nothing for the registry alone".to_owned());
+        return Some("is not a directory; expected one, or an empty value for the registry alone".to_owned());
     }
 
     let listed = std::fs::read_dir(path);
@@ -245,15 +245,15 @@ fn check_dir(dir: &str) -> Option<String> {
 /// Returns the reason why `bun` cannot be the configured Bun; an empty path is valid and means a search.
 fn check_bun(bun: &str) -> Option<String> {
     let is_there = bun.is_empty() || Path::new(bun).is_file();
-    (!is_there).then(|| "is no file; expected the program Bun, or nothing to look for it".to_owned())
+    (!is_there).then(|| "is not a file; expected the program Bun, or an empty value to search for it".to_owned())
 }
 
 /// Returns a warning for a setting with which all persons share the owner's session.
 fn warning_of(scope: DmScope) -> Option<String> {
     match scope {
         DmScope::Main => Some(
-            "dm_scope: \"main\": everybody who writes a direct message shares the owner's session, and reads in the answers \
-             what others have said; \"auto\" keeps strangers apart"
+            "dm_scope: \"main\": all people who write a direct message share the owner's session, and read in the answers \
+             what others have written; \"auto\" keeps strangers apart"
                 .to_owned(),
         ),
         DmScope::Auto | DmScope::PerPeer | DmScope::PerChannelPeer | DmScope::PerAccountChannelPeer => None,
@@ -367,6 +367,7 @@ fn start_hooks(shell: &ServiceShell<HooksConfig>, registry: &HookRegistry, backg
         background.spawn(async move { files.follow_registry().await });
     }
 
+    // Without a directory the hooks come from the registry alone.
     if synced.is_none() {
         return Hooks { synced, loaded };
     }
@@ -418,7 +419,7 @@ fn tell_sandbox(health: &Health, pool: &WorkerPools) {
         ([], None) => "hooks are confined".to_owned(),
         ([], Some(why)) => {
             tracing::warn!(why, "hooks run as root: no other user is available");
-            format!("hooks are confined, as root, for as nobody: {why}")
+            format!("hooks are confined, but run as root; running as user nobody failed: {why}")
         }
         (lacks, _) => return health.set_degraded("sandbox", &lacks.join("; ")),
     };
@@ -445,7 +446,7 @@ fn report_condition(health: &Health, condition: AdmissionCondition, takes_part: 
         if takes_part {
             "takes part"
         } else {
-            "does not take part yet"
+            "not a member of the replica group yet"
         },
     );
 }
@@ -489,6 +490,7 @@ fn new_owner(
         instance: shell.instance.clone(),
     };
 
+    // The rest of the drain time is for giving partitions back and for the counters.
     let drain = Duration::from_millis(shell.common.telemetry.drain_timeout_ms).mul_f64(DRAIN_SHARE);
     let (in_flight, per_conversation) = (shell.config.in_flight, shell.config.in_flight_per_conversation);
 

@@ -109,6 +109,7 @@ fn created_record(id: &str, file: &HookFile, root: &str, now: UnixMillis) -> Hoo
 
 fn updated_record(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Option<HookRecord> {
     let returned = record.disabled_reason.as_deref() == Some(FILE_DELETED);
+    // Unchanged, and not one that came back: nothing to write.
     if record.content_hash == file.hash && !returned {
         return None;
     }
@@ -124,6 +125,7 @@ fn updated_record(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Opti
 
     match &file.parsed {
         Ok(metadata) => {
+            // A file that came back unchanged keeps its time.
             next.updated_at = if next.source == file.source {
                 record.updated_at
             } else {
@@ -133,6 +135,7 @@ fn updated_record(file: &HookFile, record: &HookRecord, now: UnixMillis) -> Opti
             next.metadata = metadata.clone();
             next.parse_error = None;
         }
+        // The last good version stays in force.
         Err(error) => next.parse_error = Some(error.clone()),
     }
 

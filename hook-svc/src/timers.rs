@@ -28,6 +28,7 @@ pub fn timer_specs(
     zone: &str,
 ) -> (Vec<ScheduleSpec>, Vec<(String, String)>) {
     let (mut specs, mut wrong) = (Vec::new(), Vec::new());
+    // An errored hook keeps its schedules: its last good version is in force.
     let runs = |key: &String, record: &HookRecord| {
         let status = states.get(key).map_or(HookStatus::Active, |state| state.status);
         record.enabled

@@ -1,12 +1,15 @@
-//! HookIntents: what agents ask of their own future, admitted or refused, fired once, told of.
+//! HookIntents: the future actions that agents request, admitted or rejected, fired once each, and followed to their
+//! end.
 //!
-//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when), [`admission`] (whether), [`machine`] (the
-//! lifecycle), [`refold`] (the lifecycle out of `AUDIT`), [`firing`] (the event and the dispatch of a firing),
-//! [`outcome`] (how its turn ended), [`card`] (what an approver reads). Shells: [`store`] (compare-and-set and audit),
-//! [`catch_up`] (values that are behind the audit), [`books`], [`hooks`] and [`sending`] (firings without a turn),
-//! [`timers`], [`approvals`], [`quiet`], [`desk`] (what is asked), [`clerk`] (what time, approvers and sessions bring),
-//! [`asking`] (waking, approvers), [`looking`] (ends), [`lost`] (firings that their queue has lost), [`withdrawal`],
-//! [`bell`], [`conditions`], [`reconcile`]. Source: `docs/design/schedules.md` §3.
+//! Pure: [`registry`] and [`schema`] (the kinds), [`plan`] (when an intent fires), [`admission`] (whether it is
+//! admitted), [`machine`] (the lifecycle), [`refold`] (the lifecycle from `AUDIT`), [`firing`] (the event and the
+//! dispatch of a firing), [`outcome`] (how its turn ended), [`card`] (the text for an approver).
+//!
+//! Shells: [`store`] (compare-and-set and audit), [`catch_up`] (values older than their audit), [`books`], [`hooks`]
+//! and [`sending`] (firings without a turn), [`timers`], [`approvals`], [`quiet`], [`desk`] (requests), [`clerk`]
+//! (timers, approvals and ends), [`asking`] (wake-ups and approval requests), [`looking`] (polls for the end), [`lost`]
+//! (firings that their queue has lost), [`withdrawal`], [`bell`], [`conditions`], [`reconcile`]. Source:
+//! `docs/design/schedules.md` §3.
 
 pub mod admission;
 pub mod approvals;

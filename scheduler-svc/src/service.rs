@@ -62,6 +62,7 @@ impl Service for SchedulerService {
     async fn serve(shell: ServiceShell<Self::Config>) -> anyhow::Result<()> {
         let clock: SharedClock = OffsetClock::over(Arc::clone(&shell.clock), shell.config.clock_offset_ms);
         let keeper = ScheduleWriter::new(shell.bus.clone(), Arc::clone(&clock));
+        // Checked before anything is served: a fault in the schedules stops the start.
         let wanted = configured_schedules(&shell, &clock)?;
         let service = api::service_spec(&keeper, &shell.config.time_zone);
         let _service = shell.bus.serve(service).await.map_err(anyhow::Error::msg)?;

@@ -100,6 +100,7 @@ impl TimerStore {
             .header(SCHEDULE, format!("@at {}", format_rfc3339(due)))
             .header(SCHEDULE_TARGET, &place.fires)
             .header(SCHEDULE_TTL, format!("{}s", FIRED_TTL.as_secs()));
+        // 0 = no timer may be stored at this place yet.
         let mut expected = 0;
         for _ in 0..TRIES {
             match self.bus.publish(out.clone().expect_last(expected)).await {

@@ -95,12 +95,14 @@ impl Projection {
             tracing::warn!(path = %path.display(), reason, "read model discarded; rebuilding it from the streams");
         }
 
+        // A new file has no ids, so its filter is complete from the start.
         let empty = opened.positions == StreamPositions::default();
         let seen = Arc::new(SeenMessages::new(empty));
         let generation = Arc::new(AtomicU64::new(0));
         let (positions, watched) = watch::channel(opened.positions);
         let (commands, queue) = mpsc::channel(writer::QUEUE);
 
+        // One thread writes, in the order of the commands: SQLite allows only one writer anyway.
         let writer = ModelWriter {
             path: path.to_path_buf(),
             connection: opened.connection,

@@ -154,6 +154,7 @@ where
     let mut waits = schedule.backoff_waits();
     let mut attempt = 1_u32;
     loop {
+        // `biased`: a requested stop wins over a result that comes at the same moment.
         let outcome = tokio::select! {
             biased;
             () = shutdown.requested() => return Err(RetryError::Stopped),
@@ -165,6 +166,7 @@ where
             Err(Failure::Transient { err, retry_after }) => (err, retry_after),
         };
 
+        // 0 = no limit: the caller bounds the attempts by the shutdown.
         if schedule.max_attempts != 0 && attempt >= schedule.max_attempts {
             return Err(RetryError::Exhausted {
                 attempts: attempt,

@@ -119,6 +119,7 @@ impl Schedule {
         let kind_error = || ParseScheduleError::Kind {
             text: text.chars().take(80).collect(),
         };
+        // Checked first, so that no parser below has to bound its own work.
         if text.len() > MAX_SCHEDULE_BYTES {
             return Err(kind_error());
         }
@@ -140,6 +141,7 @@ impl Schedule {
                 })
             }
             "rrule" => {
+                // A rule with a zone of its own does not depend on the zone of its place.
                 let rule = Rrule::parse(rest)?;
                 let zone = zone_named(rule.zone().unwrap_or(zone))?;
                 let timing = ScheduleTiming::Rrule(Box::new(rule));

@@ -138,6 +138,7 @@ impl LocalStore {
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
 
+        // A process that is being replaced may hold the directory a moment longer.
         let mut opened = config.open().map_err(|error| open_error(&path, error));
         for _ in 0..BUSY_ATTEMPTS {
             if !matches!(opened, Err(StoreError::Busy { .. })) {
@@ -169,6 +170,7 @@ impl LocalStore {
             .db
             .open_tree(name)
             .map_err(|error| open_error(&self.shared.path, error))?;
+        // Held over the counting below, so that two first calls do not count one tree twice.
         let mut sizes = self.shared.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         let size = if let Some(known) = sizes.get(name) {
             Arc::clone(known)

@@ -52,7 +52,7 @@ const PERSONAS: &str = "personas: {default: {runner: llm, \
 pub(crate) async fn pays() -> ModelServer {
     ModelServer::ruled(|request, _| match request.tool_results().last() {
         None => ScriptedAnswer::calls([ScriptedCall::new("c1", "list_hooks", &json!({"status": "active"}))]),
-        Some(told) if told.contains("declined") => ScriptedAnswer::text("I must not"),
+        Some(told) if told.contains("denied by") => ScriptedAnswer::text("I must not"),
         Some(_) => ScriptedAnswer::text("done"),
     })
     .await
@@ -319,9 +319,9 @@ async fn a_call_waits_for_a_human_in_every_way_and_runs_once() {
         said
     };
     brings(&story.world, &word(2, "bob", "approve")).await;
-    delivers(&story.world, "bob is not one of those who may decide it").await;
+    delivers(&story.world, "bob may not decide this approval").await;
     send(&story.world, &word(5, "ann", "approve")).await;
-    delivers(&story.world, "e2e:ann is not one of those who may decide it").await;
+    delivers(&story.world, "e2e:ann may not decide this approval").await;
 
     let mut forged = word(3, "operator", "approve");
     forged["channel"] = json!("cli");

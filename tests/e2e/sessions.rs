@@ -301,7 +301,7 @@ async fn queued_and_interrupted(operator: &mut Operator) -> String {
     both.turn.to_string()
 }
 
-/// The running turn is cancelled, and what waits behind it is dropped.
+/// The running turn is canceled, and what waits behind it is dropped.
 async fn aborted(operator: &mut Operator) {
     operator.ann("queue", &[]).await;
     operator
@@ -378,10 +378,7 @@ async fn forked(operator: &mut Operator, through: &[(&str, usize)]) {
         assert_eq!((&fork["idle"], &fork["waiting"]), (&json!(true), &json!(0)), "{fork}");
 
         let why = operator.refused(&["session", "fork", PERSONA, ANN, &name]).await;
-        assert!(
-            why.contains(&format!("there is a session default/{name} already")),
-            "{why}"
-        );
+        assert!(why.contains(&format!("session default/{name} exists already")), "{why}");
     }
 
     let never = "01JDGZX4Q8AAAAAAAAK7Q2M9PX";

@@ -97,7 +97,7 @@ pub(crate) fn used() -> ConfirmationTerms {
 /// The session's ledger has taken the decision.
 pub(crate) fn taken() -> ConfirmationTerms {
     let mut confirmation = confirmation();
-    confirmation.status = ApprovalStatus::Rejected;
+    confirmation.status = ApprovalStatus::Denied;
     confirmation.trail.taken = true;
     confirmation.trail.code = some("K7Q2M9PX");
     confirmation

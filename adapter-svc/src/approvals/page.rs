@@ -37,10 +37,12 @@ pub fn question_page(confirmation: &ConfirmationTerms, link: &LinkClaims, at: i6
         escape_html(confirmation.status.name()),
     );
 
+    // A decided approval has no buttons: they could only fail.
     if confirmation.status != ApprovalStatus::Pending {
         return head;
     }
 
+    // The form carries everything that the link had, because the server keeps no state for it.
     let field = |name: &str, value: &str| format!("<input type=hidden name={name} value=\"{}\">", escape_html(value));
     let fields = [
         field("by", &link.by),

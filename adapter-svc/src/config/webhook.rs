@@ -95,8 +95,9 @@ impl WebhookConfig {
             faults.push("mapping.id: a constant would make all deliveries one event".to_owned());
         }
 
+        // A person may only be named by a part that the signature covers.
         if self.persons && !is_signed {
-            faults.push("persons: an unsigned source proves nobody; choose a scheme that signs".to_owned());
+            faults.push("persons: an unsigned source proves no person; choose a scheme that signs".to_owned());
         }
 
         for (key, pick) in [("from", &self.mapping.from), ("peer", &self.mapping.peer)] {
@@ -128,7 +129,7 @@ impl WebhookConfig {
         match keys {
             Err(weak) => Err(format!("secret: {weak}")),
             Ok(keys) if keys.is_empty() && self.scheme != SignatureScheme::Unsigned => Err(format!(
-                "secret: `{}` needs one; `unsigned` must be said",
+                "secret: `{}` needs one; set `unsigned` if there is none",
                 self.scheme.name()
             )),
             Ok(keys) => Ok(keys),

@@ -161,6 +161,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut chunks = body.into_data_stream();
+    // The announced length is only a hint: a client may announce anything.
     let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).min(FIRST_BYTES));
     let mut read = 0_usize;
 
@@ -180,6 +181,7 @@ async fn read(headers: &HeaderMap, body: Body, max: usize, room: &Room) -> Resul
         arrival.note_bytes(chunk.len(), SystemClock.monotonic());
         read = read.saturating_add(chunk.len());
 
+        // Reserved piece by piece, so that an announcement alone takes no memory.
         if read <= max {
             room.reserve_more(chunk.len())?;
             whole.extend_from_slice(&chunk);

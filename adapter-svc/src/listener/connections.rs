@@ -146,6 +146,7 @@ impl ConnectionTable {
     /// Adds a connection from `from`, if necessary in place of another one. Connections of a trusted proxy belong to
     /// many clients, so only the total limits them.
     pub fn admit_connection(&mut self, from: IpAddr, trusted: bool, now: Instant) -> ConnectionAdmission {
+        // An IPv6 client usually has a whole block of addresses, which counts as one.
         let block = (!trusted).then(|| address_block(from));
         let held = block.map_or(0, |_| self.addresses.get(&block).map_or(0, |address| address.count));
 
@@ -164,6 +165,7 @@ impl ConnectionTable {
             None
         };
 
+        // The victim is removed here; its task closes the connection.
         if let Some(victim) = victim {
             self.remove(victim);
         }
@@ -176,6 +178,7 @@ impl ConnectionTable {
             requests: BTreeMap::new(),
         };
 
+        // The place of the address in the list follows from its number of connections, which changes here.
         self.unlist_address(block);
         let address = self.addresses.entry(block).or_default();
         address.count += 1;

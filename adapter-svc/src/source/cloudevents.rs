@@ -136,6 +136,7 @@ fn build_event(
     scope: &TokenScope,
     now: UnixMillis,
 ) -> Result<Event, ReadCloudEventError> {
+    // Another version may give the attributes another meaning.
     if required_attribute(&attributes, "specversion")? != "1.0" {
         return Err(attribute_error("specversion", "1.0"));
     }
@@ -163,6 +164,7 @@ fn build_event(
         }
     };
 
+    // The conversation decides the order of events: the most specific name wins.
     let peer = match (
         optional_attribute(&attributes, "nexuspeer")?,
         optional_attribute(&attributes, "subject")?,
@@ -199,6 +201,7 @@ fn attach_data(event: &mut Event, data: Data) -> Result<(), ReadCloudEventError>
     let payload = match data {
         Data::None => return Ok(()),
         Data::Json(value) => value,
+        // Text stays readable for hooks; other bytes are kept as Base64.
         Data::Bytes(bytes) => match std::str::from_utf8(&bytes) {
             Ok(text) if !text.contains('\0') => Value::String(text.to_owned()),
             Ok(_) | Err(_) => {

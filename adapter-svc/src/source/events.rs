@@ -97,6 +97,7 @@ pub fn read(
             Ok(vec![event.map_err(|error| cloud_event_error("body", &error))?])
         }
         "application/json" => {
+            // The first byte decides, so that a large body is parsed only once.
             let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
             own_events(if many { read_json(body)? } else { vec![read_json(body)?] }, scope, now)
         }

@@ -41,6 +41,7 @@ pub async fn post_events(State(gateway): State<GatewayState>, request: Request) 
         .instrument(span)
         .await?;
 
+    // The ids may differ from the posted ones: they have the prefix of the token's source.
     let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
     Ok(axum::Json(json!({ "accepted": ids.len(), "ids": ids })).into_response())
 }

@@ -67,6 +67,7 @@ pub async fn connect(
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, RequestRejection> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    // A browser sends its cookies and keys from any page, so another site's page must be refused.
     if !protocol::same_origin(text(header::ORIGIN), text(header::HOST)) {
         let origin = text(header::ORIGIN).unwrap_or_default();
         return Err(RequestRejection::ForeignOrigin(origin.chars().take(128).collect()));
@@ -80,6 +81,7 @@ pub async fn connect(
         .take(client.0, gateway.clock.monotonic())
         .ok_or(RequestRejection::Overloaded)?;
 
+    // Bounded before the first message: the page has proven nothing yet.
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
         .max_frame_size(MAX_MESSAGE_BYTES);
@@ -109,6 +111,7 @@ pub async fn connect(
 /// Waits for the page's `hello`. Returns the socket, the visitor and the thread that the page shows, or `None` if
 /// `hello` does not come in time or has no valid key.
 async fn await_hello(mut socket: WebSocket, account: &str) -> Option<(WebSocket, ChatVisitor, Option<String>)> {
+    // A connection that says nothing must not keep its place.
     let first = tokio::time::timeout(HELLO_WITHIN, socket.recv()).await.ok()??;
     let text = match first.ok()? {
         Message::Text(text) => text,
@@ -198,16 +201,19 @@ impl Page {
         })
         .await?;
 
+        // Before the first message of the page, so that it never shows a gap.
         self.show_history().await?;
         self.list_threads().await?;
 
         let (shutdown, leave) = (self.gateway.shutdown.clone(), self.place.leave_signal().clone());
+        // The read model may lag behind: the history is shown again after a moment.
         let mut again = HISTORY_AGAIN_AFTER.into_iter();
         let mut waits = again.next();
         let recall = pause(waits.unwrap_or_default());
         tokio::pin!(recall);
 
         loop {
+            // The page has opened another thread.
             if std::mem::take(&mut self.opened) {
                 self.show_history().await?;
                 again = HISTORY_AGAIN_AFTER.into_iter();
@@ -290,6 +296,7 @@ impl Page {
     }
 
     async fn handle_message(&mut self, message: Message) -> Result<(), Gone> {
+        // Anything that arrives shows that the page is still there.
         self.silent = 0;
 
         if matches!(message, Message::Text(_) | Message::Binary(_)) {
@@ -344,7 +351,7 @@ impl Page {
                 return Ok(());
             }
             Ok(FromPage::Hello { .. }) => {
-                let detail = "`hello` was said already".to_owned();
+                let detail = "`hello` was already sent".to_owned();
                 return self
                     .send_rejection(
                         None,
@@ -362,6 +369,7 @@ impl Page {
             }
         };
 
+        // Only messages count here: the other requests have counted above.
         if let Err(refusal) = self.gateway.check_rate(self.client) {
             return self.send_rejection(Some(&id), &refusal).await;
         }
@@ -377,6 +385,7 @@ impl Page {
             Err(error) => return self.send_rejection(Some(&id), &error.into()).await,
         };
 
+        // Confirmed to the page only once the event is durable.
         let (span, carrier) = accept_span(&HeaderMap::new());
         let intake = self.gateway.intake.clone();
         let accepted = intake
@@ -436,12 +445,14 @@ impl Page {
             }
         };
 
+        // The trace of the reply ends at the page.
         let span = consumer_span("webchat.forward", &TraceCarrier::read(&message.headers));
         let event_id = part.event_id.clone();
 
         async {
             self.send_to_page(&ToPage::Part(part.into())).await?;
 
+            // Confirmed after it was written to the page, so that an unread reply is not counted as live.
             if let Some(reply) = &message.reply {
                 self.gateway
                     .bus

@@ -50,10 +50,11 @@ pub(super) async fn fork_session(broker: Arc<BrokerContext>, forking: ForkReques
         entries,
     };
 
+    // Expecting sequence 0 makes the creation atomic: a session that exists is never overwritten.
     let appended = ledger::append(&broker.bus, &to, &record, 0, &TraceCarrier::default()).await;
     match appended {
         Ok(_) => show(broker, to).await,
-        Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("there is a session {to} already"))),
+        Err(AppendLedgerError::FenceLost { .. }) => Err((409, format!("session {to} exists already"))),
         Err(error) => Err((503, error.to_string())),
     }
 }
@@ -71,8 +72,8 @@ async fn as_it_was(broker: &BrokerContext, from: &SessionRef, turn: Option<Ulid>
         if stretch.upon.is_none() {
             let why = match turn {
                 _ if through.is_none() && stretch.records.is_empty() => format!("there is no session {from}"),
-                Some(turn) => format!("no turn {turn} of {from} is over"),
-                None => format!("no turn of {from} is over"),
+                Some(turn) => format!("session {from} has no finished turn {turn}"),
+                None => format!("session {from} has no finished turn"),
             };
             return Err((404, why));
         }
@@ -90,6 +91,7 @@ fn fold_through_turn(stretch: &LedgerSegment, turn: Option<Ulid>) -> Option<Sess
         Some(_) | None => SessionState::default(),
     };
 
+    // The checkpoint may already contain the wanted turn: then no record of it is read.
     let newest = state.history.back().map(|exchange| exchange.turn).or(state.head);
     let inherited = turn.filter(|_| stretch.upon.is_none()).or(newest);
     let mut found = inherited

@@ -62,6 +62,7 @@ pub(super) async fn list(broker: Arc<BrokerContext>, question: ListRequest) -> R
         persona.map_or_else(|| "*".to_owned(), subject::token)
     );
 
+    // The server lists subjects with counts, so no ledger has to be read.
     let subjects = broker.bus.list_subjects(LEDGER, &filter).await;
     let subjects = subjects.map_err(|error| (503, error.to_string()))?;
     let after = question.after.as_ref().map(subject::ledger);
@@ -79,6 +80,7 @@ pub(super) async fn list(broker: Arc<BrokerContext>, question: ListRequest) -> R
         })
     };
 
+    // The page continues after a subject, so sessions created meanwhile do not shift it.
     let behind = subjects
         .iter()
         .filter(|(subject, _)| after.as_ref().is_none_or(|after| *subject > after));
@@ -111,7 +113,7 @@ pub(super) async fn release_session(broker: Arc<BrokerContext>, session: Session
     match marks.delete(&subject::session_key(&session), Some(revision)).await {
         Ok(()) => {}
         Err(CasError::Conflict { .. }) => {
-            return Err((409, format!("{session} is being released, or marked, by another")));
+            return Err((409, format!("{session}: concurrent update of its quarantine mark")));
         }
         Err(error) => return Err(unavailable(error.to_string())),
     }

@@ -87,7 +87,7 @@ impl Agent for LlmAgent {
         _timeout: Duration,
     ) -> Result<AgentAnswer, AskAgentError> {
         Err(AskAgentError::Refused {
-            error: "it answers in steps".to_owned(),
+            error: "a model's answer is requested step by step".to_owned(),
             retryable: false,
         })
     }
@@ -131,6 +131,7 @@ impl StepAgent for LlmAgent {
             )
         };
 
+        // Hooks may still change a quiet answer, so its pieces must not be shown.
         let live = (!question.quiet).then(begin);
         let absence = question.absence.as_ref();
         let mut hear = |text: &str| {
@@ -139,6 +140,7 @@ impl StepAgent for LlmAgent {
             live.iter().for_each(|live| live.push_text(text));
         };
 
+        // Permanent errors end the turn; only transient ones are shown as an absence.
         let mut failed = |error: &AskModelError| {
             if error.is_transient() {
                 absence
@@ -281,7 +283,7 @@ fn asked_call(call: ToolRequest, offered: &[ToolDescription]) -> AskedCall {
 fn with_finish_note(content: String, finish: &FinishReason) -> String {
     let note = match finish {
         FinishReason::Done => return content,
-        FinishReason::Length => "[cut: the model reached its bound of tokens]".to_owned(),
+        FinishReason::Length => "[cut: the model reached its token limit]".to_owned(),
         FinishReason::Filtered { reason } => format!("[the model's provider withheld the rest: {reason}]"),
         FinishReason::Other { reason } => format!("[the model stopped: {reason}]"),
     };

@@ -140,7 +140,7 @@ impl ProcessAgent {
         let said = said.ok().and_then(Result::ok).unwrap_or_default();
 
         Err(AskAgentError::Malformed(format!(
-            "it ended without an answer ({status}): {}",
+            "the program ended without an answer ({status}): {}",
             said.trim()
         )))
     }
@@ -151,6 +151,7 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
     let mut pieces = String::new();
     loop {
         let mut line = Vec::new();
+        // The bound stops a program that never ends its line from filling the memory.
         let read = (&mut lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
         match read {
             Ok(0) => return Ok(None),
@@ -160,8 +161,9 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
         }
 
         let said = serde_json::from_slice::<Line>(&line);
-        match said.map_err(|error| AskAgentError::Malformed(format!("a line cannot be read: {error}")))? {
+        match said.map_err(|error| AskAgentError::Malformed(format!("bad line: {error}")))? {
             Line::Text { text } => {
+                // Text over the bound is dropped: the answer would be too large to be stored.
                 if pieces.len() + text.len() <= MAX_ANSWER_BYTES {
                     live.iter().for_each(|live| live.push_text(&text));
                     pieces.push_str(&text);
@@ -172,6 +174,7 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
                 attachments,
                 usage,
             } => {
+                // A program may send its text in pieces and end with an empty answer.
                 return Ok(Some(AgentAnswer {
                     content: content.unwrap_or(pieces),
                     attachments,
@@ -186,6 +189,7 @@ async fn listen(stdout: ChildStdout, live: Option<&LiveAnswer>) -> Result<Option
 
 /// Starts the program; returns it and whether its input must be held open. `bytes` is the length of its question.
 fn start(program: &AgentProgram, request: &AgentRequest, bytes: usize) -> Result<(Child, bool), AskAgentError> {
+    // The supervisor ends the program if the broker dies.
     let SupervisedCommand { mut command, is_held } = SupervisedCommand::new(&program.command, InputLimit::Bytes(bytes));
     command
         .args(&program.args)
@@ -194,6 +198,7 @@ fn start(program: &AgentProgram, request: &AgentRequest, bytes: usize) -> Result
 
     pass_variables(&mut command, &KEPT);
 
+    // Secrets are resolved at each start, so a changed secret needs no restart.
     for (name, value) in &program.env {
         let value = match value.starts_with("env:") || value.starts_with("file:") {
             true => SecretValue::resolve(value).map_err(|error| AskAgentError::Refused {

@@ -55,6 +55,7 @@ pub async fn serve(broker: Arc<BrokerContext>) {
             Err(error) => tracing::debug!(%error, "failed to wake sessions of decided approvals; retrying"),
         }
 
+        // A stream can be restored while the connection stays, so both are looked at from time to time as well.
         tokio::select! {
             () = broker.shutdown.requested() => return,
             () = connections.stands_anew() => {}

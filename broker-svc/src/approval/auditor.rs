@@ -53,8 +53,10 @@ async fn audit_overdue(broker: &BrokerContext, mut changed: Receiver<Confirmatio
             .front()
             .map(|(due, _)| due.saturating_duration_since(broker.clock.monotonic()));
         tokio::select! {
+            // While many wait, further changes stay in the channel, and the bucket is read more slowly.
             change = changed.recv(), if waiting.len() < MAX_WAITING => {
                 let Some(change) = change else { return };
+                // The process that made the change writes its record itself; it gets the time to do so.
                 waiting.push_back((broker.clock.monotonic() + GRACE, change));
             }
             () = pause(due.unwrap_or(GRACE)), if due.is_some() => {

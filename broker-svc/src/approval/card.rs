@@ -65,10 +65,12 @@ fn card_places(
     };
     let own = |person: &String| Some((config.places.get(person)?.clone(), Some(person.clone())));
     let mut all: Vec<(DeliveryContext, Option<String>)> = persons.iter().filter_map(own).collect();
+    // A person without a place of their own sees the card in the conversation that waits.
     if all.is_empty() && places.is_empty() {
         places.push(asked.place.clone());
     }
 
+    // Two persons may share a place: it gets one card.
     for place in places {
         if !all.iter().any(|(known, _)| *known == place) {
             all.push((place, None));
@@ -114,6 +116,7 @@ pub fn build_cards(
         CardReason::Asked => "card",
         CardReason::Escalated => "escalation",
     };
+    // Derived from approval and place: a repeated card is delivered once.
     let card = |(place, person): (DeliveryContext, Option<String>)| {
         let link = person.and_then(|person| decision_link(confirmation, &person, &place.channel, config));
         let to = serde_json::to_string(&place).unwrap_or_default();
@@ -173,6 +176,7 @@ fn escape_query(text: &str) -> String {
 fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link: Option<&str>) -> String {
     let request = &confirmation.request;
     let all = request.arguments.to_string();
+    // Only the beginning is shown; the hash binds all of them.
     let arguments = match shorten_text(&all, MAX_ARGUMENTS) {
         short if short.len() < all.len() => format!("{short}… [cut]"),
         whole => whole,
@@ -180,7 +184,7 @@ fn text(confirmation: &ConfirmationTerms, asked: &AskedIn, why: CardReason, link
 
     let head = match why {
         CardReason::Asked => "Approval needed",
-        CardReason::Escalated => "Still nobody has decided",
+        CardReason::Escalated => "Still pending",
     };
     let until = jiff::Timestamp::from_millisecond(request.expires_at.0).unwrap_or_default();
     let code = code_of(confirmation);

@@ -119,10 +119,8 @@ pub fn decision_of(confirmation: &ConfirmationTerms) -> ApprovalDecision {
 #[must_use]
 pub const fn ends_untold(status: ApprovalStatus) -> bool {
     match status {
-        ApprovalStatus::Consumed | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
-        ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Rejected | ApprovalStatus::Expired => {
-            false
-        }
+        ApprovalStatus::Consumed | ApprovalStatus::Canceled | ApprovalStatus::Superseded => true,
+        ApprovalStatus::Pending | ApprovalStatus::Approved | ApprovalStatus::Denied | ApprovalStatus::Expired => false,
     }
 }
 
@@ -186,6 +184,7 @@ impl ApprovalStore {
             purpose,
         };
 
+        // Timers first: a question without an expiry would wait for ever if this process died.
         timers::set(
             &self.bus,
             &timer(ApprovalTimerPurpose::Expire),
@@ -198,10 +197,12 @@ impl ApprovalStore {
         }
 
         let asker = (Some(wanted.requested_by.as_str()), wanted.trail.via.as_deref());
+        // After a restore, `AUDIT` may have records of the question that KV has lost: the count goes on from there.
         let newest = self.newest_record(id, 0).await?;
         let mut wanted = self.with_record(wanted.clone(), newest, "asked", asker);
         wanted.trail.code = Some(mint_code(SystemIds.ulid()));
 
+        // The question's id is derived, so a second asker finds the first one's value.
         let standing = match self.values.create(&key(id), &wanted).await {
             Ok(_) => wanted.clone(),
             Err(CasError::Conflict { .. }) => match self.get(id).await? {
@@ -211,6 +212,7 @@ impl ApprovalStore {
             Err(error) => return Err(error.into()),
         };
 
+        // The record is part of the value, so any process can publish it.
         self.ensure_audited(&standing).await?;
 
         if standing.status == ApprovalStatus::Pending {
@@ -277,6 +279,7 @@ impl ApprovalStore {
         what: &str,
         by_via: (Option<&str>, Option<&str>),
     ) -> Result<Option<ConfirmationTerms>, KeepApprovalError> {
+        // The record of the state before must be in `AUDIT`, because the new value replaces it.
         let audited = self.ensure_audited(&before.value).await?;
         let newest = self.newest_record(&next.request.id, audited).await?;
         let next = self.with_record(next, newest, what, by_via);
@@ -299,9 +302,9 @@ impl ApprovalStore {
         let key = key(&next.request.id);
         let may_vanish = match next.status {
             ApprovalStatus::Pending | ApprovalStatus::Approved => false,
-            ApprovalStatus::Rejected | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
+            ApprovalStatus::Denied | ApprovalStatus::Expired | ApprovalStatus::Consumed => next.trail.taken,
             // No call can run on these.
-            ApprovalStatus::Cancelled | ApprovalStatus::Superseded => true,
+            ApprovalStatus::Canceled | ApprovalStatus::Superseded => true,
         };
 
         match may_vanish {
@@ -329,12 +332,14 @@ impl ApprovalStore {
                 return Ok(DecisionOutcome::Unknown);
             };
 
+            // Read for each attempt: a person who was removed meanwhile must not decide.
             let identities = self.identities();
             let who = identify_party(by, &identities);
             let said = apply_decision(value, asked, &who, word, &identities, self.clock.now());
 
             let next = match said {
                 DecisionEffect::Changed(next) => *next,
+                // The earlier attempt may have died before it woke the session.
                 DecisionEffect::Unchanged => {
                     self.notify_session(value).await?;
                     return Ok(DecisionOutcome::Stands {
@@ -342,6 +347,7 @@ impl ApprovalStore {
                         changed: false,
                     });
                 }
+                // The expiry is a decision of its own: it is written first, and then the person is told.
                 DecisionEffect::Lapsed => {
                     self.expire_if_due(id).await?;
                     continue;
@@ -355,14 +361,15 @@ impl ApprovalStore {
             let what = match next.status {
                 ApprovalStatus::Pending => "voted",
                 decided @ (ApprovalStatus::Approved
-                | ApprovalStatus::Rejected
+                | ApprovalStatus::Denied
                 | ApprovalStatus::Expired
-                | ApprovalStatus::Cancelled
+                | ApprovalStatus::Canceled
                 | ApprovalStatus::Superseded
                 | ApprovalStatus::Consumed) => decided.name(),
             };
 
             let by_via = (Some(who.name.as_str()), Some(word.via.as_str()));
+            // Another decision was first: this one is judged again.
             let Some(next) = self.change_entry(&before, next, what, by_via).await? else {
                 continue;
             };
@@ -390,6 +397,7 @@ impl ApprovalStore {
             let now = self.clock.now();
             let lapses = before.value.status == ApprovalStatus::Pending && now >= before.value.request.expires_at;
             let next = lapses.then(|| advance_status(&before.value, ApprovalStatus::Expired, now));
+            // Decided before, or too early: the session is told what holds.
             let Some(next) = next.flatten() else {
                 self.notify_session(&before.value).await?;
                 return Ok(Some(before.value));
@@ -416,6 +424,7 @@ impl ApprovalStore {
                 return Ok(());
             };
             let taken = &before.value;
+            // The ledger has the decision: the value may be deleted from now on.
             if taken.status == to && !taken.trail.taken {
                 if self.take(&before).await? {
                     return Ok(());
@@ -452,6 +461,7 @@ impl ApprovalStore {
                 return Ok(());
             }
 
+            // Written, but perhaps not sent: the steps after the write are repeated.
             if before.value.trail.escalated_at.is_some() {
                 self.ensure_audited(&before.value).await?;
                 return self.send(&before.value, CardReason::Escalated).await;
@@ -488,6 +498,7 @@ impl ApprovalStore {
             approval: confirmation.request.id.clone(),
             at: confirmation.decided_at.unwrap_or(confirmation.requested_at),
         };
+        // One message for each state, so that a repetition is recognized.
         let id = format!("{}:{}", confirmation.request.id, confirmation.status.name());
         let out = OutgoingMessage::new(subject::dispatch(&asked.session), &decided).msg_id(id);
         self.bus.publish(out).await?;

@@ -1,6 +1,6 @@
 //! The transitions of an approval, caused by a decision or by time. *Pure.*
 //!
-//! `pending → approved | rejected | expired | cancelled | superseded`; `approved → consumed` once, or `cancelled` or
+//! `pending → approved | denied | expired | canceled | superseded`; `approved → consumed` once, or `canceled` or
 //! `superseded` if the turn went on without it. States are written by compare-and-set: of two decisions at once, one
 //! finds the state that the other wrote and is judged by it. Source: `docs/design/sessions.md` §8.
 
@@ -41,7 +41,7 @@ pub enum DecisionRejection {
     #[error("{0}")]
     Forbidden(String),
     /// The approval was decided otherwise before.
-    #[error("it is {} already{}", status.name(), by.as_deref().map(|by| format!(", by {by}")).unwrap_or_default())]
+    #[error("the approval is already {}{}", status.name(), by.as_deref().map(|by| format!(", by {by}")).unwrap_or_default())]
     Decided {
         /// Present status of the approval.
         status: ApprovalStatus,
@@ -91,6 +91,7 @@ pub fn apply_decision(
     identities: &Identities,
     now: UnixMillis,
 ) -> DecisionEffect {
+    // Rights come first: only for an approver it matters whether the decision is valid.
     if let Err(why) = who.check_may_decide(asked, identities) {
         return DecisionEffect::Refused(DecisionRejection::Forbidden(why));
     }
@@ -106,6 +107,7 @@ pub fn apply_decision(
     let wanted_hash = edited
         .as_ref()
         .map_or_else(|| standing.standing_hash().to_owned(), |edited| edited.hash.clone());
+    // Before the expiry, so that a repeated decision still succeeds afterwards.
     if let Some(outcome) = decided_before(standing, word, &wanted_hash) {
         return outcome;
     }
@@ -114,14 +116,16 @@ pub fn apply_decision(
         return DecisionEffect::Lapsed;
     }
 
+    // The person must have seen the arguments that are in force now.
     let shown = word.shown_hash.as_deref();
     if shown.is_some_and(|shown| !is_shown(shown, standing.standing_hash())) {
         return DecisionEffect::Refused(DecisionRejection::Stale);
     }
 
     let mut next = standing.clone();
+    // One denial decides, whatever the number of approvers.
     if !word.approve {
-        return DecisionEffect::Changed(Box::new(with_decision(next, ApprovalStatus::Rejected, who, word, now)));
+        return DecisionEffect::Changed(Box::new(with_decision(next, ApprovalStatus::Denied, who, word, now)));
     }
 
     if let Some(edited) = edited
@@ -132,6 +136,7 @@ pub fn apply_decision(
         next.trail.edited = Some(edited);
     }
 
+    // The same person cannot be counted twice, also under another channel's name.
     if next.trail.votes.iter().any(|vote| vote.by == who.name) {
         return DecisionEffect::Unchanged;
     }
@@ -162,8 +167,9 @@ fn decision_fault(word: &DecisionInput) -> Option<String> {
         .as_ref()
         .map_or(0, |arguments| arguments.to_string().len());
 
+    // A denial of edited arguments would have two meanings.
     if word.arguments.is_some() && !word.approve {
-        return Some("arguments: only with a yes".to_owned());
+        return Some("arguments: allowed only if the call is approved".to_owned());
     }
 
     if word.arguments.as_ref().is_some_and(|arguments| !arguments.is_object()) {
@@ -185,7 +191,7 @@ fn decision_fault(word: &DecisionInput) -> Option<String> {
 fn schema_fault(standing: &ConfirmationTerms, word: &DecisionInput) -> Option<String> {
     let (schema, arguments) = (standing.trail.schema.as_deref()?, word.arguments.as_ref()?);
     let misfit = find_misfit(schema, arguments)?;
-    Some(format!("they do not fit the tool's schema: {misfit}"))
+    Some(format!("the arguments do not fit the tool's schema: {misfit}"))
 }
 
 /// Returns the outcome if the approval is decided already; `None` if it is open.
@@ -193,8 +199,8 @@ fn decided_before(standing: &ConfirmationTerms, word: &DecisionInput, wanted_has
     let same = match standing.status {
         ApprovalStatus::Pending => return None,
         ApprovalStatus::Approved | ApprovalStatus::Consumed => word.approve && wanted_hash == standing.standing_hash(),
-        ApprovalStatus::Rejected => !word.approve,
-        ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => false,
+        ApprovalStatus::Denied => !word.approve,
+        ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => false,
     };
 
     Some(if same {
@@ -228,13 +234,13 @@ fn with_decision(
 /// Returns whether an approval may go from `from` to `to`.
 #[must_use]
 pub const fn may_follow(from: ApprovalStatus, to: ApprovalStatus) -> bool {
-    use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
+    use ApprovalStatus::{Approved, Canceled, Consumed, Denied, Expired, Pending, Superseded};
     match (from, to) {
-        (Pending, Approved | Rejected | Expired | Cancelled | Superseded)
-        | (Approved, Consumed | Cancelled | Superseded) => true,
+        (Pending, Approved | Denied | Expired | Canceled | Superseded)
+        | (Approved, Consumed | Canceled | Superseded) => true,
         (Pending, Pending | Consumed)
-        | (Approved, Pending | Approved | Rejected | Expired)
-        | (Rejected | Expired | Cancelled | Superseded | Consumed, _) => false,
+        | (Approved, Pending | Approved | Denied | Expired)
+        | (Denied | Expired | Canceled | Superseded | Consumed, _) => false,
     }
 }
 

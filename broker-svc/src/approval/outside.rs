@@ -75,13 +75,15 @@ pub fn prior_decision(newest: Option<&NewestQuestion>, call: &ToolCall, attempt:
     if newest.request.tool != call.name {
         let tool = &newest.request.tool;
         return PriorDecision::Denied(format!(
-            "`{}` is a call of `{tool}`: every call has an id of its own",
+            "`{}` is the id of a call of `{tool}`: each call needs an id of its own",
             call.call
         ));
     }
 
+    // The agent's own arguments are compared, not those that hooks or approvers made of them.
     let same = as_written(newest) == Some(args_hash(&call.arguments).as_str());
     let used = newest.status == ApprovalStatus::Consumed;
+    // The same attempt repeats its request because it did not receive the answer.
     if used && same && attempt.is_some() && attempt == newest.trail.used_by.as_deref() {
         return PriorDecision::Given(standing_arguments(newest));
     }
@@ -93,17 +95,19 @@ pub fn prior_decision(newest: Option<&NewestQuestion>, call: &ToolCall, attempt:
 
     match newest.status {
         ApprovalStatus::Consumed => PriorDecision::Denied(format!(
-            "`{}` was allowed before, and an approval is used once; whether the call was made its agent knows",
+            "`{}` was allowed before, and an approval is used once; only the agent knows if it made the call",
             call.call
         )),
         ApprovalStatus::Pending => PriorDecision::Waits,
-        ApprovalStatus::Rejected => {
+        ApprovalStatus::Denied => {
             let said = newest.response.as_ref().map(|said| format!(": {said}"));
             let by = newest.decided_by.as_deref().unwrap_or_default();
-            PriorDecision::Denied(format!("declined by {by}{}", said.unwrap_or_default()))
+            PriorDecision::Denied(format!("denied by {by}{}", said.unwrap_or_default()))
         }
-        ApprovalStatus::Expired => PriorDecision::Denied("not approved: nobody decided in time".to_owned()),
-        ApprovalStatus::Cancelled => PriorDecision::Denied("not approved: the question was withdrawn".to_owned()),
+        ApprovalStatus::Expired => {
+            PriorDecision::Denied("not approved: the approval expired without a decision".to_owned())
+        }
+        ApprovalStatus::Canceled => PriorDecision::Denied("not approved: the approval was canceled".to_owned()),
         ApprovalStatus::Approved | ApprovalStatus::Superseded => PriorDecision::Open,
     }
 }
@@ -139,6 +143,7 @@ pub fn settle_call(newest: Option<&NewestQuestion>, arguments: &Value, ask: Opti
         return ask.map_or(CallDisposition::Run, |ask| CallDisposition::Ask { ask, number: 0 });
     };
 
+    // An approval counts only if its approvers are at least those that the gates demand now.
     let covers = |scope: &DeciderScope| {
         let asked = newest.request.asked_in.as_deref();
         asked.is_some_and(|asked| asked.scope.covers(scope))
@@ -148,13 +153,15 @@ pub fn settle_call(newest: Option<&NewestQuestion>, arguments: &Value, ask: Opti
         return CallDisposition::Use;
     }
 
+    // An agent that changes its arguments each time must not keep people busy for ever.
     let number = number + 1;
     if number >= MAX_ASKS {
         return CallDisposition::Denied(format!(
-            "not approved: its arguments changed after each of {MAX_ASKS} questions"
+            "not approved: its arguments changed after each of {MAX_ASKS} approvals"
         ));
     }
 
+    // Without a gate's own demand, the same approvers are asked about the new arguments.
     let as_before = || ApprovalAsk {
         policy: newest.request.policy.clone(),
         scope: newest

@@ -77,6 +77,7 @@ impl AskingTurn<'_> {
         ask: &ApprovalAsk,
         outside: Option<String>,
     ) -> ConfirmationTerms {
+        // The maximum holds for every policy.
         let lasts = ask.expires_ms.unwrap_or(DEFAULT_EXPIRES_MS).min(MAX_EXPIRES_MS);
         let lasts = i64::try_from(lasts).unwrap_or(i64::MAX);
         let asked_in = AskedIn {

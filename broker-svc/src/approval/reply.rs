@@ -29,6 +29,7 @@ pub struct ChannelReply {
 #[must_use]
 pub fn read(text: &str) -> Option<ChannelReply> {
     let text = text.trim();
+    // A long text is a message that happens to start with the word.
     if text.len() > MAX_BYTES {
         return None;
     }
@@ -37,6 +38,7 @@ pub fn read(text: &str) -> Option<ChannelReply> {
     let verb = words.next()?.trim_start_matches('/').to_ascii_lowercase();
     let approve = match verb.as_str() {
         "approve" => true,
+        // People who mean no also write `reject`.
         "deny" | "reject" => false,
         _ => return None,
     };
@@ -48,11 +50,13 @@ pub fn read(text: &str) -> Option<ChannelReply> {
         None => code,
     };
 
+    // The letters that a reader can confuse with digits are not used in codes.
     let is_letter = |letter: char| letter.is_ascii_digit() || (letter.is_ascii_uppercase() && !"ILOU".contains(letter));
     if code.len() != CODE_LETTERS || !code.chars().all(is_letter) {
         return None;
     }
 
+    // A card's button adds the hash of the arguments that it shows.
     let mut words = words.peekable();
     let shown = words
         .peek()

@@ -77,6 +77,7 @@ impl ResolvedParty {
     /// # Errors
     /// Returns the reason if not, for the audit.
     pub fn check_may_decide(&self, asked: &AskedIn, identities: &Identities) -> Result<(), String> {
+        // No agent decides, whatever the list of approvers says.
         if self.agent || self.name == asked.session.persona {
             return Err("an agent does not decide".to_owned());
         }
@@ -92,7 +93,7 @@ impl ResolvedParty {
             Ok(())
         } else {
             Err(format!(
-                "{} is not one of those who may decide it ({})",
+                "{} may not decide this approval (approvers: {})",
                 self.name,
                 describe_scope(&asked.scope)
             ))
@@ -139,7 +140,7 @@ impl ResolvedParty {
 #[must_use]
 pub fn describe_scope(scope: &DeciderScope) -> String {
     match scope {
-        DeciderScope::Initiator => "whoever asked for it".to_owned(),
+        DeciderScope::Initiator => "the person who asked for it".to_owned(),
         DeciderScope::Owner => "the owner".to_owned(),
         DeciderScope::Named { names } => names.join(" or "),
         DeciderScope::Quorum { n, of } => format!("{n} of {}", of.join(", ")),

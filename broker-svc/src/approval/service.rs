@@ -94,6 +94,7 @@ pub async fn handle_decision(
     broker: &BrokerContext,
     question: DecideApproval,
 ) -> Result<ApprovalAnswer, EndpointError> {
+    // The scheduler owns the approvals of intents.
     if question.id.starts_with(INTENT) {
         return decide_intent(broker, &question).await;
     }
@@ -133,9 +134,10 @@ async fn decide_intent(broker: &BrokerContext, question: &DecideApproval) -> Res
     }
 
     if question.arguments.is_some() {
-        return Err((400, "the parameters of an intent are not edited".to_owned()));
+        return Err((400, "the parameters of an intent cannot be edited".to_owned()));
     }
 
+    // The key of an intent's approval is `intent.{id}.…`.
     let id = question.id.split('.').nth(1).and_then(|id| id.parse::<Ulid>().ok());
     let handed = DecideIntent {
         id: id.ok_or_else(|| unknown_approval(&question.id))?,
@@ -144,6 +146,7 @@ async fn decide_intent(broker: &BrokerContext, question: &DecideApproval) -> Res
         response: question.response.clone(),
     };
 
+    // The scheduler owns the approvals of intents: it alone may change them.
     let asked = broker
         .bus
         .request("nexus.svc.intent.decide", Headers::new(), &handed, PATIENCE);

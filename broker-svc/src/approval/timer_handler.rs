@@ -76,6 +76,7 @@ async fn apply(
     rang: UnixMillis,
     now: UnixMillis,
 ) -> Result<Option<Duration>, KeepApprovalError> {
+    // The timer is stored before its question, so the question may still come.
     let Some(standing) = desk.get(&timer.approval).await? else {
         return Ok((now < rang.plus(QUESTION_MS)).then_some(AGAIN));
     };
@@ -84,6 +85,7 @@ async fn apply(
         ApprovalTimerPurpose::Escalate => desk.escalate_approval(&timer.approval).await?,
         ApprovalTimerPurpose::Expire => {
             let early = u64::try_from(standing.request.expires_at.since(now)).unwrap_or(0);
+            // Clocks differ: a timer that fires early waits for its time.
             if early > 0 {
                 return Ok(Some(Duration::from_millis(early).min(LONGEST_NAK)));
             }

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         return ExitCode::from(NOT_STARTED);
     };
 
+    // Before the child exists: what is hidden must be hidden from its first instruction.
     if let Err(error) = hide(&hidden) {
         eprintln!("nexus-tether: {} is not started: {error}", program.display());
         return ExitCode::from(NOT_STARTED);
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         }
     };
 
+    // A thread waits for the end of our input, which means that the broker is gone.
     let input = child.stdin.take();
     let (_ended, end) = sync_channel::<()>(0);
     std::thread::spawn(move || hold_until_end(input, handed, &end));
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         return ExitCode::from(NOT_STARTED);
     };
 
+    // Shells report a signal as 128 and its number; callers expect the same.
     let code = status.code().unwrap_or(SIGNALLED + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }

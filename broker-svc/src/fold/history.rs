@@ -53,6 +53,7 @@ impl SessionState {
             }
         }
 
+        // The next turn must know which tools have had an effect.
         let tools = running.begun_calls();
         if !tools.is_empty() {
             said.push_str(&format!(

@@ -206,7 +206,7 @@ fn a_turn_that_broke_off_is_part_of_the_history_with_what_it_did() {
             ),
             (
                 stranger("message 2"),
-                "let me pay\n[tools that ran: pay]\n[failed: The answer took more than it may (limit: tokens).]"
+                "let me pay\n[tools that ran: pay]\n[failed: The answer exceeded a limit (tokens).]"
             ),
         ]
     );

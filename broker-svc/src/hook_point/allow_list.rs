@@ -62,6 +62,7 @@ impl AllowList {
                 });
             }
 
+            // Entries of other modes are checked as well: their faults would otherwise appear with the mode.
             for (index, value) in declared.iter().enumerate() {
                 match AllowEntry::from_declaration(value) {
                     Ok(entry) if name == mode || name == ALL_MODES => entries.push(entry),

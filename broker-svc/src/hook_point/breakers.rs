@@ -83,6 +83,7 @@ impl TurnBreakers {
     /// Returns [`RunHookError::Paused`] if it may not.
     pub async fn admit_hook(&self, hook: &DeclaredHook) -> Result<(), RunHookError> {
         let now = self.clock.now();
+        // The breaker is at rest, or it belongs to another declaration of the hook, which must not stop this one.
         let Some(breaker) = self.known_breaker(hook) else {
             self.clear_outdated(hook, now).await;
             return Ok(());
@@ -96,6 +97,7 @@ impl TurnBreakers {
             BreakerAdmission::Claim => {}
         }
 
+        // The claim of a probe must outlive the probe itself, or a second one would start.
         let held = hook.timeout_ms.saturating_add(CLAIM_GRACE_MS);
         let mut claimed = false;
         let breaker = self
@@ -106,6 +108,7 @@ impl TurnBreakers {
             })
             .await;
 
+        // Judged by the stored state: another broker may have claimed the probe first.
         match breaker.admit_operation(&self.me, now) {
             BreakerAdmission::Pass => Ok(()),
             BreakerAdmission::Probe if claimed => Ok(()),
@@ -136,6 +139,7 @@ impl TurnBreakers {
             return;
         }
 
+        // The breaker would not change, so nothing is written.
         if known.is_some_and(|known| known.after_failure(&self.policy, &self.me, now).is_none()) {
             return;
         }

@@ -172,18 +172,20 @@ impl BuiltinHook {
         point: Option<HookPoint>,
         fields: &mut FieldReader<'_>,
     ) -> Option<Self> {
+        // Some builtins need the result of the call, others must decide before it.
         let points: &[HookPoint] = match name {
             "audit_log" => &[HookPoint::PreToolUse, HookPoint::PostToolUse],
             "result_truncate" => &[HookPoint::PostToolUse],
             _ => &[HookPoint::PreToolUse],
         };
 
+        // An unknown name is reported below, once.
         if NAMES.contains(&name)
             && let Some(point) = point.filter(|point| !points.contains(point))
         {
             let names: Vec<&str> = points.iter().map(|point| point.name()).collect();
             let problem = format!(
-                "{name} has nothing to do at {}, only at {}",
+                "builtin {name} does not run at {}, only at {}",
                 point.name(),
                 names.join(", ")
             );
@@ -282,7 +284,7 @@ pub fn truncate_outcome(max_chars: usize, context: &HookContext) -> HookOutcome 
 #[must_use]
 pub fn shell_outcome(argument: &str, allow: &AllowList, context: &HookContext) -> HookOutcome {
     let Some(command) = context.tool_args.get(argument).and_then(Value::as_str) else {
-        return HookOutcome::denied(format!("argument `{argument}` is no command line"));
+        return HookOutcome::denied(format!("argument `{argument}` is not a command line"));
     };
     match allow.admit_text(command) {
         Ok(()) => HookOutcome::default(),

@@ -115,6 +115,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
     let point = HookPoint::from_name(&asked.hook_event_name).filter(|point| point.is_of_a_call());
     let point = point.ok_or_else(|| (WRONG, "hook_event_name: expected PreToolUse or PostToolUse".to_owned()))?;
 
+    // The subject is open to agents, so every field is checked before anything is read.
     if !asked.tool_input.is_object() {
         return Err((WRONG, "tool_input: expected an object".to_owned()));
     }
@@ -127,6 +128,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         return Err((WRONG, format!("tool_use_id, attempt: at most {MAX_ID_BYTES} bytes")));
     }
 
+    // Loaded for each request: any broker answers, not only the owner of the session.
     let unavailable = |error: String| (UNAVAILABLE, error);
     let remembered = load(broker, &asked.session, None)
         .await
@@ -146,6 +148,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         arguments: asked.tool_input,
     };
 
+    // After the call nothing can be denied any more: hooks can only change or withhold the result.
     if point == HookPoint::PostToolUse {
         let result = asked.tool_response.unwrap_or_default();
         let (outcome, ran) = broker
@@ -165,6 +168,7 @@ async fn answer_call(broker: &BrokerContext, asked: GateRequest) -> Result<GateA
         });
     }
 
+    // The turn's permissions come before hooks and approvals: no person can approve a forbidden tool.
     if !is_tool_permitted(&call.name, &running.permissions, &broker.personas.permission_levels) {
         let reason = format!("`{}` is not permitted in this turn", call.name);
         return Ok(GateAnswer::Deny { reason });

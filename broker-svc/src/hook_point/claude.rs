@@ -28,6 +28,7 @@ pub fn hook_input(hook: &DeclaredHook, context: &HookContext, directory: &str) -
     asked.insert("hook_name".to_owned(), json!(hook.name));
     asked.insert("hook_event_name".to_owned(), json!(point.event_name()));
     asked.insert("session_id".to_owned(), json!(context.metadata_text("session")));
+    // The keys below are Claude Code's: its hooks expect all of them, also those that have no meaning here.
     asked.insert("transcript_path".to_owned(), json!(""));
     asked.insert("cwd".to_owned(), json!(directory));
     asked.insert("permission_mode".to_owned(), json!("default"));
@@ -59,6 +60,7 @@ pub fn hook_input(hook: &DeclaredHook, context: &HookContext, directory: &str) -
         asked.insert("content".to_owned(), context.tool_args.clone());
     }
 
+    // Always false: a hook at the end of a session cannot continue it.
     if point == HookPoint::PostSession {
         asked.insert("stop_hook_active".to_owned(), json!(false));
     }
@@ -134,6 +136,7 @@ pub fn exit_outcome(hook: &DeclaredHook, exit: &CommandExit) -> Result<HookOutco
         }
     }
 
+    // Output that is not JSON is text for the model, but only at the points where Claude Code reads it so.
     let said = exit.stdout.trim();
     if !said.starts_with('{') {
         let text = (point == HookPoint::PreSession || point == HookPoint::PreQueueDrain) && !said.is_empty();
@@ -145,13 +148,14 @@ pub fn exit_outcome(hook: &DeclaredHook, exit: &CommandExit) -> Result<HookOutco
     }
 
     let answer: Answer = serde_json::from_str(said)
-        .map_err(|error| RunHookError::Failed(format!("its JSON cannot be read: {error}")))?;
+        .map_err(|error| RunHookError::Failed(format!("its output is not valid JSON: {error}")))?;
     judge_answer(hook, answer)
 }
 
 fn judge_answer(hook: &DeclaredHook, answer: Answer) -> Result<HookOutcome, RunHookError> {
     let nested = answer.hook_specific_output.unwrap_or_default();
     let own = answer.own;
+    // Newer hooks nest their answer, older ones do not: the nested one wins.
     let reason = nested
         .permission_decision_reason
         .or(own.permission_decision_reason)
@@ -176,6 +180,7 @@ fn judge_answer(hook: &DeclaredHook, answer: Answer) -> Result<HookOutcome, RunH
             .unwrap_or_else(|| format!("hook `{}` refuses", hook.name))
     };
 
+    // `continue: false` wins over any decision, as in Claude Code.
     if answer.goes_on == Some(false) {
         let why = answer.stop_reason.clone().unwrap_or_else(refusal);
         return Ok(HookOutcome::denied(shorten_text(&why, MAX_REASON_BYTES)));
@@ -183,6 +188,7 @@ fn judge_answer(hook: &DeclaredHook, answer: Answer) -> Result<HookOutcome, RunH
 
     match decision.as_deref() {
         None | Some("allow" | "approve") => {}
+        // The call has run: the reason goes to the model, which can react to it.
         Some("deny" | "block") if hook.point == HookPoint::PostToolUse => {
             said.context
                 .get_or_insert_with(|| shorten_text(&refusal(), MAX_REASON_BYTES));

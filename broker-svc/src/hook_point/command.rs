@@ -92,6 +92,7 @@ impl CommandRunner {
             round,
         };
 
+        // The allow-list decides before anything is started.
         let plain = match self.admit_command(command).await {
             Ok(plain) => plain,
             Err(refusal) => {
@@ -104,8 +105,9 @@ impl CommandRunner {
             return self.run_to_end(&run, plain).await;
         }
 
+        // A hook that is not waited for must not start processes without a bound.
         let Ok(slot) = Arc::clone(&self.beside).try_acquire_owned() else {
-            let hint = format!("{MAX_BESIDE} commands run already");
+            let hint = format!("{MAX_BESIDE} commands are running already");
             self.record_skipped(&run, &hint).await;
             return Err(RunHookError::Failed(hint));
         };
@@ -144,6 +146,7 @@ impl CommandRunner {
             }
         };
 
+        // Recorded however it ended: a command that timed out may have had effects as well.
         let mut record = run.record();
         record.insert(
             "duration_ms".to_owned(),
@@ -252,6 +255,7 @@ fn start(plain: &PlainCommand, run: &Run, directory: &str, bytes: usize) -> Resu
         .env("NEXUS_PERSONA", &run.moment.session.persona)
         .env("CLAUDE_PROJECT_DIR", directory);
 
+    // Everything else of the broker's environment is withheld: it may hold secrets.
     pass_variables(&mut command, &KEPT);
 
     let joined = redirect_outputs(&mut command, plain).map_err(failed)?;
@@ -280,6 +284,7 @@ fn redirect_outputs(command: &mut Command, plain: &PlainCommand) -> std::io::Res
             Ok(None)
         }
         StderrTarget::WithOutput => {
+            // One pipe for both outputs keeps their order.
             let (ours, theirs) = std::io::pipe()?;
             if !redirects.silent {
                 command.stdout(theirs.try_clone()?);

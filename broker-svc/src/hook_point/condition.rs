@@ -60,6 +60,7 @@ impl ArgumentCondition {
         }
 
         let size = found.and_then(as_number);
+        // A value that is no number satisfies a bound: another spelling must not avoid the hook.
         let above = self.above.is_none_or(|least| size.is_none_or(|size| size > least));
         let below = self.below.is_none_or(|most| size.is_none_or(|size| size < most));
         let equals = self.equals.as_ref().is_none_or(|value| found == Some(value));

@@ -149,6 +149,7 @@ pub(super) fn read_hook(
         faults,
     };
 
+    // All faults are collected, so that a file is corrected in one pass.
     let point = read_point(&mut fields);
     let action = read_action(&mut fields, point);
     let given: Option<String> = fields.take("name");
@@ -170,10 +171,11 @@ pub(super) fn read_hook(
     }
 
     let when = ArgumentCondition::read_all(&mut fields);
+    // Points outside of a call have no tool that a condition could be about.
     if let Some(point) = point.filter(|point| !point.is_of_a_call())
         && !(tools.is_empty() && when.is_empty())
     {
-        fields.add_fault("tools", format!("tools and when mean nothing at {}", point.name()));
+        fields.add_fault("tools", format!("tools and when have no meaning at {}", point.name()));
     }
 
     let seconds: Option<u64> = fields.take("timeout");
@@ -185,6 +187,7 @@ pub(super) fn read_hook(
         None | Some(0) => DEFAULT_TIMEOUT_MS,
         Some(seconds) => seconds.saturating_mul(1_000),
     };
+    // By default the turn waits for all hooks but commands.
     let waits = action.as_ref().is_some_and(waits_by_itself);
     let blocking = fields.take("blocking").unwrap_or(waits);
     let on_failure = on_failure(&mut fields, action.as_ref(), point, blocking);
@@ -195,6 +198,7 @@ pub(super) fn read_hook(
         fields.add_fault("tools", "required: the tools whose argument is a command line");
     }
 
+    // Keys that no field took are misspelled.
     fields.reject_unknown("name, hook, builtin, command, script, reminder, with, trigger, tools, when, priority, timeout, blocking or on_failure");
     let (Some(point), Some(action), true) = (point, action, faults.len() == before) else {
         return None;
@@ -237,11 +241,12 @@ fn read_action(fields: &mut FieldReader<'_>, point: Option<HookPoint>) -> Option
     let with: Option<Map<String, Value>> = fields.take("with");
     let trigger: Option<Value> = fields.take("trigger");
 
+    // Nothing else can be checked if the kind is not clear.
     let kinds = [&builtin, &command, &script, &text].into_iter().flatten().count();
     if kinds != 1 {
         fields.add_fault(
             "",
-            format!("{kinds} of builtin, command, script and reminder, expected exactly one"),
+            format!("expected exactly one of builtin, command, script and reminder, found {kinds}"),
         );
         return None;
     }
@@ -263,7 +268,7 @@ fn read_action(fields: &mut FieldReader<'_>, point: Option<HookPoint>) -> Option
         if let Some(point) = point.filter(|point| !point.allows_injection()) {
             fields.add_fault(
                 "reminder",
-                format!("no text can be put into the conversation at {}", point.name()),
+                format!("a reminder cannot add text to the conversation at {}", point.name()),
             );
         }
 
@@ -308,6 +313,7 @@ fn on_failure(
     point: Option<HookPoint>,
     blocking: bool,
 ) -> OnFailure {
+    // A gate that fails must not let the call through, and a redactor that fails must not show the result.
     let closed = point.is_some_and(|point| point.is_gate() || point == HookPoint::PostToolUse);
     let rewrites = match action {
         Some(DeclaredAction::Builtin(builtin)) => !builtin.observes_after(point),
@@ -327,13 +333,13 @@ fn on_failure(
         Some("deny") => {
             fields.add_fault(
                 "on_failure",
-                "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse denies",
+                "only a blocking hook at pre_stream, post_stream, PreToolUse or PostToolUse can deny",
             );
             usual
         }
         Some("allow") if !matches!(action, Some(DeclaredAction::Builtin(_))) => OnFailure::Allow,
         Some("allow") => {
-            fields.add_fault("on_failure", "a builtin that does not answer denies");
+            fields.add_fault("on_failure", "a builtin always denies if it fails");
             usual
         }
         Some(other) => {

@@ -38,7 +38,7 @@ impl FieldReader<'_> {
     pub(super) fn reject_unknown(mut self, expected: &str) {
         let unknown: Vec<String> = self.map.keys().cloned().collect();
         for key in unknown {
-            self.add_fault(&key, format!("is unknown here, expected {expected}"));
+            self.add_fault(&key, format!("is not a known key here, expected {expected}"));
         }
     }
 }

@@ -74,11 +74,13 @@ impl GateChain {
             }
 
             let Some(hook) = self.hooks.get(self.at).cloned() else {
+                // The chain is at its end: it starts once more if a gate has judged other arguments.
                 if self.again || !self.changed {
                     return None;
                 }
                 self.again = true;
                 self.at = 0;
+                // What was asked of people was about the former arguments.
                 self.asks.clear();
 
                 continue;
@@ -109,6 +111,7 @@ impl GateChain {
             }
         };
 
+        // The first denial decides: later hooks are not asked.
         if !said.allow {
             let error = said
                 .error
@@ -123,11 +126,13 @@ impl GateChain {
             .modified_args
             .filter(|arguments| *arguments != self.context.tool_args)
         {
+            // A second pass that changes the arguments again would never end.
             if self.again {
                 self.denied = Some(format!("hook `{}` changed the arguments a second time", hook.name));
                 return;
             }
 
+            // Gates before this hook have judged other arguments, so they must be asked again.
             let before = self.hooks.get(..self.at.saturating_sub(1)).unwrap_or_default();
             self.changed |= before.iter().any(|hook| hook.is_gate());
             self.context.tool_args = arguments;

@@ -104,6 +104,7 @@ impl TurnHooks {
         let mut outcome = outcome;
         let mut ran = Vec::new();
         for (round, hook) in moment.set.at(HookPoint::PostToolUse).enumerate() {
+            // Each hook sees the result as the ones before it have left it.
             let context = moment.context_after(call, &outcome);
             if !hook.should_trigger(&context) {
                 continue;
@@ -118,6 +119,7 @@ impl TurnHooks {
                     ..
                 }) if hook.blocking => outcome = with_result(&outcome, result),
                 Ok(_) => {}
+                // A redactor that failed may have left something in the result: it is withheld.
                 Err(error) if hook.on_failure == OnFailure::Deny => {
                     let error = format!("the result is withheld: hook `{}` failed: {error}", hook.name);
                     outcome = ToolOutcome::Error { error };
@@ -145,6 +147,7 @@ impl TurnHooks {
                         all.rewritten = Some(other);
                     }
 
+                    // The first denial decides.
                     if !said.allow && point.is_gate() {
                         let default = || format!("hook `{}` does not allow it", hook.name);
                         all.denied = Some(said.error.unwrap_or_else(default));
@@ -186,6 +189,7 @@ impl TurnHooks {
         context: &HookContext,
         round: usize,
     ) -> Result<HookOutcome, RunHookError> {
+        // Only commands and scripts have a breaker: reminders and builtins are code of this process.
         match &hook.action {
             DeclaredAction::Builtin(builtin) => Box::pin(self.run_builtin(builtin, hook, moment, context)).await,
             DeclaredAction::Reminder(reminder) => {
@@ -229,6 +233,7 @@ impl TurnHooks {
         moment: &HookedTurn,
         context: &HookContext,
     ) -> Result<HookOutcome, RunHookError> {
+        // Only the hooks that ask the server need a limit; the others compute at once.
         let within = Duration::from_millis(hook.timeout_ms);
         let late = |_| RunHookError::TimedOut(hook.timeout_ms);
         match builtin {

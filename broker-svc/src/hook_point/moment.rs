@@ -49,6 +49,7 @@ impl HookedTurn {
         metadata.insert("session".to_owned(), json!(session.to_string()));
         metadata.insert("turn".to_owned(), json!(turn));
 
+        // The newest message stands for the turn if it has several.
         if let Some(last) = pendings.last() {
             let dispatch = &last.dispatch;
             metadata.insert("event".to_owned(), json!(dispatch.event_id));

@@ -79,7 +79,7 @@ pub async fn admit_call(
         }
     }
 
-    Err(RunHookError::Failed("the calls cannot be counted now".to_owned()))
+    Err(RunHookError::Failed("failed to count the recent calls".to_owned()))
 }
 
 /// Returns the connector of `tool`: the server in its name, as Nexus (`{server}__{tool}`) and Claude Code

@@ -78,6 +78,8 @@ impl HookRecorder {
             record.insert("is_error".to_owned(), error.unwrap_or(json!(false)));
         }
 
+        // The same id for a repetition, so that a call is recorded once. The hash tells calls with edited arguments
+        // apart.
         let id = id(moment, context, &format!("{phase}:{}:{hash}", hook.key()));
         self.publish(&record, id).await
     }

@@ -148,6 +148,7 @@ impl HookRules {
         let of_personas: BTreeMap<String, Vec<Map<String, Value>>> = fields.take("personas").unwrap_or_default();
         let of_sessions: BTreeMap<String, Map<String, Value>> = fields.take("sessions").unwrap_or_default();
         fields.reject_unknown("enabled, mode, allow, read_only, hooks, personas or sessions");
+        // The list is read before the layers, because their commands are checked against it.
         let allow = AllowList::from_declaration(&mode, &allow, faults);
 
         let global = read_layer(&global, "hooks", &HookLayer::Global, faults);
@@ -165,6 +166,7 @@ impl HookRules {
 
         for (name, hooks) in &of_personas {
             let at = format!("personas.{name}");
+            // If the personas are not known, no name can be called unknown.
             let is_known = personas.is_none_or(|known| known.personas.contains_key(name));
             if name != DEFAULT_PERSONA && !is_known {
                 let problem = "there is no such persona in personas.yaml".to_owned();
@@ -201,13 +203,14 @@ impl HookRules {
                 faults.push(KeyFault {
                     key: at.clone(),
                     problem: format!(
-                        "the name `{}` is taken: a layer adds hooks, it redefines none",
+                        "the name `{}` is taken: a layer can add hooks, but not redefine one",
                         hook.name
                     ),
                 });
             }
         };
 
+        // A global name is known in every layer.
         seen(&self.global, &mut wide, "hooks".to_owned());
         let mut all = wide.clone();
         for (persona, hooks) in &self.personas {
@@ -216,6 +219,7 @@ impl HookRules {
             all.extend(known);
         }
 
+        // A session may belong to any persona, so its names must differ from all.
         for (pattern, layer) in &self.sessions {
             seen(&layer.hooks, &mut all, format!("sessions.{pattern}"));
         }
@@ -343,7 +347,7 @@ fn session_layer(pattern: &str, map: Map<String, Value>, faults: &mut Vec<KeyFau
     let hooks: Vec<Map<String, Value>> = fields.take("hooks").unwrap_or_default();
 
     if read_only == Some(false) {
-        fields.add_fault("read_only", "a session only tightens: expected true, or nothing");
+        fields.add_fault("read_only", "a session can only restrict: expected true, or nothing");
     }
 
     if !pattern.contains('/') {

@@ -32,11 +32,13 @@ impl TurnHookRun {
     #[must_use]
     pub fn from_outcome(hook: &DeclaredHook, said: &Result<HookOutcome, RunHookError>) -> Option<Self> {
         let said = match said {
+            // Most hooks let everything pass: they leave no entry.
             Ok(said) if said.is_silent() => return None,
             Ok(said) => said,
             Err(error) => return Some(Self::failed(hook, error)),
         };
 
+        // A hook that is not waited for must not change the turn.
         let acts_on = said.context.as_ref().filter(|_| hook.blocking);
         let is_single_reminder = match &hook.action {
             DeclaredAction::Reminder(reminder) => reminder.trigger.is_once(),

@@ -37,14 +37,15 @@ pub async fn run(
     now: UnixMillis,
 ) -> Result<HookOutcome, RunHookError> {
     let failed = |error: String| RunHookError::Failed(error);
-    let event =
-        script_event(hook, moment, context, now).ok_or_else(|| failed("no event can be made of it".to_owned()))?;
+    let event = script_event(hook, moment, context, now)
+        .ok_or_else(|| failed("failed to make an event of the hook's input".to_owned()))?;
     let question = RunHook {
         hook: script.to_owned(),
         event: serde_json::to_value(event).map_err(|error| failed(error.to_string()))?,
         now: Some(now),
     };
 
+    // hook-svc has time-outs of its own; this one bounds the wait of the turn.
     let within = Duration::from_millis(hook.timeout_ms);
     let answer = bus
         .request::<_, HookRun>(SERVICE, Headers::new(), &question, within)
@@ -91,7 +92,9 @@ fn judge_run(run: HookRun) -> Result<HookOutcome, RunHookError> {
     let said = run.result.filter(|_| run.fired).and_then(|result| result.context);
     let Some(said) = said.and_then(|context| context.extracted) else {
         return if run.fired {
-            Err(RunHookError::Failed("it fired without `context.extracted`".to_owned()))
+            Err(RunHookError::Failed(
+                "the script fired without `context.extracted`".to_owned(),
+            ))
         } else {
             Ok(HookOutcome::default())
         };

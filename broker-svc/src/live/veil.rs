@@ -20,6 +20,7 @@ impl StreamRedactor {
         loop {
             let (mark, keeps) = if self.hides { (CLOSING, false) } else { (NAME, true) };
             let found = self.held.find(mark);
+            // The beginning of a mark may be at the end of a piece: it is held back until the next one.
             let upto = found.unwrap_or_else(|| self.held.len() - partial_mark_bytes(&self.held, mark));
             let rest = self.held.split_off(upto);
 

@@ -52,7 +52,7 @@ pub(super) fn unbound_faults(personas: &Personas, llm: &LlmConfig) -> Vec<KeyFau
 
         Some(persona_fault(
             format!("personas.{name}.limits.cost_usd"),
-            format!("{most} US dollars bound nothing: {error}"),
+            format!("{most} US dollars cannot be enforced: {error}"),
         ))
     });
 
@@ -75,6 +75,7 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         ("limits.tokens", limits.tokens.unwrap_or(1)),
     ];
 
+    // Zero would end each turn before it starts.
     for (key, _) in bounds.into_iter().filter(|(_, bound)| *bound == 0) {
         wrong(key, "must be at least 1".to_owned());
     }
@@ -88,11 +89,12 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         ),
     ];
 
+    // A larger limit would promise a history that the fold has dropped.
     for (key, wanted, most) in remembered {
         if wanted > most {
             wrong(
                 key,
-                format!("at most {most}, which is what a session remembers word by word"),
+                format!("at most {most}, because a session keeps no more word for word"),
             );
         }
     }
@@ -118,13 +120,12 @@ fn of_persona(personas: &Personas, name: &str, persona: &Persona, faults: &mut V
         }
     }
 
+    // A program without the runner would silently never start.
     let program = persona.process.as_ref().map(|program| program.command.as_str());
     match (persona.runner, program) {
-        (AgentRunner::Process, None | Some("")) => {
-            wrong("process.command", "required where runner is process".to_owned())
-        }
+        (AgentRunner::Process, None | Some("")) => wrong("process.command", "required if runner is process".to_owned()),
         (AgentRunner::Echo | AgentRunner::Nats | AgentRunner::Llm, Some(_)) => {
-            wrong("process", "expected only where runner is process".to_owned());
+            wrong("process", "expected only if runner is process".to_owned());
         }
         (AgentRunner::Process, Some(_)) | (AgentRunner::Echo | AgentRunner::Nats | AgentRunner::Llm, None) => {}
     }

@@ -68,7 +68,9 @@ pub(super) fn empty_levels(personas: &Personas) -> Vec<String> {
     let levels = personas.permission_levels.0.iter().filter(|(_, rules)| is_empty(rules));
     let told = levels.map(|(level, rules)| {
         let allowed = rules.allow.as_deref().unwrap_or_default().join("`, `");
-        format!("permission_levels.{level}: it allows `{allowed}`, which no persona has: whoever has this level has no tools")
+        format!(
+            "permission_levels.{level}: it allows `{allowed}`, which no persona has: a turn of this level has no tools"
+        )
     });
 
     told.collect()
@@ -86,7 +88,7 @@ fn confirmed_patterns(persona: &Persona) -> impl Iterator<Item = (String, &Strin
 /// Returns the fault of `pattern` at `key`, if it matches no tool of `personas`.
 fn unmatched_fault(key: &str, pattern: &str, personas: &[&Persona]) -> Option<KeyFault> {
     let has = personas.iter().any(|persona| may_have(persona, pattern));
-    let problem = format!("`{pattern}` matches no tool that anybody has whom it holds for");
+    let problem = format!("`{pattern}` matches no tool of the personas that it holds for");
     (!has).then(|| persona_fault(key.to_owned(), problem))
 }
 

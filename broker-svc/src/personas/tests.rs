@@ -215,7 +215,7 @@ fn a_limit_of_dollars_needs_the_models_price() {
         assert_eq!(faults.collect::<Vec<_>>(), told, "{persona}");
     };
 
-    let fault = "personas.shop.limits.cost_usd: 0.25 US dollars bound nothing: `m` has no price: set \
+    let fault = "personas.shop.limits.cost_usd: 0.25 US dollars cannot be enforced: `m` has no price: set \
                      llm.prices.\"m\" (0 if it is free)";
     let own = serde_json::json!({"provider": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"});
     let mut priced = own.clone();

@@ -488,7 +488,7 @@ fn orders_are_carried_out_once_and_in_their_place() {
 }
 
 #[test]
-fn what_is_withdrawn_is_dropped_where_it_waits_and_cancelled_where_it_runs_alone() {
+fn what_is_withdrawn_is_dropped_where_it_waits_and_canceled_where_it_runs_alone() {
     let take_back = |number, spares_turn| OrderKind::Withdraw {
         dispatch: message(number, QueueMode::Followup).dispatch.id,
         spares_turn,

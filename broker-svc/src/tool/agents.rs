@@ -72,7 +72,7 @@ impl SendMessage {
             "content": {"type": "string", "minLength": 1, "maxLength": MAX_MESSAGE_BYTES},
             "wait_for_reply": {"type": "boolean", "description": "Whether its answer is the result of this call."}
         });
-        let text = "Sends a message to another agent, which sees it as any other message.";
+        let text = "Sends a message to another agent, which receives it like any other message.";
 
         Self {
             bus,
@@ -101,7 +101,7 @@ impl SendMessage {
         }
 
         tracing::warn!(session = %asked.session, turn = %asked.turn, to, hops, "message to an agent rejected");
-        failed_outcome(format!("refused: more than {MAX_HOPS} messages have led to each other"))
+        failed_outcome(format!("refused: the chain of messages has more than {MAX_HOPS} hops"))
     }
 
     /// Waits for the first part of the reply to `event`.
@@ -124,6 +124,7 @@ impl SendMessage {
 fn message_event(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     let asked = &call.call;
     let from = &asked.session;
+    // The id follows from turn and call, so a repeated call sends the same message.
     let at = UnixMillis(i64::try_from(asked.turn.timestamp_ms()).unwrap_or(i64::MAX));
     let id = derived_ulid(at, &["agent-message", &asked.turn.to_string(), &asked.call.call]);
     let id = EventId::parse(format!("agent:{}:{to}:{id}", from.persona)).ok()?;
@@ -144,6 +145,7 @@ fn message_event(call: &ToolCall, to: &str, content: String) -> Option<Event> {
     event.metadata.insert("session".to_owned(), json!(from.session));
     event.metadata.insert("turn".to_owned(), json!(asked.turn));
 
+    // The receiver is bound by the rules of all for whom the sender works.
     let works_for: Vec<&SessionRef> = std::iter::once(from).chain(&asked.origin.works_for).collect();
     event.metadata.insert(WORKS_FOR.to_owned(), json!(works_for));
 
@@ -166,6 +168,7 @@ impl Tool for SendMessage {
             Ok(wanted) => wanted,
             Err(error) => return failed_outcome(error.to_string()),
         };
+        // Two agents that answer each other would go on for ever.
         if call.call.origin.causation.hops >= MAX_HOPS {
             return self.refuse_hops(&call, &wanted.to).await;
         }
@@ -182,6 +185,7 @@ impl Tool for SendMessage {
         let out = OutgoingMessage::event(&event, self.bus.trust())
             .header(HOPS, event.hops.to_string())
             .header(CAUSATION, call.call.origin.causation.event.to_string());
+        // The message may have been stored: the model must not simply send it again.
         if let Err(error) = self.bus.publish(out).await {
             return ToolOutcome::Unknown {
                 reason: error.to_string(),
@@ -194,6 +198,7 @@ impl Tool for SendMessage {
             };
         }
 
+        // The wait is also bounded by the turn's own deadline.
         let left = call.call.deadline.saturating_duration_since(self.clock.monotonic());
         let reply = tokio::select! {
             reply = self.await_reply(parts, &event.id, left.min(MAX_WAIT)) => reply,
@@ -219,9 +224,9 @@ impl AgentStatus {
     pub fn new(bus: Bus) -> Self {
         let properties = json!({
             "agent": {"type": "string", "minLength": 1, "description": "Name of the persona."},
-            "session": {"type": "string", "description": "Which of its sessions; main where none is named."}
+            "session": {"type": "string", "description": "Name of its session; main if absent."}
         });
-        let text = "Says whether another agent is at work, and since when.";
+        let text = "Returns whether another agent is working, and since when.";
         Self {
             bus,
             description: described(NAMES[1], text, &properties, &["agent"]),

@@ -74,7 +74,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.hook.list",
         idempotent: true,
         question: call_arguments,
-        description: "Lists hooks with how they fare.",
+        description: "Lists hooks with their health.",
         properties: || json!({"status": {"type": "string"}, "created_by": {"type": "string"}}),
         required: &[],
     },
@@ -92,7 +92,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.hook.disable",
         idempotent: true,
         question: asked_question,
-        description: "Switches a hook of your own off.",
+        description: "Disables one of your own hooks.",
         properties: || json!({"name": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["name"],
     },
@@ -101,7 +101,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.hook.delete",
         idempotent: false,
         question: asked_question,
-        description: "Removes a hook of your own for good.",
+        description: "Deletes one of your own hooks.",
         properties: || json!({"name": {"type": "string"}}),
         required: &["name"],
     },
@@ -110,7 +110,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.events.search",
         idempotent: true,
         question: call_arguments,
-        description: "Searches everything that was said and done on all channels.",
+        description: "Searches the messages and events of all channels.",
         properties: || {
             json!({
                 "query": {"type": "string"}, "channels": {"type": "array", "items": {"type": "string"}},
@@ -127,7 +127,7 @@ const ROWS: [Row; 10] = [
         // The intent's id follows from the call: the same request again is the same intent.
         idempotent: true,
         question: proposed_question,
-        description: "Asks for an action of your own later. `schedule` is typed, never free text: \
+        description: "Schedules a later action of your own. `schedule` is typed, never free text: \
             {type: at, local, zone} | {type: after, seconds} | {type: cron, expression, zone, until} | \
             {type: rrule, rule, start, zone} | {type: user_idle, for_seconds} | {type: chat_ended} | \
             {type: event_matches, match}. It may be refused, with the reason.",
@@ -151,7 +151,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.intent.reschedule",
         idempotent: true,
         question: own_question,
-        description: "Gives one of your intents another time.",
+        description: "Changes the schedule of one of your intents.",
         properties: || {
             json!({
                 "id": {"type": "string"}, "reason": {"type": "string"},
@@ -165,7 +165,7 @@ const ROWS: [Row; 10] = [
         subject: "nexus.svc.intent.cancel",
         idempotent: true,
         question: withdrawn_question,
-        description: "Withdraws one of your intents; where it runs, its turn is interrupted, unless that is this one.",
+        description: "Cancels one of your intents. If it is running, its turn is interrupted, unless that is this one.",
         properties: || json!({"id": {"type": "string"}, "reason": {"type": "string"}}),
         required: &["id"],
     },

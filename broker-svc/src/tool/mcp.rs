@@ -81,6 +81,7 @@ impl McpServers {
             }
         };
 
+        // The server may have announced a changed list of tools.
         connection.keep_up(server).await;
         let tools = connection.listed_tools();
         let tools = tools.iter().take(MAX_TOOLS).filter_map(|tool| {
@@ -130,6 +131,7 @@ impl McpServers {
         }
 
         let began = self.clock.monotonic();
+        // A server that just failed is not started again for each turn.
         if let Some((_, error)) = place.failed.as_ref().filter(|(until, _)| began < *until) {
             return Err(error.clone());
         }
@@ -259,6 +261,7 @@ fn result_outcome(result: &CallToolResult) -> ToolOutcome {
         .collect();
 
     let text = texts.join("\n");
+    // The server's own error is a result that the model can react to.
     if result.is_error == Some(true) {
         return failed_outcome(text);
     }

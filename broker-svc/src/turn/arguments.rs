@@ -21,6 +21,7 @@ pub fn args_hash(arguments: &Value) -> String {
 fn write(value: &Value, out: &mut String) {
     match value {
         Value::Object(map) => {
+            // Sorted keys make the text, and so the hash, independent of the order in which a model writes them.
             let mut keys: Vec<&String> = map.keys().collect();
             keys.sort_unstable();
             out.push('{');

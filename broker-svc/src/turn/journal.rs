@@ -185,6 +185,7 @@ impl RunningTurn {
                 model: _,
             } => {
                 self.usage = sum_usage(&self.usage, usage);
+                // The tools that were hidden from this model call decide which of its calls must not run.
                 self.hidden = std::mem::take(&mut self.hiding);
                 self.passages.push(JournalEntry::Answered {
                     step: *step,
@@ -212,6 +213,7 @@ impl RunningTurn {
                 self.passages.push(JournalEntry::Steered {
                     dispatch: dispatch.clone(),
                 });
+                // A message of the backlog gets a turn of its own, which consumes it.
                 if !backlog {
                     self.dispatches.push(dispatch.clone());
                 }

@@ -72,6 +72,7 @@ pub enum TurnStep {
 /// Returns the next step of the turn whose journal is `running`.
 #[must_use]
 pub fn next(running: &RunningTurn, situation: StepContext) -> TurnStep {
+    // A result that no hook has seen comes first: nothing may be built on it before.
     if let Some((call, outcome)) = running.unseen_call() {
         let outcome = outcome.clone();
         return match left_ms(running, situation.held_ms) {
@@ -97,6 +98,7 @@ pub fn next(running: &RunningTurn, situation: StepContext) -> TurnStep {
         return tool_step(running, situation, call, begun);
     }
 
+    // Limits are checked only before new work: work that was begun is finished.
     match exceeded_limit(running, situation.held_ms) {
         Some(limit) => TurnStep::Fail { limit },
         None if running.model_calls() >= running.limits.model_calls => TurnStep::Fail { limit: "model_calls" },

@@ -18,10 +18,10 @@ pub(super) fn over(running: &RunningTurn, asked: &AskedApproval) -> Option<Appro
     match asked.status {
         // An approval is consumed only once its call was begun.
         ApprovalStatus::Approved => running.was_begun(&asked.call).then_some(ApprovalStatus::Consumed),
-        ApprovalStatus::Cancelled
+        ApprovalStatus::Canceled
         | ApprovalStatus::Superseded
         | ApprovalStatus::Consumed
-        | ApprovalStatus::Rejected
+        | ApprovalStatus::Denied
         | ApprovalStatus::Expired => Some(asked.status),
         ApprovalStatus::Pending => None,
     }
@@ -44,7 +44,7 @@ impl ApprovalSync {
 
     /// Marks `decision` as recorded in the ledger, so that KV need not keep it.
     pub(super) fn mark_taken(&mut self, decision: &ApprovalDecision) {
-        if let ApprovalStatus::Rejected | ApprovalStatus::Expired = decision.status {
+        if let ApprovalStatus::Denied | ApprovalStatus::Expired = decision.status {
             self.mark(decision.id.clone(), decision.status);
         }
     }
@@ -83,9 +83,10 @@ impl ApprovalSync {
             }
         }
 
+        // No turn knows the others, so nothing would ever use a decision about them.
         let is_known = |id: &String| running.asked.iter().any(|asked| asked.approval == *id);
         let orphans = orphans.into_iter().filter(|id| !is_known(id));
-        self.marks.extend(orphans.map(|id| (id, ApprovalStatus::Cancelled)));
+        self.marks.extend(orphans.map(|id| (id, ApprovalStatus::Canceled)));
 
         unused
     }
@@ -134,7 +135,7 @@ impl Worker<'_> {
     }
 
     fn cancel(&mut self, approval: String, why: &str) {
-        self.stage_decision(ended_decision(&approval, ApprovalStatus::Cancelled, Some(why)));
-        self.approvals.mark(approval, ApprovalStatus::Cancelled);
+        self.stage_decision(ended_decision(&approval, ApprovalStatus::Canceled, Some(why)));
+        self.approvals.mark(approval, ApprovalStatus::Canceled);
     }
 }

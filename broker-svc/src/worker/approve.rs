@@ -57,7 +57,7 @@ impl Worker<'_> {
         let fold = self.owner.fold();
         fold.running.is_some()
             && fold.awaited_approval().is_none_or(|awaited| {
-                self.cancelled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
+                self.canceled.is_some() || self.machine.is_steering() || self.broker.clock.now() >= awaited.expires_at
             })
     }
 
@@ -67,7 +67,7 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if the approval cannot be read.
     pub(super) async fn stays_suspended(&mut self) -> Result<bool, RunSessionError> {
         let awaited = self.owner.fold().awaited_approval().cloned();
-        let Some(awaited) = awaited.filter(|_| self.cancelled.is_none()) else {
+        let Some(awaited) = awaited.filter(|_| self.canceled.is_none()) else {
             return Ok(false);
         };
 
@@ -80,6 +80,7 @@ impl Worker<'_> {
             return Box::pin(self.still_waits(&awaited.approval)).await;
         }
 
+        // A decision that came in time wins over the expiry, even if this session learns of it only now.
         let standing = self.broker.desk().expire_if_due(&awaited.approval).await?;
         let decision = match standing.filter(|standing| standing.status != ApprovalStatus::Pending) {
             Some(standing) => decision_of(&standing),
@@ -94,8 +95,8 @@ impl Worker<'_> {
     pub(super) fn stop_awaiting(&mut self, why: &str) {
         let awaited = self.owner.fold().awaited_approval().cloned();
         if let Some(awaited) = awaited {
-            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Cancelled);
-            self.stage_decision(ended_decision(&awaited.approval, ApprovalStatus::Cancelled, Some(why)));
+            self.approvals.mark(awaited.approval.clone(), ApprovalStatus::Canceled);
+            self.stage_decision(ended_decision(&awaited.approval, ApprovalStatus::Canceled, Some(why)));
         }
     }
 
@@ -134,6 +135,7 @@ impl Worker<'_> {
                 }
             };
 
+            // Looked up in KV: a code in a text gives no right, it only names an approval.
             match Box::pin(self.broker.desk().id_of(&heard.code)).await {
                 Some(id) => {
                     Box::pin(self.decide_heard(&pending, heard, id)).await?;
@@ -189,11 +191,11 @@ impl Worker<'_> {
         // the code.
         let told = match self.broker.desk().decide_approval(&id, &by, &word).await? {
             DecisionOutcome::Stands { confirmation, .. } if confirmation.status == ApprovalStatus::Pending => {
-                format!("noted, {} so far", confirmation.trail.votes.len())
+                format!("approval noted, {} so far", confirmation.trail.votes.len())
             }
-            DecisionOutcome::Stands { confirmation, .. } => format!("it is {}", confirmation.status.name()),
+            DecisionOutcome::Stands { confirmation, .. } => format!("the approval is {}", confirmation.status.name()),
             DecisionOutcome::Refused(refused) => refused.to_string(),
-            DecisionOutcome::Unknown => "there is no such approval".to_owned(),
+            DecisionOutcome::Unknown => "this approval does not exist".to_owned(),
         };
 
         // A repeated dispatch has the same id at any time of evaluation, so its answer is the same delivery.
@@ -248,7 +250,7 @@ impl Worker<'_> {
         if gated != arguments
             && let Some(unfit) = thinking.misfit(&call.name, &gated)
         {
-            let error = format!("hooks made arguments that do not fit the tool's schema: {unfit}");
+            let error = format!("hooks changed the arguments; they do not fit the tool's schema: {unfit}");
             return Ok(self.finish_denied(call, error));
         }
 
@@ -275,6 +277,7 @@ impl Worker<'_> {
         let Some(running) = self.owner.fold().running.as_ref() else {
             return Ok(CallConfirmation::Run(ToolCall { arguments, ..call }));
         };
+        // Every decision below follows from the ledger, so a new owner of the session decides alike.
         let asked = running.last_asked(&call.call).cloned();
         let standing = call_standing(running, &call.call, &args_hash(&arguments), ask.as_ref());
 
@@ -286,6 +289,7 @@ impl Worker<'_> {
                 Ok(CallConfirmation::Stepped(stepped))
             }
             (CallApproval::Pending, ..) => Ok(CallConfirmation::Stepped(StepOutcome::Ended(TurnOutcome::Suspended))),
+            // KV may say that a former owner used the approval before it died: then the call may have run.
             (CallApproval::Approved, Some(asked), _)
                 if Box::pin(self.broker.desk().was_used(&asked.approval)).await? =>
             {
@@ -298,15 +302,15 @@ impl Worker<'_> {
                 }
                 Ok(CallConfirmation::Run(ToolCall { arguments, ..call }))
             }
-            (CallApproval::Rejected { by, response }, ..) => {
+            (CallApproval::Denied { by, response }, ..) => {
                 let said = response.map(|said| format!(": {said}")).unwrap_or_default();
-                Ok(self.finish_denied(call, format!("declined by {by}{said}")))
+                Ok(self.finish_denied(call, format!("denied by {by}{said}")))
             }
             (CallApproval::Expired, ..) => {
-                Ok(self.finish_denied(call, "not approved: nobody decided in time".to_owned()))
+                Ok(self.finish_denied(call, "not approved: the approval expired without a decision".to_owned()))
             }
-            (CallApproval::Cancelled, ..) => {
-                Ok(self.finish_denied(call, "not approved: the question was withdrawn".to_owned()))
+            (CallApproval::Canceled, ..) => {
+                Ok(self.finish_denied(call, "not approved: the approval was canceled".to_owned()))
             }
             (CallApproval::Superseded, ..) if times >= MAX_ASKS => {
                 let error = format!("not approved: its arguments changed after each of {times} approvals");
@@ -317,6 +321,7 @@ impl Worker<'_> {
                     .or(asked.as_ref().map(|asked| asked.ask.clone()))
                     .unwrap_or_default();
 
+                // An approval that was superseded before has its end in the ledger.
                 if let Some(asked) = asked.filter(|asked| asked.status == ApprovalStatus::Approved) {
                     self.approvals.mark(asked.approval.clone(), ApprovalStatus::Superseded);
                     let why = Some("the arguments changed after the approval, or others must approve them");

@@ -48,6 +48,8 @@ impl UnansweredQuestions {
         self.attempt += 1;
 
         match &outcome {
+            // Counted from the first attempt without an agent; each other result shows that one is there, and ends the
+            // count.
             Err(AskAgentError::NoAgent) => {
                 self.absent_since.get_or_insert(asked);
             }
@@ -106,12 +108,14 @@ impl Worker<'_> {
     ) -> Result<TurnOutcome, RunSessionError> {
         let mut patience = UnansweredQuestions::default();
         let moment = self.hooked_turn(turn, pendings);
+        // Hooks may deny the turn before the agent hears of it.
         match self.before_model(&moment, 1, &mut HookedSteps::default()).await? {
             PointVerdict::On => {}
             hooked @ (PointVerdict::Denied(_) | PointVerdict::Over) => return Ok(self.ended_by(hooked)),
         }
 
         loop {
+            // Computed for each attempt: the limit holds for the turn, not for one request.
             let asked = self.broker.clock.monotonic();
             let left = duration_millis(self.time_left());
             if left == 0 {
@@ -142,18 +146,21 @@ impl Worker<'_> {
             }
 
             let origin = turn.origin();
+            // Another broker may have taken the session while the hooks ran.
             self.owner.check_live()?;
             let question = std::pin::pin!(agent.answer_request(&request, &origin, timeout));
             let Some(mut outcome) = self.wait_beside(question).await? else {
-                return Ok(self.cancelled_turn(String::new()));
+                return Ok(self.canceled_turn(String::new()));
             };
 
+            // An approval that the agent invents must not suspend the turn for ever.
             if let Err(AskAgentError::Waits(approval)) = &outcome {
                 match self.waits_for_word(turn, approval).await? {
                     Waiting::Suspended => return Ok(TurnOutcome::Suspended),
                     Waiting::Decided => {}
                     Waiting::Unknown => {
-                        let error = format!("it waits for `{approval}`, which nobody has asked in its turn");
+                        let error =
+                            format!("the agent waits for approval `{approval}`, which its turn has not requested");
                         outcome = Err(AskAgentError::Malformed(error));
                     }
                 }
@@ -162,6 +169,7 @@ impl Worker<'_> {
             let ended = self.broker.clock.monotonic();
             let left_ms = duration_millis(self.time_left());
 
+            // The user sees that the agent is absent only if it stays so.
             match &outcome {
                 Ok(_) => self.turns.note_answer(),
                 Err(error) => self.not_answered(turn, error),
@@ -177,7 +185,7 @@ impl Worker<'_> {
                 NextStep::Fail(failure) => return Ok(TurnOutcome::Failed(failure)),
                 NextStep::AskAgain => {
                     if !self.wait_to_ask_again(&patience).await? {
-                        return Ok(self.cancelled_turn(String::new()));
+                        return Ok(self.canceled_turn(String::new()));
                     }
                 }
             }
@@ -237,10 +245,10 @@ impl Worker<'_> {
         for approval in open {
             self.broker
                 .desk()
-                .write_ledger_status(&approval, ApprovalStatus::Cancelled)
+                .write_ledger_status(&approval, ApprovalStatus::Canceled)
                 .await?;
             let standing = self.broker.desk().get(&approval).await?;
-            let gone = || ended_decision(&approval, ApprovalStatus::Cancelled, None);
+            let gone = || ended_decision(&approval, ApprovalStatus::Canceled, None);
             let decision = standing.as_ref().map_or_else(gone, decision_of);
             self.stage_decision(decision);
         }
@@ -260,9 +268,9 @@ impl Worker<'_> {
     }
 
     /// Returns the end of a turn that the machine wants canceled; `partial` is the text that it had produced.
-    pub(super) fn cancelled_turn(&mut self, partial: String) -> TurnOutcome {
-        let reason = self.cancelled.take().unwrap_or_else(|| "cancelled".to_owned());
-        TurnOutcome::Cancelled { reason, partial }
+    pub(super) fn canceled_turn(&mut self, partial: String) -> TurnOutcome {
+        let reason = self.canceled.take().unwrap_or_else(|| "canceled".to_owned());
+        TurnOutcome::Canceled { reason, partial }
     }
 
     /// Returns the failure of a turn that reached `limit`.

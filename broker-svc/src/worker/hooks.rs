@@ -147,6 +147,7 @@ impl Worker<'_> {
             return Ok(PointVerdict::Over);
         }
 
+        // Noted only if the hooks let the call pass, because a denied step is not asked.
         let hooked = self.run_point(moment, HookPoint::PreStream, Value::Null).await?;
         if hooked == PointVerdict::On {
             paces.asked = step;
@@ -190,7 +191,7 @@ impl Worker<'_> {
         match hooked {
             PointVerdict::Denied(error) => TurnOutcome::Failed(TurnFailure::Agent { error }),
             PointVerdict::On | PointVerdict::Over if self.time_left().is_zero() => Self::limit_reached("wall_ms"),
-            PointVerdict::On | PointVerdict::Over => self.cancelled_turn(String::new()),
+            PointVerdict::On | PointVerdict::Over => self.canceled_turn(String::new()),
         }
     }
 
@@ -232,6 +233,7 @@ impl Worker<'_> {
             return Ok(PointVerdict::Denied(error));
         }
 
+        // An answer is text, so a hook's other JSON is kept as its text.
         match said.rewritten {
             Some(Value::String(text)) => *content = text,
             Some(other) => *content = other.to_string(),

@@ -67,6 +67,7 @@ impl IntentProposer {
     ) -> Option<Option<String>> {
         let kind = &question.wish.kind;
         for attempt in 1..=tries {
+            // The scheduler is down: further intents of this answer are owed, without waiting for each.
             if self.is_unanswered {
                 return None;
             }
@@ -75,8 +76,9 @@ impl IntentProposer {
                 Ok(IntentAnswer { rejection, .. }) => {
                     return Some(rejection.map(|why| format!("Your intent `{kind}` was rejected: {why}")));
                 }
+                // The scheduler's own fault codes mean that a repetition may succeed; others are answers.
                 Err(RequestError::Service { code, text, .. }) if code != CONFLICT && code < CANNOT_NOW => {
-                    return Some(Some(format!("Your intent `{kind}` cannot be taken: {text}")));
+                    return Some(Some(format!("Your intent `{kind}` failed: {text}")));
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -110,7 +112,7 @@ impl Worker<'_> {
         let (content, attachments, usage) = match ended {
             TurnOutcome::Answered(answer) => (bound_content(answer.content), answer.attachments, Some(answer.usage)),
             TurnOutcome::Settled { content, attachments } => (content, attachments, None),
-            other @ (TurnOutcome::Failed(_) | TurnOutcome::Suspended | TurnOutcome::Cancelled { .. }) => {
+            other @ (TurnOutcome::Failed(_) | TurnOutcome::Suspended | TurnOutcome::Canceled { .. }) => {
                 return Ok(other);
             }
         };
@@ -119,6 +121,7 @@ impl Worker<'_> {
             return Ok(as_it_was(content, attachments, usage));
         }
 
+        // The turn settles on the text without the intents: the original answer is recorded with its usage.
         if let Some(usage) = usage {
             self.owner.stage_entry(LedgerEntry::ModelAnswered {
                 step: 1,
@@ -131,6 +134,7 @@ impl Worker<'_> {
             });
         }
 
+        // An intent has effects outside: the ledger must name this owner first.
         self.owner.ensure_owned().await?;
         let refused = found.refusals.iter();
         let mut notes: Vec<String> = refused
@@ -146,6 +150,7 @@ impl Worker<'_> {
                 .await
             {
                 Some(note) => notes.extend(note),
+                // The owed intents are proposed again later; above the bound the agent is told instead.
                 None if self.owner.fold().intents.owed.len() + owed.len() < MAX_OWED_INTENTS => owed.push(question),
                 None => notes.push(unanswered(&question)),
             }
@@ -193,6 +198,7 @@ impl Worker<'_> {
         while let Some(owed) = self.owner.fold().intents.owed.front().cloned() {
             let question = owed.proposal;
             let Some(id) = question.id else { break };
+            // One attempt: what fails now is tried at the next call, and has the same id then.
             let note = match self
                 .intents
                 .propose(&self.broker.bus, &self.claimed.session, &question, 1)
@@ -214,7 +220,7 @@ impl Worker<'_> {
 
 fn unanswered(question: &ProposeIntent) -> String {
     let kind = &question.wish.kind;
-    format!("Nobody answered for your intent `{kind}`: look whether it is there before you ask for it again.")
+    format!("The outcome of your intent `{kind}` is unknown: list your intents before you request it again.")
 }
 
 /// Returns the end of a turn whose answer contains no intents.

@@ -129,6 +129,7 @@ impl Worker<'_> {
                 return Due::Observe(owed.finished, unseen);
             }
 
+            // The hooks that are in force now, so that one deleted since the end of the turn does not run.
             let set = self
                 .broker
                 .hooks()
@@ -258,7 +259,7 @@ impl Worker<'_> {
     /// Returns [`RunSessionError`] if the session has another owner or must be handed back.
     pub(super) async fn settle_hooks(&mut self) -> Result<(), RunSessionError> {
         loop {
-            if self.goes_on() && (self.cancelled.is_some() || !self.yields) {
+            if self.goes_on() && (self.canceled.is_some() || !self.yields) {
                 self.resume_turn().await?;
                 continue;
             }
@@ -290,7 +291,7 @@ impl Worker<'_> {
             if self.yields {
                 // Other work is left to the session's next owner.
                 self.effects.clear();
-                self.cancelled = None;
+                self.canceled = None;
             } else if self.goes_on() {
                 continue;
             } else if !self.effects.is_empty() {

@@ -75,7 +75,7 @@ impl Worker<'_> {
 
         // The agent's gate finds in the ledger that the question is known; a cancellation is appended with the turn's
         // end.
-        if asked && self.cancelled.is_none() {
+        if asked && self.canceled.is_none() {
             self.owner.commit_staged().await?;
         }
 
@@ -102,6 +102,7 @@ impl Worker<'_> {
                 self.inbox.doubt(self.broker, session, &cursor, &arrival).await?
             };
 
+            // The id of an order in doubt is not remembered: an operator may redrive its dead letter.
             let is_unsure_order = doubt == Some(DoubtResolution::Unknown) && matches!(arrival, InboxItem::Order(_));
             if doubt.is_some() {
                 let id = arrival.id().filter(|_| !is_unsure_order);
@@ -156,6 +157,7 @@ impl Worker<'_> {
             });
         }
 
+        // One entry is enough, because only the cursor must pass them.
         let consumed: Vec<u64> = left.consumed.iter().map(InboxItem::sequence).collect();
         if let Some(last) = left.consumed.last() {
             self.drop_arrival(last, &consumed, DropReason::HandledBefore);
@@ -203,7 +205,7 @@ impl Worker<'_> {
         for effect in effects {
             match effect {
                 SessionEffect::Drop { pending, reason } => self.drop_one(&pending, reason),
-                SessionEffect::Cancel { reason } => self.cancelled = Some(reason),
+                SessionEffect::Cancel { reason } => self.canceled = Some(reason),
                 SessionEffect::Carry { placed } => self.carry_out_order(placed),
                 SessionEffect::Repeated { placed } => self.drop_repeated_order(&placed),
                 SessionEffect::Decide { told } => self.take_decision(told),
@@ -220,6 +222,7 @@ impl Worker<'_> {
         );
 
         metrics::counter!("nexus_broker_dropped_total", "reason" => reason.name()).increment(1);
+        // The note is shown to the model in a later turn; the ledger has no other copy of the message.
         let content = if reason.leaves_a_note() {
             dropped_line(pending)
         } else {

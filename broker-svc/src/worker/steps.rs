@@ -108,7 +108,7 @@ impl Worker<'_> {
         let answer = tokio::time::timeout(left, thinking.stepper.ask_model(&question, &mut said));
         let outcome = self.wait_beside(std::pin::pin!(answer)).await?;
         let outcome = match outcome {
-            None => return Ok(StepOutcome::Ended(self.cancelled_turn(partial))),
+            None => return Ok(StepOutcome::Ended(self.canceled_turn(partial))),
             Some(Err(_)) => return Ok(StepOutcome::Ended(Self::limit_reached("wall_ms"))),
             Some(Ok(outcome)) => outcome,
         };
@@ -209,13 +209,14 @@ impl Worker<'_> {
             NextStep::Complete(_) => Ok(StepOutcome::On),
             NextStep::AskAgain => match self.wait_to_ask_again(patience).await? {
                 true => Ok(StepOutcome::On),
-                false => Ok(StepOutcome::Ended(self.cancelled_turn(String::new()))),
+                false => Ok(StepOutcome::Ended(self.canceled_turn(String::new()))),
             },
         }
     }
 
     /// Stages the model's answer; calls that must not run get their error as outcome.
     fn stage_answer(&mut self, step: u32, said: ModelAnswer) {
+        // Numbered by us, so that ids are unique in the turn whatever the model's provider sends.
         let id = |index: usize| format!("{step}-{}", index + 1);
         let faults: Vec<(String, Option<String>)> = said
             .calls
@@ -264,6 +265,7 @@ impl Worker<'_> {
             CallConfirmation::Stepped(stepped) => return Ok(stepped),
         };
 
+        // Arguments as the model asked for them are in its answer already, and the ledger needs no second copy.
         self.owner.stage_entry(LedgerEntry::ToolStarted {
             call: call.call.clone(),
             name: call.name.clone(),
@@ -361,7 +363,7 @@ impl Worker<'_> {
                 return self.end_call(thinking, ran, outcome).await;
             }
             Some(Err(_)) => Self::limit_reached("wall_ms"),
-            None => self.cancelled_turn(String::new()),
+            None => self.canceled_turn(String::new()),
         };
 
         cancel.cancel();

@@ -49,6 +49,7 @@ impl Worker<'_> {
     ) -> Result<TurnOutcome, RunSessionError> {
         let mut pace = Pace::default();
         loop {
+            // The offers may change between attempts, when a server of tools comes back.
             let asked = self.claimed.session.persona.clone();
             let tools = tokio::time::timeout(self.time_left(), stepper.offered_tools(&asked));
             let Some(Ok(offers)) = self.wait_beside(std::pin::pin!(tools)).await? else {
@@ -107,8 +108,8 @@ impl Worker<'_> {
         loop {
             self.look_up().await?;
 
-            if self.cancelled.is_some() {
-                return Ok(Some(self.cancelled_turn(String::new())));
+            if self.canceled.is_some() {
+                return Ok(Some(self.canceled_turn(String::new())));
             }
 
             let situation = StepContext {

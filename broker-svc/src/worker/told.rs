@@ -44,8 +44,8 @@ impl Worker<'_> {
                 let request = asked_for(self.broker, &self.claimed.session, approval).await?;
                 let Some(request) = request else {
                     // The question is lost everywhere, so the call must not run.
-                    let why = Some("the question is lost");
-                    self.stage_decision(ended_decision(approval, ApprovalStatus::Cancelled, why));
+                    let why = Some("the approval request is lost");
+                    self.stage_decision(ended_decision(approval, ApprovalStatus::Canceled, why));
                     return Ok(false);
                 };
 
@@ -74,6 +74,7 @@ impl Worker<'_> {
             approval,
             decision,
         } = told;
+        // KV has no news of the approval: the notice is done.
         let Some(decision) = decision else {
             self.drop_told(sequence, &approval);
             return;
@@ -104,7 +105,7 @@ impl Worker<'_> {
                 }
             }
             (Some(_), None) => self.approvals.add_orphan(decision.id.clone()),
-            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Cancelled),
+            (None, _) => self.approvals.mark(decision.id.clone(), ApprovalStatus::Canceled),
         }
 
         let id = decision.id.parse().unwrap_or(Ulid::nil());
@@ -120,7 +121,7 @@ impl Worker<'_> {
         match running.filter(|running| asked_in.is_some_and(|asked| asked.turn == running.turn)) {
             Some(running) if running.has_asked(&request.id) => {}
             Some(_) => self.owner.stage_entry(LedgerEntry::ApprovalRequested { request }),
-            None => self.approvals.mark(request.id, ApprovalStatus::Cancelled),
+            None => self.approvals.mark(request.id, ApprovalStatus::Canceled),
         }
         self.drop_named("approval", id, sequence, DropReason::ApprovalAsked);
     }
@@ -138,6 +139,7 @@ impl Worker<'_> {
         listened: &mut ApprovalPoll,
     ) -> Result<(), RunSessionError> {
         let standing = self.broker.desk().get(&told.approval).await?;
+        // A notice is a plain message, so it may name an approval of another session, or one that never was.
         let Some(standing) = standing.filter(|standing| standing.is_of(&self.claimed.session)) else {
             listened.empty.push((told.sequence, told.approval));
             return Ok(());

@@ -35,7 +35,7 @@ pub(super) enum TurnOutcome {
     /// The turn waits for an approval: nothing of it is over.
     Suspended,
     /// The turn was canceled before its end.
-    Cancelled {
+    Canceled {
         reason: String,
         /// Text that the agent produced since the ledger's last entry.
         partial: String,
@@ -52,7 +52,7 @@ impl TurnOutcome {
                 Some(TurnEnding::Failed)
             }
             Self::Suspended => None,
-            Self::Cancelled { .. } => Some(TurnEnding::Interrupted),
+            Self::Canceled { .. } => Some(TurnEnding::Interrupted),
         }
     }
 }
@@ -71,6 +71,7 @@ impl Worker<'_> {
 
     async fn turn_within(&mut self, pendings: &[PendingDispatch]) -> Result<(), RunSessionError> {
         let persona = self.broker.personas.persona_of(&self.claimed.session.persona);
+        // The former attempt could not be recorded: the turn ends with the failure instead of failing again.
         if let Some(failure) = self.turns.take_failure() {
             let (turn, _) = self.begin_turn(pendings, persona, false);
             self.settle_outside().await?;
@@ -94,6 +95,7 @@ impl Worker<'_> {
             return Ok(());
         }
 
+        // From here on effects leave the broker: all earlier entries must be durable.
         self.flush().await?;
         let (turn, answered) = self.begin_turn(pendings, persona, true);
         self.owner.ensure_owned().await?;
@@ -116,12 +118,14 @@ impl Worker<'_> {
             (None, None) => Box::pin(self.ask_agent(&turn, pendings, persona, agent.as_ref())).await?,
         };
 
+        // A turn that is suspended has no end yet: its entries are kept as they are.
         self.turns.end_asking();
 
         if matches!(ended, TurnOutcome::Suspended) {
             return self.flush().await;
         }
 
+        // Intents are part of the answer's text, and must not reach the user.
         let ended = self.extract_intents(&turn, ended).await?;
         self.settle_outside().await?;
         self.end_turn(&turn, pendings, ended);
@@ -138,6 +142,7 @@ impl Worker<'_> {
         persona: &Persona,
         compacts: bool,
     ) -> (Turn, Option<AgentAnswer>) {
+        // Logged if the session fails later: by then the dispatches are gone.
         let named = pendings
             .last()
             .map(|last| (last.dispatch.event_id.clone(), last.dispatch.id));
@@ -151,6 +156,7 @@ impl Worker<'_> {
         }
 
         let now = self.broker.clock.now();
+        // A due reset starts a new history before the turn, not after it.
         if let Some(reason) = persona.reset.due_reason(self.owner.fold().active_at, now) {
             self.owner.stage_entry(LedgerEntry::SessionReset { reason });
         }
@@ -202,12 +208,14 @@ impl Worker<'_> {
 
     /// Stages the turn's end, with its approvals, post-turn hooks and cursor.
     pub(super) fn end_turn(&mut self, turn: &Turn, pendings: &[PendingDispatch], ended: TurnOutcome) {
-        self.cancelled = None;
+        self.canceled = None;
         self.stop_awaiting("its turn is over");
+        // No approval may stay open for a turn that has ended: a later decision would lead to nothing.
         self.give_up_approvals();
         let running = self.owner.fold().running.as_ref();
         let sequences: Vec<u64> =
             running.map_or_else(Vec::new, |turn| turn.dispatches.iter().map(|d| d.sequence).collect());
+        // The cursor moves with the turn's end, in the same record: so each dispatch is consumed exactly once.
         let cursor = self.cursor_after(&sequences);
 
         // The hooks need the running turn, which its end clears: their entry comes first.
@@ -234,7 +242,7 @@ impl Worker<'_> {
                 "failed"
             }
             TurnOutcome::Suspended => return,
-            TurnOutcome::Cancelled { reason, partial } => {
+            TurnOutcome::Canceled { reason, partial } => {
                 tracing::info!(session = %self.claimed.session, turn = %turn.id, reason, "turn interrupted");
                 self.owner.stage_entry(turn.interrupted_entry(reason, partial, cursor));
                 "interrupted"

@@ -387,8 +387,11 @@ async fn a_no_and_no_answer_are_not_the_same() {
         error
     };
 
-    assert_eq!(error(story.told("1-1").await), "declined by ann");
-    assert_eq!(error(story.told("2-1").await), "not approved: nobody decided in time");
+    assert_eq!(error(story.told("1-1").await), "denied by ann");
+    assert_eq!(
+        error(story.told("2-1").await),
+        "not approved: the approval expired without a decision"
+    );
 
     let entries = story.bench.entries(&story.main).await;
     assert!(
@@ -506,7 +509,7 @@ async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
         "{heard:?}"
     );
 
-    story.becomes(&first, ApprovalStatus::Cancelled).await;
+    story.becomes(&first, ApprovalStatus::Canceled).await;
     assert_eq!(story.says(&first, "ann", true, None).await, Err(409));
 
     eventually("asked again", async || {
@@ -516,7 +519,7 @@ async fn a_newer_message_that_steers_and_an_abort_withdraw_the_question() {
     let second = story.suspended().await.id;
     story.send(3, Some(QueueMode::Interrupt)).await;
     story.plays("model", "three", &[]).await;
-    story.becomes(&second, ApprovalStatus::Cancelled).await;
+    story.becomes(&second, ApprovalStatus::Canceled).await;
     story.ends("three").await;
 
     let entries = story.bench.entries(&story.main).await;

@@ -98,7 +98,7 @@ async fn audit_has_each_change_once_while_others_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_whose_call_does_not_run_is_cancelled() {
+async fn an_approval_whose_call_does_not_run_is_canceled() {
     // Nobody may approve that much.
     let hooks = "
 hooks:
@@ -116,10 +116,10 @@ hooks:
     let never = json!({"step": 1, "amount": 200_000});
     story.says(&id, "ann", true, Some(never)).await.expect("taken");
     story.plays("model", "so be it", &[]).await;
-    story.becomes(&id, ApprovalStatus::Cancelled).await;
+    story.becomes(&id, ApprovalStatus::Canceled).await;
     story.ends("so be it").await;
 
-    assert_eq!(changes(&story, &id).await, ["asked", "approved", "cancelled"]);
+    assert_eq!(changes(&story, &id).await, ["asked", "approved", "canceled"]);
 
     story.stop().await;
 }
@@ -135,14 +135,14 @@ async fn what_a_dead_owner_withdrew_is_withdrawn_for_people_too() {
 
     assert_eq!(asked.name, "model");
 
-    story.becomes(&id, ApprovalStatus::Cancelled).await;
+    story.becomes(&id, ApprovalStatus::Canceled).await;
     // As by an owner that died between the ledger and KV, while its turn goes on.
     write(&story, &id, |value| value.status = ApprovalStatus::Pending).await;
     let second = serving(&story.bench.server.url(), "b2", "{}").await;
     let first = std::mem::replace(&mut story.brokers[0], second);
     first.stop().await;
     story.plays("model", "never mind", &[]).await;
-    story.becomes(&id, ApprovalStatus::Cancelled).await;
+    story.becomes(&id, ApprovalStatus::Canceled).await;
     story.ends("never mind").await;
     story.stop().await;
 }
@@ -171,7 +171,7 @@ async fn a_question_that_the_ledger_never_asked_ends_with_its_turn() {
     story.plays("model", "done", &[]).await;
 
     story.ends("done").await;
-    story.becomes(&id, ApprovalStatus::Cancelled).await;
+    story.becomes(&id, ApprovalStatus::Canceled).await;
     eventually("the other was used", async || {
         story.stands(&asked.id).await.status == ApprovalStatus::Consumed
     })
@@ -219,9 +219,9 @@ async fn of_many_words_at_once_and_the_end_of_time_one_wins() {
             assert!(all.iter().all(|(approve, _)| *approve));
             story.plays("pay", "paid", &[]).await;
         }
-        ApprovalStatus::Rejected => assert!(all.iter().all(|(approve, _)| !*approve)),
+        ApprovalStatus::Denied => assert!(all.iter().all(|(approve, _)| !*approve)),
         ApprovalStatus::Expired => assert!(all.is_empty()),
-        other @ (ApprovalStatus::Pending | ApprovalStatus::Cancelled | ApprovalStatus::Superseded) => {
+        other @ (ApprovalStatus::Pending | ApprovalStatus::Canceled | ApprovalStatus::Superseded) => {
             panic!("{other:?}")
         }
     }
@@ -241,7 +241,7 @@ async fn escalations(story: &Story) -> usize {
     let replies = story.bench.replies().await;
     let told = replies
         .iter()
-        .filter(|reply| reply.content.starts_with("Still nobody has decided"));
+        .filter(|reply| reply.content.starts_with("Still pending"));
     told.count()
 }
 
@@ -345,7 +345,7 @@ async fn the_last_change_of_an_approval_is_told_soon_though_whoever_made_it_is_g
     write(&story, &id, |value| {
         let before = value.trail.record.take().expect("what was said");
         value.trail.record = Some(Box::new(ApprovalRecord {
-            what: "cancelled".to_owned(),
+            what: "canceled".to_owned(),
             n: before.n + 1,
             ..*before
         }));
@@ -354,7 +354,7 @@ async fn the_last_change_of_an_approval_is_told_soon_though_whoever_made_it_is_g
 
     let second = serving(&story.bench.server.url(), "b2", "{}").await;
     eventually("it is told", async || {
-        changes(&story, &id).await == ["asked", "rejected", "cancelled"]
+        changes(&story, &id).await == ["asked", "denied", "canceled"]
     })
     .await;
 

@@ -92,12 +92,12 @@ async fn a_forged_decision_on_the_sessions_subject_decides_nothing() {
     assert_eq!(story.stands(&id).await.status, ApprovalStatus::Pending);
 
     // The word of one who may decide is obeyed.
-    story.says(&id, "ann", false, None).await.expect("declined");
+    story.says(&id, "ann", false, None).await.expect("denied");
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
 
     assert_eq!(payments_begun(&story).await, 0);
-    assert!(matches!(story.told("1-1").await, ToolOutcome::Error { error } if error.contains("declined by ann")));
+    assert!(matches!(story.told("1-1").await, ToolOutcome::Error { error } if error.contains("denied by ann")));
 
     story.stop().await;
 }
@@ -243,7 +243,7 @@ async fn a_decision_stays_in_kv_until_the_ledger_has_it() {
     })
     .await;
 
-    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Rejected);
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Denied);
     assert!(
         story
             .bench
@@ -311,7 +311,7 @@ async fn a_decision_that_dispatches_has_lost_reaches_its_turn() {
     story.plays("model", "done", &[]).await;
     story.ends("done").await;
     assert_eq!(payments_begun(&story).await, 0);
-    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Rejected);
+    assert_eq!(story.stands(&id).await.status, ApprovalStatus::Denied);
 
     story.stop().await;
 }

@@ -218,11 +218,11 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
         assert!(reason(&again).contains("used once"), "{again}");
     }
 
-    let declined = agent.asks("t2", 60_000).await;
-    says(&agent.desk, &declined, false, None).await;
+    let denied = agent.asks("t2", 60_000).await;
+    says(&agent.desk, &denied, false, None).await;
     assert_eq!(
         reason(&agent.gate("t2", "pay", 60_000, None).await),
-        "declined by operator"
+        "denied by operator"
     );
 
     let former = agent.asks("t3", 60_000).await;
@@ -247,9 +247,9 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
 
     let hurry = agent.gate("t5", "hurry", 1, None).await;
     let lapsed = hurry["approval"].as_str().expect("an id").to_owned();
-    eventually("nobody decides in time", async || {
+    eventually("the approval expires", async || {
         let answer = agent.gate("t5", "hurry", 1, None).await;
-        answer["decision"] == "deny" && reason(&answer).contains("in time")
+        answer["decision"] == "deny" && reason(&answer).contains("expired")
     })
     .await;
 
@@ -259,18 +259,18 @@ async fn an_agent_asks_the_gate_again_until_a_human_has_decided_and_is_given_the
     .await;
     agent.answers("done").await;
     eventually("the turn", async || agent.bench.completed(&agent.main).await.len() == 1).await;
-    becomes(&agent.desk, &left, ApprovalStatus::Cancelled).await;
+    becomes(&agent.desk, &left, ApprovalStatus::Canceled).await;
 
     let ends = [
         (&first, vec!["asked", "approved", "consumed"], ApprovalStatus::Consumed),
-        (&declined, vec!["asked", "rejected"], ApprovalStatus::Rejected),
+        (&denied, vec!["asked", "denied"], ApprovalStatus::Denied),
         (
             &former,
             vec!["asked", "approved", "superseded"],
             ApprovalStatus::Superseded,
         ),
         (&latter, vec!["asked", "approved", "consumed"], ApprovalStatus::Consumed),
-        (&left, vec!["asked", "cancelled"], ApprovalStatus::Cancelled),
+        (&left, vec!["asked", "canceled"], ApprovalStatus::Canceled),
         (&lapsed, vec!["asked", "expired"], ApprovalStatus::Expired),
     ];
 
@@ -387,7 +387,7 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
     let stories: [(bool, Option<Value>, &str); 3] = [
         (true, None, "paid 60000"),
         (true, Some(json!({"amount": 40_000})), "paid 40000"),
-        (false, None, "not paid: declined by operator"),
+        (false, None, "not paid: denied by operator"),
     ];
 
     for (number, (approve, arguments, said)) in stories.into_iter().enumerate() {
@@ -410,7 +410,7 @@ async fn the_documented_agent_waits_for_a_human_without_its_broker_and_pays_what
 
         let (status, end) = match approve {
             true => (ApprovalStatus::Consumed, vec!["asked", "approved", "consumed"]),
-            false => (ApprovalStatus::Rejected, vec!["asked", "rejected"]),
+            false => (ApprovalStatus::Denied, vec!["asked", "denied"]),
         };
         becomes(&desk, &id, status).await;
         assert_eq!(audit(&bench, &id).await, end);

@@ -248,7 +248,7 @@ async fn a_hook_that_keeps_failing_is_paused_on_every_broker_and_probed_by_one()
     assert!(first.is_ok() != second.is_ok(), "one probes: {first:?} {second:?}");
 
     let prober = if first.is_ok() { &one } else { &other };
-    // Its turn is cancelled, and nobody hears of the probe again.
+    // Its turn is canceled, and nobody hears of the probe again.
     clock.advance(301_000);
     prober.admit_hook(&hook).await.expect("its claim has run out");
     prober.record(&hook, false).await;

@@ -95,7 +95,7 @@ async fn a_word_an_interrupt_and_a_newer_message_do_not_wait_for_the_hooks_of_th
     let second = question(&story, 2).await;
     story.send(4, Some(QueueMode::Interrupt)).await;
     story.plays("model", "four", &[]).await;
-    story.becomes(&second, ApprovalStatus::Cancelled).await;
+    story.becomes(&second, ApprovalStatus::Canceled).await;
 
     // A message that steers.
     story.send(5, None).await;

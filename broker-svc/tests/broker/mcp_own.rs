@@ -120,7 +120,7 @@ async fn an_approved_call_waits_for_its_server_and_an_interrupt_does_not() {
 
     for (id, status) in [
         (&main_question, ApprovalStatus::Consumed),
-        (&other_question, ApprovalStatus::Cancelled),
+        (&other_question, ApprovalStatus::Canceled),
     ] {
         eventually(status.name(), async || {
             let standing = second.broker.desk().get(id).await.expect("KV");

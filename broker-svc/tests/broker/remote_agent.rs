@@ -86,7 +86,7 @@ async fn where_nobody_serves_the_persona_the_user_is_told() {
     });
 
     assert!(
-        failed && bench.replies().await[0].content.contains("Nobody is there"),
+        failed && bench.replies().await[0].content.contains("No agent is available"),
         "{entries:?}"
     );
 

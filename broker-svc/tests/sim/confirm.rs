@@ -47,8 +47,8 @@ impl Owner {
             return false;
         };
 
-        if self.cancelled || self.machine.is_steering() {
-            self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
+        if self.canceled || self.machine.is_steering() {
+            self.decided(world, &awaited.approval, ApprovalStatus::Canceled);
             return false;
         }
 
@@ -89,9 +89,9 @@ impl Owner {
                 return self.ask(world, turn, &call, hash, faults);
             }
             CallApproval::Pending => return Confirmed::Suspended,
-            CallApproval::Rejected { .. } => "rejected",
+            CallApproval::Denied { .. } => "denied",
             CallApproval::Expired => "expired",
-            CallApproval::Cancelled => "cancelled",
+            CallApproval::Canceled => "canceled",
             CallApproval::Superseded => "superseded",
             CallApproval::Used => "used",
         };
@@ -252,7 +252,7 @@ impl Owner {
                 let status = if begun {
                     ApprovalStatus::Consumed
                 } else {
-                    ApprovalStatus::Cancelled
+                    ApprovalStatus::Canceled
                 };
 
                 (asked.approval.clone(), status)

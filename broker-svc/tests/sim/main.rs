@@ -33,7 +33,7 @@ fn run(seed: u64) -> String {
 const MET: [&str; 10] = [
     "crashes",
     "approved in KV",
-    "rejected in KV",
+    "denied in KV",
     "expired in KV",
     "Checkpoint",
     "order abort",

@@ -55,7 +55,7 @@ pub(crate) struct Owner {
     pub(crate) fold: SessionState,
     pub(crate) machine: SessionQueue,
     effects: VecDeque<SessionEffect>,
-    pub(crate) cancelled: bool,
+    pub(crate) canceled: bool,
 
     looked: u64,
     staged: Vec<LedgerEntry>,
@@ -75,7 +75,7 @@ impl Owner {
             fold: SessionState::default(),
             machine: SessionQueue::default(),
             effects: VecDeque::new(),
-            cancelled: false,
+            canceled: false,
             looked: 0,
             staged: Vec::new(),
             owned: false,
@@ -227,7 +227,7 @@ impl Owner {
 
                     self.stage(world, dropped);
                 }
-                SessionEffect::Cancel { .. } => self.cancelled = true,
+                SessionEffect::Cancel { .. } => self.canceled = true,
                 SessionEffect::Start { .. } | SessionEffect::Wake { .. } => self.effects.push_back(effect),
                 SessionEffect::Carry { placed } => self.carry(world, placed),
                 SessionEffect::Repeated { placed } => self.drop_named(world, "order", placed.order.id, placed.sequence),
@@ -400,11 +400,11 @@ impl Owner {
     fn turn(&mut self, world: &mut World, turn: Turn, faults: bool) -> Fate {
         self.look(world);
 
-        if self.cancelled {
+        if self.canceled {
             let cursor = self.turn_cursor();
             return self.end(
                 world,
-                turn.interrupted_entry("cancelled".to_owned(), String::new(), cursor),
+                turn.interrupted_entry("canceled".to_owned(), String::new(), cursor),
                 faults,
             );
         }
@@ -515,12 +515,12 @@ impl Owner {
 
     fn end(&mut self, world: &mut World, entry: LedgerEntry, faults: bool) -> Fate {
         if let Some(awaited) = self.fold.awaited_approval().cloned() {
-            self.decided(world, &awaited.approval, ApprovalStatus::Cancelled);
+            self.decided(world, &awaited.approval, ApprovalStatus::Canceled);
         }
 
         let marks = self.give_up();
         self.stage(world, entry);
-        self.cancelled = false;
+        self.canceled = false;
 
         let fate = self.commit_and_publish(world, faults);
         if fate == Fate::On {

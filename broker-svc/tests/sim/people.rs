@@ -115,7 +115,7 @@ impl World {
 
         let is_told = [
             ApprovalStatus::Approved,
-            ApprovalStatus::Rejected,
+            ApprovalStatus::Denied,
             ApprovalStatus::Expired,
         ];
 
@@ -158,7 +158,7 @@ impl World {
 
         let which = usize::try_from(self.chance.below(open.len() as u64)).unwrap_or(0);
         let status = if self.chance.once_in(3) {
-            ApprovalStatus::Rejected
+            ApprovalStatus::Denied
         } else {
             ApprovalStatus::Approved
         };

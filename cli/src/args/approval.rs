@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 pub enum ApprovalAction {
     /// List approvals of tool calls and intents, newest first.
     List {
-        /// Only approvals with this status: pending, approved, rejected, expired, cancelled, superseded, consumed.
+        /// Only approvals with this status: pending, approved, denied, expired, canceled, superseded, consumed.
         #[arg(long)]
         status: Option<String>,
         /// Maximum number of lines.

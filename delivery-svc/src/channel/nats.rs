@@ -100,6 +100,7 @@ impl Channel for NatsChannel {
             return CallOutcome::Withheld;
         }
 
+        // A plain subscriber has no id of its own for the message, and does not confirm it.
         CallOutcome::Accepted {
             platform_ids: Vec::new(),
             live: None,

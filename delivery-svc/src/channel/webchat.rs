@@ -88,6 +88,7 @@ impl Channel for WebchatChannel {
         headers.insert(CAUSATION, reply.causation.event.as_str());
         shipment.carrier.write(&mut headers);
         let to = subject::webchat(shipment.account(), shipment.peer());
+        // The page confirms the part, or no page is open.
         let answer = self
             .bus
             .request_bytes(
@@ -98,6 +99,7 @@ impl Channel for WebchatChannel {
             )
             .await;
 
+        // Without an open page the part counts as sent: the page shows it from the history.
         let live = match answer {
             Ok(_) | Err(RequestError::Service { .. }) => true,
             Err(RequestError::NoResponder { .. } | RequestError::Timeout { .. }) => false,

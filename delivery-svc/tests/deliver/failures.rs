@@ -64,7 +64,11 @@ async fn a_channel_that_panics_is_given_up_after_the_policys_attempts_and_distur
         .collect();
 
     assert_eq!(told, [("gave_up", 3)]);
-    assert!(letters[0].detail.contains("broke off"), "{}", letters[0].detail);
+    assert!(
+        letters[0].detail.contains("failed unexpectedly"),
+        "{}",
+        letters[0].detail
+    );
 
     let retries = world.outcomes(&broken.delivery_context).await.len();
     assert_eq!(retries, 3, "two failed attempts and the end");

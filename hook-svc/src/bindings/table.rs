@@ -223,6 +223,7 @@ fn of_binding(binding: &PersonaBinding) -> Result<Vec<(MatchRule, Target)>, Stri
     };
 
     let matches = &binding.matches;
+    // Roles belong to a guild: without one the same name would match elsewhere.
     if matches.roles.is_some() && matches.guild.is_none() {
         return Err("match.roles: expected together with match.guild".to_owned());
     }
@@ -247,6 +248,7 @@ fn of_binding(binding: &PersonaBinding) -> Result<Vec<(MatchRule, Target)>, Stri
     };
 
     let mut found = vec![(rule(of_peer(peer)?), target.clone())];
+    // A binding of a conversation holds for its threads as well, but a thread's own binding goes first.
     if parent.is_none() {
         let above = one_of(EventField::Parent, "peer.id", Some(&peer.id))?;
         let target = Target {
@@ -295,6 +297,7 @@ fn of_mapping(mapping: &WebhookMapping) -> Result<(MatchRule, Target), String> {
     predicates.extend(one_of(EventField::Source, "source", mapping.source.as_ref())?);
 
     if let Some(path) = &mapping.path {
+        // The path of a webhook ends in the name of its source.
         let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         if name.is_empty() {
             return Err("path: a path that ends in a source's name is expected".to_owned());
@@ -306,6 +309,7 @@ fn of_mapping(mapping: &WebhookMapping) -> Result<(MatchRule, Target), String> {
         });
     }
 
+    // A mapping without a source would take events of all channels.
     if predicates.is_empty() {
         return Err("source: a webhook source or a `path` is expected".to_owned());
     }

@@ -60,6 +60,7 @@ fn value(event: &Event, path: &[String]) -> String {
         return String::new();
     };
 
+    // A plain name means a field of the event first, and its metadata else.
     if path.len() == 1 {
         match first.as_str() {
             "id" => return event.id.to_string(),

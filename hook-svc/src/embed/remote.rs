@@ -66,15 +66,17 @@ impl RemoteEmbedder {
             request = request.bearer_auth(key.reveal());
         }
 
+        // The address may contain a key, which must not reach the log.
         let unavailable = |error: reqwest::Error| EmbedTextsError::Unavailable(error.without_url().to_string());
         let mut response = request.send().await.map_err(unavailable)?;
         let status = response.status();
         if !status.is_success() {
-            return Err(EmbedTextsError::Unavailable(format!("it answers {status}")));
+            return Err(EmbedTextsError::Unavailable(format!("the server answered {status}")));
         }
 
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unavailable)? {
+            // Bounded: a server must not fill the memory.
             body.extend_from_slice(&chunk);
             if body.len() > MAX_ANSWER_BYTES {
                 return Err(EmbedTextsError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));

@@ -122,7 +122,7 @@ impl SpendBudget {
         // The task ends even if the caller is gone: an amount held in the record must be in the purse.
         let reserving = tokio::spawn(async move { budget.reserve_of_all(&hook_id, question).await });
         let Ok(reserved) = reserving.await else {
-            let text = "the budget of today cannot be asked: the service ends".to_owned();
+            let text = "today's budget is not available: the service is stopping".to_owned();
             return Err(CallError::new("budget_unknown", text));
         };
 
@@ -149,6 +149,7 @@ impl SpendBudget {
             match self.take(&account, reservation.micro_usd).await {
                 Ok(()) => reservation.accounts.push(account),
                 Err(error) => {
+                    // What was taken before must not stay reserved.
                     reservation.release_unused().await;
                     return Err(error);
                 }
@@ -161,7 +162,7 @@ impl SpendBudget {
     /// Returns the list price of the prompt and of the longest answer, in millionths of a US dollar.
     fn estimate_cost(&self, question: QuestionSize) -> Result<u64, CallError> {
         let no_price =
-            |why: &String| CallError::new("no_price", format!("llm() has a budget of US dollars, and {why}"));
+            |why: &String| CallError::new("no_price", format!("llm() has a budget in US dollars, but {why}"));
         let price = self.0.price.as_ref().map_err(no_price)?;
         let usage = TokenUsage {
             input: (question.prompt_bytes as u64).div_ceil(TOKEN_BYTES),
@@ -215,13 +216,13 @@ impl SpendBudget {
                 }
                 Ok(Err(over)) => return Err(over_budget(account, over, cost)),
                 Err(error) => {
-                    let text = format!("the budget of today cannot be read or written: {}", chain(&error));
+                    let text = format!("failed to read or write today's budget: {}", chain(&error));
                     return Err(CallError::new("budget_unknown", text));
                 }
             }
         }
 
-        let text = "the budget of today is in too great demand; ask again".to_owned();
+        let text = "today's budget has too many concurrent updates; try again".to_owned();
         Err(CallError::new("budget_unknown", text))
     }
 
@@ -236,6 +237,7 @@ impl SpendBudget {
         loop {
             let entry = spends.get(&account.key).await?;
             let before = entry.as_ref().map(|entry| entry.value).unwrap_or_default();
+            // The purse is read in each attempt, because other calls of this process use it meanwhile.
             let purse = *account.lock_purse();
             let draft = match draft(&purse, before) {
                 Ok(draft) => draft,
@@ -325,7 +327,7 @@ impl SpendReservation {
         }
     }
 
-    /// Ends the call in all accounts at once, so that a cancelled caller leaves nothing reserved.
+    /// Ends the call in all accounts at once, so that a canceled caller leaves nothing reserved.
     fn settle_all(&mut self, taken: SpentTotal) -> Vec<Arc<Account>> {
         let accounts = std::mem::take(&mut self.accounts);
         for account in &accounts {

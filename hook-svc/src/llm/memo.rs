@@ -39,6 +39,7 @@ impl AnswerMemo {
 
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = kept.cells.get_mut(&key) {
+            // An error is not kept: the next question asks again.
             if matches!(cell.get(), Some(Err(_))) {
                 *cell = Cell::default();
             }

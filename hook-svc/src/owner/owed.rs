@@ -211,8 +211,10 @@ impl PartitionConsumer {
         again: RedeliverySource,
     ) -> DeferredResult {
         let (conversation, sequence, since) = (owed.conversation, owed.numbers.sequence, owed.since);
+        // Each author has a time of its own to get a place, counted without the evaluations of others.
         let patience = self.evaluator.patience_of(&owed.hooks);
         let left = (since + patience).saturating_duration_since(self.evaluator.clock.monotonic());
+        // `biased`: a place that is free at the last moment is still used.
         let found = tokio::select! {
             biased;
             found = self.evaluator.place_for(&owed.hooks) => Some(found),
@@ -248,6 +250,7 @@ impl PartitionConsumer {
         again: &RedeliverySource,
     ) -> Option<EventTask> {
         let incoming = self.read_again(owed.numbers, again).await?;
+        // The event is read again and not kept: waiting events must not fill the memory.
         let event = match read(&incoming, self.evaluator.performer.bus.trust()) {
             Ok(event) => event,
             Err(verdict) => {

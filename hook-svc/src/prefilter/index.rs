@@ -63,6 +63,7 @@ impl RuleIndex {
                 .predicates()
                 .iter()
                 .min_by_key(|predicate| predicate_weight(predicate, &shares));
+            // A predicate that most events fulfil would put the rule on every list: such a rule is tested directly.
             match best.filter(|predicate| predicate_weight(predicate, &shares) < SCAN_WEIGHT) {
                 None => scanned.push(number),
                 Some(predicate) if predicate.field == EventField::Content => {
@@ -81,6 +82,7 @@ impl RuleIndex {
         }
 
         drop(shares);
+        // Without an automaton (too many patterns) the texts are tested one by one.
         let text = (!texts.is_empty())
             .then(|| AhoCorasick::new(texts.keys()).ok())
             .flatten();
@@ -125,6 +127,7 @@ impl RuleIndex {
         let facts = EventFacts::of_event(event);
         let mut found = self.scanned.clone();
         for (field, table) in &self.tables {
+            // Never satisfied, so that all values of the field are looked up.
             facts.any_value(field, |value| {
                 table.look_up(value, &mut found);
                 false
@@ -139,6 +142,7 @@ impl RuleIndex {
 
         found.sort_unstable();
         found.dedup();
+        // A rule is filed under one of its predicates; the others are checked only now.
         found.retain(|&number| self.rules[number as usize].holds_for(&facts));
 
         found

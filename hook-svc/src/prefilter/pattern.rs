@@ -56,11 +56,13 @@ impl GlobPattern {
                 let Some(rest) = value.strip_prefix(start.as_str()) else {
                     return false;
                 };
+                // On the rest, so that `a*a` does not match a single `a`.
                 let Some(mut rest) = rest.strip_suffix(end.as_str()) else {
                     return false;
                 };
 
                 for part in middle {
+                    // The first place leaves the most text for the parts that follow.
                     let Some((_, after)) = rest.split_once(part.as_str()) else {
                         return false;
                     };

@@ -33,7 +33,7 @@ pub enum ParseRuleError {
     NoPair(String),
     /// The field does not exist.
     #[error(
-        "`{0}` is no field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
+        "`{0}` is not a field: channel, account, source, direction, from, role, kind, peer, parent, guild, team, thread, type, tag, content or metadata.… is expected"
     )]
     UnknownField(String),
     /// The field never has this value.
@@ -91,6 +91,7 @@ impl MatchRule {
             predicates.push(FieldPredicate { field, patterns });
         }
 
+        // The bounds limit the work that one hook causes for each event.
         let too_long = |predicate: &FieldPredicate| predicate.patterns.len() > MAX_PATTERNS;
         if predicates.len() > MAX_PREDICATES || predicates.iter().any(too_long) {
             return Err(ParseRuleError::TooLong);
@@ -255,11 +256,11 @@ mod tests {
             ("", "expected at least one `field=value` pair"),
             ("imessage", "`imessage`: expected `field=value[,value…]`"),
             ("channel=", "`channel=`: expected `field=value[,value…]`"),
-            ("chanel=imessage", "`chanel` is no field: channel, account,"),
+            ("chanel=imessage", "`chanel` is not a field: channel, account,"),
             ("direction=recieved", "`direction=recieved`: expected received, sent,"),
             ("kind=room", "`kind=room`: expected dm, group or channel"),
             ("content=\"open", "unterminated quoted value"),
-            ("metadata..a=1", "`metadata..a` is no field"),
+            ("metadata..a=1", "`metadata..a` is not a field"),
         ] {
             let found = MatchRule::parse(text).expect_err(text).to_string();
             assert!(found.starts_with(error), "{text}: {found}");

@@ -170,6 +170,7 @@ impl WorkQueue {
     /// Returns the next action of `worker`, which holds the set `held`.
     pub(super) fn next(&mut self, worker: usize, held: &Arc<LoadedHooks>, now: Instant) -> NextTask {
         loop {
+            // A worker that stands by takes no events: it replaces one that retires.
             let front = self.queue.front().filter(|_| !self.stands_by(worker));
             let Some(front) = front else {
                 let is_current = held.generation() == self.current.generation();
@@ -190,15 +191,18 @@ impl WorkQueue {
             };
             let is_older = flight.loaded().generation() < held.generation();
 
+            // The worker has a newer set: the event goes on with it, without the hooks that are gone.
             let mut stage = FlightStage::UnderWay;
             if is_older {
                 stage = flight.move_to(held);
             }
 
+            // Hooks that repeatedly killed workers get an error instead of a call.
             if stage == FlightStage::UnderWay {
                 stage = self.fail_benched(&mut flight, now);
             }
 
+            // A suspect is called by the worker for suspects only, so that it cannot take others with it.
             if stage == FlightStage::UnderWay && !self.blame.is_empty() {
                 let suspects = self.blame.suspect_indices(flight.loaded().set(), now);
                 stage = flight.set_apart(&suspects);
@@ -221,6 +225,7 @@ impl WorkQueue {
         (is_over, is_free): (bool, bool),
         now: Instant,
     ) -> NextTask {
+        // Suspects take turns, so that one of them cannot keep the worker for itself.
         let gives_way = mine.filter(|_| is_over);
         if gives_way.is_some_and(|mine| self.apart.iter().any(|flight| !flight.awaits_hook(mine))) {
             return if is_free { NextTask::Leave } else { NextTask::Wait };
@@ -259,6 +264,7 @@ impl WorkQueue {
                 continue;
             };
 
+            // The worker has loaded exactly this hook: a death is then certain to be its own.
             if mine.is_some() && held.generation() == current.generation() {
                 flight.open_for(index);
                 next = Some(NextTask::Run(Box::new(flight)));
@@ -271,6 +277,7 @@ impl WorkQueue {
             break;
         }
 
+        // The order of the waiting events is kept.
         let others_wait = !others.is_empty();
         others.append(&mut self.apart);
         self.apart = others;
@@ -321,6 +328,7 @@ impl WorkQueue {
         former: &'a LoadedHooks,
         alone: Option<&str>,
     ) -> LoadRequest<'a> {
+        // The load message carries all counters, so no change of them has to be told any more.
         if loaded.generation() == self.current.generation() {
             self.untold[worker].clear();
         }

@@ -63,6 +63,7 @@ impl PendingCalls {
             Ok(value) => value,
             Err(error) => return CallError::new("bad_arguments", error.to_string()).into(),
         };
+        // Identical calls share a cell: the host is asked once, and a repetition gets the same answer.
         let Some(cell) = self.answer_cell(&call, args) else {
             return too_many();
         };
@@ -93,6 +94,7 @@ impl PendingCalls {
             return Some(Arc::clone(&made.answer));
         }
 
+        // A repetition with another name or other arguments is a new question, which costs like any other.
         let bill = all.bills.entry(call.hook.id.clone()).or_default();
         if bill.asked >= MAX_ASKED {
             return None;

@@ -65,6 +65,7 @@ impl HookFilter {
             }
         }
 
+        // A timer's event names its hook, so no filter decides whether that hook sees it.
         seeing.extend(timer_hook(event).and_then(|id| set.index(id)));
         seeing.sort_unstable();
         seeing.dedup();

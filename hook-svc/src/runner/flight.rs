@@ -209,6 +209,7 @@ impl InFlightEvent {
             return Err(ImpossibleAnswer::Hook { index });
         }
 
+        // Each hook may be named once, and all together must be at most the open ones.
         told.sort_unstable();
         let open = self.remaining.as_ref().map_or(self.hook_count() as usize, Vec::len);
         let answered = [answer.results.len(), answer.failures.len(), answer.waiting.len()];
@@ -227,6 +228,7 @@ impl InFlightEvent {
     /// Applies a worker's answer. A rejected answer changes nothing.
     pub(super) fn absorb_answer(&mut self, answer: EventAnswer<'_>) -> Result<FlightStage, ImpossibleAnswer> {
         self.check(&answer)?;
+        // Only the first answer of a worker has the latencies of the hooks that passed.
         let is_first = !self.answered;
         if is_first {
             self.done.latencies_us = self.spread_latencies(answer.latencies_us);
@@ -246,6 +248,7 @@ impl InFlightEvent {
             self.take_result(index, us, &text)?;
         }
 
+        // A script chooses the text of its error, so it is cut before it is kept.
         for (index, us, error, stack) in answer.failures {
             let (error, stack) = (protocol::cut(error), stack.map(protocol::cut));
             self.decide_hook(index, us, RunOutcome::Failed { error, stack })?;
@@ -255,6 +258,7 @@ impl InFlightEvent {
             self.tell_waiting(&answer.waiting);
         }
 
+        // The hooks that wait for the host are still open: the flight goes on with them alone.
         let stage = self.go_on_with(answer.waiting);
         self.waits = (stage == FlightStage::UnderWay).then(|| self.seat.note_waiting());
 
@@ -377,6 +381,7 @@ impl InFlightEvent {
                 }
             };
 
+            // After a result that cannot be taken, the hook stays open and runs again.
             if taken.is_ok() {
                 open.remove(at);
             }
@@ -441,6 +446,7 @@ impl InFlightEvent {
         let [remaining, apart] = all.map(|all| {
             let kept = all.iter().filter_map(|&index| loaded.set().index(&of_old(index)?.id));
             let mut kept: Vec<u32> = kept.collect();
+            // The numbers are those of another set, and the lists have to be ascending.
             kept.sort_unstable();
             let gone = u32::try_from(all.len() - kept.len()).unwrap_or(u32::MAX);
             self.done.passed = self.done.passed.saturating_add(gone);

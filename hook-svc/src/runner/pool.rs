@@ -103,6 +103,7 @@ impl WorkerPool {
             strays,
             hard_budget: Duration::from_millis(config.hard_budget_ms.max(MIN_HARD_BUDGET_MS)),
             launched: 0.into(),
+            // The queries of one author wait for each other, not for those of another.
             queries: Arc::new(Semaphore::new(workers.div_ceil(2))),
         });
 

@@ -138,14 +138,17 @@ impl WorkerPools {
     /// # Errors
     /// Returns [`LoadHooksError`] if the operators' hooks cannot be loaded; the former set stays in force.
     pub async fn load(&self, set: Arc<HookSet>) -> Result<Vec<String>, LoadHooksError> {
+        // One load at a time, so that an older set cannot replace a newer one.
         let _one = self.inner.switching.lock().await;
         let former = self.current_hooks();
 
         let (mut parts, mut failed) = (Vec::new(), Vec::new());
         for (author, indices) in by_author(&set) {
+            // A part that has not changed keeps its workers, with everything that they have loaded.
             let known = former.parts.iter().find(|part| part.author == author);
             let runs = match self.run_plan(&author, &indices, &set, known).await {
                 Ok(runs) => Ok(runs),
+                // The operator's hooks must run. Another author's failure must not stop the rest.
                 Err(error) if author == OPERATOR => return Err(error),
                 Err(error) => {
                     let error = chain(&error);
@@ -162,6 +165,7 @@ impl WorkerPools {
             });
         }
 
+        // The new set is in force before the old workers go: no event finds an author without workers.
         *self.in_force() = InForce {
             set,
             parts: parts.into(),
@@ -187,6 +191,7 @@ impl WorkerPools {
         let known = known.and_then(|part| part.runs.as_ref().ok());
         let loaded = match known.filter(|runs| runs.loaded.set().hooks() == hooks.as_slice()) {
             Some(runs) => Arc::clone(&runs.loaded),
+            // If all hooks are this author's, the whole set is loaded as it is, without a copy.
             None if indices.len() == set.hooks().len() => pool.load(Arc::clone(set)).await?,
             None => pool.load(Arc::new(HookSet::from_hooks(hooks))).await?,
         };
@@ -206,6 +211,7 @@ impl WorkerPools {
             .map(|(_, seated)| seated.pool)
             .collect();
 
+        // Taken out first and stopped afterwards, because the lock must not be held while a pool stops.
         for pool in over {
             pool.stop().await;
         }
@@ -248,6 +254,7 @@ impl WorkerPools {
             return Err(LoadHooksError::TooManyAuthors(MAX_AUTHORS));
         };
 
+        // Of many authors few have events at a time, so their workers run only while they have some.
         let config = PoolConfig {
             workers: 1,
             lazy: true,
@@ -471,12 +478,14 @@ impl Begun {
     ) -> Option<Handed> {
         let set = self.evaluation.set();
         let hooks = set.hooks().len();
+        // With one author the indices are those of the whole set, and need no translation.
         let steps = if self.evaluation.joined.is_none() && part.to_whole.len() == hooks {
             StepSender::for_only_part(self.sender.clone())
         } else {
             StepSender::for_part(self.sender.clone(), number, Arc::clone(&part.to_whole), hooks)
         };
 
+        // The hooks of an author without workers fail: an event must not wait for them.
         match &part.runs {
             Ok(runs) => Some(Handed {
                 runs: runs.clone(),

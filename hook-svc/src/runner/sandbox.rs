@@ -78,7 +78,7 @@ pub enum SandboxMode {
 /// Error for a sandbox that lacks a required confinement.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with what there is",
+    "hooks cannot be confined on this machine: {}; `hooks.sandbox = \"degraded\"` runs them with the restrictions that work",
     missing.join("; ")
 )]
 pub struct CheckSandboxError {
@@ -212,7 +212,8 @@ impl Jail {
 
             if let Some(why) = unreached {
                 self.user = None;
-                self.missing.push(format!("hooks run as root, for as {user}: {why}"));
+                self.missing
+                    .push(format!("hooks run as root; running as user {user} failed: {why}"));
             }
         }
 
@@ -270,6 +271,7 @@ impl Jail {
     /// writes, and the descriptor that it has open beside its three pipes.
     fn bun_command(&self, dir: &Path, worker: Option<(&Path, RawFd)>, compiles: bool) -> Command {
         let environment = ENVIRONMENT.iter().chain(NOT_COMPILED.iter().filter(|_| !compiles));
+        // Without the launcher, which only degraded mode allows, the environment is all that can be restricted.
         let Some(launcher) = &self.launcher else {
             let mut command = Command::new(&self.bun);
             command.env_clear().envs(environment.copied());
@@ -277,6 +279,7 @@ impl Jail {
         };
 
         let mut command = Command::new(launcher);
+        // Nothing of the service's environment is passed on: it may contain secrets.
         command.env_clear();
         command.arg(if self.is_strict { "strict=1" } else { "strict=0" });
         command.args(self.user.map(|user| format!("user={user}")));
@@ -306,6 +309,7 @@ impl Jail {
             command.arg(format!("{name}={most}"));
         }
 
+        // The launcher ends with this process, and closes all descriptors but the named one.
         if let Some((_, open)) = worker {
             command.arg(format!("parent={}", std::process::id()));
             command.arg(format!("keep={open}"));
@@ -325,7 +329,7 @@ impl Jail {
             (found.spawn, "processes can be started"),
             (found.signal, "signals can be sent"),
             (found.network, "the network can be reached"),
-            (found.user, "the user cannot be changed, or changed back"),
+            (found.user, "the user cannot be changed, or can be changed back"),
             (found.model, "the read model can be read"),
         ]
         .into_iter()
@@ -357,9 +361,10 @@ impl Jail {
         let output = match tokio::time::timeout(PROBE, command.output()).await {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => return Err(format!("{LAUNCHER} does not run: {error}")),
-            Err(_) => return Err("the probe does not end".to_owned()),
+            Err(_) => return Err("the probe did not end".to_owned()),
         };
 
+        // A probe that failed writes no JSON; its first line of errors says more than the parser would.
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();

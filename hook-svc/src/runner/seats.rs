@@ -115,6 +115,7 @@ impl AuthorSlots {
             return Ok(seat);
         }
 
+        // Others have waited in vain already; until a place is free, waiting as well would only take time.
         if self.is_full.load(Ordering::Relaxed) && !self.places.is_closed() {
             return Err(NoSeat::Full);
         }

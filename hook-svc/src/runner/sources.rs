@@ -52,6 +52,7 @@ impl LoadedHooks {
         let mut files = Vec::with_capacity(set.hooks().len());
         for hook in set.hooks() {
             let key = (hook.id.clone(), hook.content_hash.clone());
+            // A known source keeps its path, so that workers do not import it a second time.
             let file = match known.get(&key) {
                 Some(file) => Arc::clone(file),
                 None => {

@@ -252,6 +252,7 @@ impl WorkerPulse {
 
     fn judge_work(&self, work: WorkerTask, is_next: bool) -> WatchResult {
         let hooks = |hooks: usize, each: Duration| each * u32::try_from(hooks).unwrap_or(u32::MAX);
+        // Processor time bounds a loop; the number of hooks adds to it, because each of them has its share.
         let most = match work {
             WorkerTask::Starting => Duration::MAX,
             WorkerTask::Loading(count) => LOADING + hooks(count, LOADING_HOOK),
@@ -263,6 +264,7 @@ impl WorkerPulse {
             return WatchResult::Stuck(self.computed);
         }
 
+        // A process that starts or loads may wait for the disk without using the processor.
         let has_begun = match work {
             WorkerTask::Starting => {
                 return if self.passed >= START {
@@ -276,6 +278,7 @@ impl WorkerPulse {
             WorkerTask::Nothing => false,
         };
 
+        // Silence alone proves nothing: the process is asked first whether its thread is free.
         if has_begun && self.still >= self.budget * STILL_BUDGETS {
             WatchResult::Still(self.still)
         } else if has_begun {

@@ -360,6 +360,7 @@ impl<'a> Run<'a> {
     /// figures.
     async fn watch_progress(&self, pid: u32) -> Result<(), WorkerDeath> {
         let mut idle_since = None;
+        // The code of a suspect is not compiled, so it gets more time.
         let budget = match self.role {
             WorkerRole::Beside => self.common.hard_budget,
             WorkerRole::Apart => self.common.hard_budget * APART_BUDGETS,
@@ -372,6 +373,7 @@ impl<'a> Run<'a> {
             let mut state = self.state();
             let sight = state.current_sight();
 
+            // Work may be queued that the worker has not taken yet.
             let is_needed = sight.work != WorkerTask::Nothing || self.is_wanted();
             idle_since = (!is_needed).then(|| idle_since.unwrap_or(now));
 
@@ -397,6 +399,7 @@ impl<'a> Run<'a> {
                 watch::WatchResult::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
             }
 
+            // The last net: a worker may answer pings and yet never finish an evaluation.
             if let Some((slot, over)) = state.terms.find_overdue(state.age) {
                 let over_ms = over.as_millis();
                 return Err(WorkerDeath::Overdue { slot, over_ms });

@@ -1,6 +1,7 @@
-//! Whether an intent is admitted: kind, parameters, trust, capability, scope, schedule, chain, number, budget. *Pure.*
+//! Decides whether an intent is admitted, by kind, parameters, trust, capability, scope, conversation, chain, schedule,
+//! number and budget, in this order. *Pure.*
 //!
-//! Budgets are checked and reserved here and nowhere else: at its time an intent consumes what it reserved. Source:
+//! Budgets are checked and reserved only here: at its time an intent consumes its reservation. Source:
 //! `docs/design/schedules.md` §3.6; seed 000 §7.
 
 use shared::model::dispatch::DeliveryContext;
@@ -18,27 +19,29 @@ use ulid::Ulid;
 use super::plan::{IntentPlan, plan_schedule};
 use super::registry::{DailyBudgets, KindRegistry, MAX_DEPTH, MAX_PENDING};
 
-/// An intent that may be admitted, once its booking is in the agent's book.
+/// An intent that may be admitted once its booking is in the agent's book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdmissibleIntent {
-    /// When it fires.
+    /// Times at which the intent fires.
     pub plan: IntentPlan,
-    /// What it reserves.
+    /// Share of the agent's budgets to be reserved.
     pub booking: IntentBooking,
 }
 
-/// The whole record of `proposal` under `id`, with the approval that kind, policy and wish demand together. A kind that
-/// nobody declared demands nothing: it is refused anyway.
+/// Returns the record of `proposal` under `id`, with the strictest approval that its kind, the agent's policy and the
+/// request demand. An undeclared kind demands none, because it is rejected anyway.
 #[must_use]
 pub fn record(registry: &KindRegistry, proposal: &ProposeIntent, id: Ulid) -> HookIntent {
     let wish = proposal.wish.clone();
     let of_kind = registry
         .kind(&wish.kind)
         .map_or(ApprovalRequirement::None, |kind| kind.approval);
+    // The strictest of the three holds: a request can add an approval, but not remove one.
     let approval = of_kind
         .max(registry.policy_of(&proposal.agent))
         .max(wish.approval.unwrap_or_default());
 
+    // The reason is only for people, so a long one is cut instead of refused.
     let mut reason = wish.reason;
     if reason.len() > MAX_REASON_BYTES {
         let cut = (0..=MAX_REASON_BYTES).rev().find(|at| reason.is_char_boundary(*at));
@@ -62,10 +65,10 @@ pub fn record(registry: &KindRegistry, proposal: &ProposeIntent, id: Ulid) -> Ho
     }
 }
 
-/// Whether `intent`, asked for by `proposal`'s turn with `depth` intents before it, may be at all.
+/// Checks that the turn of `proposal` may request `intent`, which has `depth` intents before it in its chain.
 ///
 /// # Errors
-/// The first [`Rejection`], in the order of the module's first line.
+/// Returns the first [`Rejection`], in the order of the module's first line.
 pub fn check_entitled(
     registry: &KindRegistry,
     intent: &HookIntent,
@@ -73,11 +76,12 @@ pub fn check_entitled(
     depth: u8,
 ) -> Result<(), IntentRejection> {
     let kind = registry.kind(&intent.kind)?;
+    // The size first, so that the schema is not checked against an unbounded value.
     let size = serde_json::to_vec(&intent.parameters).map_or(0, |bytes| bytes.len());
     if size > MAX_PARAMETER_BYTES {
         return Err(IntentRejection::BadParameters {
             path: String::new(),
-            why: format!("{size} bytes, at most {MAX_PARAMETER_BYTES} are taken"),
+            why: format!("{size} bytes, but at most {MAX_PARAMETER_BYTES} are allowed"),
         });
     }
 
@@ -92,6 +96,7 @@ pub fn check_entitled(
         });
     }
 
+    // Checked in the order of the module's first line, so that an agent always reads the same first fault.
     in_scope(intent, proposal)?;
     in_conversation(intent, proposal)?;
     delivery_target(intent, proposal)?;
@@ -107,7 +112,7 @@ pub fn check_entitled(
     Ok(())
 }
 
-/// Other sessions than the asking one are for the owner's turns.
+/// Checks the scope: only the owner's turns may address another session.
 fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), IntentRejection> {
     let elsewhere = match &intent.scope {
         IntentScope::Own | IntentScope::Thread { .. } => false,
@@ -127,25 +132,27 @@ fn in_scope(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), IntentR
     }
 }
 
-/// Quiet, and a user's message, are those of the conversation that it is asked for in: there has to be one.
+/// Checks that there is a conversation, if the intent waits for quiet in it or is canceled by a user's message in it.
 fn in_conversation(intent: &HookIntent, proposal: &ProposeIntent) -> Result<(), IntentRejection> {
     let looks = intent.schedule.quiet_seconds().is_some() || intent.cancel_on_user_turn;
     let nobody = proposal.delivery_context.peer_id.as_deref().is_none_or(str::is_empty);
     if looks && nobody {
         return Err(IntentRejection::BadSchedule {
-            why: "it is asked for outside of a conversation, so there is no user to wait for".to_owned(),
+            why: "the intent was requested outside of a conversation, so there is no user to wait for".to_owned(),
         });
     }
     Ok(())
 }
 
-/// Where the answers of `intent`'s turns go: the asking turn's conversation, its thread, or the target that the
-/// parameters name as `channel/peer` or `channel/account/peer`.
+/// Returns the destination of the replies of `intent`'s turns: the conversation of the requesting turn, its thread, or
+/// the target in the parameters, written as `channel/peer` or `channel/account/peer`.
 ///
 /// # Errors
-/// [`Rejection`] where the target cannot be read, or is another conversation that the turn may not speak in.
+/// Returns [`Rejection`] if the target cannot be parsed, or if it is another conversation and the turn may not send
+/// messages.
 pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<DeliveryContext, IntentRejection> {
     let mut here = proposal.delivery_context.clone();
+    // The reply comes much later, and must not answer the message of the request.
     here.reply_to_id = None;
 
     if let IntentScope::Thread { thread } = &intent.scope {
@@ -171,6 +178,7 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
         });
     }
 
+    // The agent may spell its own conversation out: that needs no further right.
     let same = channel == here.channel
         && here.peer_id.as_deref() == Some(peer)
         && account.as_deref().unwrap_or("default") == here.account_id.as_deref().unwrap_or("default");
@@ -193,10 +201,11 @@ pub fn delivery_target(intent: &HookIntent, proposal: &ProposeIntent) -> Result<
     })
 }
 
-/// Whether `intent` with `schedule` fits into its agent's `book` at `now`, where its own booking does not count.
+/// Checks that `intent` with `schedule` fits into its agent's `book` at `now`. Its own booking does not count.
 ///
 /// # Errors
-/// [`Rejection`]: bad schedule, expired, too many, over budget.
+/// Returns [`Rejection`] if the schedule is bad, the intent is expired, the agent has too many intents pending, or the
+/// budget is exhausted.
 pub fn check_fit(
     registry: &KindRegistry,
     intent: &HookIntent,
@@ -205,11 +214,13 @@ pub fn check_fit(
     now: UnixMillis,
 ) -> Result<AdmissibleIntent, IntentRejection> {
     let plan = plan_schedule(schedule, now).map_err(|why| IntentRejection::BadSchedule { why })?;
+    // An intent that expires before its time would be admitted for nothing.
     let expired = |expires: UnixMillis| expires <= now || plan.due.is_some_and(|due| due > expires);
     if intent.expires_at.is_some_and(expired) {
         return Err(IntentRejection::Expired);
     }
 
+    // Its own booking must not count twice when it is rescheduled.
     let mut others = book.clone();
     others.bookings.remove(&intent.id);
     others.forget_past(now);
@@ -227,6 +238,7 @@ pub fn check_fit(
         tokens: kind.tokens * u64::from(plan.per_day),
     };
 
+    // An intent without a day of its own may fall on the busiest day.
     let charged = booking.due.map_or_else(
         || others.heaviest_charge(day_of(now)),
         |due| others.charge_of(day_of(due)),

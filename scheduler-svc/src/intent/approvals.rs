@@ -1,9 +1,9 @@
-//! A human's word on an intent, in KV `approvals`: asked for once, decided by compare-and-set, so that a decision racing
-//! the expiry has one winner.
+//! Approvals of intents, in KV `approvals`: requested once, and decided by compare-and-set, so that a decision and the
+//! expiry have one winner.
 //!
-//! An approver may decide before the intent is due: then the request is made decided, and found so at its time. Before
-//! the request is stored, a timer for its expiry is: whoever crashes after a decision, the timer brings it to its end.
-//! Source: `docs/design/sessions.md` §8; `docs/design/schedules.md` §3.5 (Approval requirement).
+//! An approver may decide before the intent is due: then the request is stored with the decision, and read at the
+//! intent's time. A timer for the expiry is stored before the request, so that it finishes the work of a process that
+//! died after a decision. Source: `docs/design/sessions.md` §8; `docs/design/schedules.md` §3.5 (Approval requirement).
 
 use std::time::Duration;
 
@@ -20,34 +20,35 @@ use super::card::approval_card;
 use super::error::HandleIntentError;
 use super::timers;
 
-/// How long before an intent is due its approver is asked, milliseconds.
+/// Time before an intent is due at which its approver is asked, milliseconds.
 pub const ASK_AHEAD_MS: i64 = 15 * 60_000;
-/// How long an approver has once it is due, or was asked behind that, milliseconds.
+/// Time that an approver has after the intent is due, or after a later request, milliseconds.
 pub const EXPIRES_AFTER_MS: i64 = 15 * 60_000;
-/// How long one that is over stays to be looked up, counted from when its intent is due.
+/// Time that a decided approval is kept after its intent is due.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Tries of one decision while others decide.
+/// Attempts at one decision while others decide.
 const MAX_TRIES: u32 = 16;
 
-/// Where approvals are.
+/// Reads and writes the approvals of intents.
 #[derive(Debug)]
 pub struct IntentApprovals {
     bus: Bus,
     values: Kv<ConfirmationTerms>,
 }
 
-/// A decision.
+/// Decision of a person on an approval.
 #[derive(Debug, Clone, Copy)]
 pub struct IntentDecision<'a> {
-    /// Yes or no.
+    /// Whether the person approves the intent.
     pub approve: bool,
-    /// Who says so.
+    /// Id of the person who decides.
     pub by: &'a str,
-    /// What they say.
+    /// Comment of the person, if they gave one.
     pub response: Option<&'a str>,
 }
 
-/// The approval that `intent` needs where it stands. A new schedule needs a new one, and so does each occurrence.
+/// Returns the key of the approval that `intent` needs in its present state. Each schedule and each occurrence has an
+/// approval of its own.
 #[must_use]
 pub fn key(intent: &Intent) -> String {
     let id = intent.intent.id;
@@ -67,6 +68,7 @@ fn hash(arguments: &Value) -> String {
 
 fn new_request(intent: &Intent, now: UnixMillis) -> ConfirmationTerms {
     let record = &intent.intent;
+    // Counted from the due time, so that an early request does not expire before the intent is due.
     let expires_at = now.max(intent.due.unwrap_or(now)).plus(EXPIRES_AFTER_MS);
     let arguments = serde_json::json!({
         "kind": record.kind, "parameters": record.parameters, "schedule": record.schedule, "scope": record.scope,
@@ -100,7 +102,7 @@ fn retention(intent: &Intent, now: UnixMillis) -> Duration {
 }
 
 impl IntentApprovals {
-    /// On `bus`.
+    /// Creates a store on `bus`.
     #[must_use]
     pub fn new(bus: &Bus) -> Self {
         Self {
@@ -109,15 +111,16 @@ impl IntentApprovals {
         }
     }
 
-    /// Where the approval of `intent` stands; asked for where nobody has asked yet, and lapsed where its time is over.
+    /// Returns the approval of `intent`. Requests it if it does not exist, and marks it expired if its time is over.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the bucket cannot be read or written.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read or written.
     pub async fn ask_approval(&self, intent: &Intent, now: UnixMillis) -> Result<ConfirmationTerms, HandleIntentError> {
         let id = intent.intent.id;
         for _ in 0..MAX_TRIES {
             let Some(KvEntry { value, revision }) = self.values.get(&key(intent)).await? else {
                 let asked = new_request(intent, now);
+                // The timer is stored before the request, so that no request can be without an expiry.
                 let nominal = intent.due.unwrap_or(now);
                 let timer = timers::new_timer(intent, TimerPurpose::Approval, nominal);
                 timers::set_timer(&self.bus, &timer, asked.request.expires_at).await?;
@@ -127,6 +130,7 @@ impl IntentApprovals {
                         self.send_card(intent, &asked).await?;
                         return Ok(asked);
                     }
+                    // Another replica has stored the request: it is read in the next round.
                     Err(CasError::Conflict { .. }) => continue,
                     Err(error) => return Err(HandleIntentError::from_cas(id, error)),
                 }
@@ -137,11 +141,12 @@ impl IntentApprovals {
             }
 
             if now < value.request.expires_at {
-                // Whoever asked may have been cut off before anybody was told.
+                // The process that stored the request may have died before it sent the card.
                 self.send_card(intent, &value).await?;
                 return Ok(value);
             }
 
+            // The compare-and-set decides between the expiry and a decision at the same moment.
             let lapsed = ConfirmationTerms {
                 status: ApprovalStatus::Expired,
                 decided_at: Some(now),
@@ -158,14 +163,15 @@ impl IntentApprovals {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// Tells the conversation that asked; told before, it is delivered once.
+    /// Sends the card to the conversation that requested the intent. A repeated card is delivered once.
     async fn send_card(&self, intent: &Intent, asked: &ConfirmationTerms) -> Result<(), HandleIntentError> {
         let Some(card) = approval_card(intent, asked)? else {
             return Ok(());
         };
+
         match self.bus.publish(OutgoingMessage::reply(&card).repeated()).await {
             Ok(_) => Ok(()),
-            // What no server takes keeps nobody from deciding.
+            // An approver can decide without a card, so a card that the server never accepts must not block the intent.
             Err(error @ (PublishError::TooLarge { .. } | PublishError::Rejected { .. })) => {
                 tracing::warn!(
                     intent = %intent.intent.id, delivery = %card.id, event_id = %card.causation.event,
@@ -177,18 +183,18 @@ impl IntentApprovals {
         }
     }
 
-    /// Whether somebody was asked for the approval of `intent`, or has decided it.
+    /// Returns whether an approval of `intent` was requested or decided.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the bucket cannot be read.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn was_asked(&self, intent: &Intent) -> Result<bool, HandleIntentError> {
         Ok(self.values.get(&key(intent)).await?.is_some())
     }
 
-    /// Decides the approval of `intent`; the same decision again is fine, another one is not.
+    /// Decides the approval of `intent`. Repeating the same decision succeeds.
     ///
     /// # Errors
-    /// [`HandleIntentError::Decided`] where it was decided otherwise, or has lapsed.
+    /// Returns [`HandleIntentError::Decided`] if the approval was decided differently or has expired.
     pub async fn decide_approval(
         &self,
         intent: &Intent,
@@ -199,10 +205,11 @@ impl IntentApprovals {
         let wanted = if decision.approve {
             ApprovalStatus::Approved
         } else {
-            ApprovalStatus::Rejected
+            ApprovalStatus::Denied
         };
 
         for _ in 0..MAX_TRIES {
+            // An approver may decide before the request exists: then it is stored with the decision.
             let (asked, revision) = match self.values.get(&key(intent)).await? {
                 Some(entry) => (entry.value, entry.revision),
                 None => (new_request(intent, now), 0),
@@ -212,10 +219,10 @@ impl IntentApprovals {
             }
 
             if asked.status != ApprovalStatus::Pending || now >= asked.request.expires_at {
-                let by = asked.decided_by.as_deref().unwrap_or("nobody");
-                return Err(HandleIntentError::Decided(format!(
-                    "the approval was decided otherwise already, by {by}, or has lapsed"
-                )));
+                return Err(HandleIntentError::Decided(match &asked.decided_by {
+                    Some(by) => format!("the approval is already {} by {by}", asked.status.name()),
+                    None => "the approval has expired".to_owned(),
+                }));
             }
 
             let decided = ConfirmationTerms {

@@ -1,4 +1,4 @@
-//! Waking an intent in time, and having an approver asked before it is due.
+//! Wake-ups of intents, and approval requests ahead of the due time.
 
 use std::sync::Arc;
 
@@ -14,18 +14,19 @@ use super::error::HandleIntentError;
 use super::machine::{self, StepCause};
 use super::timers;
 
-/// How much later than now an approver is asked at the earliest, ms.
+/// Least time between now and the request to an approver, milliseconds.
 const SOON_MS: i64 = 2_000;
 
 impl IntentExecutor {
-    /// Stores what wakes `intent` for its occurrence `due`, and what has its approver asked ahead of it.
+    /// Stores the timer that wakes `intent` for its occurrence `due`, and the timer that requests its approval ahead of
+    /// it.
     ///
     /// # Errors
-    /// [`HandleIntentError`]; doing it again changes nothing.
+    /// Returns [`HandleIntentError`]. A repeated call changes nothing.
     pub async fn set_wakeups(&self, intent: &Intent, due: UnixMillis) -> Result<(), HandleIntentError> {
         timers::set_timer(&self.bus, &timers::new_timer(intent, TimerPurpose::Fire, due), due).await?;
         if intent.intent.approval == ApprovalRequirement::BeforeFire {
-            // Not at once: the state that counts on it is stored after it.
+            // A timer that fired at once would find the old state: the new one is stored after it.
             let ahead = due.plus(-ASK_AHEAD_MS).max(self.clock.now().plus(SOON_MS));
             timers::set_timer(
                 &self.bus,
@@ -37,22 +38,22 @@ impl IntentExecutor {
         Ok(())
     }
 
-    /// The occurrence that `timer` is about is near: whoever has to agree is asked.
+    /// Requests the approval of the occurrence that `timer` names, shortly before it is due.
     pub(super) async fn ask_ahead(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
         let Some(entry) = self.store.get(Some(&timer.agent), timer.intent).await? else {
             return Ok(());
         };
         let intent = &entry.value;
         if intent.status == IntentStatus::Pending && intent.due == Some(timer.nominal) {
-            // Nobody is asked about an occurrence of which `AUDIT` says that it is over.
+            // If `AUDIT` says that the occurrence is over, no approver must be asked about it.
             self.store.check(intent).await?;
             self.approvals.ask_approval(intent, self.clock.now()).await?;
         }
         Ok(())
     }
 
-    /// The yes of an approver; none where nobody has decided yet. Where one has said no, or nothing in time, this
-    /// occurrence is let be, and with the last one the intent.
+    /// Returns the approval of `entry`'s occurrence, or `None` if it is not approved (yet). If it is denied or expired,
+    /// skips the occurrence; if there is no later occurrence, cancels the intent.
     pub(super) async fn find_approval(
         &self,
         entry: &KvEntry<Intent>,
@@ -62,8 +63,8 @@ impl IntentExecutor {
         let code = match confirmation.status {
             ApprovalStatus::Approved | ApprovalStatus::Consumed => return Ok(Some(confirmation)),
             ApprovalStatus::Pending => return Ok(None),
-            ApprovalStatus::Rejected => IntentCode::Declined,
-            ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
+            ApprovalStatus::Denied => IntentCode::Denied,
+            ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
                 IntentCode::ApprovalExpired
             }
         };
@@ -72,6 +73,7 @@ impl IntentExecutor {
         let why = confirmation.response.as_deref().unwrap_or_default();
         let intent = &entry.value;
 
+        // The denied occurrence was the last one: without it the intent has nothing to wait for.
         let Some(due) = intent.due.and_then(|due| occurrence_after(intent, due.max(now))) else {
             return self
                 .cancel_entry(entry, code, false, StepCause { by, why, at: now })
@@ -79,6 +81,7 @@ impl IntentExecutor {
                 .map(|_| None);
         };
 
+        // The wake-up of the next occurrence is stored before the state that relies on it.
         self.set_wakeups(intent, due).await?;
         let mut next = machine::next_value(intent);
         machine::skip_occurrence(&mut next, due, code, StepCause { by, why, at: now })?;

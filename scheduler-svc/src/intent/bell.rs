@@ -1,7 +1,7 @@
-//! Hearing that a firing's turn may have ended: a core subscription on its session's ledger, while it runs.
+//! Listens for the end of a firing's turn: a core subscription on the ledger of its session, while the firing runs.
 //!
-//! Only a bell: it may ring twice, too early or not at all. What is true is read from the ledger, and the timer of the
-//! firing looks too. So no ledger record of any other session is ever delivered here.
+//! The subscription is only a hint: it may fire twice, too early or not at all. The outcome is read from the ledger,
+//! and the timer of the firing polls as well. No ledger record of another session is delivered here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use ulid::Ulid;
 use super::clerk::IntentExecutor;
 use super::outcome::ends_something;
 
-/// Firings listened for at once; what is above is left to the timers.
+/// Largest number of firings listened for at once; others are left to their timers.
 const MAX_EARS: usize = 16_384;
-/// How long one is listened for; then it is left to its timer.
+/// Longest time that one firing is listened for; after it the timer polls.
 const LISTEN: Duration = Duration::from_secs(600);
-/// Waits between looks after the bell rang: a record is heard before it is stored.
+/// Pauses before the polls after a hint: a record is heard before it is stored.
 const LOOKS: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
@@ -40,7 +40,7 @@ pub struct TurnListener {
     shutdown: ShutdownSignal,
 }
 
-/// One session being listened to.
+/// Subscription on one session's ledger.
 #[derive(Debug)]
 pub struct SessionListener {
     heard: CoreSubscription,
@@ -48,7 +48,7 @@ pub struct SessionListener {
 }
 
 impl TurnListener {
-    /// On `bus`, until `shutdown`.
+    /// Creates a listener on `bus` that ends with `shutdown`.
     #[must_use]
     pub fn new(bus: Bus, shutdown: ShutdownSignal) -> Self {
         Self {
@@ -58,14 +58,15 @@ impl TurnListener {
         }
     }
 
-    /// Begins to listen to `session`; to be called before anything is published that could end there.
+    /// Starts to listen to `session`. Must be called before the message is published that could end the firing. Returns
+    /// `None` if too many firings are listened for, or if the server does not accept the subscription.
     pub async fn listen(&self, session: &SessionRef) -> Option<SessionListener> {
         let permit = Arc::clone(&self.ears).try_acquire_owned().ok()?;
         let heard = self.bus.core_subscribe(&subject::ledger(session)).await.ok()?;
         Some(SessionListener { heard, _permit: permit })
     }
 
-    /// Has `clerk` look whenever `ear` hears of an end, until the firing `nominal` of `id` is over.
+    /// Polls through `clerk` whenever `ear` receives an end, until the firing `nominal` of `id` has ended.
     pub fn await_end(
         &self,
         clerk: Arc<IntentExecutor>,
@@ -83,6 +84,7 @@ impl TurnListener {
                         continue;
                     }
 
+                    // The record is heard before it is stored, so the first polls may come too early.
                     for wait in LOOKS {
                         pause(wait).await;
                         if matches!(clerk.look_for_end(&agent, id, nominal).await, Ok(true)) {

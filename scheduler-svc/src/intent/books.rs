@@ -1,5 +1,5 @@
-//! Agents' books in KV: reservations by compare-and-set, each under its intent's name, so that repeating one changes
-//! nothing.
+//! Agents' budget books in KV. Each reservation is stored under its intent's id by compare-and-set, so that repeating
+//! it changes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,10 +15,10 @@ use super::admission::{AdmissibleIntent, check_fit};
 use super::error::HandleIntentError;
 use super::registry::KindRegistry;
 
-/// Tries of one change while others change the same book.
+/// Attempts at one change while others change the same book.
 const MAX_TRIES: u32 = 64;
 
-/// Where agents' books are.
+/// Reads and writes the budget books of agents.
 #[derive(Debug)]
 pub struct BudgetLedger {
     values: Kv<AgentBook>,
@@ -26,17 +26,17 @@ pub struct BudgetLedger {
     writes: AtomicU64,
 }
 
-/// A book as it was read, and the revision at which it can be overwritten.
+/// A book with the revision at which it was read, which a write must expect.
 pub type VersionedBook = (AgentBook, u64);
 
-/// What is to be reserved.
+/// The reservation to make.
 #[derive(Debug, Clone, Copy)]
 pub struct ReservationRequest<'a> {
-    /// For which intent.
+    /// Intent that the reservation is for.
     pub intent: &'a HookIntent,
-    /// With which schedule.
+    /// Schedule that the intent will have.
     pub schedule: &'a IntentSchedule,
-    /// When.
+    /// Time of the request.
     pub now: UnixMillis,
 }
 
@@ -45,7 +45,7 @@ fn key(agent: &str) -> String {
 }
 
 impl BudgetLedger {
-    /// On `bus`, for the replica `instance`.
+    /// Creates a ledger on `bus` for the replica `instance`.
     #[must_use]
     pub fn new(bus: &Bus, instance: &str) -> Self {
         Self {
@@ -55,12 +55,12 @@ impl BudgetLedger {
         }
     }
 
-    /// Reserves what is `wanted`, in the place of what its intent had reserved before; or says why not. `known` is the
-    /// book where it was just read. Beside the reservation `arm` is done, and with it again where somebody else has
-    /// written the book.
+    /// Reserves the budget that is `wanted`, in place of the earlier reservation of the same intent. Returns the
+    /// rejection if it does not fit. `known` is the book, if the caller has just read it. Runs `arm` beside the write,
+    /// and again after each conflict with another writer.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the book cannot be read or written; that of `arm`.
+    /// Returns [`HandleIntentError`] if the book cannot be read or written, or if `arm` fails.
     pub async fn reserve_budget<Armed: Future<Output = Result<(), HandleIntentError>>>(
         &self,
         registry: &KindRegistry,
@@ -74,12 +74,14 @@ impl BudgetLedger {
                 Some(read) => read,
                 None => self.read(&intent.agent).await?,
             };
+            // Bookings of past days are removed with the next write, and need no task of their own.
             book.forget_past(now);
             let fit = match check_fit(registry, intent, schedule, &book, now) {
                 Ok(fit) => fit,
                 Err(rejection) => return Ok(Err(rejection)),
             };
 
+            // The timer is stored beside the book: if only one of them is written, the repetition writes both.
             book.bookings.insert(intent.id, fit.booking);
             let (written, ()) = tokio::try_join!(self.write(&intent.agent, book, revision), arm(fit))?;
             if written {
@@ -90,10 +92,10 @@ impl BudgetLedger {
         Err(HandleIntentError::Conflict(intent.id))
     }
 
-    /// Clears the booking of `id`, which is over, out of `agent`'s book; `fired`: it was consumed.
+    /// Removes the booking of the ended intent `id` from `agent`'s book. `fired` says that the booking was consumed.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the book cannot be read or written.
+    /// Returns [`HandleIntentError`] if the book cannot be read or written.
     pub async fn settle_booking(
         &self,
         agent: &str,
@@ -115,10 +117,10 @@ impl BudgetLedger {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// The book of `agent`.
+    /// Returns the book of `agent`; an empty one if there is none.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where it cannot be read.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn read(&self, agent: &str) -> Result<VersionedBook, HandleIntentError> {
         let found = self.values.get(&key(agent)).await?;
         Ok(found.map_or_else(Default::default, |entry| (entry.value, entry.revision)))

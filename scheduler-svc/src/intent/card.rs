@@ -1,4 +1,4 @@
-//! What the conversation that an intent was asked for in is told while the intent waits for its owner's word. *Pure.*
+//! The text that a conversation gets while an intent that was requested in it waits for the owner's approval. *Pure.*
 
 use shared::model::approval::ConfirmationTerms;
 use shared::model::dispatch::{DispatchCause, derived_ulid};
@@ -11,10 +11,11 @@ use super::firing::firing_hops;
 /// Longest text of the parameters on a card, bytes of JSON.
 const MAX_PARAMETERS: usize = 1_000;
 
-/// The card of `asked`, the approval of `intent`; the same again has the same id. None where there is no conversation.
+/// Returns the card of `asked`, the approval of `intent`. The same approval always has a card with the same id. Returns
+/// `None` if the intent was requested outside of a conversation.
 ///
 /// # Errors
-/// Never for an id made of these; the type of the event's id demands the check.
+/// Never fails for an id made of these parts; the type of the event's id demands the check.
 pub fn approval_card(intent: &Intent, asked: &ConfirmationTerms) -> Result<Option<Reply>, ParseEventIdError> {
     let place = intent.asked_in();
     if place.channel.is_empty() {

@@ -1,9 +1,10 @@
-//! Intents whose value in KV is older than what `AUDIT` has of them: KV `intents` was put back to an older state.
+//! Repairs intents whose value in KV is older than their records in `AUDIT`, because KV `intents` was restored to an
+//! older state.
 //!
-//! A backup copies the buckets before `AUDIT`, so one that is made under load holds such intents. No step follows on such
-//! a value: its next record would have a number that another one has. The records that it lacks are folded into it, and
-//! the result is written in its place: an end stays an end, a firing is under way and never begun again, and a time that
-//! was planned is waited for.
+//! A backup copies the buckets before `AUDIT`, so a backup that is made under load contains such intents. No step may
+//! follow on such a value, because its next record would have a number that is taken. The missing records are folded
+//! into the value, and the result replaces it: an end stays an end, a firing under way is not started again, and a
+//! planned time is waited for.
 
 use std::sync::atomic::Ordering;
 
@@ -20,40 +21,41 @@ use super::refold::{Refolded, refold};
 use super::store::{IntentStore, key, record_number};
 use super::{conditions, looking, machine, timers};
 
-/// How intents that are behind `AUDIT` are named where that is told of.
+/// Name of the fault in the service's status.
 pub(super) const BEHIND: &str = "intents";
-/// How long after now a timer rings at the earliest, milliseconds: the value that it counts on is stored after it.
+/// Least time until a timer fires, milliseconds: the value that it depends on is stored after it.
 const SOON_MS: i64 = 2_000;
 
-/// What `AUDIT` has of an intent behind its value.
+/// Records of an intent in `AUDIT` that its value does not contain.
 struct Lacking {
-    /// Ascending; never empty.
+    /// Records in ascending order; never empty.
     records: Vec<IntentRecord>,
-    /// Sequence of the record before the last.
+    /// Sequence of the record before the last; 0 = there is none.
     upon: u64,
 }
 
 impl IntentStore {
-    /// How many values were behind `AUDIT` since the process began.
+    /// Returns the number of values that were behind `AUDIT` since the process started.
     #[must_use]
     pub fn caught_up(&self) -> u64 {
         self.caught_up.load(Ordering::Relaxed)
     }
 
-    /// Waits until a value was behind `AUDIT`; at once if one was since the last call.
+    /// Waits until a value was behind `AUDIT`. Returns at once if one was since the last call.
     pub async fn put_back(&self) {
         self.put_back.notified().await;
     }
 
-    /// Brings what KV has in the place of `value` up to `AUDIT`, whose newest record of it is `last`. Nothing happens if
-    /// `value` is not what stands there any more.
+    /// Brings `value` in KV up to `AUDIT`, whose newest record of the intent is `last`. Does nothing if KV has another
+    /// value by now.
     ///
     /// # Errors
-    /// [`HandleIntentError`] if it cannot be read or written.
+    /// Returns [`HandleIntentError`] if the bucket or the stream cannot be read or written.
     pub(super) async fn catch_up(&self, value: &Intent, last: StoredMessage) -> Result<(), HandleIntentError> {
         let intent = &value.intent;
 
-        // After `AUDIT`, and from the leader: whoever wrote a record there had written its value before.
+        // Reading KV after `AUDIT`, from the leader, is conclusive: the author of a record wrote its value before the
+        // record.
         let Some(entry) = self.get(Some(&intent.agent), intent.id).await? else {
             return Ok(());
         };
@@ -95,7 +97,7 @@ impl IntentStore {
         Ok(())
     }
 
-    /// The records behind `value`, read from `last` backwards: each names the one that it was written upon.
+    /// Returns the records that `value` lacks, read backwards from `last`: each record names its predecessor.
     async fn lacking(&self, value: &Intent, last: StoredMessage) -> Result<Lacking, HandleIntentError> {
         let upon = last.previous_sequence().unwrap_or_default();
         let mut records = Vec::new();
@@ -113,7 +115,7 @@ impl IntentStore {
         Ok(Lacking { records, upon })
     }
 
-    /// Stores what wakes `next`, before it is stored itself.
+    /// Stores the wake-up of `next`, before the value itself is stored.
     async fn arm(&self, next: &Intent) -> Result<(), HandleIntentError> {
         let soon = self.clock.now().plus(SOON_MS);
         let ring = async |purpose: TimerPurpose, nominal: UnixMillis, at: UnixMillis| {
@@ -130,7 +132,7 @@ impl IntentStore {
                     ring(TimerPurpose::Fire, rings, rings).await?;
                 }
 
-                // Whether it is quiet is looked at now; each look says when the next one is.
+                // The conversation is checked for quiet now; each check sets the time of the next one.
                 if next.intent.schedule.quiet_seconds().is_some() {
                     ring(TimerPurpose::Fire, soon, soon).await?;
                 }
@@ -143,7 +145,7 @@ impl IntentStore {
                     conditions::store_mark(&self.bus, &mark).await?;
                 }
             }
-            // An approver's decision, or the reconciler, brings it further; one that is over is cleared away.
+            // An approver's decision or the reconciler continues these; ended intents are cleaned up.
             (
                 IntentStatus::Running
                 | IntentStatus::Proposed

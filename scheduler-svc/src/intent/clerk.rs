@@ -1,8 +1,8 @@
-//! What time, approvers and sessions bring about: firing, ending, lapsing.
+//! Executes the steps of existing intents that timers, approvals and ends of turns cause.
 //!
-//! Every way through here may be gone twice, by two replicas at once, or be cut off at any line: state is decided by
-//! compare-and-set, what is published has ids that follow from the state, and timers are stored before the state that
-//! counts on them. So a timer that rings twice, or for a time that is over, changes nothing.
+//! Two replicas may run each function at once, run it twice, or be killed at any line: state is changed by
+//! compare-and-set, published messages have ids that follow from the state, and timers are stored before the state that
+//! depends on them. A timer that fires twice, or for a time that is over, changes nothing.
 
 use std::sync::Arc;
 
@@ -29,53 +29,53 @@ use super::registry::KindRegistry;
 use super::store::IntentStore;
 use super::{firing, hooks, looking, lost, plan, sending, timers};
 
-/// Tries of one step while others take steps on the same intent.
+/// Attempts at one step while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
-/// A firing so late may be one that was made before, and of which nothing is left in KV and `AUDIT`, milliseconds: the server
-/// refuses an earlier one's copy for 120 s.
+/// Delay of a firing, in milliseconds, above which it may be a copy of an earlier one of which KV and `AUDIT` have no
+/// trace: the server refuses copies only for 120 s.
 const LATE_MS: i64 = 60_000;
-/// By whom the runtime's own steps are taken.
+/// Name of the runtime as the author of a step.
 pub const RUNTIME: &str = "runtime";
 
-/// What is known of a firing that is published.
+/// Whether a firing was published before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Publication {
     /// It was never published.
     First,
-    /// It may have been.
+    /// It may have been published.
     Again,
-    /// It was, and its queue has lost it.
+    /// It was published, and its queue has lost it.
     Lost,
 }
 
-/// Whoever acts on intents that are there.
+/// Executes steps of existing intents.
 #[derive(Debug)]
 pub struct IntentExecutor {
-    /// The bus.
+    /// Connection to the server.
     pub bus: Bus,
-    /// The clock.
+    /// Clock of the process.
     pub clock: SharedClock,
-    /// The kinds.
+    /// Declared kinds and budgets.
     pub registry: KindRegistry,
-    /// Intents.
+    /// Store of the intents.
     pub store: IntentStore,
-    /// Agents' books.
+    /// Store of the agents' budget books.
     pub books: BudgetLedger,
-    /// Approvals.
+    /// Store of the approvals.
     pub approvals: IntentApprovals,
-    /// Listens for ends.
+    /// Listener for the ends of turns.
     pub bell: TurnListener,
 }
 
 impl IntentExecutor {
-    /// What `timer` rings for is done, if it is still to be done.
+    /// Does the work that `timer` fires for, if it is still to be done.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: the timer has to ring again.
+    /// Returns [`HandleIntentError`]; the timer must fire again.
     pub async fn handle_timer(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
         match timer.purpose {
             TimerPurpose::Fire => self.handle_due(&timer.agent, timer.intent, timer.nominal, None).await,
-            // An approver is asked only once the condition holds.
+            // An approver is asked only after the condition is met.
             TimerPurpose::Approval => {
                 if self.clock.now() < timer.nominal {
                     return self.ask_ahead(timer).await;
@@ -87,10 +87,11 @@ impl IntentExecutor {
         }
     }
 
-    /// The firing `nominal` of intent `id` is due, or its condition is to be looked at; `met` where it is known to hold.
+    /// Handles the firing `nominal` of intent `id`, or checks its condition. `met` is the code of a condition that is
+    /// known to be met.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub async fn handle_due(
         self: &Arc<Self>,
         agent: &str,
@@ -108,7 +109,7 @@ impl IntentExecutor {
                 IntentStatus::Proposed => Box::pin(self.decide_proposed(&entry)).await,
                 IntentStatus::Pending => Box::pin(self.fire_pending(&entry, nominal, met)).await,
                 IntentStatus::Running => self.fire_again(&entry, nominal).await,
-                // Whoever ended it may have been cut off before it was cleared away.
+                // The process that ended the intent may have died before the cleanup.
                 IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
                     self.settle_intent(&entry.value, now).await
                 }
@@ -125,7 +126,7 @@ impl IntentExecutor {
     }
 
     async fn decide_proposed(&self, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
-        // Nobody is asked about what `AUDIT` says is decided.
+        // If `AUDIT` has a decision already, no approver must be asked.
         self.store.check(&entry.value).await?;
         super::desk::decide_admission(self, entry).await
     }
@@ -152,6 +153,7 @@ impl IntentExecutor {
         let intent = &entry.value;
         let now = self.clock.now();
 
+        // A timer for another time belongs to an earlier schedule of the intent.
         let mut code = IntentCode::Due;
         match intent.due {
             Some(due) if due != nominal => return Ok(()),
@@ -163,8 +165,10 @@ impl IntentExecutor {
             },
         }
 
+        // Before the firing: two intents of which one replaces the other must never fire both.
         self.supersede_intent(intent).await?;
 
+        // The checks below are made at the last moment, because the intent may have waited for months.
         if intent.intent.expires_at.is_some_and(|expires| now > expires) {
             return self.withdraw_waiting(entry, IntentCode::Expired, now).await;
         }
@@ -183,6 +187,7 @@ impl IntentExecutor {
             return self.fire_intent(entry, nominal, code, runtime).await;
         }
 
+        // `AUDIT` may know a later step: then no approver must be asked.
         self.store.check(intent).await?;
         let Some(yes) = self.find_approval(entry, now).await? else {
             return Ok(());
@@ -194,7 +199,7 @@ impl IntentExecutor {
             .await
     }
 
-    /// Withdraws `entry`, which waits, because of `code`.
+    /// Cancels `entry`, which is pending, because of `code`.
     async fn withdraw_waiting(
         &self,
         entry: &KvEntry<Intent>,
@@ -207,7 +212,7 @@ impl IntentExecutor {
             .map(drop)
     }
 
-    /// Whether the condition of `intent` holds; where it does not yet, it is looked at again.
+    /// Checks the condition of `intent`. Sets the timer of the next check if it is not met yet.
     async fn check_condition(
         &self,
         intent: &Intent,
@@ -218,6 +223,7 @@ impl IntentExecutor {
             return Ok(Condition::Holds);
         }
 
+        // A deadline ends every condition, also one that is checked seldom.
         let over = intent.deadline.is_some_and(|deadline| now >= deadline);
         if intent.intent.schedule.quiet_seconds().is_none() {
             return Ok(if over { Condition::Over } else { Condition::Waits });
@@ -242,6 +248,7 @@ impl IntentExecutor {
         cause: StepCause<'_>,
     ) -> Result<(), HandleIntentError> {
         let now = cause.at;
+        // The timer for the end is stored before the firing, so that a crash cannot lose the end.
         let look = timers::new_timer(&entry.value, TimerPurpose::Outcome, nominal);
         let looked_for = async {
             timers::set_timer(&self.bus, &look, now.plus(looking::FIRST_LOOK_MS)).await?;
@@ -249,11 +256,13 @@ impl IntentExecutor {
         };
 
         let mut next = machine::next_value(&entry.value);
+        // The dispatch's id is part of the value, so that a repetition publishes the same one.
         let dispatch = firing::dispatch_of(&next, nominal)?;
         machine::fire_intent(&mut next, nominal, dispatch, code, cause)?;
         let fired = self.store.advance_after(entry, next, looked_for).await?;
         metrics::histogram!("nexus_scheduler_intent_lateness_seconds").record(now.since(nominal) as f64 / 1_000.0);
 
+        // The server refuses copies only for a while: a late firing must look for its earlier messages.
         let publication = if now.since(nominal) < LATE_MS {
             Publication::First
         } else {
@@ -263,10 +272,11 @@ impl IntentExecutor {
         Box::pin(self.publish_firing(&fired, publication)).await
     }
 
-    /// Publishes what the firing under way is: its event, its dispatch, its claim; or runs its hook, or sends its text.
+    /// Publishes the firing under way: its event, its dispatch and the claim. For the other kinds, runs the hook or
+    /// sends the text.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub(super) async fn publish_firing(
         self: &Arc<Self>,
         entry: &KvEntry<Intent>,
@@ -284,9 +294,11 @@ impl IntentExecutor {
             let event = firing::firing_event(intent, running.nominal, running.at)?;
             span.record("event_id", tracing::field::display(&event.id));
             let target = intent.target();
+            // Listening starts before the dispatch is published, because a fast turn ends at once.
             let ear = self.bell.listen(&target).await;
             let (event_seq, is_copy) = self.publish_event(&event, publication, &carrier).await?;
 
+            // Kinds without a turn end here: a text is sent, or a hook runs.
             let Some(dispatch) = firing::firing_dispatch(intent, running.nominal, running.at, event_seq)? else {
                 let ended = match firing::firing_reply(intent, running.nominal)? {
                     Some(reply) => sending::send_and_wait(&self.bus, &reply, &carrier).await?,
@@ -305,10 +317,12 @@ impl IntentExecutor {
                 .header(CAUSATION, dispatch.event_id.as_str())
                 .carrier(&carrier);
 
+            // A possible copy is marked, so that the session looks for the first one.
             if is_copy {
                 out = out.repeated();
             }
 
+            // The claim comes last: a broker that takes it must find the dispatch.
             self.bus.publish(out).await?;
             claim::publish(&self.bus, &target, &carrier).await?;
             tracing::info!(
@@ -328,7 +342,7 @@ impl IntentExecutor {
         .await
     }
 
-    /// Publishes `event`, unless `EVENTS` has it; returns its sequence, and whether the firing may be a copy.
+    /// Publishes `event`, unless `EVENTS` has it. Returns its sequence, and whether the firing may be a copy.
     async fn publish_event(
         &self,
         event: &Event,
@@ -349,11 +363,11 @@ impl IntentExecutor {
         Ok((stored.sequence, publication != Publication::First || stored.duplicate))
     }
 
-    /// The message id of a firing's dispatch `id`.
+    /// Returns the message id of the dispatch `id` of a firing.
     async fn message_id(&self, id: Ulid, publication: Publication) -> Result<String, HandleIntentError> {
         Ok(match publication {
             Publication::First | Publication::Again => id.to_string(),
-            // The server may still remember the id of the copy that is gone.
+            // The server may still remember the id of the lost copy, and would refuse this one.
             Publication::Lost => {
                 let last = self.bus.stream_state(DISPATCHES).await?.last;
                 format!("lost:{last}:{id}")
@@ -361,14 +375,15 @@ impl IntentExecutor {
         })
     }
 
-    /// Ends the firing under way of `entry`, and plans the next where there is one.
+    /// Ends the firing under way of `entry`, and plans the next occurrence if there is one.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub async fn finish_firing(&self, entry: &KvEntry<Intent>, ending: &FiringEnd) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
         let Some(running) = &intent.running else { return Ok(()) };
         let now = self.clock.now();
+        // Counted from now, so that occurrences that were missed during a long turn are not made up for.
         let next_due = occurrence_after(intent, now.max(running.nominal));
 
         if let Some(due) = next_due {
@@ -384,6 +399,7 @@ impl IntentExecutor {
         )
         .await;
 
+        // Only an intent without a next occurrence has ended.
         if next_due.is_none() {
             self.settle_intent(&ended.value, now).await?;
         }
@@ -392,14 +408,14 @@ impl IntentExecutor {
     }
 }
 
-/// When `intent` fires next behind `after`; none where it does not recur, is over, or expires before.
+/// Returns the next occurrence of `intent` after `after`; `None` if it does not recur, has ended, or expires before.
 pub(super) fn occurrence_after(intent: &Intent, after: UnixMillis) -> Option<UnixMillis> {
     let expires = intent.intent.expires_at;
     let next = plan::next(&intent.intent.schedule, after);
     next.filter(|due| expires.is_none_or(|expires| *due <= expires))
 }
 
-/// Where a condition stands.
+/// State of an intent's condition.
 enum Condition {
     Holds,
     Waits,

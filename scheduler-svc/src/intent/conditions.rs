@@ -1,12 +1,13 @@
-//! Intents that wait for an event: marks in KV say which there are, and `EVENTS` is read only while there are any.
+//! Intents that wait for an event. Marks in KV list them, and `EVENTS` is read only while there are marks.
 //!
-//! Every replica reads; whose compare-and-set is first fires. A mark says from which event on it counts, so a reader that
-//! begins, or hears of a mark late, begins there. The nominal time of such a firing is when the event was stored: the
-//! same for all. A mark is made before its intent is, so a match may come before the value is there: it is tried again.
+//! Every replica reads; the first one to write the intent fires it. A mark says after which event it counts, so a
+//! reader that starts, or learns of a mark late, starts there. The nominal time of such a firing is the store time of
+//! the event, which is the same for all replicas. A mark is stored before its intent, so a match may precede the value:
+//! then it is tried again.
 //!
-//! A mark names a message. Where `EVENTS` was put back, cut or made anew, that message is not there any more: then events
-//! count that were stored later than it was, and an intent that has fired already says so itself. That is asked when a
-//! mark is heard of and whenever the connection stands anew.
+//! A mark names a message. If `EVENTS` was restored, truncated or created again, the message is gone: then events count
+//! that were stored later than it was, and an intent that has fired already says so itself. This is checked when a mark
+//! is read and whenever the connection is re-established.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,24 +28,24 @@ use shared::wire::topology::streams::EVENTS;
 use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
 
-/// How the places of marks in `EVENTS` are named where they are told of.
+/// Name of the marks' positions in the service's status.
 const WHAT: &str = "intents that wait for an event";
-/// Where the keys of marks begin.
+/// Prefix of the keys of marks.
 const PREFIX: &str = "c.";
-/// Events after which a mark is brought up to where the reader is.
+/// Number of events after which the position in a mark is updated.
 const PROGRESS_EVERY: u64 = 5_000;
-/// How long a match waits for its intent to be there, milliseconds.
+/// Longest wait for the intent of a match, milliseconds.
 const ORPHAN_MS: i64 = 60_000;
-/// Wait before a match that could not be handled is tried again.
+/// Pause before a match is tried again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// So many matches may wait to be tried again before no more events are read; those of one event are never parted.
+/// Number of waiting matches above which no more events are read. The matches of one event are never split.
 const MAX_WAITING: usize = 10_000;
 
 fn key(mark: &IntentMark) -> String {
     format!("c.{}.{}", token(&mark.agent), mark.intent)
 }
 
-/// The mark of `intent`; none where it waits for no event.
+/// Returns the mark of `intent`, or `None` if it waits for no event.
 #[must_use]
 pub fn mark_of(intent: &Intent) -> Option<IntentMark> {
     match &intent.intent.schedule {
@@ -65,10 +66,10 @@ pub fn mark_of(intent: &Intent) -> Option<IntentMark> {
     }
 }
 
-/// Stores `mark`.
+/// Stores `mark` in KV.
 ///
 /// # Errors
-/// [`HandleIntentError`] where the server refuses it.
+/// Returns [`HandleIntentError`] if the server rejects it.
 pub async fn store_mark(bus: &Bus, mark: &IntentMark) -> Result<(), HandleIntentError> {
     let marks: Kv<IntentMark> = bus.kv(INTENTS);
     let put = marks.put(&key(mark), mark).await;
@@ -76,7 +77,7 @@ pub async fn store_mark(bus: &Bus, mark: &IntentMark) -> Result<(), HandleIntent
         .map_err(|error| HandleIntentError::from_cas(mark.intent, error))
 }
 
-/// Removes the mark of `intent`, if it has one. One that stays behind is removed by the reader that it leads astray.
+/// Removes the mark of `intent`, if it has one. A reader removes a mark that stays behind.
 pub async fn remove_mark(bus: &Bus, intent: &Intent) {
     let Some(mark) = mark_of(intent) else { return };
     let marks: Kv<IntentMark> = bus.kv(INTENTS);
@@ -85,17 +86,17 @@ pub async fn remove_mark(bus: &Bus, intent: &Intent) {
     }
 }
 
-/// A match that is to be handled.
+/// A match to be handled.
 struct Match {
     mark: IntentMark,
     at: UnixMillis,
 }
 
-/// A mark, and from where on events count for it in the stream as it is.
+/// A mark, and the position in the present stream after which events count for it.
 #[derive(Debug, Clone)]
 struct Awaited {
     mark: IntentMark,
-    /// Events behind this sequence; none = the leader was not asked yet.
+    /// Sequence after which events count; none = the leader has not been asked yet.
     from: Option<u64>,
 }
 
@@ -104,11 +105,11 @@ pub struct ConditionWatcher {
     clerk: Arc<IntentExecutor>,
     marks: BTreeMap<String, Awaited>,
     reader: Option<OrderedReader>,
-    /// Everything up to here was read; without a time where nothing was yet.
+    /// Position up to which events were read; without a store time if none was read yet.
     position: StreamPosition,
-    /// From behind this one on events are to be read again, as soon as they can be.
+    /// Sequence after which events must be read again as soon as possible.
     again_from: Option<u64>,
-    /// Of some marks the leader was not asked yet.
+    /// Whether the start of some marks is still unknown.
     has_unasked: bool,
     waiting: VecDeque<Match>,
 }
@@ -122,7 +123,7 @@ impl std::fmt::Debug for ConditionWatcher {
 }
 
 impl ConditionWatcher {
-    /// For `clerk`.
+    /// Creates a watcher that fires intents through `clerk`.
     #[must_use]
     pub fn new(clerk: Arc<IntentExecutor>) -> Self {
         Self {
@@ -140,13 +141,14 @@ impl ConditionWatcher {
         self.clerk.bus.kv(INTENTS)
     }
 
-    /// Reads until `shutdown`.
+    /// Reads events until `shutdown`.
     pub async fn run(mut self, shutdown: ShutdownSignal) {
         let mut changes = self.marks_bucket().watch(PREFIX);
         let mut connections = self.clerk.bus.connections();
 
         let mut again = Box::pin(pause(AGAIN));
         loop {
+            // With many matches waiting, no more events are read: they stay in the stream.
             let full = self.is_full();
             let owes = self.has_unasked || self.again_from.is_some() || !self.waiting.is_empty();
             tokio::select! {
@@ -166,7 +168,7 @@ impl ConditionWatcher {
         }
     }
 
-    /// So many matches wait that no more events are read: they stay where they are.
+    /// Returns whether so many matches wait that no more events are read. Unread events stay in the stream.
     fn is_full(&self) -> bool {
         self.waiting.len() >= MAX_WAITING
     }
@@ -175,7 +177,7 @@ impl ConditionWatcher {
         match change {
             KvEvent::Put { key, value, .. } => {
                 let known = self.marks.get(&key).filter(|known| known.mark.matches == value.matches);
-                // Of one that is known only its progress was noted.
+                // If the mark is known and waits for the same events, only its position has changed.
                 let from = known.and_then(|known| known.from);
                 self.marks.insert(key, Awaited { mark: value, from });
 
@@ -186,6 +188,7 @@ impl ConditionWatcher {
             }
             KvEvent::Gone { key, .. } | KvEvent::Bad { key, .. } => {
                 self.marks.remove(&key);
+                // Without marks no event has to be read.
                 if self.marks.is_empty() {
                     self.reader = None;
                     self.again_from = None;
@@ -196,7 +199,7 @@ impl ConditionWatcher {
         }
     }
 
-    /// The connection stands anew: `EVENTS` may be another stream than was read.
+    /// Handles a new connection: `EVENTS` may be another stream than the one that was read.
     async fn doubt_position(&mut self) {
         if self.position.stored_at_ns != 0 {
             match self.clerk.bus.check_position(EVENTS, &self.position).await {
@@ -216,8 +219,8 @@ impl ConditionWatcher {
         self.read_again().await;
     }
 
-    /// Asks where marks of which that is not known count from, and reads events from there; where that cannot be, it is
-    /// tried again later.
+    /// Finds the start of the marks whose start is unknown, and reads events from there. If that fails, it is tried
+    /// again later.
     async fn read_again(&mut self) {
         if let Err(error) = self.query_start().await {
             tracing::warn!(%error, "failed to find the start position for intents that wait for events; retrying");
@@ -239,7 +242,7 @@ impl ConditionWatcher {
         }
     }
 
-    /// Learns from where on events count for the marks of which that is not known.
+    /// Determines the start of the marks whose start is unknown.
     async fn query_start(&mut self) -> Result<(), ReadStreamError> {
         if !self.has_unasked {
             return Ok(());
@@ -264,7 +267,7 @@ impl ConditionWatcher {
         Ok(())
     }
 
-    /// Behind which sequence of the stream as it is events count for `mark`.
+    /// Returns the sequence in the present stream after which events count for `mark`.
     async fn counted_from(&self, key: &str, mark: &IntentMark) -> Result<u64, ReadStreamError> {
         let bus = &self.clerk.bus;
         let stored_at_ns = match &mark.position {
@@ -275,11 +278,12 @@ impl ConditionWatcher {
                     position.stored_at_ns
                 }
             },
-            // A bare number tells nothing but that the stream has not come there.
+            // Without a position, the mark's sequence is void only if the stream is shorter.
             None if mark.from <= bus.stream_state(EVENTS).await?.last => return Ok(mark.from),
             None => mark.at.0.saturating_mul(1_000_000),
         };
 
+        // The message at that position is gone: events count that were stored later than it was.
         let found = bus.stored_by(EVENTS, stored_at_ns).await?;
         let intent = mark.intent;
         tracing::warn!(%intent, from = mark.from, counted_from = found.sequence, "matching events for an intent by time");
@@ -290,15 +294,18 @@ impl ConditionWatcher {
             ..mark.clone()
         };
 
+        // Written back, so that the query is made once and not by each replica at each start.
         match self.replace_mark(key, mark, &next).await {
             Ok(()) => told_sound(WHAT),
-            Err(error) => tracing::debug!(%intent, %error, "the mark keeps its void position until the next query"),
+            Err(error) => {
+                tracing::debug!(%intent, %error, "failed to update a mark; its position stays void until the next query")
+            }
         }
 
         Ok(next.from)
     }
 
-    /// Writes `next` in the place of `mark`, unless something else stands there.
+    /// Replaces `mark` by `next`, unless KV has another value by now.
     async fn replace_mark(&self, key: &str, mark: &IntentMark, next: &IntentMark) -> Result<(), CasError> {
         let marks = self.marks_bucket();
         match marks.get(key).await? {
@@ -313,6 +320,7 @@ impl ConditionWatcher {
             sequence: stored.sequence,
             stored_at_ns: stored.stored_at_ns,
         };
+        // An unreadable event matches nothing, and other readers report it.
         let Ok(event) = stored.read_event(self.clerk.bus.trust()) else {
             return;
         };
@@ -343,7 +351,7 @@ impl ConditionWatcher {
         }
     }
 
-    /// Whether `matched` is dealt with.
+    /// Handles `matched`. Returns whether that is done.
     async fn handle(&mut self, matched: &Match) -> bool {
         let Match { mark, at } = matched;
         let clerk = &self.clerk;
@@ -355,6 +363,7 @@ impl ConditionWatcher {
             }
         };
 
+        // The mark is stored before its intent, so the value may still come.
         let Some(entry) = found else {
             let orphan = clerk.clock.now().since(mark.at) > ORPHAN_MS;
             if orphan {
@@ -363,6 +372,7 @@ impl ConditionWatcher {
             return orphan;
         };
 
+        // The intent has ended, or has another schedule: the mark is a leftover.
         let waits = mark_of(&entry.value).is_some_and(|wanted| wanted.matches == mark.matches);
         if entry.value.status.is_final() || !waits {
             self.drop_mark(mark).await;
@@ -387,8 +397,9 @@ impl ConditionWatcher {
         }
     }
 
-    /// Notes in each mark how far events were looked at for it, so that a restart need not begin at the beginning.
+    /// Updates the positions in the marks, so that a restarted reader does not start at the beginning.
     async fn note_progress(&mut self) {
+        // A position may only be noted if everything before it was handled.
         let all_seen = self.waiting.is_empty() && self.again_from.is_none() && !self.has_unasked;
         if !self.position.sequence.is_multiple_of(PROGRESS_EVERY) || !all_seen {
             return;

@@ -1,8 +1,9 @@
-//! What agents, operators and approvers ask of intents: propose, cancel, reschedule, list, get, decide.
+//! Requests about intents from agents, operators and approvers: propose, cancel, reschedule, list, get, decide.
 //!
-//! Order of an admission: reservation and what wakes it, value, audit. Cut off before the value is there, a repetition under
-//! the same id goes the same way over the same reservation; without one, the reconciler frees the reservation (one of a
-//! day lapses with that day) and the timer rings for nothing.
+//! An admission writes the reservation and the timer first, then the value, then the audit records. If it is cut off
+//! before the value is written, a repetition under the same id reuses the reservation. If no repetition comes, the
+//! reconciler frees the reservation (a reservation for one day lapses with that day), and the timer fires without an
+//! effect.
 
 use std::sync::Arc;
 
@@ -30,25 +31,25 @@ use super::error::HandleIntentError;
 use super::machine::{self, AdmissionContext, StepCause};
 use super::{approvals, conditions, quiet, timers};
 
-/// Tries of one question while others take steps on the same intent.
+/// Attempts at one request while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
-/// How whoever holds the installation's credentials is named.
+/// Name of the caller that holds the installation's credentials.
 const OPERATOR: &str = "operator";
-/// Intents of an answer to `list` that names no limit.
+/// Intents in a response to `list` if the request has no limit.
 const DEFAULT_LISTED: usize = 50;
 
-/// Where intents are asked for.
+/// Handles the requests about intents.
 #[derive(Debug)]
 pub struct IntentService {
-    /// Whoever acts on those that are there.
+    /// Executor of the steps of existing intents.
     pub clerk: Arc<IntentExecutor>,
-    /// Where names of intents come from that nobody named.
+    /// Source of ids for intents that are proposed without one.
     pub ids: IdSource,
-    /// The person who decides, besides whoever holds the installation itself.
+    /// Id of the person who decides, besides the operator; absent if there is no owner.
     pub owner: watch::Receiver<Option<String>>,
 }
 
-/// Names for intents that come without one.
+/// Source of ids for intents that are proposed without one.
 pub struct IdSource(pub SharedIds);
 
 impl std::fmt::Debug for IdSource {
@@ -57,22 +58,24 @@ impl std::fmt::Debug for IdSource {
     }
 }
 
-/// Who asks: the agent, or the operator by name.
+/// Returns the name of the caller: the agent, or the operator.
 fn asker_name(agent: Option<&str>, by: Option<&str>) -> String {
     agent.map_or_else(|| by.unwrap_or("operator").to_owned(), |agent| format!("agent:{agent}"))
 }
 
 impl IntentService {
-    /// Admits what is asked for, or refuses it and says why.
+    /// Admits the intent, or rejects it with a reason. A proposal whose id exists already gets the existing intent.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where neither could be written.
+    /// Returns [`HandleIntentError`] if neither outcome could be written.
     pub async fn propose_intent(&self, question: ProposeIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
         let id = question.id.unwrap_or_else(|| self.ids.0.ulid());
         let agent = question.agent.as_str();
+        // Both reads are needed in most cases, so they run together.
         let (found, book) = tokio::try_join!(clerk.store.get(Some(agent), id), clerk.books.read(agent))?;
 
+        // The request was handled before: the answer is what was decided then.
         if let Some(entry) = found {
             return self.settled_answer(&entry.value).await;
         }
@@ -88,6 +91,7 @@ impl IntentService {
             at: clerk.clock.now(),
         };
 
+        // The conversation of the request is stored only if it is not the destination.
         let setting = AdmissionContext {
             permissions: question.permissions.clone(),
             asked_in: to
@@ -99,6 +103,7 @@ impl IntentService {
         };
 
         let value = machine::new_intent(intent, setting, cause);
+        // A value that cannot be stored is the request's fault.
         if let Err(detail) = value.check() {
             return Err(HandleIntentError::Unreadable(detail));
         }
@@ -108,6 +113,7 @@ impl IntentService {
                 let refused = reject_intent(clerk, None, value, rejection, IntentCode::Refused, RUNTIME);
                 Box::pin(refused).await
             }
+            // A human decides whether the intent exists at all: nothing is reserved before.
             Ok(()) if value.intent.approval == ApprovalRequirement::BeforeAdmission => {
                 clerk.approvals.ask_approval(&value, cause.at).await?;
                 clerk.store.create_intent(value).await
@@ -117,7 +123,7 @@ impl IntentService {
 
         match written {
             Ok(entry) => self.settled_answer(&entry.value).await,
-            // The same question at another replica: whatever that one wrote is the answer.
+            // Another replica has handled the same request: the value that it wrote is the response.
             Err(HandleIntentError::Conflict(_)) => {
                 let entry = clerk.store.find(Some(&question.agent), id).await?;
                 self.settled_answer(&entry.value).await
@@ -126,13 +132,13 @@ impl IntentService {
         }
     }
 
-    /// The answer to whoever asked for `intent`, once the one that it takes the place of is withdrawn.
+    /// Returns the response about `intent`, after the intent that it supersedes is canceled.
     async fn settled_answer(&self, intent: &Intent) -> Result<IntentAnswer, HandleIntentError> {
         self.clerk.supersede_intent(intent).await?;
         Ok(answer_of(intent))
     }
 
-    /// How many intents stand before one that this turn asks for.
+    /// Returns the number of intents that precede an intent of this turn in its chain.
     async fn chain_depth(&self, question: &ProposeIntent) -> Result<u8, HandleIntentError> {
         let Some((parent, _)) = question.causation.as_ref().and_then(firing_of) else {
             return Ok(0);
@@ -141,10 +147,10 @@ impl IntentService {
         Ok(parent.map_or(1, |entry| entry.value.depth.saturating_add(1)))
     }
 
-    /// Withdraws an intent; one that is withdrawn already is fine.
+    /// Cancels an intent. Canceling a canceled intent succeeds.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: unknown, or over.
+    /// Returns [`HandleIntentError`] if the intent does not exist or has ended.
     pub async fn cancel_intent(&self, question: CancelIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker_name(agent, question.by.as_deref());
@@ -160,10 +166,10 @@ impl IntentService {
         }
     }
 
-    /// Gives a pending intent another schedule, if it is admitted.
+    /// Changes the schedule of a pending intent, if the new schedule is admitted.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: unknown, or not pending.
+    /// Returns [`HandleIntentError`] if the intent does not exist or is not pending.
     pub async fn reschedule_intent(&self, question: RescheduleIntent) -> Result<IntentAnswer, HandleIntentError> {
         let agent = question.agent.as_deref();
         let by = asker_name(agent, question.by.as_deref());
@@ -188,6 +194,7 @@ impl IntentService {
         let (clerk, intent) = (&self.clerk, &entry.value);
         let now = clerk.clock.now();
 
+        // Checked first, so that a refused change reserves nothing.
         let to = IntentStatus::Rescheduled;
         if !intent.status.may_become(to) {
             let from = intent.status;
@@ -216,6 +223,7 @@ impl IntentService {
         };
 
         let armed = |fit| async move { arm_intent(clerk, &moved(fit)?, &fit).await };
+        // The budget and the wake-up of the new schedule are stored before the value that relies on them.
         let next = match clerk.books.reserve_budget(&clerk.registry, wanted, None, armed).await? {
             Ok(fit) => moved(fit)?,
             Err(rejection) => {
@@ -226,6 +234,7 @@ impl IntentService {
         };
 
         let written = clerk.store.advance_intent(entry, next).await?;
+        // Stopping the old timer only saves work: it would find another time and do nothing.
         if let Some(due) = intent.due.filter(|due| Some(*due) != written.value.due) {
             timers::stop(&clerk.bus, &timers::new_timer(intent, TimerPurpose::Fire, due)).await;
         }
@@ -237,10 +246,10 @@ impl IntentService {
         Ok(answer_of(&written.value))
     }
 
-    /// Lists intents.
+    /// Lists the intents that match the request.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where they cannot be read.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn list(&self, question: ListIntents) -> Result<IntentList, HandleIntentError> {
         let limit = question.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
         let wanted = |intent: &Intent| {
@@ -252,16 +261,16 @@ impl IntentService {
         self.clerk.store.list(agent, question.after, limit, wanted).await
     }
 
-    /// One intent, and everything that happened to it.
+    /// Returns one intent and its history.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: unknown, or not readable.
+    /// Returns [`HandleIntentError`] if the intent does not exist or cannot be read.
     pub async fn get(&self, question: GetIntent) -> Result<IntentHistory, HandleIntentError> {
         let store = &self.clerk.store;
         for _ in 0..MAX_TRIES {
             let intent = store.find(question.agent.as_deref(), question.id).await?.value;
             match store.ensure_audited(&intent).await {
-                // It went on meanwhile: what it is now is told.
+                // The intent has changed since it was read: the newer value is returned.
                 Err(HandleIntentError::Conflict(_)) => continue,
                 audited => audited?,
             };
@@ -274,10 +283,12 @@ impl IntentService {
         Err(HandleIntentError::Conflict(question.id))
     }
 
-    /// A session began anew: what was asked for in it before and waits for the end of its chat is due.
+    /// Handles the reset of a session: the intents that were requested in it before the reset and wait for the end of
+    /// its chat are due.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be told again, or found out by the next look.
+    /// Returns [`HandleIntentError`]. The caller repeats the notification; the next check of the condition finds the
+    /// reset as well.
     pub async fn session_reset(&self, question: TellReset) -> Result<IntentList, HandleIntentError> {
         let clerk = &self.clerk;
         let waits = |intent: &Intent| {
@@ -298,10 +309,10 @@ impl IntentService {
         Ok(list)
     }
 
-    /// An approver's word.
+    /// Records the decision of an approver and continues the intent.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: unknown, nothing to decide, decided otherwise.
+    /// Returns [`HandleIntentError`] if the intent does not exist, needs no decision, or was decided differently.
     pub async fn decide_intent(&self, question: DecideIntent) -> Result<IntentAnswer, HandleIntentError> {
         let clerk = &self.clerk;
         let entry = clerk.store.find(None, question.id).await?;
@@ -318,13 +329,14 @@ impl IntentService {
             | IntentStatus::Rejected => false,
         };
 
+        // Rights come before the state: a stranger learns nothing about the intent.
         if question.by != OPERATOR && self.owner.borrow().as_ref() != Some(&question.by) {
             return Err(HandleIntentError::NotTheOwner(question.by));
         }
 
         if !open {
             return Err(HandleIntentError::Decided(format!(
-                "nobody waits for a decision: the intent is {}",
+                "no decision is needed: the intent is {}",
                 intent.status
             )));
         }
@@ -336,10 +348,11 @@ impl IntentService {
         };
         let now = clerk.clock.now();
 
-        // Without a time of its own, an intent whose approver was asked has met its condition.
+        // An approver is asked about an intent without a time of its own only after its condition is met.
         let asked = clerk.approvals.was_asked(intent).await?;
         clerk.approvals.decide_approval(intent, decision, now).await?;
 
+        // Work that waits for the decision continues at once; else it continues at its own time.
         let waits = intent.due.map_or(asked, |due| due <= now) || !question.approve;
         if waits || intent.status == IntentStatus::Proposed {
             let nominal = intent.due.unwrap_or(now);
@@ -361,7 +374,7 @@ fn answer_of(intent: &Intent) -> IntentAnswer {
     answer
 }
 
-/// Admits `value`, which is `entry`'s next or the first of its name; refuses it where it does not fit.
+/// Admits `value`: the next value of `entry`, or the first one of its intent. Rejects it if it does not fit.
 async fn admit_intent(
     clerk: &IntentExecutor,
     entry: Option<&KvEntry<Intent>>,
@@ -371,6 +384,7 @@ async fn admit_intent(
 ) -> Result<KvEntry<Intent>, HandleIntentError> {
     let (record, now) = (&value.intent, clerk.clock.now());
     let from = events_from(clerk, &record.schedule).await?;
+    // A function, because the value is made twice: for the wake-up and for the store.
     let admitted = |fit: AdmissibleIntent| -> Result<Intent, HandleIntentError> {
         let mut next = value.clone();
         machine::admit_intent(&mut next, &fit.plan, &from, StepCause { by, why, at: now })?;
@@ -416,7 +430,7 @@ async fn write(
     }
 }
 
-/// Stores what wakes `value`: its timer, and its mark where it waits for an event.
+/// Stores the wake-up of `value`: its timer, and its mark if it waits for an event.
 async fn arm_intent(clerk: &IntentExecutor, value: &Intent, fit: &AdmissibleIntent) -> Result<(), HandleIntentError> {
     let rings = fit.plan.rings;
     match value.due {
@@ -429,7 +443,7 @@ async fn arm_intent(clerk: &IntentExecutor, value: &Intent, fit: &AdmissibleInte
     Ok(())
 }
 
-/// Behind which message of `EVENTS` events count for `schedule`.
+/// Returns the position in `EVENTS` after which events count for `schedule`.
 async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Result<StreamPosition, HandleIntentError> {
     match schedule {
         IntentSchedule::EventMatches { .. } => Ok(clerk.bus.end_of(EVENTS).await?),
@@ -442,10 +456,11 @@ async fn events_from(clerk: &IntentExecutor, schedule: &IntentSchedule) -> Resul
     }
 }
 
-/// Brings an intent that waits for its admission to where its approval says; one that is not decided stays.
+/// Moves an intent that waits for its admission to the state that its approval demands. Changes nothing while the
+/// approval is pending.
 ///
 /// # Errors
-/// [`HandleIntentError`]; a conflict where somebody else has written.
+/// Returns [`HandleIntentError`]; a conflict if another writer has changed the intent.
 pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &KvEntry<Intent>) -> Result<(), HandleIntentError> {
     let confirmation = clerk.approvals.ask_approval(&entry.value, clerk.clock.now()).await?;
     let by = confirmation.decided_by.as_deref().unwrap_or(RUNTIME);
@@ -458,9 +473,9 @@ pub(super) async fn decide_admission(clerk: &IntentExecutor, entry: &KvEntry<Int
             let admitted = Box::pin(admit_intent(clerk, Some(entry), next, None, (by, said))).await?;
             return clerk.supersede_intent(&admitted.value).await;
         }
-        ApprovalStatus::Rejected => (format!("declined by {by}"), IntentCode::Declined),
-        ApprovalStatus::Expired | ApprovalStatus::Cancelled | ApprovalStatus::Superseded => {
-            ("no approver said yes in time".to_owned(), IntentCode::ApprovalExpired)
+        ApprovalStatus::Denied => (format!("denied by {by}"), IntentCode::Denied),
+        ApprovalStatus::Expired | ApprovalStatus::Canceled | ApprovalStatus::Superseded => {
+            ("not approved in time".to_owned(), IntentCode::ApprovalExpired)
         }
     };
 

@@ -1,4 +1,4 @@
-//! What can go wrong with an intent, and what follows from it.
+//! Errors of steps on intents, and the service response to each.
 
 use shared::bus::{CasError, ConsumeError, PublishError, ReadStreamError};
 use shared::model::event::ParseEventIdError;
@@ -6,43 +6,43 @@ use ulid::Ulid;
 
 use super::machine::TakeStepError;
 
-/// An intent could not be brought further.
+/// Error of a step on an intent.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleIntentError {
-    /// Somebody else was first; what stands there now decides anew.
+    /// Another writer was first; the caller must read the new value and decide again.
     #[error("intent {0}: concurrent update")]
     Conflict(Ulid),
-    /// There is none of this name.
+    /// There is no intent with this id.
     #[error("intent {0} does not exist")]
     Unknown(Ulid),
-    /// The lifecycle does not have that step.
+    /// The lifecycle does not have this step.
     #[error(transparent)]
     Step(#[from] TakeStepError),
-    /// Its approval was decided otherwise.
+    /// The approval was decided differently, or there is nothing to decide.
     #[error("{0}")]
     Decided(String),
-    /// Who is not the owner decides nothing.
+    /// The caller is not the owner and must not decide.
     #[error("{0} is not the owner")]
     NotTheOwner(String),
-    /// What is asked for cannot be kept.
+    /// The request or a stored record has invalid contents.
     #[error("{0}")]
     Unreadable(String),
-    /// The bus refuses, or does not answer.
+    /// The server rejects the message, or does not answer.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The bus cannot be read.
+    /// A stream or bucket cannot be read.
     #[error(transparent)]
     Read(#[from] ReadStreamError),
-    /// The bus cannot be read in order.
+    /// A stream cannot be read in order.
     #[error(transparent)]
     Consume(#[from] ConsumeError),
-    /// An id that cannot be.
+    /// The id of an event cannot be formed.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
 }
 
 impl HandleIntentError {
-    /// As the answer of a service: code and text.
+    /// Returns the code and the text of the service response.
     #[must_use]
     pub fn to_answer(&self) -> (usize, String) {
         let code = match self {
@@ -56,7 +56,7 @@ impl HandleIntentError {
         (code, self.to_string())
     }
 
-    /// A compare-and-set on `intent` that did not happen.
+    /// Converts the error of a compare-and-set on `intent`.
     #[must_use]
     pub fn from_cas(intent: Ulid, error: CasError) -> Self {
         match error {

@@ -1,6 +1,6 @@
-//! What a firing is: an event, and the dispatch that goes straight to the scope's session. *Pure.*
+//! The messages of a firing: an event, and a dispatch that goes directly to the session of the intent's scope. *Pure.*
 //!
-//! Both follow from the intent's value alone, so a firing that is repeated publishes the same ids. Source:
+//! Both follow from the intent's value alone, so a repeated firing publishes the same ids. Source:
 //! `docs/design/schedules.md` §3.8 (Scope, Firing); `docs/design/wire.md` §1.5.
 
 use serde_json::{Map, Value, json};
@@ -14,30 +14,30 @@ use shared::model::session::{QueueMode, SessionRef};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-/// The kind that runs a hook instead of a turn.
+/// Kind that runs a hook instead of a turn.
 pub const RUN_HOOK: &str = "run_hook";
-/// The kind that sends a text instead of running a turn.
+/// Kind that sends a text instead of running a turn.
 pub const SEND_MESSAGE: &str = "send_message";
-/// The channel of every timer event.
+/// Channel of all timer events.
 const CHANNEL: &str = "timer";
 
-/// The hook that `intent` runs.
+/// Returns the name of the hook that `intent` runs; empty if it names none.
 #[must_use]
 pub fn hook_of(intent: &Intent) -> &str {
     let hook = intent.intent.parameters.get("hook");
     hook.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What stands in a dispatch as the hook that fired.
+/// Returns the value of a dispatch's `hook_id` for an intent of `kind`.
 #[must_use]
 pub fn hook_id(kind: &str) -> String {
     format!("intent:{kind}")
 }
 
-/// The dispatch of intent `id` at `nominal`; none for a kind that runs no turn.
+/// Returns the id of `intent`'s dispatch at `nominal`, or `None` for a kind that runs no turn.
 ///
 /// # Errors
-/// Never for an id made of these; the type of the event's id demands the check.
+/// Never fails for an id made of these parts; the type of the event's id demands the check.
 pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>, ParseEventIdError> {
     if [RUN_HOOK, SEND_MESSAGE].contains(&intent.intent.kind.as_str()) {
         return Ok(None);
@@ -46,10 +46,11 @@ pub fn dispatch_of(intent: &Intent, nominal: UnixMillis) -> Result<Option<Ulid>,
     Ok(Some(dispatch_id(&event, nominal, &hook_id(&intent.intent.kind))))
 }
 
-/// The event of `intent`'s firing at `nominal`, in a conversation per session, so that sessions fire side by side.
+/// Returns the event of `intent`'s firing at `nominal`. Each session has a conversation of its own, so that sessions
+/// fire in parallel.
 ///
 /// # Errors
-/// As [`dispatch_of`].
+/// Fails as [`dispatch_of`] does.
 pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Result<Event, ParseEventIdError> {
     let target = intent.target();
     let mut event = Event::new(
@@ -58,6 +59,7 @@ pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Res
         &conversation_of(&target),
         nominal,
     );
+    // Only the runtime itself may publish this origin.
     event.origin = EventOrigin::System;
     event.received_at = at;
     event.direction = EventDirection::Created;
@@ -82,11 +84,12 @@ pub fn firing_event(intent: &Intent, nominal: UnixMillis, at: UnixMillis) -> Res
         event.metadata = metadata;
     }
 
-    // The chain of the turn that asked goes on with this event.
+    // The trace of the turn that requested the intent continues with this event.
     if let Some(turn) = intent.intent.turn {
         event.metadata.insert("turn".to_owned(), json!(turn));
     }
 
+    // The mark makes hook-svc call this hook alone.
     if intent.intent.kind == RUN_HOOK {
         let mark = ScheduleMark {
             id: format!("intent:{}", intent.intent.id),
@@ -102,24 +105,25 @@ fn conversation_of(target: &SessionRef) -> String {
     target.to_string()
 }
 
-/// The hops of what `intent` makes.
+/// Returns the number of hops of `intent`'s messages, at most [`MAX_HOPS`].
 #[must_use]
 pub const fn firing_hops(intent: &Intent) -> u8 {
     let hops = intent.depth.saturating_add(1);
     if hops > MAX_HOPS { MAX_HOPS } else { hops }
 }
 
-/// The dispatch of the firing `nominal` of `intent`, whose event is stored at `event_seq`.
+/// Returns the dispatch of `intent`'s firing at `nominal`, whose event is stored at `event_seq`; `None` for a kind that
+/// runs no turn.
 ///
 /// # Errors
-/// As [`dispatch_of`].
+/// Fails as [`dispatch_of`] does.
 pub fn firing_dispatch(
     intent: &Intent,
     nominal: UnixMillis,
     at: UnixMillis,
     event_seq: u64,
 ) -> Result<Option<Dispatch>, ParseEventIdError> {
-    // One that a replica of before began as a turn ends as one.
+    // The id in the value is the one that the firing began with.
     let running = intent.running.as_ref().filter(|running| running.nominal == nominal);
     let begun = running.and_then(|running| running.dispatch);
     let Some(id) = begun.or(dispatch_of(intent, nominal)?) else {
@@ -170,10 +174,10 @@ pub fn firing_dispatch(
     }))
 }
 
-/// What `intent` sends at `nominal`, as it stands; none for a kind that sends nothing of its own.
+/// Returns the text that `intent` sends at `nominal`, or `None` for a kind that sends no text.
 ///
 /// # Errors
-/// As [`dispatch_of`].
+/// Fails as [`dispatch_of`] does.
 pub fn firing_reply(intent: &Intent, nominal: UnixMillis) -> Result<Option<Reply>, ParseEventIdError> {
     let record = &intent.intent;
     if record.kind != SEND_MESSAGE {
@@ -201,7 +205,7 @@ fn string_parameter<'a>(intent: &'a Intent, name: &str) -> &'a str {
     value.and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What the turn is asked.
+/// Returns the message of the turn.
 fn turn_content(intent: &Intent) -> String {
     match intent.intent.kind.as_str() {
         "remind" => format!(
@@ -215,22 +219,22 @@ fn turn_content(intent: &Intent) -> String {
     }
 }
 
-/// What the turn is told about itself.
+/// Returns the instruction that explains the turn to its agent.
 fn turn_instruction(intent: &Intent) -> String {
     let record = &intent.intent;
     let task = match record.kind.as_str() {
         "remind" => "Remind the user of this now, in your own words.",
-        "follow_up" => "Take the conversation up again as this prompt to yourself says.",
+        "follow_up" => "Continue the conversation as this prompt from yourself says.",
         _ => "Do what this says.",
     };
 
     let why = if record.reason.is_empty() {
         String::new()
     } else {
-        format!(" You gave as reason: {}", record.reason)
+        format!(" Your reason was: {}", record.reason)
     };
     format!(
-        "This turn was not asked for by a user: it is the intent {} (`{}`) that you scheduled yourself ({}).{why} {task}",
+        "No user requested this turn: it is the intent {} (`{}`) that you scheduled yourself ({}).{why} {task}",
         record.id, record.kind, record.schedule
     )
 }

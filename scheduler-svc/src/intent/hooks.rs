@@ -1,7 +1,8 @@
-//! Running a hook as the action of an intent: its event names the hook, and the record of the event tells how it ended.
+//! Runs a hook as the action of an intent. The event of the firing names the hook, and the event's invocation record
+//! says how the hook ended.
 //!
-//! The event is a timer of the hook's own, so hook-svc evaluates it as it does any event: whatever is published or killed
-//! again, one event, one record, one dispatch.
+//! The event is a timer event of that hook, so hook-svc evaluates it like any other: however often it is published, and
+//! whichever process dies, there is one event, one record and one dispatch.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::error::HandleIntentError;
 use super::firing::hook_of;
 use super::machine::FiringEnd;
 
-/// Waits between looks after the event is published; later ones are the timer's.
+/// Pauses between polls after the event is published; after them the timer polls.
 const LOOKS: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(80),
@@ -28,15 +29,15 @@ const LOOKS: [Duration; 5] = [
     Duration::from_millis(1_500),
     Duration::from_millis(4_000),
 ];
-/// How long hook-svc is awaited for whether a hook is there.
+/// Longest wait for hook-svc to answer whether a hook exists.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// The code of "there is no such hook".
+/// Service code of a hook that does not exist.
 const ABSENT: u16 = 404;
 
-/// Waits for the end of the hook that `intent` runs upon `event`; none = it is left to the timer.
+/// Waits for the end of the hook that `intent` runs with `event`. Returns `None` if the end is left to the timer.
 ///
 /// # Errors
-/// [`HandleIntentError`] where the record cannot be read.
+/// Returns [`HandleIntentError`] if the record cannot be read.
 pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<FiringEnd>, HandleIntentError> {
     for wait in LOOKS {
         pause(wait).await;
@@ -47,12 +48,12 @@ pub async fn await_hook(bus: &Bus, intent: &Intent, event: &Event) -> Result<Opt
     Ok(None)
 }
 
-/// How the hook that `intent` runs upon `event` ended, if it has.
+/// Returns how the hook that `intent` runs with `event` ended, or `None` if it has not ended.
 ///
 /// # Errors
-/// [`HandleIntentError`] where the record cannot be read.
+/// Returns [`HandleIntentError`] if the record cannot be read.
 pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Option<FiringEnd>, HandleIntentError> {
-    // Whatever its partition: `EVENTS`, which says that, may have lost the event.
+    // Any partition: `EVENTS`, which determines the partition, may have lost the event.
     let stored = bus
         .last_on_subject(INVOCATIONS, &invocation_anywhere(&event.id))
         .await?;
@@ -73,9 +74,9 @@ pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Op
         Some(HookOutcome::Passed) => (IntentCode::Done, "passed".to_owned()),
         Some(HookOutcome::Skipped { reason }) => (IntentCode::TurnFailed, reason),
         Some(HookOutcome::Failed { error, .. }) => (IntentCode::TurnFailed, error),
-        // A later record says what it did.
+        // A later record has the outcome of a deferred hook.
         Some(HookOutcome::Deferred) => return Ok(None),
-        // A record tells of hooks that did more than pass.
+        // A record may omit hooks that passed.
         None => match check_hook(bus, hook).await {
             Ok(Ok(())) => (IntentCode::Done, "passed".to_owned()),
             Ok(Err(why)) => (IntentCode::TurnFailed, why),
@@ -90,22 +91,23 @@ pub async fn hook_ending(bus: &Bus, intent: &Intent, event: &Event) -> Result<Op
     Ok(Some(FiringEnd { code, why }))
 }
 
-/// Whether the hook of this name sees events, or why not; an error where nobody can tell now.
+/// Checks that the hook receives events; returns the reason if it does not. Fails if hook-svc cannot be asked now.
 async fn check_hook(bus: &Bus, hook: &str) -> Result<Result<(), String>, RequestError> {
     let question = GetHook {
         name: hook.to_owned(),
         invocations: None,
     };
     let asked = bus.request::<_, HookDetails>("nexus.svc.hook.get", Headers::new(), &question, ANSWER_WITHIN);
+
     match asked.await {
         Ok(HookDetails { hook: view, .. }) => Ok(match view.status {
             HookStatus::Active | HookStatus::Degraded => Ok(()),
             HookStatus::Paused => Err(format!("the hook `{hook}` is paused")),
             HookStatus::Waiting => Err(format!("the hook `{hook}` waits for a channel")),
-            HookStatus::Disabled => Err(format!("the hook `{hook}` is switched off")),
+            HookStatus::Disabled => Err(format!("the hook `{hook}` is disabled")),
             HookStatus::Errored => Err(format!("the hook `{hook}` does not parse")),
         }),
-        Err(RequestError::Service { code: ABSENT, .. }) => Ok(Err(format!("there is no hook `{hook}`"))),
+        Err(RequestError::Service { code: ABSENT, .. }) => Ok(Err(format!("the hook `{hook}` does not exist"))),
         Err(error) => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Looking for how a firing ended: on a timer that rings seldomer and seldomer, and whenever the bell says so.
+//! Polls for the end of a firing: at growing intervals by a timer, and when the listener hears of an end.
 
 use std::sync::Arc;
 
@@ -17,32 +17,33 @@ use super::machine::FiringEnd;
 use super::outcome::{OutcomeSearch, SearchResult};
 use super::{firing, hooks, lost, sending, timers};
 
-/// Tries of one look while others take steps on the same intent.
+/// Attempts at one poll while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
-/// First look whether a turn has ended, milliseconds after its firing; the bell is usually faster.
+/// Time from a firing to the first poll by timer, milliseconds; the listener is usually faster.
 pub(super) const FIRST_LOOK_MS: i64 = 30_000;
-/// Longest time between two looks, milliseconds.
+/// Longest time between two polls, milliseconds.
 const MAX_LOOK_MS: i64 = 600_000;
-/// After so long nobody will say any more how a turn ended that nobody has begun, milliseconds.
+/// Longest wait for a turn that no broker has started, milliseconds; after it the outcome counts as unknown.
 const NO_OUTCOME_MS: i64 = 24 * 3_600_000;
-/// After so long a turn that was begun is not waited for any more, milliseconds: an approval inside may wait for a week.
+/// Longest wait for a turn that was started, milliseconds: an approval inside it may wait for a week.
 const NO_END_MS: i64 = 8 * 24 * 3_600_000;
-/// Records of a session looked at for one end.
+/// Records of a session that one search reads.
 const MAX_RECORDS: u32 = 16_384;
 
-/// What a look says of a firing.
+/// Result of one poll for the end of a firing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// It is over.
+    /// The firing has ended.
     Over,
-    /// Its turn runs, or waits for a human's word.
+    /// The turn runs, or waits for an approval.
     Runs,
-    /// Nobody has begun it, as far as can be seen.
+    /// As far as is known, no broker has started the turn.
     Unknown,
 }
 
 impl IntentExecutor {
     pub(super) async fn check_outcome(self: &Arc<Self>, timer: &IntentTimer) -> Result<(), HandleIntentError> {
+        // A turn that runs may wait long for an approval; one that no broker started is given up earlier.
         let look = self.poll_outcome(&timer.agent, timer.intent, timer.nominal).await?;
         let patience = match look {
             Look::Over => return Ok(()),
@@ -62,14 +63,16 @@ impl IntentExecutor {
         if elapsed >= patience {
             let ending = FiringEnd {
                 code: IntentCode::NoOutcome,
-                why: format!("nobody could say within {} h how its turn ended", patience / 3_600_000),
+                why: format!("the outcome of the turn was unknown after {} h", patience / 3_600_000),
             };
             return self.finish_firing(&entry, &ending).await;
         }
 
+        // The next poll is stored before the repetition below, which may fail.
         let again = now.plus(elapsed.clamp(FIRST_LOOK_MS, MAX_LOOK_MS));
         timers::set_timer(&self.bus, timer, again).await?;
 
+        // Only after the server's own time for copies: before it the new copy would be refused.
         if look == Look::Unknown && elapsed >= lost::LOST_AFTER_MS {
             self.publish_lost(&entry, running).await?;
         }
@@ -77,14 +80,14 @@ impl IntentExecutor {
         Ok(())
     }
 
-    /// Publishes the firing under way of `entry` again, of which no record tells, if it waits nowhere.
+    /// Publishes the firing under way of `entry` again, if no record mentions it and it is in no queue.
     async fn publish_lost(
         self: &Arc<Self>,
         entry: &KvEntry<Intent>,
         running: &IntentFiring,
     ) -> Result<(), HandleIntentError> {
         let intent = &entry.value;
-        // A value that was put back to an older state may be of a firing that is long over.
+        // A restored, older value may show a firing that ended long ago.
         self.store.check(intent).await?;
         if !lost::is_lost(&self.bus, &self.clock, intent, running).await? {
             return Ok(());
@@ -99,10 +102,10 @@ impl IntentExecutor {
         Box::pin(self.publish_firing(entry, Publication::Lost)).await
     }
 
-    /// Whether the firing `nominal` of intent `id` is over; where its turn has ended, it is now.
+    /// Returns whether the firing `nominal` of intent `id` has ended. If its turn has ended, records that.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the poll must be repeated.
     pub async fn look_for_end(&self, agent: &str, id: Ulid, nominal: UnixMillis) -> Result<bool, HandleIntentError> {
         Ok(self.poll_outcome(agent, id, nominal).await? == Look::Over)
     }
@@ -113,6 +116,7 @@ impl IntentExecutor {
                 return Ok(Look::Over);
             };
             let running = entry.value.running.clone();
+            // The firing has ended, but the process that ended it may have died before the cleanup.
             let Some(running) = running.filter(|running| running.nominal == nominal) else {
                 self.settle_intent(&entry.value, self.clock.now()).await?;
                 return Ok(Look::Over);
@@ -130,6 +134,7 @@ impl IntentExecutor {
                 },
             };
 
+            // Another replica has changed the intent: its newer value is judged again.
             match self.finish_firing(&entry, &ending).await {
                 Err(HandleIntentError::Conflict(_)) => {}
                 other => return other.map(|()| Look::Over),
@@ -139,7 +144,7 @@ impl IntentExecutor {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// How a firing ended that runs no turn.
+    /// Returns how a firing that runs no turn ended, or `None` if it has not ended.
     async fn without_turn(
         &self,
         intent: &Intent,
@@ -153,10 +158,10 @@ impl IntentExecutor {
         hooks::hook_ending(&self.bus, intent, &event).await
     }
 
-    /// Whether the firing under way of `intent` runs in `turn`, as the ledger of its session says.
+    /// Returns whether the firing under way of `intent` runs in `turn`, by the ledger of its session.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub(super) async fn runs_in(&self, intent: &Intent, turn: Ulid) -> Result<bool, HandleIntentError> {
         let Some(running) = &intent.running else {
             return Ok(false);
@@ -181,6 +186,7 @@ impl IntentExecutor {
         let subject = subject::ledger(&intent.target());
         let mut next = self.bus.last_on_subject(LEDGER, &subject).await?;
         for _ in 0..MAX_RECORDS {
+            // The session has no further record, so no broker has started the turn.
             let Some(stored) = next else {
                 return Ok(SearchResult::NotYet);
             };

@@ -1,7 +1,7 @@
-//! Firings whose message is gone: their queue was put back to an older state, emptied or made anew.
+//! Firings whose message is lost, because its stream was restored to an older state, emptied or created again.
 //!
-//! No record of another service names what an intent publishes itself, so the intent's own value is what it is made again
-//! from, with the same ids. Whoever takes it looks whether an earlier copy was handled.
+//! No record of another service names the messages of an intent, so they are made again from the intent's own value,
+//! with the same ids. Each receiver checks whether it has handled an earlier copy.
 
 use shared::bus::{Bus, ReadStreamError, StoredMessage};
 use shared::clock::SharedClock;
@@ -19,33 +19,34 @@ use ulid::Ulid;
 use super::error::HandleIntentError;
 use super::firing;
 
-/// A firing of which nobody knows anything for so long is looked for in its queue, milliseconds: the server would refuse a
-/// copy of it for 120 s.
+/// Time without any trace of a firing after which its queue is searched, milliseconds. It is longer than the 120 s in
+/// which the server would refuse a copy.
 pub(super) const LOST_AFTER_MS: i64 = 150_000;
-/// How much earlier than by the clocks a message may have been stored, milliseconds.
+/// Largest difference assumed between the clocks and a message's store time, milliseconds.
 const SKEW_MS: i64 = 600_000;
-/// Messages read at once.
+/// Messages per read of a stream.
 const PAGE: usize = 256;
 
-/// Where messages are looked for.
+/// Stream, subject and time range of a search.
 #[derive(Debug, Clone, Copy)]
 struct Place<'a> {
     stream: &'a str,
     subject: &'a str,
-    /// Those that were stored since then; none = all.
+    /// Start of the range by store time; none = the whole stream.
     since: Option<UnixMillis>,
 }
 
-/// Whether nothing of `running`, the firing of `intent` under way, waits anywhere.
+/// Returns whether no message of `running`, the firing under way of `intent`, is stored anywhere.
 ///
 /// # Errors
-/// [`HandleIntentError`] if the streams cannot be read.
+/// Returns [`HandleIntentError`] if the streams cannot be read.
 pub async fn is_lost(
     bus: &Bus,
     clock: &SharedClock,
     intent: &Intent,
     running: &IntentFiring,
 ) -> Result<bool, HandleIntentError> {
+    // The message to look for depends on the kind: a dispatch, a reply, or the event alone.
     if let Some(dispatch) = running.dispatch {
         let place = Place {
             stream: DISPATCHES,
@@ -67,15 +68,15 @@ pub async fn is_lost(
     Ok(stored_event(bus, clock, &event).await?.is_none())
 }
 
-/// The sequence of `event`, the event of a firing, if `EVENTS` has it.
+/// Returns the sequence of `event`, the event of a firing, if `EVENTS` has it.
 ///
 /// # Errors
-/// [`ReadStreamError`] if the stream cannot be read.
+/// Returns [`ReadStreamError`] if the stream cannot be read.
 pub async fn stored_event(bus: &Bus, clock: &SharedClock, event: &Event) -> Result<Option<u64>, ReadStreamError> {
     let place = Place {
         stream: EVENTS,
         subject: &subject::conversation(&event.channel, event.account(), &event.peer.id),
-        // Not before its time.
+        // The event cannot have been stored before its nominal time.
         since: Some(stored_since(bus, clock, event.timestamp).await?),
     };
 
@@ -83,7 +84,7 @@ pub async fn stored_event(bus: &Bus, clock: &SharedClock, event: &Event) -> Resu
     Ok(first(bus, place, is_it).await?.map(|stored| stored.sequence))
 }
 
-/// The earliest time at which the server, by its own clock, stored what was published at `at` or later.
+/// Returns the earliest store time, by the server's clock, of a message that was published at `at` or later.
 async fn stored_since(bus: &Bus, clock: &SharedClock, at: UnixMillis) -> Result<UnixMillis, ReadStreamError> {
     let server = bus.server_clock(clock.as_ref()).await?;
     Ok(at.plus(server.ahead_ms).plus(-SKEW_MS))
@@ -93,7 +94,7 @@ fn has_dispatch(stored: &StoredMessage, id: Ulid) -> bool {
     stored.decode::<Dispatch>().is_ok_and(|dispatch| dispatch.id == id)
 }
 
-/// Whether `reply` is in the queue, or parked behind a destination that fails.
+/// Returns whether `reply` is in the queue, or parked behind a destination that fails.
 async fn waits_to_be_sent(bus: &Bus, reply: &Reply) -> Result<bool, ReadStreamError> {
     for (stream, root) in [(DELIVERIES, "nexus.dl"), (PARKED, "nexus.parked")] {
         let place = Place {
@@ -111,7 +112,7 @@ async fn waits_to_be_sent(bus: &Bus, reply: &Reply) -> Result<bool, ReadStreamEr
     Ok(false)
 }
 
-/// Where deliveries to `to` are stored below `root`, whatever their partition.
+/// Returns the subject of stored deliveries to `to` below `root`, in any partition.
 fn stored_delivery(root: &str, to: &DeliveryContext) -> String {
     subject::delivery(to).replacen("nexus.delivery", &format!("{root}.*"), 1)
 }
@@ -120,8 +121,8 @@ async fn is_held(bus: &Bus, kind: HeldKind, id: Ulid) -> Result<bool, ReadStream
     Ok(bus.held_bucket().find(&held_key(kind, id)).await?.0.is_some())
 }
 
-/// The first message at `place` that `is_it`. A replica that lags may lack it: then it is published once more, and known
-/// again by its id.
+/// Returns the first message at `place` for which `is_it` holds. A replica that lags may lack the message: then it is
+/// published once more, and recognized by its id.
 async fn first(
     bus: &Bus,
     place: Place<'_>,

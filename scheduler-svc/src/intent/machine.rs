@@ -1,8 +1,8 @@
-//! The lifecycle of an intent: each step takes the value as it stands and makes the next one, or says that it may not.
+//! The lifecycle of an intent: each step changes a value to the next one, or fails if the lifecycle does not have it.
 //! *Pure.*
 //!
-//! A step never writes: what it makes is written by compare-and-set, once the records of the value before it are in
-//! `AUDIT`. Steps that arise together (proposed and pending, rescheduled and pending) are one value with two records.
+//! A step never writes: the result is written by compare-and-set, after the records of the previous value are in
+//! `AUDIT`. Steps that occur together (proposed and pending, rescheduled and pending) are one value with two records.
 //! Source: `docs/design/schedules.md` §3.7 (Lifecycle); seed 000 §3.
 
 use shared::model::dispatch::DeliveryContext;
@@ -17,50 +17,50 @@ use ulid::Ulid;
 
 use super::plan::IntentPlan;
 
-/// A step that the lifecycle does not have.
+/// Error of a step that the lifecycle does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an intent that is {from} cannot become {to}")]
 pub struct TakeStepError {
-    /// Where it stands.
+    /// State before the step.
     pub from: IntentStatus,
-    /// Where it should go.
+    /// State that was requested.
     pub to: IntentStatus,
 }
 
-/// Who takes a step, when, and why in words.
+/// Author, time and reason of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct StepCause<'a> {
-    /// `agent:{persona}`, `runtime`, or an operator's name.
+    /// Author: `agent:{persona}`, `runtime`, or an operator's name.
     pub by: &'a str,
-    /// In words.
+    /// Reason in words, for people.
     pub why: &'a str,
-    /// When.
+    /// Time of the step.
     pub at: UnixMillis,
 }
 
-/// How a firing ended.
+/// The end of a firing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FiringEnd {
-    /// `Done`, `TurnFailed`, `TurnInterrupted`, `DispatchDropped` or `NoOutcome`.
+    /// Code of the end: `Done`, `TurnFailed`, `TurnInterrupted`, `DispatchDropped` or `NoOutcome`.
     pub code: IntentCode,
-    /// In words.
+    /// Reason in words, for people.
     pub why: String,
 }
 
-/// What is known of an intent when it is asked for, besides its record.
+/// Data of a requested intent besides its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionContext {
-    /// What its turns may do.
+    /// Permissions of the intent's turns.
     pub permissions: PermissionSet,
-    /// Where their answers go.
+    /// Destination of their replies.
     pub delivery_context: DeliveryContext,
-    /// Where it was asked for, where that is another conversation.
+    /// Conversation in which the intent was requested; absent if it is the destination.
     pub asked_in: Option<DeliveryContext>,
-    /// Intents before it in its chain.
+    /// Number of intents before this one in its chain.
     pub depth: u8,
 }
 
-/// An intent that was just asked for.
+/// Returns the value of an intent that was just requested.
 #[must_use]
 pub fn new_intent(intent: HookIntent, setting: AdmissionContext, cause: StepCause<'_>) -> Intent {
     let mut value = Intent {
@@ -87,6 +87,7 @@ pub fn new_intent(intent: HookIntent, setting: AdmissionContext, cause: StepCaus
     };
 
     record_step(&mut value, None, IntentStatus::Proposed, IntentCode::Proposed, cause);
+    // The first record holds the whole request, so that `AUDIT` alone can tell it.
     let proposed = Some(Box::new(value.intent.clone()));
     if let Some(record) = value.records.last_mut() {
         record.proposed = proposed;
@@ -95,7 +96,7 @@ pub fn new_intent(intent: HookIntent, setting: AdmissionContext, cause: StepCaus
     value
 }
 
-/// The next value after `value`, without records of its own yet.
+/// Returns a copy of `value` without its records, to be changed by the next step.
 #[must_use]
 pub fn next_value(value: &Intent) -> Intent {
     Intent {
@@ -104,10 +105,10 @@ pub fn next_value(value: &Intent) -> Intent {
     }
 }
 
-/// Admits `value`, to fire by `plan`; events behind `events` count for its condition.
+/// Admits `value`, to fire by `plan`. Only events after `events` count for its condition.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not proposed or rescheduled.
 pub fn admit_intent(
     value: &mut Intent,
     plan: &IntentPlan,
@@ -120,10 +121,10 @@ pub fn admit_intent(
     step(value, IntentStatus::Pending, IntentCode::Admitted, cause)
 }
 
-/// Refuses `value`.
+/// Rejects `value` because of `rejection`.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not proposed.
 pub fn reject_intent(
     value: &mut Intent,
     rejection: IntentRejection,
@@ -138,10 +139,10 @@ pub fn reject_intent(
     Ok(())
 }
 
-/// Fires `value` at `nominal`; its turn is that of `dispatch`.
+/// Fires `value` at `nominal`. `dispatch` is the id of the dispatch, if the kind runs a turn.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not pending.
 pub fn fire_intent(
     value: &mut Intent,
     nominal: UnixMillis,
@@ -161,10 +162,10 @@ pub fn fire_intent(
     Ok(())
 }
 
-/// Ends the firing of `value`: where it recurs, `next` says when it fires again.
+/// Ends the firing of `value`. `next` is the time of the next occurrence, if it recurs.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not running.
 pub fn end_firing(
     value: &mut Intent,
     ending: &FiringEnd,
@@ -177,12 +178,14 @@ pub fn end_firing(
         at,
     };
     let done = ending.code == IntentCode::Done;
+    // A recurring intent goes on, whatever the end of one firing was.
     let (to, code) = match next {
         Some(_) => (IntentStatus::Pending, IntentCode::NextOccurrence),
         None if done => (IntentStatus::Completed, ending.code),
         None => (IntentStatus::Failed, ending.code),
     };
 
+    // The record contains the time, so it is set before the step.
     if next.is_some() {
         value.due = next;
     }
@@ -197,10 +200,11 @@ pub fn end_firing(
     Ok(())
 }
 
-/// Withdraws `value`. The dispatch of a firing under way is to be taken back; `spares_turn` where its own turn wants that.
+/// Cancels `value`. The dispatch of a firing under way is to be withdrawn; `spares_turn` says that the firing's own
+/// turn requested it and goes on.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent has ended.
 pub fn cancel_intent(
     value: &mut Intent,
     code: IntentCode,
@@ -222,10 +226,11 @@ pub fn cancel_intent(
     Ok(())
 }
 
-/// Lets the occurrence at hand of `value` be, because of `code`, and waits for the one at `next`: two records, one value.
+/// Skips the present occurrence of `value` because of `code`, and waits for the one at `next`: one value with two
+/// records.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not pending.
 pub fn skip_occurrence(
     value: &mut Intent,
     next: UnixMillis,
@@ -237,10 +242,10 @@ pub fn skip_occurrence(
     step(value, IntentStatus::Pending, IntentCode::NextOccurrence, cause)
 }
 
-/// Gives `value` another schedule, and makes it pending again: two records, one value, the same intent.
+/// Changes the schedule of `value` and makes it pending again: one value with two records, and the same intent.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not pending.
 pub fn reschedule_intent(
     value: &mut Intent,
     schedule: IntentSchedule,
@@ -259,6 +264,7 @@ pub fn reschedule_intent(
 
     step(value, IntentStatus::Rescheduled, IntentCode::Rescheduled, cause)?;
 
+    // The record holds the change of the schedule: the value keeps only the last ones.
     if let Some(record) = value.records.last_mut() {
         record.lineage = Some(Box::new(lineage.clone()));
     }
@@ -277,15 +283,15 @@ pub fn reschedule_intent(
     step(value, IntentStatus::Pending, IntentCode::Rearmed, cause)
 }
 
-/// Makes `value` pending whose last record says that it was rescheduled: the second half of that step.
+/// Makes `value` pending after its last record says that it was rescheduled: the second half of that step.
 ///
 /// # Errors
-/// [`TakeStepError`].
+/// Returns [`TakeStepError`] if the intent is not rescheduled.
 pub fn rearm(value: &mut Intent, code: IntentCode, cause: StepCause<'_>) -> Result<(), TakeStepError> {
     step(value, IntentStatus::Pending, code, cause)
 }
 
-/// Lets events behind `events` count for the condition of `value`.
+/// Sets the position in `EVENTS` after which events count for the condition of `value`.
 pub fn count_from(value: &mut Intent, events: &StreamPosition) {
     value.events_from = events.sequence;
     value.events_position = (events.sequence > 0).then(|| events.clone());
@@ -307,8 +313,10 @@ fn record_step(
     code: IntentCode,
     cause: StepCause<'_>,
 ) {
+    // Numbers without gaps, so that a missing record is noticed.
     value.n += 1;
     value.status = to;
+
     value.records.push(IntentRecord {
         intent: value.intent.id,
         agent: value.intent.agent.clone(),

@@ -1,6 +1,6 @@
-//! How the turn of a firing ended, read off its session's ledger from the end backwards. *Pure.*
+//! Finds the end of a firing's turn in the ledger of its session. *Pure.*
 //!
-//! Backwards, because the end is near: each record names the one it was written upon. Source:
+//! The ledger is read backwards, because the end is usually near: each record names its predecessor. Source:
 //! `docs/design/schedules.md` §3.9 (Lifecycle); `docs/design/sessions.md` §3.
 
 use shared::model::intent::IntentCode;
@@ -10,19 +10,19 @@ use ulid::Ulid;
 
 use super::machine::FiringEnd;
 
-/// How long before the firing a record may have been written by another machine's clock, milliseconds.
+/// Largest difference assumed between the clocks of two machines, milliseconds.
 const CLOCK_SLACK_MS: i64 = 60_000;
 
-/// What a search has come to.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SearchResult {
-    /// Its end.
+    /// The turn has ended.
     Ended(FiringEnd),
-    /// It has begun and is not over; absent = which turn it was put into is not told.
+    /// The turn runs; absent = the id of the turn that the dispatch joined is not known.
     Runs(Option<Ulid>),
-    /// Nobody has begun it: older records cannot tell more.
+    /// No broker has started the turn: older records cannot contain it.
     NotYet,
-    /// The record before this one has to be read.
+    /// The previous record must be read.
     Further,
 }
 
@@ -31,7 +31,7 @@ pub enum SearchResult {
 pub struct OutcomeSearch {
     dispatch: Ulid,
     fired_at: UnixMillis,
-    /// Ends seen so far, the oldest last.
+    /// Ends found so far, the oldest last.
     ends: Vec<(Option<Ulid>, FiringEnd)>,
 }
 
@@ -48,7 +48,7 @@ fn failure_text(failure: &TurnFailure) -> String {
 }
 
 impl OutcomeSearch {
-    /// For the turn of `dispatch`, which was published after `fired_at`.
+    /// Creates a search for the turn of `dispatch`, which was published after `fired_at`.
     #[must_use]
     pub const fn new(dispatch: Ulid, fired_at: UnixMillis) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl OutcomeSearch {
         }
     }
 
-    /// Takes the next older `record` in.
+    /// Searches `record`, the next older one.
     #[must_use]
     pub fn feed_record(&mut self, record: &LedgerRecord) -> SearchResult {
         for entry in record.entries.iter().rev() {
@@ -75,6 +75,7 @@ impl OutcomeSearch {
     }
 
     fn match_entry(&mut self, entry: &LedgerEntry) -> Option<SearchResult> {
+        // Ends come first, because the ledger is read backwards: the start of their turn follows.
         match entry {
             LedgerEntry::TurnCompleted { turn, .. } => self.ends.push((Some(*turn), new_ending(IntentCode::Done, ""))),
             LedgerEntry::TurnFailed { turn, failure: why, .. } => {
@@ -102,6 +103,7 @@ impl OutcomeSearch {
                     }));
                 }
             }
+            // A steered dispatch belongs to the turn whose end was seen last.
             LedgerEntry::Steered { dispatch, .. } if dispatch.id == self.dispatch => {
                 let end = self.ends.last();
                 return Some(end.map_or(SearchResult::Runs(None), |(_, end)| SearchResult::Ended(end.clone())));
@@ -138,7 +140,7 @@ impl OutcomeSearch {
     }
 }
 
-/// Whether `record` may end a turn: what rings the bell of who waits for one.
+/// Returns whether `record` may end a turn, so that waiting firings must be checked.
 #[must_use]
 pub fn ends_something(record: &LedgerRecord) -> bool {
     record.entries.iter().any(|entry| {
@@ -204,7 +206,7 @@ mod tests {
         }
     }
 
-    /// What the records (oldest first, one entry list each) say of dispatch 1.
+    /// Returns the result for dispatch 1 after `records`, the oldest first, each as a list of entries.
     fn check(records: Vec<Vec<LedgerEntry>>, seconds_ago: i64) -> SearchResult {
         let mut search = OutcomeSearch::new(ulid(1), NOW);
         for entries in records.into_iter().rev() {

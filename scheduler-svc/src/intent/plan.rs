@@ -1,4 +1,5 @@
-//! When an intent fires: its schedule, read at an instant. *Pure* but for the lookup of a zone's data by its name.
+//! Plans the times at which an intent fires, from its schedule. *Pure*, except that a zone's data is looked up by its
+//! name.
 //!
 //! Source: `docs/design/schedules.md` §3.3 (Schedule, Limits).
 
@@ -11,28 +12,28 @@ use shared::schedule::{Schedule, next_after};
 pub const MIN_RECURRENCE_MS: i64 = 60_000;
 /// Shortest quiet that can be waited for, seconds.
 pub const MIN_QUIET_SECONDS: u64 = 1;
-/// Longest time that anything is planned ahead, seconds: ten years.
+/// Longest time that an intent is planned ahead, seconds: ten years.
 pub const MAX_AHEAD_SECONDS: u64 = 10 * 366 * 24 * 3_600;
-/// Occurrences looked at for the rate of a recurring intent.
+/// Occurrences that are checked for the rate of a recurring intent.
 const LOOKED_AT: usize = 1_500;
 
-/// When an intent fires first, and how often.
+/// Times at which an intent fires, and its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntentPlan {
-    /// When its timer rings first: its nominal time, the first look at its condition, or the deadline.
+    /// First time of its timer: the nominal time, the first check of the condition, or the deadline.
     pub rings: UnixMillis,
-    /// When it fires, where that is known.
+    /// Time at which it fires; absent if it waits for a condition.
     pub due: Option<UnixMillis>,
-    /// When its condition has to hold at the latest.
+    /// Deadline of its condition, if it has one.
     pub deadline: Option<UnixMillis>,
     /// Firings on the busiest of its first days.
     pub per_day: u32,
 }
 
-/// What `schedule` means at `now`.
+/// Returns the plan of `schedule` at `now`.
 ///
 /// # Errors
-/// What is wrong with it, for the agent.
+/// Returns the fault in words, for the agent.
 pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<IntentPlan, String> {
     let once = |at: UnixMillis| IntentPlan {
         rings: at,
@@ -44,19 +45,20 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Inten
     match schedule {
         IntentSchedule::After { seconds } => Ok(once(now.plus(check_ahead("seconds", *seconds)?))),
         IntentSchedule::At { local, .. } => {
-            let due = next_after(&read(schedule)?, now).ok_or_else(|| format!("{local} lies in the past"))?;
+            let due = next_after(&read(schedule)?, now).ok_or_else(|| format!("local: {local} is in the past"))?;
             check_ahead("local", u64::try_from(due.since(now) / 1_000).unwrap_or(0)).map(|_| once(due))
         }
         IntentSchedule::Cron { .. } | IntentSchedule::Rrule { .. } => {
             let rule = read(schedule)?;
             let until = until_of(schedule)?;
             let mut times = occurrences_after(&rule, now, until);
-            let first = times.next().ok_or("it has no occurrence in the future")?;
+            let first = times.next().ok_or("the schedule has no occurrence in the future")?;
+            // The rate decides what the intent reserves, so its occurrences are counted over a long time.
             let (mut last, mut day, mut on_day, mut per_day) = (first, first.0.div_euclid(DAY_MS), 1_u32, 1_u32);
 
             for time in times.take(LOOKED_AT) {
                 if time.since(last) < MIN_RECURRENCE_MS {
-                    return Err("it fires more often than once a minute".to_owned());
+                    return Err("the schedule fires more often than once a minute".to_owned());
                 }
 
                 on_day = if time.0.div_euclid(DAY_MS) == day {
@@ -76,10 +78,11 @@ pub fn plan_schedule(schedule: &IntentSchedule, now: UnixMillis) -> Result<Inten
 }
 
 fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<IntentPlan, String> {
+    // An empty match would fire at once, by any event.
     if let IntentSchedule::EventMatches { matches, .. } = schedule
         && matches.is_empty()
     {
-        return Err("match says nothing: every event would do".to_owned());
+        return Err("match is empty: every event would match".to_owned());
     }
 
     let deadline = now.plus(check_ahead(
@@ -88,7 +91,7 @@ fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Intent
     )?);
     let rings = match schedule.quiet_seconds() {
         Some(quiet) if quiet < MIN_QUIET_SECONDS => {
-            return Err(format!("it waits for at least {MIN_QUIET_SECONDS} s of quiet"));
+            return Err(format!("the time of quiet must be at least {MIN_QUIET_SECONDS} s"));
         }
         Some(quiet) => now.plus(check_ahead("quiet", quiet)?).min(deadline),
         None => deadline,
@@ -102,7 +105,7 @@ fn plan_conditional(schedule: &IntentSchedule, now: UnixMillis) -> Result<Intent
     })
 }
 
-/// The first occurrence of `schedule` after `after`; none where it fires once or is over.
+/// Returns the first occurrence of `schedule` after `after`, or `None` if it fires only once or has ended.
 #[must_use]
 pub fn next(schedule: &IntentSchedule, after: UnixMillis) -> Option<UnixMillis> {
     if !schedule.recurs() {
@@ -128,20 +131,22 @@ fn check_ahead(what: &str, seconds: u64) -> Result<i64, String> {
     i64::try_from(seconds * 1_000).map_err(|error| error.to_string())
 }
 
-/// The expander's schedule of one that tells civil times.
+/// Converts a schedule with civil times to a [`Schedule`].
 fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
     let parsed = match schedule {
         IntentSchedule::At { local, zone } => {
+            // An offset would contradict the zone.
             if local.ends_with('Z') || local.contains('+') {
-                return Err("local: a local time, without an offset".to_owned());
+                return Err("local: expected a local time without an offset".to_owned());
             }
             Schedule::parse(&format!("at {local}"), zone)
         }
         IntentSchedule::Cron { expression, zone, .. } => Schedule::parse(&format!("cron {expression}"), zone),
         IntentSchedule::Rrule { rule, start, zone } => {
+            // A rule without an end would hold its reservation for ever.
             let upper = rule.to_ascii_uppercase();
             if !upper.contains("COUNT=") && !upper.contains("UNTIL=") {
-                return Err("rule: it has no end; give COUNT or UNTIL".to_owned());
+                return Err("rule: it has no end; add COUNT or UNTIL".to_owned());
             }
             let start: String = start.chars().filter(|c| !matches!(c, '-' | ':')).collect();
             let start = if start.len() == 13 { format!("{start}00") } else { start };
@@ -151,7 +156,7 @@ fn read(schedule: &IntentSchedule) -> Result<Schedule, String> {
         IntentSchedule::After { .. }
         | IntentSchedule::UserIdle { .. }
         | IntentSchedule::ChatEnded { .. }
-        | IntentSchedule::EventMatches { .. } => return Err("it tells no civil time".to_owned()),
+        | IntentSchedule::EventMatches { .. } => return Err("the schedule has no civil time".to_owned()),
     };
 
     parsed.map_err(|error| error.to_string())

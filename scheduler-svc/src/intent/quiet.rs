@@ -1,7 +1,7 @@
-//! Whether a conversation is quiet, or over, asked of `EVENTS` and `LEDGER` themselves at the moment that it matters.
+//! Checks whether a conversation is quiet or a session was reset, by reading `EVENTS` and `LEDGER` at that moment.
 //!
-//! Nothing follows a conversation while an intent waits for its quiet: the timer rings when it could have been quiet for
-//! long enough, the last event tells whether it was, and if not, when to look again.
+//! A conversation is not watched while an intent waits for its quiet: a timer fires when it could have been quiet for
+//! long enough, the last event decides whether it was, and if not, when to check again.
 
 use shared::bus::{Bus, StoredMessage};
 use shared::model::event::{DEFAULT_ACCOUNT, Event, EventDirection};
@@ -14,32 +14,32 @@ use shared::wire::topology::streams::{EVENTS, LEDGER};
 
 use super::error::HandleIntentError;
 
-/// Events looked at in one conversation and one question.
+/// Events of a conversation that one check reads.
 const MAX_EVENTS: usize = 1_000;
 
-/// Records of a session looked at for one reset.
+/// Records of a session that one check reads for a reset.
 const MAX_RECORDS: u32 = 512;
 
-/// What a look says.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleVerdict {
-    /// It has been quiet for long enough.
+    /// The condition is met.
     Holds,
-    /// Not yet; at this instant it could have been.
+    /// The condition is not met; this is the earliest time at which it could be.
     LookAgain(UnixMillis),
 }
 
-/// From when on quiet counts for `intent`: when it was asked for, or given its present schedule.
+/// Returns the time from which quiet counts for `intent`: that of its request or of its last change of schedule.
 #[must_use]
 pub fn quiet_since(intent: &Intent) -> UnixMillis {
     intent.lineage.last().map_or(intent.proposed_at, |lineage| lineage.at)
 }
 
-/// Whether the conversation that `intent` was asked for in has been quiet for as long as its schedule wants, counted from when it was asked
-/// for on; or, where the end of the chat is waited for, whether its session began anew since.
+/// Checks whether the conversation in which `intent` was requested has been quiet for as long as its schedule demands,
+/// since [`quiet_since`]. If the schedule waits for the end of the chat, a reset of the session meets it as well.
 ///
 /// # Errors
-/// [`HandleIntentError`] where `EVENTS` cannot be read.
+/// Returns [`HandleIntentError`] if the streams cannot be read.
 pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<IdleVerdict, HandleIntentError> {
     let Some(seconds) = intent.intent.schedule.quiet_seconds() else {
         return Ok(IdleVerdict::Holds);
@@ -63,8 +63,8 @@ pub async fn check_quiet(bus: &Bus, intent: &Intent, now: UnixMillis) -> Result<
     })
 }
 
-/// Whether the session that asked for `intent` began anew after `begun`. Read backwards: each record names the one that it
-/// was written upon.
+/// Returns whether the session that requested `intent` was reset after `begun`. Reads backwards: each record names its
+/// predecessor.
 async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool, HandleIntentError> {
     let session = SessionRef {
         persona: intent.intent.agent.clone(),
@@ -77,6 +77,7 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
             return Ok(false);
         };
 
+        // Older records cannot contain a reset that counts.
         if record.at <= begun {
             return Ok(false);
         }
@@ -92,17 +93,17 @@ async fn was_reset(bus: &Bus, intent: &Intent, begun: UnixMillis) -> Result<bool
     Ok(false)
 }
 
-/// Whether a user has said something in the conversation of `intent` since it was asked for.
+/// Returns whether a user has written in the conversation of `intent` since it was requested.
 ///
 /// # Errors
-/// [`HandleIntentError`] where `EVENTS` cannot be read.
+/// Returns [`HandleIntentError`] if `EVENTS` cannot be read.
 pub async fn user_spoke(bus: &Bus, intent: &Intent) -> Result<bool, HandleIntentError> {
     let last = last_after(bus, intent, intent.proposed_at.plus(1), true).await?;
     Ok(last.is_some())
 }
 
-/// When the last event after `since` was stored in the conversation that `intent` was asked for in; the newest by the
-/// leader's word, for much is decided by it.
+/// Returns the store time of the last event after `since` in the conversation in which `intent` was requested. The
+/// newest event is read from the leader, because a firing depends on it.
 async fn last_after(
     bus: &Bus,
     intent: &Intent,
@@ -114,7 +115,7 @@ async fn last_after(
     let subject = conversation(&at.channel, account, at.peer_id.as_deref().unwrap_or_default());
 
     let counts = |event: &Event| match event.direction {
-        // A stranger who names this conversation is not its user.
+        // A sender without proof who names this conversation is not its user.
         EventDirection::Received => event.origin.speaks_on(event),
         EventDirection::Sent
         | EventDirection::Observed
@@ -129,6 +130,7 @@ async fn last_after(
         return Ok(None);
     };
 
+    // The newest event decides in most cases, and needs no history.
     if is_counted(&newest) {
         return Ok(Some(newest.published_at));
     }

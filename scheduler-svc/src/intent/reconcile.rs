@@ -1,15 +1,16 @@
-//! Repairing what a crash, or a lost timer, left behind: page by page, in the background, at start and hourly.
+//! Repairs the traces of crashes and lost timers: page by page, in the background, at the start and every hour.
 //!
-//! What changed since the last walk has its records brought into `AUDIT`, and is cleared away where it is over; what is
-//! overdue, or has waited too long for an end, is handled as if its timer had rung. Agents' books are looked through for
-//! reservations that no intent stands behind. What was written last is looked at first: that is where a crash cut
-//! somebody off. Nothing waits for all this: the service is ready before it begins.
+//! A walk brings the records of intents that have changed since the last walk into `AUDIT`, and cleans up ended
+//! intents. Intents that are overdue, or have waited too long for an end, are handled as if their timer had fired.
+//! Reservations without an intent are removed from the agents' books. The last writes are checked first, because a
+//! crash interrupted those. The service is ready before the walk starts.
 //!
-//! Where the bucket was put back to an older state, intents are behind `AUDIT` ([`super::catch_up`]). Then all of them have
-//! their records looked after, whenever they changed, until a walk has found none that is behind.
+//! If the bucket was restored to an older state, intents are behind `AUDIT` ([`super::catch_up`]). Then the records of
+//! all intents are checked, whenever they changed, until a walk has found none that is behind.
 //!
-//! The bucket is read by one ordered reader without a filter. A batch of direct reads under a filter has the server count
-//! what is left under it, each time, with the stream locked: a tenth of a second in which no intent of a million is written.
+//! The bucket is read by one ordered reader without a filter. For each batch of direct reads with a filter, the server
+//! counts the remaining messages under the filter with the stream locked: for a tenth of a second no intent of a
+//! million could be written.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -35,47 +36,48 @@ use super::timers;
 
 /// Time between two walks.
 const EVERY: Duration = Duration::from_secs(3_600);
-/// Wait after a walk that the bus cut short.
+/// Pause after a walk that failed.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Messages of the bucket read at once.
+/// Messages in a page.
 const PAGE: usize = 256;
-/// Of a page, looked at together.
+/// Messages of a page that are handled concurrently.
 const AT_ONCE: usize = 8;
-/// Wait between two pages at least, and [`REST`] times what the page took: a walk over a million takes some minutes and
-/// leaves the server to its work.
+/// Least pause between two pages; the pause is at least [`REST`] times the duration of the page, so that a walk over a
+/// million intents takes some minutes and does not load the server.
 const BETWEEN_PAGES: Duration = Duration::from_millis(25);
-/// How many times longer than it looks a walk rests.
+/// Ratio of the pause to the duration of a page.
 const REST: u32 = 2;
-/// Writes that are looked at before all others: some seconds of a busy installation.
+/// Number of writes that are checked before all others: some seconds of a busy installation.
 const LATELY: u64 = 32_768;
-/// Wait for the next message before it is asked whether there is one at all.
+/// Wait for the next message, after which the leader is asked whether there is one.
 const SILENCE: Duration = Duration::from_secs(1);
-/// An intent so late has lost its timer, milliseconds: timers are late by a fraction of a second.
+/// Delay of an intent, in milliseconds, above which its timer counts as lost: timers are late by a fraction of a
+/// second.
 const OVERDUE_MS: i64 = 60_000;
-/// A book that was not written for so long has no admission under way in it, milliseconds.
+/// Time since the last write of a book, in milliseconds, after which no admission is under way in it.
 const ADMITTED_WITHIN_MS: i64 = 600_000;
-/// Final intents are kept so long in KV, milliseconds; `AUDIT` keeps them for ever.
+/// Time that ended intents are kept in KV, milliseconds; `AUDIT` keeps them for ever.
 const KEPT_MS: i64 = 30 * 86_400_000;
 
-/// The bucket that was looked through.
+/// Identity and range of the bucket that was walked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Walked {
     incarnation: String,
     created: String,
-    /// Up to this revision.
+    /// Last revision that was checked.
     through: u64,
 }
 
 impl Walked {
-    /// Whether `info` describes this bucket: not another one, and not one that was put back.
+    /// Returns whether `info` describes the same bucket, and it was not restored.
     fn is_of(&self, info: &StreamInfo) -> bool {
         let is_same = self.incarnation == info.incarnation && self.created == info.created;
         is_same && self.through <= info.state.last
     }
 }
 
-/// Walks until `shutdown`: every hour, when an intent was behind `AUDIT`, and when the connection stands anew to a bucket
-/// that was put back.
+/// Walks until `shutdown`: every hour, after an intent was found behind `AUDIT`, and after a new connection if the
+/// bucket was restored.
 pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
     let mut walked = None;
     let mut connections = clerk.bus.connections();
@@ -93,6 +95,7 @@ pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
         };
 
         tokio::select! {
+            // A new connection may lead to a restored bucket, which must be walked at once.
             () = pause(rest) => {}
             () = stands_anew_elsewhere(&clerk.bus, walked.as_ref(), &mut connections) => {}
             () = clerk.store.put_back() => walked = None,
@@ -101,7 +104,7 @@ pub async fn run(clerk: Arc<IntentExecutor>, shutdown: ShutdownSignal) {
     }
 }
 
-/// Waits until the connection stands anew and the bucket is not the one that was `walked`, as far as can be told.
+/// Waits for a new connection after which the bucket may be another one than `walked`.
 async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: &mut ConnectionCount) {
     loop {
         connections.stands_anew().await;
@@ -111,20 +114,21 @@ async fn stands_anew_elsewhere(bus: &Bus, walked: Option<&Walked>, connections: 
             Ok(info) if walked.is_some_and(|walked| walked.is_of(&info)) => {}
             Ok(_) => return,
             Err(error) => {
-                tracing::debug!(%error, "the bucket of intents cannot be asked for now");
+                tracing::debug!(%error, "failed to query the bucket of intents; checking all intents");
                 return;
             }
         }
     }
 }
 
-/// Walks once; returns the bucket that was looked through, none if not all of it was.
+/// Walks once. Returns the bucket that was checked, or `None` if the walk was interrupted.
 async fn walk_on(
     clerk: &Arc<IntentExecutor>,
     walked: Option<&Walked>,
     shutdown: &ShutdownSignal,
 ) -> Result<Option<Walked>, HandleIntentError> {
     let info = clerk.bus.stream_info(STREAM).await?;
+    // The same bucket was walked before: only what changed since then needs its records checked.
     let audited = walked
         .filter(|walked| walked.is_of(&info))
         .map_or(0, |walked| walked.through);
@@ -134,6 +138,7 @@ async fn walk_on(
         return Ok(None);
     }
 
+    // A whole walk has found no value behind `AUDIT`: the fault is over.
     if audited == 0 && clerk.store.caught_up() == behind {
         told_sound(BEHIND);
     }
@@ -145,11 +150,11 @@ async fn walk_on(
     }))
 }
 
-/// Looks through all intents and books; intents that changed after revision `audited` have their records looked after.
-/// Answers the last revision seen.
+/// Checks all intents and books, including the audit records of intents that changed after revision `audited`. Returns
+/// the last revision that was checked.
 ///
 /// # Errors
-/// [`HandleIntentError`] where the bucket cannot be read.
+/// Returns [`HandleIntentError`] if the bucket cannot be read.
 pub async fn reconcile_all(
     clerk: &Arc<IntentExecutor>,
     audited: u64,
@@ -162,7 +167,7 @@ pub async fn reconcile_all(
     Ok(if shutdown.is_requested() { audited } else { state.last })
 }
 
-/// Looks at what lies at the revisions `through`.
+/// Checks the messages at the revisions `through`.
 async fn reconcile_range(
     clerk: &Arc<IntentExecutor>,
     audited: u64,
@@ -178,6 +183,7 @@ async fn reconcile_range(
     while from <= to && !shutdown.is_requested() {
         let begun = clerk.clock.monotonic();
         let (page, next) = read_page(clerk, &mut reader, from..=to).await?;
+        // One bad value must not stop the walk.
         stream::iter(page)
             .for_each_concurrent(AT_ONCE, async |message| {
                 if let Err(error) = reconcile_entry(clerk, &message, audited).await {
@@ -187,6 +193,7 @@ async fn reconcile_range(
             .await;
 
         from = next;
+        // The walk rests longer than it works, so that it never slows the scheduler's own work.
         let took = clerk.clock.monotonic().saturating_duration_since(begun);
         if from <= to {
             pause(BETWEEN_PAGES.max(took * REST)).await;
@@ -196,7 +203,7 @@ async fn reconcile_range(
     Ok(())
 }
 
-/// The next messages at the revisions `through`, and the revision behind them.
+/// Returns the next messages at the revisions `through`, and the revision after them.
 async fn read_page(
     clerk: &Arc<IntentExecutor>,
     reader: &mut OrderedReader,
@@ -212,7 +219,7 @@ async fn read_page(
                     page.push(message);
                 }
             }
-            // What stood there last may be gone meanwhile, or the replica that is read from lags behind: the leader knows.
+            // The last message may have been deleted, or the replica that is read may lag: the leader knows.
             Err(_) => match clerk.bus.next_on_subject(STREAM, ">", from).await? {
                 Some(next) if next.sequence <= to => {}
                 Some(_) | None => from = to + 1,
@@ -232,6 +239,7 @@ async fn reconcile_entry(
         .subject
         .strip_prefix("$KV.")
         .and_then(|key| key.strip_prefix(INTENTS));
+
     match key
         .map(|key| key.trim_start_matches('.').split('.').collect::<Vec<_>>())
         .as_deref()
@@ -245,7 +253,7 @@ async fn reconcile_entry(
     }
 }
 
-/// Frees the reservations that no day settles and no intent stands behind. One that lapses with its day is left to that.
+/// Removes the reservations that do not lapse with a day and have no pending intent.
 async fn look_at_book(
     clerk: &Arc<IntentExecutor>,
     agent: &str,
@@ -286,10 +294,11 @@ async fn look_at_intent(
     let now = clerk.clock.now();
     let (mut intent, mut revision) = (intent, stored.sequence);
 
-    // One that is over is never behind `AUDIT`; one that waits may be, however long ago it was written.
+    // An ended intent is never behind `AUDIT`; a waiting one may be, however old its last write is.
     if stored.sequence > audited && (!intent.status.is_final() || changed_lately(&intent, now)) {
         match clerk.store.ensure_audited(&intent).await {
             Ok(_) => {}
+            // The value was behind `AUDIT` and has been repaired, or another replica has changed it.
             Err(HandleIntentError::Conflict(id)) => {
                 let Some(entry) = clerk.store.get(Some(&intent.intent.agent), id).await? else {
                     return Ok(());
@@ -300,12 +309,14 @@ async fn look_at_intent(
         }
     }
 
+    // Steps that a crash interrupted are repeated; each of them may be repeated without harm.
     if stored.sequence > audited {
         clerk.supersede_intent(&intent).await?;
         clerk.settle_intent(&intent, now).await?;
     }
 
     let agent = &intent.intent.agent;
+    // What is overdue is handled as if its timer had fired.
     match intent.status {
         IntentStatus::Pending => {
             let rings = intent.due.or(intent.deadline);
@@ -325,6 +336,7 @@ async fn look_at_intent(
         },
         IntentStatus::Proposed => clerk.handle_due(agent, intent.intent.id, now, None).await,
         IntentStatus::Completed | IntentStatus::Failed | IntentStatus::Canceled | IntentStatus::Rejected => {
+            // Their history stays in `AUDIT`.
             let over = intent
                 .records
                 .last()
@@ -339,8 +351,8 @@ async fn look_at_intent(
     }
 }
 
-/// Records are published right after they are written: only what was written in the last days can lack them, unless
-/// nobody has run since.
+/// Returns whether `intent` changed so recently that its records may be missing in `AUDIT`: they are published right
+/// after the write, unless no scheduler has run since.
 fn changed_lately(intent: &Intent, now: UnixMillis) -> bool {
     let last = intent.records.last();
     last.is_some_and(|record| now.since(record.at) < KEPT_MS)

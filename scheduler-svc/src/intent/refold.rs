@@ -1,8 +1,8 @@
-//! The value of an intent, brought up to the records that `AUDIT` has behind it. *Pure.*
+//! Folds records of `AUDIT` into the older value of an intent. *Pure.*
 //!
-//! The records tell each step that was taken, so the value that the last of them was written with can be made again. Two
-//! things they do not tell: from which event on a condition counts, which follows from the time of the step
-//! ([`Refolded::counts_from`]), and whether a turn withdrew its own intent; then its turn is spared.
+//! The records describe each step, so the value that was written with the last of them can be made again, with two
+//! exceptions. The position from which events count follows from the time of the step ([`Refolded::counts_from`]). A
+//! record does not say whether a turn canceled its own intent, so the turn is spared.
 
 use shared::model::event::ParseEventIdError;
 use shared::model::intent::{
@@ -17,44 +17,46 @@ use super::{firing, plan};
 /// The records cannot be folded into the value.
 #[derive(Debug, thiserror::Error)]
 pub enum RefoldError {
-    /// A firing whose ids cannot be.
+    /// The id of a firing's event cannot be formed.
     #[error(transparent)]
     Id(#[from] ParseEventIdError),
-    /// A step that the lifecycle does not have.
+    /// The lifecycle does not have the step.
     #[error(transparent)]
     Step(#[from] TakeStepError),
 }
 
-/// A value that is where its records are.
+/// A value that is as new as its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refolded {
-    /// The value. Its own records are the last one that was folded in and, where that one stood between two states, the
-    /// one that ends the step.
+    /// The value. It contains the last folded record and, if that record was the first of two of one step, the second
+    /// one.
     pub value: Intent,
-    /// The records gave it a condition: only events that were stored after this time count for it.
+    /// If the records set a condition: time after which events must be stored to count for it.
     pub counts_from: Option<UnixMillis>,
 }
 
-/// The value after `value`, with `records` folded in: those that it lacks, ascending. `upon` is the sequence in `AUDIT` of
-/// the record before the last of them; 0 = there is none.
+/// Returns the value after `value` and `records`, the records that it lacks in ascending order. `upon` is the sequence
+/// in `AUDIT` of the record before the last of them; 0 = there is none.
 ///
 /// # Errors
-/// [`RefoldError`] if the records are not those of an intent.
+/// Returns [`RefoldError`] if the records are not those of an intent.
 pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Refolded, RefoldError> {
     let mut next = machine::next_value(value);
     let mut counts_from = None;
     for record in records {
         take_in(&mut next, record)?;
+        // A condition counts events from the step that set it.
         if matches!(record.code, IntentCode::Admitted | IntentCode::Rearmed) {
             set_deadline(&mut next, record.at);
             counts_from = next.deadline.map(|_| record.at);
         }
     }
 
+    // The last record is kept with the value, as its writer had it.
     next.records.extend(records.last().cloned());
     next.audited = upon;
 
-    // The writer's second record of that step is not in `AUDIT`: its value was lost, or the copy was cut between the two.
+    // The second record of that step is not in `AUDIT`: its value was lost, or the backup ended between the two.
     if let (IntentStatus::Rescheduled, Some(last)) = (next.status, records.last()) {
         make_pending(&mut next, last)?;
         counts_from = next.deadline.map(|_| last.at);
@@ -66,10 +68,11 @@ pub fn refold(value: &Intent, records: &[IntentRecord], upon: u64) -> Result<Ref
     })
 }
 
-/// Takes the step that `record` tells of.
+/// Applies the step of `record` to `value`.
 fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventIdError> {
     value.n = record.n;
     value.status = record.to;
+    // An ended intent has no next time.
     value.due = record.due.filter(|_| !record.to.is_final());
 
     if let Some(rejection) = &record.rejection {
@@ -92,6 +95,7 @@ fn take_in(value: &mut Intent, record: &IntentRecord) -> Result<(), ParseEventId
         }
         IntentStatus::Canceled => {
             let firing = value.running.take();
+            // A record does not say who canceled: the turn is spared.
             value.withdrawn = firing.and_then(|firing| {
                 Some(WithdrawnIntent {
                     nominal: firing.nominal,
@@ -119,13 +123,13 @@ fn note_lineage(value: &mut Intent, lineage: &IntentLineage) {
     value.intent.schedule = lineage.new.clone();
 }
 
-/// The deadline of the schedule that `value` got at `at`.
+/// Sets the deadline of the schedule that `value` got at `at`.
 fn set_deadline(value: &mut Intent, at: UnixMillis) {
     let planned = plan::plan_schedule(&value.intent.schedule, at).ok();
     value.deadline = planned.and_then(|planned| planned.deadline);
 }
 
-/// Ends the step of `value` whose first half `last` is: by its new schedule, or with its next occurrence.
+/// Completes the step of `value` whose first half is `last`, by its new schedule or with its next occurrence.
 fn make_pending(value: &mut Intent, last: &IntentRecord) -> Result<(), TakeStepError> {
     let (due, code) = if last.lineage.is_some() {
         let planned = plan::plan_schedule(&value.intent.schedule, last.at).ok();
@@ -136,7 +140,7 @@ fn make_pending(value: &mut Intent, last: &IntentRecord) -> Result<(), TakeStepE
         (occurrence_after(value, after), IntentCode::NextOccurrence)
     };
 
-    // Without any time it would wait for ever.
+    // Without a time the intent would wait for ever.
     value.due = due.or_else(|| last.due.filter(|_| value.deadline.is_none()));
     let cause = StepCause {
         by: &last.by,

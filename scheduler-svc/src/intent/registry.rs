@@ -1,6 +1,6 @@
-//! The registry of kinds (`intents.yaml`): what an agent may ask for, and how much of it. *Pure.*
+//! The registry of kinds (`intents.yaml`): the kinds that agents may request, and their budgets. *Pure.*
 //!
-//! Agents cannot invent kinds: one that is not declared is refused, and so is a parameter outside of its schema.
+//! Agents cannot invent kinds: an undeclared kind is rejected, and so is a parameter that its schema does not allow.
 //! Source: `docs/design/schedules.md` §3.2 (Kinds, Budget, Approval requirement).
 
 use std::collections::BTreeMap;
@@ -13,27 +13,27 @@ use shared::process::config::{KeyFault, read_yaml};
 
 use super::schema::Schema;
 
-/// Intents that one agent may have pending.
+/// Largest number of pending intents of one agent.
 pub const MAX_PENDING: usize = 100;
-/// Intents that may stand before one in its chain: an intent fired by an intent, and so on.
+/// Largest number of intents before an intent in its chain: an intent fired by an intent, and so on.
 pub const MAX_DEPTH: u8 = 8;
-/// What is shipped.
+/// The `intents.yaml` that is part of the program.
 const SHIPPED: &str = include_str!("intents.yaml");
 
-/// `intents.yaml` is wrong; every fault is named, at least one.
+/// All faults in `intents.yaml`, at least one.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ParseRegistryError(pub Vec<KeyFault>);
 
-/// How much its asker must be trusted.
+/// Trust in the requesting turn that a kind demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KindSensitivity {
-    /// Any turn.
+    /// Any turn may request it.
     Low,
-    /// A known person's.
+    /// The turn of a known person may request it.
     Medium,
-    /// The owner's.
+    /// Only the owner's turn may request it.
     High,
 }
 
@@ -47,13 +47,13 @@ struct File {
     kinds: BTreeMap<String, KindRules>,
 }
 
-/// What an agent's day holds.
+/// Budgets of an agent for one day (UTC).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DailyBudgets {
-    /// Tokens.
+    /// Tokens that firings may use.
     pub tokens_per_day: u64,
-    /// Firings.
+    /// Number of firings.
     pub firings_per_day: u64,
 }
 
@@ -81,20 +81,20 @@ struct KindRules {
 /// A kind of intent.
 #[derive(Debug)]
 pub struct IntentKind {
-    /// What it is for.
+    /// Purpose of the kind, for agents.
     pub description: String,
-    /// How much its asker must be trusted.
+    /// Trust in the requesting turn that the kind demands.
     pub sensitivity: KindSensitivity,
-    /// Whether a human is asked at least.
+    /// Least approval that the kind demands.
     pub approval: ApprovalRequirement,
-    /// The tool that the asking turn must be allowed.
+    /// Tool that must be allowed for the requesting turn.
     pub capability: Option<String>,
-    /// What one firing may cost, tokens.
+    /// Tokens that one firing reserves.
     pub tokens: u64,
     schema: Schema,
 }
 
-/// All kinds, and what agents' days hold.
+/// All kinds, and the budgets of agents.
 #[derive(Debug)]
 pub struct KindRegistry {
     kinds: BTreeMap<String, IntentKind>,
@@ -109,18 +109,18 @@ impl std::fmt::Debug for AgentRules {
 }
 
 impl KindRegistry {
-    /// What is shipped.
+    /// Returns the registry that is part of the program.
     ///
     /// # Errors
-    /// Never: a test reads it.
+    /// Never fails: a test parses it.
     pub fn shipped_registry() -> Result<Self, ParseRegistryError> {
         Self::parse(SHIPPED)
     }
 
-    /// Reads `intents.yaml`.
+    /// Parses `intents.yaml`.
     ///
     /// # Errors
-    /// [`ParseRegistryError`] names every key that is wrong and what is expected there.
+    /// Returns [`ParseRegistryError`] with every wrong key and the value that is expected there.
     pub fn parse(text: &str) -> Result<Self, ParseRegistryError> {
         let mut kinds = BTreeMap::new();
         let file = read_yaml(text, |file: &File| add_kinds(file, &mut kinds)).map_err(ParseRegistryError)?;
@@ -136,17 +136,17 @@ impl KindRegistry {
         })
     }
 
-    /// The kind `name`.
+    /// Returns the kind `name`.
     ///
     /// # Errors
-    /// [`Rejection::UnknownKind`].
+    /// Returns [`Rejection::UnknownKind`] if it is not declared.
     pub fn kind(&self, name: &str) -> Result<&IntentKind, IntentRejection> {
         self.kinds.get(name).ok_or_else(|| IntentRejection::UnknownKind {
             kind: name.chars().take(80).collect(),
         })
     }
 
-    /// What a day of `agent` holds.
+    /// Returns the daily budgets of `agent`.
     #[must_use]
     pub fn budgets_of(&self, agent: &str) -> DailyBudgets {
         let rules = self.agents.get(agent);
@@ -160,7 +160,7 @@ impl KindRegistry {
         }
     }
 
-    /// Whether a human is asked at least, for whatever `agent` wants.
+    /// Returns the least approval that all intents of `agent` need.
     #[must_use]
     pub fn policy_of(&self, agent: &str) -> ApprovalRequirement {
         self.agents
@@ -169,10 +169,11 @@ impl KindRegistry {
     }
 }
 
-/// Adds the kinds of `file` to `kinds`; returns what is wrong with them.
+/// Adds the kinds of `file` to `kinds`. Returns their faults.
 fn add_kinds(file: &File, kinds: &mut BTreeMap<String, IntentKind>) -> Vec<KeyFault> {
     let mut faults = Vec::new();
     for (name, rules) in &file.kinds {
+        // All faults of the file are collected, so that it is corrected in one pass.
         let mut fault = |key: &str, problem: String| {
             faults.push(KeyFault::new(format!("kinds.{name}.{key}"), problem));
         };
@@ -210,10 +211,10 @@ const fn derived_approval(sensitivity: KindSensitivity) -> ApprovalRequirement {
 }
 
 impl IntentKind {
-    /// Whether `parameters` fit.
+    /// Checks `parameters` against the schema.
     ///
     /// # Errors
-    /// [`Rejection::BadParameters`] with the first place that does not.
+    /// Returns [`Rejection::BadParameters`] with the first place that does not fit.
     pub fn check(&self, parameters: &Map<String, Value>) -> Result<(), IntentRejection> {
         let misfit = self.schema.check(&Value::Object(parameters.clone()));
         misfit.map_err(|misfit| IntentRejection::BadParameters {
@@ -222,10 +223,10 @@ impl IntentKind {
         })
     }
 
-    /// Whether a turn of `level` is trusted with it.
+    /// Checks that a turn of `level` may request the kind.
     ///
     /// # Errors
-    /// [`Rejection::Sensitivity`].
+    /// Returns [`Rejection::Sensitivity`] if the level is too low.
     pub fn check_trust(&self, level: PermissionLevel) -> Result<(), IntentRejection> {
         let trusted = match level {
             PermissionLevel::Full => KindSensitivity::High,
@@ -239,7 +240,7 @@ impl IntentKind {
 
         Err(IntentRejection::Sensitivity {
             why: format!(
-                "its sensitivity is {:?}, and the asking turn is trusted up to {trusted:?}",
+                "the kind's sensitivity is {:?}, but the requesting turn is trusted only up to {trusted:?}",
                 self.sensitivity
             )
             .to_lowercase(),

@@ -1,8 +1,7 @@
-//! Sending a text as the action of an intent: no model is asked, the text goes out as it was asked for, once.
+//! Sends a text as the action of an intent, once, as it was requested and without a model.
 //!
-//! The reply's id follows from intent and nominal time, so it is delivered once however often it is published; its
-//! receipt tells how the firing ended. Receipts of a destination are read backwards: each names the one that it was
-//! written upon.
+//! The reply's id follows from the intent and its nominal time, so it is delivered once however often it is published.
+//! Its receipt says how the firing ended. The receipts of a destination are read backwards: each names its predecessor.
 
 use std::time::Duration;
 
@@ -18,27 +17,27 @@ use shared::wire::topology::streams::RECEIPTS;
 use super::error::HandleIntentError;
 use super::machine::FiringEnd;
 
-/// Waits between looks after the reply is published; later ones are the timer's.
+/// Pauses between polls after the reply is published; after them the timer polls.
 const LOOKS: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(80),
     Duration::from_millis(400),
     Duration::from_millis(1_500),
 ];
-/// Receipts of a destination looked at for one end.
+/// Receipts of a destination that one search reads.
 const MAX_RECEIPTS: u32 = 4_096;
 
-/// Publishes `reply` and waits a moment for what becomes of it; none = it is left to the timer.
+/// Publishes `reply` and waits a moment for its end. Returns `None` if the end is left to the timer.
 ///
 /// # Errors
-/// [`HandleIntentError`]: to be tried again.
+/// Returns [`HandleIntentError`]; the call must be repeated.
 pub async fn send_and_wait(
     bus: &Bus,
     reply: &Reply,
     carrier: &TraceCarrier,
 ) -> Result<Option<FiringEnd>, HandleIntentError> {
     let out = OutgoingMessage::reply(reply).repeated().carrier(carrier);
-    // Receipts of before cannot be of a reply that was not published before.
+    // If the reply was not published before, no earlier receipt can be about it.
     let subject = subject::receipt(&reply.delivery_context);
     let newest = bus.last_on_subject(RECEIPTS, &subject).await?;
     let published = bus.publish(out).await?;
@@ -56,10 +55,11 @@ pub async fn send_and_wait(
     Ok(None)
 }
 
-/// What became of `reply`, if that is known; its receipts stand behind the sequence `before`.
+/// Returns how the delivery of `reply` ended, or `None` if it has not. Searches the receipts after the sequence
+/// `before`.
 ///
 /// # Errors
-/// [`HandleIntentError`] where the receipts cannot be read.
+/// Returns [`HandleIntentError`] if the receipts cannot be read.
 pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Option<FiringEnd>, HandleIntentError> {
     let subject = subject::receipt(&reply.delivery_context);
     let mut next = bus.last_on_subject(RECEIPTS, &subject).await?;
@@ -83,7 +83,7 @@ pub async fn delivery_ending(bus: &Bus, reply: &Reply, before: u64) -> Result<Op
     Ok(None)
 }
 
-/// How a delivery ended at `step`, if it did.
+/// Returns the end of a firing whose delivery is at `step`, or `None` if the delivery goes on.
 fn ending_of_step(step: ReceiptStep) -> Option<FiringEnd> {
     let (code, why) = match step {
         ReceiptStep::AttemptStarted { .. } | ReceiptStep::AttemptFinished { .. } => return None,

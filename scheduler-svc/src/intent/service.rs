@@ -1,4 +1,4 @@
-//! Wiring of intents: the service, the timers that ring, the events that are waited for, the reconciler.
+//! Starts the parts of intents: the service, the timers, the watcher of events and the reconciler.
 
 use std::sync::Arc;
 
@@ -27,25 +27,25 @@ use super::registry::KindRegistry;
 use super::store::IntentStore;
 use crate::fired::SERVICE as OURS;
 
-/// Timers handled at once.
+/// Timers that are handled concurrently.
 const AT_ONCE: usize = 128;
-/// Wait before a timer that could not be handled rings again.
+/// Pause before a timer that failed is delivered again.
 const RING_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What intents need of the process.
+/// Resources of the process that intents use.
 #[derive(Clone)]
 pub struct IntentContext {
-    /// The bus.
+    /// Connection to the server.
     pub bus: Bus,
-    /// The clock.
+    /// Clock of the process.
     pub clock: SharedClock,
-    /// Names for intents that come without one.
+    /// Source of ids for intents that are proposed without one.
     pub ids: SharedIds,
-    /// The person who decides approvals, by what `identities.yaml` says now.
+    /// Id of the owner, who decides approvals; follows `identities.yaml`.
     pub owner: watch::Receiver<Option<String>>,
-    /// This replica.
+    /// Name of this replica.
     pub instance: String,
-    /// The request to stop.
+    /// Signal that the process must stop.
     pub shutdown: ShutdownSignal,
 }
 
@@ -57,10 +57,10 @@ impl std::fmt::Debug for IntentContext {
     }
 }
 
-/// The registry that `path` names; the shipped one where it is empty.
+/// Reads the registry from `path`; an empty path means the one that is part of the program.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Returns an error that names the file and its faults.
 pub fn load_registry(path: &str) -> anyhow::Result<KindRegistry> {
     if path.is_empty() {
         return KindRegistry::shipped_registry().context("the shipped intents.yaml");
@@ -69,7 +69,7 @@ pub fn load_registry(path: &str) -> anyhow::Result<KindRegistry> {
     KindRegistry::parse(&text).with_context(|| format!("files.intents: {path}"))
 }
 
-/// Desk and clerk over `needs`, with the kinds of `registry`.
+/// Creates the service and its executor from `needs`, with the kinds of `registry`.
 #[must_use]
 pub fn new_desk(needs: &IntentContext, registry: KindRegistry) -> Arc<IntentService> {
     let clerk = Arc::new(IntentExecutor {
@@ -92,7 +92,7 @@ pub fn new_desk(needs: &IntentContext, registry: KindRegistry) -> Arc<IntentServ
 /// Serves `nexus.svc.intent.*` until the handle is dropped.
 ///
 /// # Errors
-/// Where the service cannot be announced.
+/// Returns an error if the service cannot be announced.
 pub async fn serve(bus: &Bus, desk: &Arc<IntentService>) -> anyhow::Result<ServiceHandle> {
     macro_rules! endpoint {
         ($spec:expr, $name:literal, $method:ident, $question:ty) => {{
@@ -104,7 +104,7 @@ pub async fn serve(bus: &Bus, desk: &Arc<IntentService>) -> anyhow::Result<Servi
         }};
     }
 
-    let spec = ServiceSpec::new(SERVICE, "what agents ask of their own future");
+    let spec = ServiceSpec::new(SERVICE, "scheduled intents of agents");
     let spec = endpoint!(spec, "propose", propose_intent, ProposeIntent);
     let spec = endpoint!(spec, "cancel", cancel_intent, CancelIntent);
     let spec = endpoint!(spec, "reschedule", reschedule_intent, RescheduleIntent);
@@ -116,10 +116,10 @@ pub async fn serve(bus: &Bus, desk: &Arc<IntentService>) -> anyhow::Result<Servi
     bus.serve(spec).await.map_err(anyhow::Error::msg)
 }
 
-/// Runs intents on this replica until the process is asked to stop.
+/// Runs intents on this replica until the process must stop.
 ///
 /// # Errors
-/// Where the service cannot be announced.
+/// Returns an error if the service cannot be announced.
 pub async fn run(needs: IntentContext, registry: KindRegistry) -> anyhow::Result<()> {
     let desk = new_desk(&needs, registry);
     let served = serve(&needs.bus, &desk).await?;
@@ -132,7 +132,7 @@ pub async fn run(needs: IntentContext, registry: KindRegistry) -> anyhow::Result
     Ok(())
 }
 
-/// Handles the timers that ring, until the process is asked to stop; what is under way then is finished.
+/// Handles fired timers until the process must stop, and then finishes those under way.
 async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
     let options = PullOptions { batch: AT_ONCE };
     let mut rung = needs.bus.pull(SCHEDULES, INTENT_TIMERS, options);
@@ -140,6 +140,7 @@ async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
 
     let mut under_way = JoinSet::new();
     loop {
+        // The slot is taken first: a timer that waits at the server can be handled by another replica.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
             break;
         };
@@ -156,6 +157,7 @@ async fn run_timers(needs: &IntentContext, clerk: &Arc<IntentExecutor>) {
         });
     }
 
+    // Timers under way are finished, so that the server need not deliver them again.
     while under_way.join_next().await.is_some() {}
 }
 
@@ -164,6 +166,7 @@ async fn handle(clerk: &Arc<IntentExecutor>, message: &IncomingMessage) {
         Ok(timer) => timer,
         Err(error) => return message.dead_letter(&clerk.bus, OURS, &error, clerk.clock.now()).await,
     };
+
     match clerk.handle_timer(&timer).await {
         Ok(()) => message.ack().await,
         Err(error) => {

@@ -1,9 +1,9 @@
-//! Intents in KV, and their transitions in `AUDIT`, which never part.
+//! Stores intents in KV and their transitions in `AUDIT`, so that the two always agree.
 //!
-//! A value holds the records of its last write. Nobody writes the next value before they are in `AUDIT`, each once:
-//! records are appended to the intent's own subject, each expecting the one before it, so that of two writers one is
-//! refused and a record repeated is found there. After the write they are published at once, beside what follows; where a
-//! crash comes between, the next writer or the reconciler does it.
+//! A value contains the records of its last write. The next value is written only after they are in `AUDIT`, each once:
+//! records are appended to the intent's own subject, and each expects its predecessor, so that one of two writers
+//! fails, and a repeated record is found. After a write its records are published at once, beside the following steps;
+//! if a crash prevents that, the next writer or the reconciler does it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,40 +21,40 @@ use ulid::Ulid;
 
 use super::error::HandleIntentError;
 
-/// The stream of the bucket.
+/// Stream of the bucket.
 pub const STREAM: &str = "KV_intents";
-/// Transitions told of one intent at most.
+/// Largest number of transitions in a history.
 const MAX_HISTORY: usize = 1_000;
-/// Values whose records are on their way to `AUDIT` while whoever wrote them goes on; beyond that they wait.
+/// Number of values whose records are published in the background; beyond it the writer waits.
 const MAX_TELLING: usize = 256;
-/// Tries to bring the records of one write into `AUDIT`; then the reconciler does it.
+/// Attempts to publish the records of one write; after them the reconciler does it.
 const TOLD_TRIES: u32 = 300;
-/// Wait between two of them.
+/// Pause between two of these attempts.
 const TOLD_AGAIN: Duration = Duration::from_secs(2);
 
-/// Where intents are.
+/// Reads and writes intents.
 #[derive(Debug)]
 pub struct IntentStore {
     pub(super) bus: Bus,
     pub(super) clock: SharedClock,
     pub(super) values: Kv<Intent>,
-    /// Values that were behind `AUDIT`, since the process began.
+    /// Number of values that were behind `AUDIT` since the process started.
     pub(super) caught_up: AtomicU64,
-    /// Told of each of them.
+    /// Notified of each of these values.
     pub(super) put_back: Notify,
     instance: String,
     writes: AtomicU64,
     telling: Arc<Semaphore>,
 }
 
-/// The key of intent `id` of `agent`.
+/// Returns the key of intent `id` of `agent`.
 #[must_use]
 pub fn key(agent: &str, id: Ulid) -> String {
     format!("i.{}.{id}", token(agent))
 }
 
 impl IntentStore {
-    /// On `bus`, for the replica `instance`.
+    /// Creates a store on `bus` for the replica `instance`.
     #[must_use]
     pub fn new(bus: Bus, clock: SharedClock, instance: &str) -> Self {
         Self {
@@ -69,33 +69,33 @@ impl IntentStore {
         }
     }
 
-    /// A name for one write, that no other has.
+    /// Returns a unique name for one write.
     #[must_use]
     pub fn new_writer(&self) -> String {
         format!("{}/{}", self.instance, self.writes.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Intent `id` of `agent`; of any agent where none is named (slower).
+    /// Returns intent `id` of `agent`, or of any agent if none is given (slower).
     ///
     /// # Errors
-    /// [`HandleIntentError`] where the bucket cannot be read.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn get(&self, agent: Option<&str>, id: Ulid) -> Result<Option<KvEntry<Intent>>, HandleIntentError> {
         let key = agent.map_or_else(|| format!("i.*.{id}"), |agent| key(agent, id));
         Ok(self.values.get(&key).await?)
     }
 
-    /// Intent `id`, which is there.
+    /// Returns intent `id`, which must exist.
     ///
     /// # Errors
-    /// [`HandleIntentError::Unknown`] where it is not.
+    /// Returns [`HandleIntentError::Unknown`] if it does not exist.
     pub async fn find(&self, agent: Option<&str>, id: Ulid) -> Result<KvEntry<Intent>, HandleIntentError> {
         self.get(agent, id).await?.ok_or(HandleIntentError::Unknown(id))
     }
 
-    /// Writes `value`, the first of its intent.
+    /// Writes `value`, the first value of its intent.
     ///
     /// # Errors
-    /// [`HandleIntentError::Conflict`] where there is one already.
+    /// Returns [`HandleIntentError::Conflict`] if the intent exists already.
     pub async fn create_intent(&self, mut value: Intent) -> Result<KvEntry<Intent>, HandleIntentError> {
         let id = value.intent.id;
         value.writer = self.new_writer();
@@ -108,7 +108,7 @@ impl IntentStore {
         Ok(KvEntry { value, revision })
     }
 
-    /// Brings the records of `value`, which this process has just written, into `AUDIT`, while the caller goes on.
+    /// Publishes the records of `value`, which this process has just written, to `AUDIT` in the background.
     pub(super) async fn spawn_audit(&self, value: &Intent) {
         let Ok(slot) = Arc::clone(&self.telling).try_acquire_owned() else {
             write_audit(&self.bus, value).await;
@@ -117,7 +117,7 @@ impl IntentStore {
 
         let (bus, value) = (self.bus.clone(), value.clone());
         tokio::spawn(async move {
-            // Of a final one nobody writes a next value, with which its records would be seen to.
+            // An ended intent has no next writer that would publish its records.
             for _ in 0..TOLD_TRIES {
                 if write_audit(&bus, &value).await {
                     break;
@@ -129,10 +129,10 @@ impl IntentStore {
         });
     }
 
-    /// Writes `next` in the place of `current`, once `current`'s records are in `AUDIT`.
+    /// Replaces `current` by `next`, after the records of `current` are in `AUDIT`.
     ///
     /// # Errors
-    /// [`HandleIntentError::Conflict`] where somebody else has written.
+    /// Returns [`HandleIntentError::Conflict`] if another writer has changed the intent.
     pub async fn advance_intent(
         &self,
         current: &KvEntry<Intent>,
@@ -141,10 +141,10 @@ impl IntentStore {
         self.advance_after(current, next, std::future::ready(Ok(()))).await
     }
 
-    /// Writes `next` in the place of `current`, once `current`'s records are in `AUDIT` and `before` has come about.
+    /// Replaces `current` by `next`, after the records of `current` are in `AUDIT` and `before` is done.
     ///
     /// # Errors
-    /// [`HandleIntentError::Conflict`] where somebody else has written; that of `before`.
+    /// Returns [`HandleIntentError::Conflict`] if another writer has changed the intent, or the error of `before`.
     pub async fn advance_after(
         &self,
         current: &KvEntry<Intent>,
@@ -167,10 +167,10 @@ impl IntentStore {
         Ok(KvEntry { value: next, revision })
     }
 
-    /// Removes `value`, which stands there at `revision` and is over; `AUDIT` keeps what happened to it.
+    /// Removes `value`, an ended intent at `revision`. Its history stays in `AUDIT`.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where its last records could not be brought into `AUDIT`, or it is not there any more.
+    /// Returns [`HandleIntentError`] if its last records could not be published, or if the value has changed.
     pub async fn remove(&self, value: &Intent, revision: u64) -> Result<(), HandleIntentError> {
         self.ensure_audited(value).await?;
         let id = value.intent.id;
@@ -178,12 +178,12 @@ impl IntentStore {
         deleted.map_err(|error| HandleIntentError::from_cas(id, error))
     }
 
-    /// Makes sure that the records of `value` are in `AUDIT`, once each; answers the sequence of the last.
+    /// Publishes the records of `value` that are missing in `AUDIT`. Returns the sequence of the last record.
     ///
     /// # Errors
-    /// As [`IntentStore::check`]; [`HandleIntentError`] if `AUDIT` takes no record.
+    /// Fails as [`IntentStore::check`] does, or if `AUDIT` accepts no record.
     pub async fn ensure_audited(&self, value: &Intent) -> Result<u64, HandleIntentError> {
-        // Nothing there, whatever `value` says: it was emptied, or put back to an older state.
+        // If `AUDIT` has no record although `value` says so, it was emptied or restored to an older state.
         let found = self.newest(value).await?;
         let known = found.map_or((0, 0), |found| (record_number(&found), found.sequence));
         append_records(&self.bus, value, known).await
@@ -192,13 +192,13 @@ impl IntentStore {
     /// Checks that `AUDIT` has no later records than those of `value`.
     ///
     /// # Errors
-    /// [`HandleIntentError::Conflict`] if it has. Then `value` is not what stands there any more: if nobody else has written,
-    /// KV was put back to an older state, and the value is brought up to `AUDIT` before.
+    /// Returns [`HandleIntentError::Conflict`] if it has. Then `value` is out of date: if no other writer has changed
+    /// it, KV was restored to an older state, and the value has been brought up to `AUDIT`.
     pub async fn check(&self, value: &Intent) -> Result<(), HandleIntentError> {
         self.newest(value).await.map(drop)
     }
 
-    /// The newest record of `value`'s intent in `AUDIT`, which is none of a later value.
+    /// Returns the newest record of `value`'s intent in `AUDIT`, which does not belong to a later value.
     async fn newest(&self, value: &Intent) -> Result<Option<StoredMessage>, HandleIntentError> {
         let id = value.intent.id;
         let found = self.bus.last_on_subject(AUDIT, &intent_audit(&id.to_string())).await?;
@@ -211,20 +211,21 @@ impl IntentStore {
         }
     }
 
-    /// The transitions of intent `id` in order, out of `AUDIT`.
+    /// Returns the transitions of intent `id` in order, from `AUDIT`.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where they cannot be read.
+    /// Returns [`HandleIntentError`] if the stream cannot be read.
     pub async fn read_history(&self, id: Ulid) -> Result<Vec<IntentRecord>, HandleIntentError> {
         let subject = intent_audit(&id.to_string());
         let stored = self.bus.read_history(AUDIT, &subject, 1, MAX_HISTORY).await?;
         Ok(stored.iter().filter_map(|stored| stored.decode().ok()).collect())
     }
 
-    /// Up to `limit` intents that `wanted` takes, of `agent` or of all, behind the revision `after`.
+    /// Returns at most `limit` intents for which `wanted` holds, of `agent` or of all agents, after the revision
+    /// `after`.
     ///
     /// # Errors
-    /// [`HandleIntentError`] where they cannot be read.
+    /// Returns [`HandleIntentError`] if the bucket cannot be read.
     pub async fn list(
         &self,
         agent: Option<&str>,
@@ -247,6 +248,7 @@ impl IntentStore {
                     continue;
                 };
 
+                // The filter runs here, because a value's fields are not part of its key.
                 if wanted(&intent) {
                     list.intents.push(intent);
                 }
@@ -257,6 +259,7 @@ impl IntentStore {
                 }
             }
 
+            // A short page is the last one.
             if page.len() < PAGE {
                 return Ok(list);
             }
@@ -264,10 +267,10 @@ impl IntentStore {
     }
 }
 
-/// Brings the records of `value`, which were just written, into `AUDIT`; whether they are there.
+/// Publishes the records of `value`, which were just written. Returns whether they are in `AUDIT`.
 async fn write_audit(bus: &Bus, value: &Intent) -> bool {
     match append_records(bus, value, (0, value.audited)).await {
-        // Where somebody stands on it already, they brought its records there before.
+        // Another writer has built on the value: it published these records before.
         Ok(_) | Err(HandleIntentError::Conflict(_)) => true,
         Err(error) => {
             tracing::warn!(
@@ -278,8 +281,8 @@ async fn write_audit(bus: &Bus, value: &Intent) -> bool {
     }
 }
 
-/// Appends those records of `value` that `AUDIT` does not have: the last one of the intent there is number `known`, at
-/// sequence `last`. Answers the sequence of the last.
+/// Appends the records of `value` that `AUDIT` lacks. The last record of the intent there has number `known` and
+/// sequence `last`. Returns the sequence of the last record.
 async fn append_records(
     bus: &Bus,
     value: &Intent,
@@ -293,6 +296,7 @@ async fn append_records(
         }
 
         let out = OutgoingMessage::new(subject.clone(), record).expect_last(last);
+        // Each record expects its predecessor: of two writers one fails here.
         match bus.publish(out).await {
             Ok(published) => last = published.sequence,
             Err(PublishError::WrongLastSequence { .. }) => {
@@ -300,6 +304,7 @@ async fn append_records(
                 let found = found.ok_or(HandleIntentError::Conflict(id))?;
                 known = record_number(&found);
 
+                // Another writer has stored other records: this value is out of date.
                 if known < record.n {
                     return Err(HandleIntentError::Conflict(id));
                 }
@@ -316,7 +321,7 @@ async fn append_records(
     Ok(last)
 }
 
-/// Which transition `stored`, a message of `AUDIT`, tells of; 0 if it cannot be read.
+/// Returns the number of the transition in `stored`, a message of `AUDIT`; 0 if it cannot be decoded.
 pub(super) fn record_number(stored: &StoredMessage) -> u32 {
     stored.decode::<IntentRecord>().map_or(0, |record| record.n)
 }

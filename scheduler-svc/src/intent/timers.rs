@@ -1,9 +1,9 @@
-//! Intents' timers: messages that the server stores now and gives out at their time (`docs/contribute/nats-facts.md`
+//! Timers of intents: messages that the server stores now and publishes at their time (`docs/contribute/nats-facts.md`
 //! "KV and schedules").
 //!
-//! A timer's subject names intent, purpose and nominal time, so putting it again changes nothing, and a new time never
-//! takes an old timer away: one that rings for a time that is not the intent's any more is ignored. Stopping one is
-//! tidiness, not correctness.
+//! A timer's subject names the intent, the purpose and the nominal time, so storing it again changes nothing, and a new
+//! time never removes an old timer: a timer for a time that is no longer the intent's is ignored. Stopping a timer only
+//! saves work.
 
 use shared::bus::{Bus, OutgoingMessage, PublishError};
 use shared::model::intent::timer::{IntentTimer, TimerPurpose};
@@ -11,10 +11,10 @@ use shared::model::time::UnixMillis;
 use shared::wire::subject::{intent_fire, intent_timer};
 use shared::wire::topology::streams::SCHEDULES;
 
-/// How long what has rung is kept.
+/// Time that a fired timer is kept.
 const FIRED_TTL: &str = "168h";
 
-/// `at` as RFC 3339, in UTC to the millisecond.
+/// Formats `at` by RFC 3339, in UTC with milliseconds.
 fn format_rfc3339(at: UnixMillis) -> String {
     jiff::Timestamp::from_millisecond(at.0).map_or_else(|_| "1970-01-01T00:00:00Z".to_owned(), |at| format!("{at:.3}"))
 }
@@ -23,10 +23,10 @@ fn name(timer: &IntentTimer) -> String {
     format!("{}-{}{}", timer.intent, timer.purpose.subject_letter(), timer.nominal)
 }
 
-/// Has `timer` ring at `at`; at once where that is past.
+/// Stores `timer`, to fire at `at`, or at once if `at` is past.
 ///
 /// # Errors
-/// [`PublishError`] where the server refuses it for good.
+/// Returns [`PublishError`] if the server rejects it for good.
 pub async fn set_timer(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result<(), PublishError> {
     let name = name(timer);
     let out = OutgoingMessage::new(intent_timer(&name), timer)
@@ -36,7 +36,7 @@ pub async fn set_timer(bus: &Bus, timer: &IntentTimer, at: UnixMillis) -> Result
     bus.publish(out).await.map(|_| ())
 }
 
-/// Stops `timer`, if it waits.
+/// Stops `timer`, if it has not fired.
 pub async fn stop(bus: &Bus, timer: &IntentTimer) {
     let subject = intent_timer(&name(timer));
     if let Err(error) = bus.purge_subject(SCHEDULES, &subject).await {
@@ -44,7 +44,7 @@ pub async fn stop(bus: &Bus, timer: &IntentTimer) {
     }
 }
 
-/// The timer of `intent` for `purpose` at `nominal`.
+/// Returns the timer of `intent` for `purpose` at `nominal`.
 #[must_use]
 pub fn new_timer(intent: &shared::model::intent::Intent, purpose: TimerPurpose, nominal: UnixMillis) -> IntentTimer {
     IntentTimer {

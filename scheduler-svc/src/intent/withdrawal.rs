@@ -1,7 +1,7 @@
-//! Withdrawing intents, and what is cleared away once one is over.
+//! Cancels intents, and cleans up after intents that have ended.
 //!
-//! Each step may be cut off, and is taken again by whoever comes by next: a repeated question, a timer that rings for
-//! what is over, the reconciler. So an intent that takes the place of another never fires while that one stands.
+//! Each step may be interrupted, and is repeated by the next caller: a repeated request, a timer of the ended intent,
+//! or the reconciler. An intent that supersedes another never fires before the other is canceled.
 
 use shared::bus::{KvEntry, OutgoingMessage, claim};
 use shared::model::dispatch::derived_ulid;
@@ -18,17 +18,18 @@ use super::error::HandleIntentError;
 use super::machine::{self, StepCause};
 use super::{conditions, timers};
 
-/// Tries of one withdrawal while others take steps on the same intent.
+/// Attempts at one cancellation while other writers change the same intent.
 const MAX_TRIES: u32 = 16;
-/// A dispatch is taken back within so long after its intent was withdrawn, milliseconds: the timer that looks for the
-/// firing's end has rung by then, whatever was cut off.
+/// Time after the cancellation of an intent in which its dispatch is withdrawn, milliseconds. The timer that polls for
+/// the end of the firing has fired by then, whatever was interrupted.
 const TAKEN_BACK_MS: i64 = 3_600_000;
 
 impl IntentExecutor {
-    /// Withdraws what `value` takes the place of, once it is admitted; what is over already, or gone, stays as it is.
+    /// Cancels the intent that `value` supersedes, if `value` is admitted. An intent that has ended or does not exist
+    /// is ignored.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub async fn supersede_intent(&self, value: &Intent) -> Result<(), HandleIntentError> {
         let admitted = match value.status {
             IntentStatus::Pending
@@ -53,12 +54,12 @@ impl IntentExecutor {
         }
     }
 
-    /// Withdraws intent `id`, of `agent` where one is named. Where a turn wants it (`asking`), that turn goes on although it
-    /// be the one of the intent's own firing, as the ledger tells: it began before it asked, so what the ledger does not
-    /// know of yet is another's.
+    /// Cancels intent `id`, of `agent` if one is given. `asking` is the turn that requests it: that turn goes on even
+    /// if it is the turn of the intent's own firing. The ledger decides whether it is: that turn started before its
+    /// request, so a turn that the ledger does not know yet is another one.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: unknown, or over.
+    /// Returns [`HandleIntentError`] if the intent does not exist or has ended.
     pub async fn withdraw_intent(
         &self,
         agent: Option<&str>,
@@ -70,6 +71,7 @@ impl IntentExecutor {
     ) -> Result<KvEntry<Intent>, HandleIntentError> {
         for _ in 0..MAX_TRIES {
             let entry = self.store.find(agent, id).await?;
+            // Read from the ledger in each attempt, because the turn may have started meanwhile.
             let spares_turn = match asking {
                 Some(turn) => self.runs_in(&entry.value, turn).await?,
                 None => false,
@@ -89,6 +91,7 @@ impl IntentExecutor {
             {
                 Err(HandleIntentError::Conflict(_)) => {}
                 Err(HandleIntentError::Step(error)) => {
+                    // The intent has ended before: an interrupted cleanup is completed.
                     self.settle_intent(&entry.value, self.clock.now()).await?;
                     return Err(error.into());
                 }
@@ -99,10 +102,11 @@ impl IntentExecutor {
         Err(HandleIntentError::Conflict(id))
     }
 
-    /// Withdraws `entry`, and takes the dispatch of a firing under way back; `spares_turn` where its own turn wants that.
+    /// Cancels `entry`, and withdraws the dispatch of a firing under way. `spares_turn` says that the firing's own turn
+    /// requested it and goes on.
     ///
     /// # Errors
-    /// [`HandleIntentError`]; a conflict where somebody else has written.
+    /// Returns [`HandleIntentError`]; a conflict if another writer has changed the intent.
     pub async fn cancel_entry(
         &self,
         entry: &KvEntry<Intent>,
@@ -121,7 +125,7 @@ impl IntentExecutor {
 
         self.settle_intent(&canceled.value, cause.at).await?;
 
-        // Until here it rings for whoever was cut off in between.
+        // The timer is stopped last, because it repeats the steps before if the process dies.
         if let Some(running) = &intent.running {
             let look = timers::new_timer(intent, TimerPurpose::Outcome, running.nominal);
             timers::stop(&self.bus, &look).await;
@@ -130,7 +134,7 @@ impl IntentExecutor {
         Ok(canceled)
     }
 
-    /// Tells the session that the dispatch of a firing under way is taken back, where `intent` was withdrawn meanwhile.
+    /// Orders the session to withdraw the dispatch of the firing that was under way when `intent` was canceled.
     async fn take_back(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
         let (Some(withdrawn), Some(record)) = (&intent.withdrawn, intent.records.last()) else {
             return Ok(());
@@ -139,6 +143,7 @@ impl IntentExecutor {
             return Ok(());
         }
 
+        // The id follows from the intent and the dispatch, so a repetition is recognized as one order.
         let named = [
             &intent.intent.id.to_string(),
             "withdraw",
@@ -167,14 +172,15 @@ impl IntentExecutor {
         Ok(())
     }
 
-    /// Clears away what `intent`, which is over, leaves behind: a dispatch that nobody wants any more, a reservation that
-    /// no day settles, a mark. Where it is not over, or nothing is left, nothing happens.
+    /// Cleans up after `intent`, if it has ended: a dispatch that is no longer wanted, a reservation that does not
+    /// lapse with a day, a mark. Does nothing if the intent goes on.
     ///
     /// # Errors
-    /// [`HandleIntentError`]: to be tried again.
+    /// Returns [`HandleIntentError`]; the call must be repeated.
     pub async fn settle_intent(&self, intent: &Intent, now: UnixMillis) -> Result<(), HandleIntentError> {
         let record = &intent.intent;
 
+        // Called for values in any state, so that callers need no check of their own.
         if !intent.status.is_final() {
             return Ok(());
         }
@@ -190,7 +196,7 @@ impl IntentExecutor {
         let fired = intent.fired > 0;
         let of_one_day = !record.schedule.recurs() && intent.deadline.is_none() && intent.lineage.is_empty();
 
-        // One with a day of its own is spent on that day, by its time alone: a million of them need no look.
+        // A booking with a day lapses with that day: a million of them need no read of the book.
         if fired && of_one_day {
             return Ok(());
         }

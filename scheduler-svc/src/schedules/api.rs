@@ -154,6 +154,7 @@ async fn pause_schedule(keeper: &ScheduleWriter, order: PauseSchedule) -> Result
     }
 
     keeper
+        // Nothing may stay planned: the new generation voids all timers that are set.
         .change_record(&order.id, |record, now| {
             Ok(ScheduleRecord {
                 paused: Some(SchedulePause {

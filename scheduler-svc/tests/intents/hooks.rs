@@ -137,7 +137,7 @@ async fn a_hook_that_is_switched_off_has_not_passed() {
     assert_eq!(world.status(ulid(1)).await, IntentStatus::Failed);
     assert_eq!(
         world.history(ulid(1)).await.last().expect("one").why,
-        "the hook `nightly` is switched off"
+        "the hook `nightly` is disabled"
     );
 
     status.send("active").expect("heard");

@@ -236,7 +236,7 @@ async fn approval_before_fire_waits_lapses_and_may_come_early() {
     desk.decide_intent(decide(3, false)).await.expect("no");
     assert_eq!(
         world.history(ulid(3)).await.last().expect("one").code,
-        IntentCode::Declined
+        IntentCode::Denied
     );
 
     world.clock.advance(15 * 60_000);

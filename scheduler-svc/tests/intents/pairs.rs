@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use shared::model::dispatch::Dispatch;
 use shared::model::intent::IntentCode::{
-    self, Admitted, ApprovalExpired, ConditionMet, DeadlinePassed, Declined, Done, Due, NextOccurrence, Proposed,
+    self, Admitted, ApprovalExpired, ConditionMet, DeadlinePassed, Denied, Done, Due, NextOccurrence, Proposed,
     Rearmed, Refused, Rescheduled, Superseded, TurnFailed, Withdrawn,
 };
 use shared::model::intent::service::{CancelIntent, DecideIntent, ProposeIntent, RescheduleIntent};
@@ -75,9 +75,9 @@ const PAIRS: &[(Before, Step, Step, &[Way])] = {
     &[
         (New, Ask, Ask, &[&[Proposed, Admitted]]),
         (New, AskBadly, AskBadly, &[&[Proposed, Refused]]),
-        (Asked, Say(true), Say(false), &[&[Admitted], &[Declined]]),
+        (Asked, Say(true), Say(false), &[&[Admitted], &[Denied]]),
         (Asked, Say(true), ADA, &[&[Admitted, Withdrawn], &[Withdrawn]]),
-        (Asked, Say(false), ADA, &[&[Declined], &[Withdrawn]]),
+        (Asked, Say(false), ADA, &[&[Denied], &[Withdrawn]]),
         (Pending, ADA, Cancel("bob"), &[&[Withdrawn]]),
         (Pending, ADA, Ring, &[&[Withdrawn], &[Due, Withdrawn]]),
         (
@@ -102,11 +102,11 @@ const PAIRS: &[(Before, Step, Step, &[Way])] = {
             Replace,
             &[&[Superseded], &[Rescheduled, Rearmed, Superseded]],
         ),
-        (Strict, Say(true), Say(false), &[&[Due], &[Declined]]),
+        (Strict, Say(true), Say(false), &[&[Due], &[Denied]]),
         (Strict, Say(true), Ring, &[&[Due]]),
         (Strict, Say(true), ADA, &[&[Due, Withdrawn], &[Withdrawn]]),
-        (Strict, Say(false), ADA, &[&[Declined], &[Withdrawn]]),
-        (Strict, Say(false), Ring, &[&[Declined]]),
+        (Strict, Say(false), ADA, &[&[Denied], &[Withdrawn]]),
+        (Strict, Say(false), Ring, &[&[Denied]]),
         (Conditional, Met, Met, &[&[ConditionMet]]),
         (Conditional, Met, Ring, &[&[ConditionMet], &[DeadlinePassed]]),
         (Conditional, Met, ADA, &[&[ConditionMet, Withdrawn], &[Withdrawn]]),
@@ -295,7 +295,7 @@ fn is_of(step: Step, agent: &str, record: &IntentRecord) -> bool {
         Step::Cancel(who) => record.code == Withdrawn && by == who,
         Step::Move(seconds) => record.code == Rescheduled && by == format!("by {seconds}"),
         Step::Say(true) => matches!(record.code, Admitted | Due) && by == "casey",
-        Step::Say(false) => record.code == Declined && by == "casey",
+        Step::Say(false) => record.code == Denied && by == "casey",
         Step::Replace => record.code == Superseded && by == format!("agent:{agent}"),
         Step::Ask | Step::AskBadly | Step::Ring | Step::Met | Step::Look => by == "runtime",
     }

@@ -61,6 +61,7 @@ impl Kv<Breaker> {
                 return Ok(entry);
             };
 
+            // The revision makes the write fail if another replica has changed the breaker since it was read.
             let written = match &entry {
                 None => self.create(&key, &value).await,
                 Some(entry) => self.update(&key, &value, entry.revision).await,

@@ -168,10 +168,12 @@ impl Bus {
                 .custom_inbox_prefix(format!("_INBOX_{}", config.user));
         }
 
+        // A process that can start without the server keeps trying in the background.
         if later {
             options = options.retry_on_initial_connect();
         }
 
+        // The callback outlives this function, so it gets a share of the link's state.
         let link: Arc<ServerLink> = Arc::default();
         let telling = Arc::clone(&link);
         let options = options
@@ -185,6 +187,7 @@ impl Bus {
                 std::future::ready(())
             });
 
+        // Parsed here, so that the error names the wrong address.
         let addresses = config
             .servers
             .iter()
@@ -206,6 +209,7 @@ impl Bus {
         let jetstream = async_nats::jetstream::context::ContextBuilder::new()
             .timeout(API_TIMEOUT)
             .build(client.clone());
+        // All clones share it, because the bound holds for the whole process.
         let in_flight = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
 
         Ok(Self {

@@ -161,6 +161,7 @@ impl PullSettings {
     /// which loses no message.
     pub async fn next(&mut self) -> IncomingMessage {
         loop {
+            // Opened on demand, so that a broken pull is replaced at the next call.
             if self.messages.is_none() {
                 match self.open().await {
                     Ok(messages) => {
@@ -212,10 +213,12 @@ impl Bus {
     /// Starts to read without acks. Returns the messages, and the number of messages that are waiting at the start.
     /// The server removes the consumer [`FORGOTTEN_AFTER`] the last pull.
     pub(super) async fn read_unacked(&self, asked: PullRequest<'_>) -> Result<(pull::Stream, u64), String> {
+        // The server has one field for a single filter, and another one for several.
         let (filter_subject, filter_subjects) = match asked.filters {
             [one] => (one.clone(), Vec::new()),
             several => (String::new(), several.to_vec()),
         };
+        // In memory and on one replica: the reader can repeat all from its own position.
         let config = pull::Config {
             deliver_policy: asked.from,
             filter_subject,

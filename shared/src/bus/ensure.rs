@@ -228,6 +228,7 @@ impl Bus {
             .get_consumer_from_stream::<pull::Config, _, _>(&spec.name, spec.stream)
             .await;
 
+        // A missing consumer can be created; any other error says nothing about it.
         let mut found: PullConsumer = match found {
             Ok(found) => found,
             Err(error) if is_not_found(&error.to_string()) => return Ok(vec![missing_drift(what)]),
@@ -279,6 +280,7 @@ impl Bus {
         let drift = self.find_drift(topology).await?;
         let mut report = EnsureReport::default();
 
+        // Checked before the first change: a service must not change half of a topology that it does not accept.
         let differing: Vec<&TopologyDrift> = drift.iter().filter(|d| d.is_conflict()).collect();
         if let (false, Some(first)) = (update, differing.first()) {
             return Err(EnsureTopologyError::Incompatible {
@@ -299,6 +301,7 @@ impl Bus {
             }
         }
 
+        // Streams first, because a consumer needs its stream.
         let wanted = topology.consumers.iter().filter_map(|spec| {
             let what = format!("consumer {} of {}", spec.name, spec.stream);
             drift
@@ -307,6 +310,7 @@ impl Bus {
                 .map(|found| (spec, what, found.is_missing()))
         });
 
+        // A new installation has some seventy consumers: created one by one they would delay its start.
         let made: Vec<(String, bool)> = stream::iter(wanted)
             .map(|(spec, what, new)| async move { self.make_consumer(spec).await.map(|()| (what, new)) })
             .buffer_unordered(CREATIONS_AT_ONCE)

@@ -80,6 +80,7 @@ impl MessageFetcher {
                     detail,
                 };
 
+                // A caller asks in a loop: without the pause, a lost consumer would be asked for without rest.
                 self.missed.log_missed(&error);
                 pause(REPAIR_PAUSE).await;
                 Err(error)
@@ -127,12 +128,14 @@ impl MessageFetcher {
                     }
                 }
                 Some(Err(error)) => {
+                    // The pause bounds the requests to a server that fails at once.
                     self.look_again(&error.to_string());
                     pause(REPAIR_PAUSE).await;
                     return None;
                 }
                 None => {
                     self.missed = MissedMessages::default();
+                    // The request has ended as planned: the caller decides whether to ask again.
                     self.request = None;
                     return None;
                 }

@@ -40,6 +40,7 @@ pub(super) fn find_fault(block: &[u8]) -> Option<String> {
         let Some((name, value)) = line.split_once(':') else {
             return Some(format!("header line without a colon: {line:?}"));
         };
+        // A header may continue on the next lines; the client joins them before it checks the value.
         let mut value = value.to_owned();
         while let Some(folded) = lines.next_if(|next| next.starts_with(char::is_whitespace)) {
             value.push_str(folded);

@@ -57,6 +57,7 @@ impl Bus {
         let letter = letter.header(headers::HELD, key.clone());
         self.publish(letter.msg_id(format!("{HELD_LETTER}:{key}"))).await?;
 
+        // Another replica may have found the same message, or an operator may have decided already.
         match self.held_bucket().create(&key, held).await {
             Ok(_) => {}
             Err(CasError::Conflict { .. }) => {

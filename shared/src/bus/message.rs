@@ -144,6 +144,7 @@ impl std::fmt::Debug for IncomingMessage {
 
 impl IncomingMessage {
     pub(super) fn new(message: async_nats::jetstream::Message) -> Option<Self> {
+        // Copied out, because `split` below consumes the message that `info` borrows from.
         let (sequence, consumer_sequence, delivered, stored_at_ns, pending, stream) = {
             let info = message.info().ok()?;
             let nanos = i64::try_from(info.published.unix_timestamp_nanos()).unwrap_or(i64::MAX);
@@ -348,6 +349,7 @@ impl Bus {
     ) -> bool {
         self.pulse.wait_awake(&self.client).await;
 
+        // Checked after the wait above: time may have passed there, as it does when a process was stopped.
         if !may() {
             return false;
         }

@@ -277,6 +277,7 @@ impl Bus {
             stream: stream.to_owned(),
             detail,
         };
+        // A batch comes as several messages, which a plain request could not receive.
         let inbox = self.client.new_inbox();
         let mut answers = self
             .client
@@ -292,6 +293,7 @@ impl Bus {
 
         let mut found = Vec::new();
         loop {
+            // The bound holds for each message, so a long batch that makes progress is not cut.
             let next = tokio::time::timeout(API_TIMEOUT, answers.next());
             let Ok(Some(message)) = next.await else {
                 return Err(unavailable("no answer in time".to_owned()));

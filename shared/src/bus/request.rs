@@ -95,6 +95,7 @@ impl Bus {
             .payload(payload)
             .timeout(Some(timeout));
 
+        // The kinds of error have different remedies: no service listens, or it is slow.
         let answer = self
             .client
             .send_request(named(), request)

@@ -202,6 +202,7 @@ async fn consumer_spans(bus: &Bus, stream: &str) -> Result<BTreeMap<String, Sequ
     loop {
         let query = json!({ "offset": seen });
         let page: Page = bus.call_api(stream, &format!("CONSUMER.LIST.{stream}"), &query).await?;
+        // The server lists page by page. An empty page ends the list too: a consumer may go away between two.
         let listed = page.consumers.unwrap_or_default();
         seen += listed.len();
         let is_last = listed.is_empty() || seen >= page.total;
@@ -233,6 +234,7 @@ async fn clear(bus: &Bus, stream: &str, filter: &str, span: SequenceSpan) -> Res
 
         let (subject, sequence) = (raw.subject.clone(), raw.seq);
         let mut letter = build_letter(stream, raw, fault);
+        // The dead letter first: if the process dies now, the message is found and recorded once more.
         match bus.dead_letter_record(letter.clone()).await {
             Err(PublishError::TooLarge { size, .. }) => {
                 letter.detail = format!(

@@ -298,6 +298,7 @@ impl Bus {
             .ask_api(stream, &format!("STREAM.RESTORE.{stream}"), &question)
             .await?;
 
+        // The piece is also bounded by the server's own limit of a message.
         let mut buffer = vec![0; PIECE_BYTES.min(self.max_payload())];
         loop {
             let count = read_full(file, &mut buffer)

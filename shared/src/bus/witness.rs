@@ -155,12 +155,14 @@ impl StreamWitness {
                 position: self.last_position().await?,
                 ..witnessed
             };
+            // The doubt is settled once everything up to its end is handled: nothing is held for it any more.
             if let Some(until) = next.unsettled_until()
                 && self.is_settled(until, now).await?
             {
                 next.settled_until_ms = next.doubt_until_ms;
             }
 
+            // Nothing new: no write, and no conflict for other replicas.
             if known.as_ref() == Some(&next) {
                 return Ok(next);
             }
@@ -267,6 +269,7 @@ impl StreamWitness {
             }
         };
 
+        // A message that an operator still has to decide about is in no stream's backlog, but it is not done.
         if !is_worked_off {
             return Ok(false);
         }

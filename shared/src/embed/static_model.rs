@@ -82,6 +82,7 @@ impl StaticModel {
             let pieces = inner.tokenizer.encode(word);
             add(&pieces);
 
+            // Long words are rare, and would fill the memory with entries that are never used again.
             if word.len() <= MAX_REMEMBERED_BYTES {
                 if words.len() >= MAX_REMEMBERED {
                     words.clear();
@@ -91,6 +92,7 @@ impl StaticModel {
         }
 
         drop(words);
+        // Vectors of length one can be compared by their product alone.
         let length = sum.iter().map(|value| value * value).sum::<f32>().sqrt();
         if length > 0.0 {
             sum.iter_mut().for_each(|value| *value /= length);

@@ -79,6 +79,7 @@ impl BpeTokenizer {
             merges: rules,
         } = serde_json::from_slice::<File>(text)?.model;
 
+        // Another kind of tokenizer would cut texts into pieces that the model was not trained on.
         if kind != "BPE" || !byte_fallback {
             return Err(LoadTokenizerError::OtherKind {
                 expected: "BPE with byte fallback",
@@ -101,6 +102,7 @@ impl BpeTokenizer {
             merges.entry((l, r)).or_insert((rank, both));
         }
 
+        // Texts are cut into characters first, and those are merged by the rules.
         let single = |(piece, &id): (&String, &u32)| {
             let mut chars = piece.chars();
             chars.next().filter(|_| chars.next().is_none()).map(|c| (c, id))

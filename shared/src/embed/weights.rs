@@ -85,6 +85,7 @@ pub(super) struct TensorFile<'a> {
 impl<'a> TensorFile<'a> {
     /// Parses the header of `bytes`.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, ReadWeightsError> {
+        // A file that is too short reads as a length that no header has, which ends in the same error.
         let length = bytes
             .first_chunk::<8>()
             .map_or(u64::MAX, |length| u64::from_le_bytes(*length));
@@ -95,6 +96,7 @@ impl<'a> TensorFile<'a> {
 
         let mut values: BTreeMap<String, serde_json::Value> =
             serde_json::from_slice(header).map_err(|error| ReadWeightsError::Json(error.to_string()))?;
+        // The only entry that describes no tensor.
         values.remove("__metadata__");
         let entry = |(name, value)| match serde_json::from_value(value) {
             Ok(tensor) => Ok((name, tensor)),

@@ -88,6 +88,7 @@ impl ProviderClient {
         let request = self.client.post(url).headers(self.headers.clone()).json(&question);
         let response = match tokio::time::timeout(self.idle, request.send()).await {
             Ok(Ok(response)) => response,
+            // The address may contain a key, and errors are logged.
             Ok(Err(error)) => return Err(fault::of_connection(&error.without_url(), 0, false)),
             Err(_) => return Err(silent_error(self.idle)),
         };
@@ -116,12 +117,14 @@ impl ProviderClient {
     ) -> Result<HeardAnswer, AskModelError> {
         let mut reading = AnswerReader::new(self.provider);
         while !reading.has_ended() {
+            // After the model's stop only the usage may follow, which not every provider sends: the wait is short.
             let stopped = reading.has_stopped();
             let wait = if stopped { self.idle.min(LAST_WORDS) } else { self.idle };
             let bytes = match tokio::time::timeout(wait, response.chunk()).await {
                 Ok(Ok(Some(bytes))) => bytes,
                 Ok(Ok(None)) => break,
                 Ok(Err(error)) => {
+                    // The provider was unreachable if the answer's body had not begun; else the answer is truncated.
                     let (received, begun) = (reading.received_bytes(), reading.has_begun());
                     return Err(fault::of_connection(&error.without_url(), received, begun));
                 }
@@ -136,6 +139,7 @@ impl ProviderClient {
             }
         }
 
+        // A body may end without an error and still be no complete answer.
         let received = reading.received_bytes();
         let heard = reading
             .finish_answer()

@@ -20,11 +20,11 @@ pub enum ApprovalStatus {
     /// Approved by its approvers.
     Approved,
     /// Denied by an approver.
-    Rejected,
+    Denied,
     /// Not decided in time.
     Expired,
     /// Withdrawn: the turn no longer waits for it.
-    Cancelled,
+    Canceled,
     /// Replaced by a new request, because the arguments changed.
     Superseded,
     /// Used: the approved call has run.
@@ -38,9 +38,9 @@ impl ApprovalStatus {
         match self {
             Self::Pending => "pending",
             Self::Approved => "approved",
-            Self::Rejected => "rejected",
+            Self::Denied => "denied",
             Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
+            Self::Canceled => "canceled",
             Self::Superseded => "superseded",
             Self::Consumed => "consumed",
         }

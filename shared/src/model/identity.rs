@@ -125,6 +125,7 @@ impl Identities {
             }
         }
 
+        // An owner who is no person could never be recognized.
         if let Some(owner) = self.owner.as_deref().filter(|owner| !ids.contains(owner)) {
             faults.push(("owner".to_owned(), format!("`{owner}` is expected among persons")));
         }

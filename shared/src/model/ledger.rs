@@ -456,6 +456,7 @@ impl LedgerRecord {
     #[must_use]
     pub fn consumed_ids(&self) -> Vec<Ulid> {
         let mut ids = Vec::new();
+        // A dispatch is consumed by its turn, by joining one, or by being dropped; an order by being obeyed.
         for entry in &self.entries {
             match entry {
                 LedgerEntry::TurnStarted { dispatches, .. } => {

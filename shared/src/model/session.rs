@@ -145,11 +145,13 @@ impl PeerName<'_> {
 #[must_use]
 pub fn session_key(event: &Event, scope: DmScope, peer: &PeerName<'_>) -> String {
     let channel = &event.channel;
+    // An account with the name of a kind would make keys that mean another conversation.
     let account = match event.account() {
         account if is_marked(account, &["dm", "group", "channel"]) => Cow::Owned(format!("~{account}")),
         account => Cow::Borrowed(account),
     };
 
+    // The default account is left out: most installations have no other.
     let on_account = match event.account() {
         DEFAULT_ACCOUNT => channel.clone(),
         _other => format!("{channel}:{account}"),

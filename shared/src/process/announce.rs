@@ -82,6 +82,7 @@ fn write(path: &Path, entries: &AnnouncedEntries) -> std::io::Result<()> {
             .map(|(what, address)| (what.clone(), json!(address.to_string()))),
     );
 
+    // A rename replaces the file as a whole.
     let whole = path.with_extension("json.new");
     std::fs::write(&whole, Value::Object(fields).to_string())?;
 

@@ -62,6 +62,7 @@ pub(super) async fn connect(
     if let Some(bus) = &connected
         && bus.max_payload() < MIN_SERVER_PAYLOAD_BYTES
     {
+        // The service starts nevertheless: it works, apart from the large dead letters.
         let (found, wanted) = (bus.max_payload(), MIN_SERVER_PAYLOAD_BYTES);
         tracing::error!(
             found,
@@ -81,6 +82,7 @@ pub(super) async fn agree_on_topology(
     health: &Health,
     shutdown: &ShutdownSignal,
 ) -> Result<bool, EnsureTopologyError> {
+    // The promise of the durability is checked first: without it no message may be accepted.
     let promise = DurabilityPromise::check_servers(nats).await;
     if promise == DurabilityPromise::Broken {
         health.set("topology", false, promise.to_string());
@@ -124,6 +126,7 @@ async fn agree_once(bus: &Bus, wanted: &Topology, make: bool) -> Result<(), Ensu
         detail,
     };
 
+    // During a restore streams are missing for a while: they must not be created now.
     if let Some(backup) = bus.restore_under_way().await.map_err(lookup)? {
         let detail = format!("backup {backup} is being restored; if that was interrupted, give `nexus restore` again");
         return Err(lookup(detail));

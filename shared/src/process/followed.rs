@@ -49,12 +49,14 @@ where
         match looked.unwrap_or_else(|error| Err(vec![format!("{path}: {error}")])) {
             Ok(read) => {
                 told.clear();
+                // An editor may write the file without changing it.
                 if read != known {
                     tracing::info!(path, "watched file changed");
                     known = read.clone();
                     put(read);
                 }
             }
+            // The same fault is reported once, not at every look.
             Err(faults) if faults != told => {
                 tracing::warn!(
                     faults = faults.join("; "),

@@ -218,6 +218,7 @@ pub fn prepare_service<S: Service>(
     document: &ConfigDocument,
     environment: &ConfigEnvironment,
 ) -> Result<PreparedService<S::Config>, Vec<ConfigFault>> {
+    // All sections are read, so that one start reports every fault.
     let (common, common_faults) = CommonConfig::load(document);
     let llm = llm_section::<S>(document);
     let own = service_section::<S>(document, &llm.value);
@@ -245,6 +246,7 @@ pub fn prepare_service<S: Service>(
     let instance = environment
         .instance()
         .map_or_else(|| new_instance(environment.host_name()), str::to_owned);
+    // The name becomes part of subjects, keys and file names.
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if instance.len() > 64 || !instance.bytes().all(plain) {
         let problem = "expected at most 64 letters, digits, `-` and `_`".to_owned();
@@ -326,6 +328,7 @@ pub(super) async fn run_until<S: Service>(
 
     let announcement = ServiceAnnouncement::new(run_dir.as_deref(), S::NAME, &instance);
     let drain = Duration::from_millis(common.telemetry.drain_timeout_ms);
+    // Two signals: `shutdown` asks the service to stop, `ended` stops what must outlive it.
     let (shutdown, ended) = (ShutdownSignal::default(), ShutdownSignal::default());
 
     let start = ServiceStart {
@@ -341,6 +344,7 @@ pub(super) async fn run_until<S: Service>(
     };
 
     let (announcement, ended) = (start.announcement.clone(), start.ended.clone());
+    // The work can be dropped at any point: whatever it had not stored is repeated at the next start.
     let mut work = Box::pin(run_service::<S>(start, telemetry.metrics()));
     let exit = tokio::select! {
         done = &mut work => exit_of(done),
@@ -407,6 +411,7 @@ async fn run_service<S: Service>(
         ended,
     } = start;
 
+    // Every part starts as not ready, so that a probe cannot see a gap.
     let health = Health::default();
     health.set("nats", false, "connecting");
     health.set("topology", false, "not looked at");
@@ -423,6 +428,7 @@ async fn run_service<S: Service>(
         metrics: metrics.clone(),
     };
 
+    // Before the connection: an operator must see why a service does not become ready.
     let address = health::start(listen, health.clone(), metrics, ended.clone())
         .await
         .with_context(|| format!("telemetry.listen: cannot listen on {listen}"))?;
@@ -459,6 +465,7 @@ async fn run_service<S: Service>(
         (common.nats.clone(), bus.clone(), health.clone(), shutdown.clone());
     let mut agreement =
         Box::pin(async move { agree_on_topology(&agreed_bus, &nats, &agreed_health, &agreed_stop).await });
+    // The service must not start before its streams exist, unless it can work without the server.
     if !alone && !agreement.as_mut().await? {
         return Ok(());
     }
@@ -487,6 +494,7 @@ async fn run_service<S: Service>(
         ended.await
     };
 
+    // The announcement is withdrawn by its own task, which must have ended before the connection closes.
     over.trigger();
     announced.await.context("announcing panicked")?;
 

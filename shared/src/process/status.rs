@@ -126,6 +126,7 @@ impl StatusResponder {
         };
 
         while !ended.is_requested() {
+            // With a time to live, so that a process that is killed disappears by itself.
             let said = tokio::select! {
                 said = leases.put_ttl(&key, &record, ANNOUNCED_FOR) => said,
                 () = ended.requested() => break,
@@ -144,6 +145,7 @@ impl StatusResponder {
             }
         }
 
+        // Bounded: a server that is gone must not delay the end of the process.
         let taken_back = tokio::time::timeout(TAKEN_BACK_WITHIN, leases.delete(&key, None)).await;
         if !matches!(taken_back, Ok(Ok(()))) {
             tracing::debug!("failed to withdraw this replica's announcement");

@@ -216,6 +216,7 @@ fn trace_layer<S>(tracer: Option<Tracer>) -> Option<impl Layer<S>>
 where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
 {
+    // A span of the exporter's own request would cause another request, and so without end.
     let ours = Targets::new()
         .with_default(LevelFilter::INFO)
         .with_target("h2", LevelFilter::OFF)

@@ -62,6 +62,7 @@ pub fn root_span(name: &'static str) -> Span {
 
     let context = span.context();
     let own = context.span().span_context().clone();
+    // Without an exporter there is no trace, and its id would be zeros.
     if own.is_valid() {
         span.record("trace_id", tracing::field::display(own.trace_id()));
     }

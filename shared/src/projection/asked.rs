@@ -168,11 +168,13 @@ fn check(sql: &str) -> Result<(), ModelQueryError> {
         return Ok(());
     }
 
+    // A pragma may be addressed to one database, as in `PRAGMA main.table_info`.
     let (mut name, mut rest) = split_word(without_comments(rest));
     if let Some(behind) = rest.strip_prefix('.') {
         (name, rest) = split_word(behind);
     }
 
+    // With `=` a pragma writes.
     if !TELLING.iter().any(|telling| name.eq_ignore_ascii_case(telling)) || rest.contains('=') {
         return refused(&format!("PRAGMA {name}"));
     }
@@ -200,6 +202,7 @@ fn without_comments(mut text: &str) -> &str {
 }
 
 fn bind_parameters(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<(), ModelQueryError> {
+    // As `bun:sqlite` does, so that a script that worked on the file itself sees the same errors.
     let expected = statement.parameter_count();
     if !query.values.is_empty() && query.named.is_empty() && query.values.len() != expected {
         let received = query.values.len();
@@ -211,6 +214,7 @@ fn bind_parameters(statement: &mut Statement<'_>, query: &ModelQuery) -> Result<
         statement.raw_bind_parameter(at + 1, sql_value(value)?)?;
     }
 
+    // A script may write the name with or without its prefix.
     for (name, value) in &query.named {
         let spellings = ["", "$", ":", "@"].map(|prefix| format!("{prefix}{name}"));
         for spelling in spellings {
@@ -296,6 +300,7 @@ fn read_rows(
             cells.push(cell);
         }
 
+        // A page always has at least one row, or the reader would never advance.
         if page.bytes + bytes > MAX_PAGE_BYTES && !page.rows.is_empty() {
             page.more = true;
             return Ok(page);

@@ -137,6 +137,7 @@ async fn take_in(
             .lag
             .note_end(source, last.sequence.saturating_add(last.pending));
 
+        // The position is part of the same transaction as the messages: both or neither.
         let count = batch.len();
         let position = StreamPosition {
             incarnation: incarnation.to_owned(),
@@ -144,6 +145,7 @@ async fn take_in(
             stored_at_ns: last.stored_at_ns,
         };
 
+        // Decoding a batch takes long, and this thread also renews leases.
         let trust = Arc::clone(bus.trust());
         let decoded =
             tokio::task::spawn_blocking(move || batch.iter().map(|message| decode(source, message, &trust)).collect());
@@ -202,6 +204,7 @@ async fn find_difference(
 /// Waits until the stream exists, and starts to read after the position.
 async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result<StartedSource, ApplyBatchError> {
     loop {
+        // Read before the position, so that a rebuild in between is noticed.
         let generation = projection.0.generation.load(Ordering::Acquire);
         let position = projection.position(source);
         let asked = async {
@@ -224,6 +227,7 @@ async fn start(bus: &Bus, projection: &Projection, source: FeedSource) -> Result
 
         let state = info.state;
 
+        // The stream was restored or created again: rows of messages that no longer exist must go.
         if let Some(detail) = difference {
             projection
                 .0

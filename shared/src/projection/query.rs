@@ -85,6 +85,7 @@ pub(super) fn find(connection: &Connection, request: &FindRequest) -> Result<Fin
     ];
 
     let limit = effective_limit(request.limit);
+    // `newest` returns one event more than `limit`; if it is there, the next page begins behind the last one shown.
     let events = newest_events(connection, &conditions, limit)?;
     let next = (events.len() > limit as usize).then(|| events[limit as usize - 1].sequence);
 
@@ -128,6 +129,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
         row.get::<_, String>(0)
     })?;
 
+    // Both ends come from the index, whatever the length of the thread.
     let edge = |order: &str| {
         connection.prepare_cached(&format!(
             "SELECT timestamp FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
@@ -135,6 +137,7 @@ pub(super) fn threads(connection: &Connection, request: &ThreadsRequest) -> Resu
         ))
     };
     let (mut first, mut last) = (edge("ASC")?, edge("DESC")?);
+    // The excerpt is what the user wrote first; a thread that began otherwise shows its first text.
     let mut words = connection.prepare_cached(
         "SELECT coalesce(
            (SELECT content FROM events WHERE channel = ?1 AND account = ?2 AND peer_id = ?3 AND thread_id = ?4
@@ -174,6 +177,8 @@ fn newest_events(
     conditions: &[(&str, Option<Sql>)],
     limit: u32,
 ) -> Result<Vec<EventRow>, rusqlite::Error> {
+    // Only the given conditions are in the text, so that SQLite can choose an index for them. The conditions' texts are
+    // constants, and the values are bound.
     let given: Vec<_> = conditions
         .iter()
         .filter_map(|(condition, value)| Some((*condition, value.clone()?)))

@@ -60,6 +60,7 @@ pub(super) fn open_writer(path: &Path) -> Result<OpenedFile, OpenProjectionError
         })?;
     }
 
+    // The reason is logged only if a file was there: a first start discards nothing.
     let existed = path.exists();
     let reason = match open_existing(path) {
         Ok(Some((connection, positions))) => {
@@ -75,6 +76,7 @@ pub(super) fn open_writer(path: &Path) -> Result<OpenedFile, OpenProjectionError
         Err(error) => return Err(failed(error)),
     };
 
+    // The file holds nothing that the streams do not: it can always be made again.
     let connection = recreate_file(path)?;
     let discarded = (!reason.is_empty()).then_some(reason);
 

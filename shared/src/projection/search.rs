@@ -98,10 +98,12 @@ impl Projection {
 
 /// Returns the sequences of the events that match enough of the query's words, by BM25.
 fn by_words(connection: &Connection, request: &SearchRequest) -> Result<Vec<u64>, rusqlite::Error> {
+    // A query of signs alone has no words to search for.
     let Some(expression) = words::fts_expression(&request.query) else {
         return Ok(Vec::new());
     };
 
+    // One parameter for any number of channels, so that the statement stays the same and is prepared once.
     let channels = request
         .channels
         .as_ref()
@@ -137,6 +139,7 @@ fn build_reply(
     let lists: Vec<&[u64]> = std::iter::once(by_words).chain(by_meaning).collect();
 
     let mut hits = Vec::with_capacity(limit);
+    // An event that was deleted meanwhile gives no hit, so more candidates than `limit` are looked at.
     for RankedHit { sequence, score } in fuse::reciprocal_rank(&lists) {
         if hits.len() == limit {
             break;

@@ -75,6 +75,7 @@ impl SteppedProjection {
                 trust: Arc::clone(bus.trust()),
                 ahead: None,
                 read: from - 1,
+                // Without it, the reader would wait for a message that is not there.
                 at_end: state.messages == 0 || state.last < from,
             });
         }
@@ -116,6 +117,7 @@ impl StepCursor {
                 }
             };
 
+            // One message is read ahead, because only its time says whether it is due.
             if self.ahead.is_none() && may_read {
                 let message = self.reader.next().await;
                 (self.read, self.at_end) = (message.sequence, message.pending == 0);

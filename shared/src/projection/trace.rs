@@ -90,6 +90,7 @@ impl TraceWalk<'_> {
             return Ok(());
         }
 
+        // The first event may be one that was sent, too; it is then what the question is about, not a result.
         let stage = if depth > 0 && event.direction == EventDirection::Sent {
             TraceStage::Sent
         } else {
@@ -139,6 +140,7 @@ impl TraceWalk<'_> {
             return Ok(());
         };
 
+        // A record without hooks still shows that the event was evaluated.
         let hooks = self.read_outcomes(event_id)?;
         if hooks.is_empty() {
             let detail = format!("no hook fired, {passed} passed (evaluated by {by})");

@@ -190,6 +190,7 @@ impl<'a> SessionRows<'a> {
                 attachments: _,
                 model,
             } => {
+                // Later answers of a turn may leave the model out.
                 self.model = model.as_deref().or(self.model);
                 self.add_answer(*step, content, tool_calls, *usage);
             }
@@ -291,6 +292,7 @@ impl<'a> SessionRows<'a> {
     fn start(&mut self, turn: Ulid, parent: Option<Ulid>, dispatches: &'a [DispatchRef]) {
         let id = turn.to_string();
         for dispatch in dispatches {
+            // The id of a message follows from its turn and dispatch, so that a repetition writes the same row.
             self.add_message(
                 format!("{id}/user/{}", dispatch.id),
                 id.clone(),

@@ -128,7 +128,7 @@ impl ModelWriter {
         };
 
         for (_, done) in batches {
-            // A feed that was cancelled meanwhile resumes at the committed position.
+            // A feed that was canceled meanwhile resumes at the committed position.
             let _ = done.send(result.clone());
         }
 

@@ -64,6 +64,7 @@ pub fn check(text: &str, zone: &str, since: UnixMillis) -> Result<Schedule, Admi
         ScheduleTiming::Every { .. } | ScheduleTiming::Cron(_) | ScheduleTiming::Rrule(_) | ScheduleTiming::At(_) => {}
     }
 
+    // Sampling costs time, and most schedules show by their form that they cannot be dense.
     let sampled = if may_be_dense(&schedule) { SAMPLED } else { 0 };
     let sample = next_instants(&schedule, since, sampled);
     for pair in sample.windows(2) {

@@ -98,6 +98,7 @@ impl CronExpression {
         };
 
         let fields: Vec<&str> = text.split_whitespace().collect();
+        // Six fields begin with seconds, as in most libraries; five are the classical form.
         let (seconds, rest) = match fields.as_slice() {
             [seconds, rest @ ..] if rest.len() == 5 => (*seconds, rest),
             rest if rest.len() == 5 => ("0", rest),

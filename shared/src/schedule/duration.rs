@@ -45,6 +45,7 @@ fn parse_total(text: &str) -> Option<i64> {
             _ => return None,
         };
 
+        // Fails if the digits are missing, too: an empty text is not a number.
         sum = sum.checked_add(number.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
         rest = tail.trim_start();
     }

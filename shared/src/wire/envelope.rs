@@ -172,6 +172,7 @@ pub fn encode<T: WireMessage>(value: &T, format: PayloadFormat) -> (Bytes, Heade
 /// # Errors
 /// Returns [`DecodeError`] with the type, the error and its place.
 pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, DecodeError> {
+    // Before parsing, so that an oversized message costs nothing.
     if payload.len() > T::MAX_BYTES {
         return Err(DecodeError::Oversize {
             schema: T::SCHEMA,
@@ -182,6 +183,7 @@ pub fn decode<T: WireMessage>(headers: &Headers, payload: &[u8]) -> Result<T, De
 
     let version = version_of::<T>(headers)?;
     let format = format_of::<T>(headers)?;
+    // A stored message keeps the version with which it was written.
     if version != T::VERSION {
         return super::upgrade::decode_older(version, format, payload);
     }
@@ -202,6 +204,7 @@ fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
 
     let other = || DecodeError::OtherSchema {
         expected: T::SCHEMA,
+        // The header is foreign text that ends in logs.
         found: schema.chars().take(64).collect(),
     };
     let (name, version) = schema.split_once('/').ok_or_else(other)?;
@@ -210,6 +213,7 @@ fn version_of<T: WireMessage>(headers: &Headers) -> Result<u16, DecodeError> {
         return Err(other());
     }
 
+    // Fields of a newer version may change the meaning of those that are known, so nothing is guessed.
     if version > T::VERSION {
         return Err(DecodeError::NewerSchema {
             schema: T::SCHEMA,

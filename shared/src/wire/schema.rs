@@ -66,6 +66,7 @@ impl WireMessage for Event {
         name("thread_id", self.thread_id.as_deref().unwrap_or_default())?;
         name("from.id", &self.from.id)?;
 
+        // The names become parts of subjects and keys.
         for person in &self.speaks_for {
             name("speaks_for", person)?;
         }
@@ -93,6 +94,7 @@ impl WireMessage for Event {
             }
         }
 
+        // One hop beyond the limit is accepted, so that the event is stored and its end is visible.
         if self.hops > MAX_HOPS.saturating_add(1) {
             return Err(format!("hops: {}, at most {MAX_HOPS} are followed", self.hops));
         }

@@ -323,6 +323,7 @@ impl TrustKeys {
         content: &[u8],
         mut event: Event,
     ) -> Result<Event, AdmitEventError> {
+        // The subject decides who may have published: an event that names another conversation is not admitted.
         let stored = parse_event(subject).filter(|stored| {
             stored.channel == token(&event.channel)
                 && stored.account == token(event.account())
@@ -343,6 +344,7 @@ impl TrustKeys {
                 key.seal_mac(&event.id, &hash, origin).verify_slice(&seal).is_ok()
             };
 
+            // Former keys count as well, so that events from before a change of the key stay readable.
             let mut keys = self.cluster.iter().chain(&self.former);
             if keys.any(|key| is_of(key, &event.origin)) {
                 return Ok(event);
@@ -362,11 +364,13 @@ impl TrustKeys {
             }
         }
 
+        // Without a seal only the open channels are left.
         if is_sealed_channel(&event.channel) {
             let channel = event.channel.clone();
             return Err(AdmitEventError::Unsealed { id: event.id, channel });
         }
 
+        // The event keeps its contents, but none of its claims about where it comes from.
         event.origin = EventOrigin::Open;
         event.speaks_for.clear();
         let prefix = format!("{OPEN}:{}/{}/", event.channel, event.account());

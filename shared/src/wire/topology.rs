@@ -273,6 +273,8 @@ fn outgoing_specs(replicas: usize) -> Vec<StreamSpec> {
             retention: StreamRetention::WorkQueue,
             max_age: 30 * DAY,
             max_message_bytes: MAX_STORED_BYTES,
+            // Partitioned by channel and account, so that several workers share the stream and each one keeps the
+            // order.
             transform: Some((
                 "nexus.delivery.*.*.*".to_owned(),
                 format!(
@@ -388,6 +390,7 @@ pub fn partition_filter(stream: &str, partition: u16) -> String {
 }
 
 fn consumer_specs() -> Vec<ConsumerSpec> {
+    // Unlimited deliveries: a message that keeps failing is given up by its reader, with a reason.
     let per_partition = |stream: &'static str, group: &'static str| {
         (0..PARTITIONS).map(move |partition| ConsumerSpec {
             stream,

@@ -85,6 +85,7 @@ impl TokenAccess {
             let own = scope::find_faults(&token.name, &token.source, &token.channels);
             faults.extend(own.into_iter().map(|fault| format!("tokens[{index}].{fault}")));
 
+            // The name appears in logs and in ids, where it must mean one token.
             if http.tokens[..index].iter().any(|other| other.name == token.name) {
                 faults.push(format!(
                     "tokens[{index}].name: `{}` is taken; names are unique",
@@ -103,6 +104,7 @@ impl TokenAccess {
             }
         }
 
+        // The token of this machine is made by `nexus init`, and is not in the list.
         if let Some(secret) = &http.local_token {
             let text = secret.reveal().trim();
             if text.len() < MIN_LOCAL_BYTES {

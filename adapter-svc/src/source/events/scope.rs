@@ -72,6 +72,7 @@ impl TokenScope {
     /// # Errors
     /// Returns [`RefuseEventError`] with the field.
     pub fn to_event(&self, posted: PostedEvent, now: UnixMillis) -> Result<Event, RefuseEventError> {
+        // Flat fields are accepted as well as nested ones.
         let posted = posted.with_nested_fields();
         let mut event = Event::new(self.id(&posted.id)?, &posted.channel, &posted.peer.id, posted.timestamp);
         // `Event::new` has already set it to the part after the prefix.
@@ -182,6 +183,7 @@ pub fn find_faults(name: &str, source: &str, channels: &[String]) -> Vec<String>
         faults.push(format!("name: `{LOCAL}` is the name of adapter.http.local_token"));
     }
 
+    // The source is the prefix of all ids that the token posts.
     if !is_plain_name(source) {
         faults.push(format!(
             "source: expected letters, digits, `-`, `_` and `.`, at most {MAX_NAME_BYTES}"

@@ -103,7 +103,7 @@ where
     match answer.await {
         Ok(reply) => Some(reply),
         Err(error) => {
-            tracing::info!(%error, subject, "read model does not answer a chat page");
+            tracing::info!(%error, subject, "read model did not answer a chat page");
             None
         }
     }

@@ -40,10 +40,12 @@ impl ApprovalCodes {
             return Some(id.clone());
         }
 
+        // Another caller has scanned since this one asked: a second scan would find the same.
         if found.begun_at.is_some_and(|begun_at| begun_at >= asked_at) {
             return None;
         }
 
+        // Unknown codes may be guesses: scans are spaced, so that they cannot load the server.
         if let Some(begun_at) = found.begun_at {
             pause((begun_at + LOOK_EVERY).saturating_duration_since(clock.monotonic())).await;
         }
@@ -63,6 +65,7 @@ async fn collect_codes(mut watch: KvWatch<ConfirmationTerms>) -> HashMap<String,
         match watch.next().await {
             KvEvent::Put { value, .. } => {
                 let Some(code) = value.trail.code.clone() else { continue };
+                // Codes are random, but not unique for ever.
                 let is_newer = newest
                     .get(&code)
                     .is_none_or(|known| known.requested_at <= value.requested_at);

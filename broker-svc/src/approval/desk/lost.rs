@@ -31,6 +31,7 @@ pub async fn asked_for(
     let mut through = None;
     for _ in 0..MAX_STRETCHES {
         let stretch = read_stretch(broker, session, through).await?;
+        // Backwards, because the question is usually near the end.
         let entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
         for entry in entries {
             if let LedgerEntry::ApprovalRequested { request } = entry
@@ -77,6 +78,7 @@ impl ApprovalStore {
             return Ok(());
         };
 
+        // Another broker was faster, or a person has decided.
         if before.value != *standing {
             return Ok(());
         }
@@ -85,6 +87,7 @@ impl ApprovalStore {
         let newest = self.newest_record(id, 0).await?;
         let asker = next.requested_by.clone();
         let mut next = self.with_record(next, newest, "asked", (Some(&asker), None));
+        // A new code: the old card must not decide the new question.
         next.trail.code = Some(mint_code(SystemIds.ulid()));
 
         match self.values.update(&key(id), &next, before.revision).await {

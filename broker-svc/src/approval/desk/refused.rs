@@ -52,17 +52,18 @@ impl ApprovalStore {
         let id = &standing.request.id;
         metrics::counter!("nexus_broker_refused_words_total").increment(1);
 
+        // Bounded, because a person who may not decide could fill `AUDIT` with attempts.
         let before = match self.refusals.known_count(id) {
             Some(count) => count,
             None => self.refusals_in_audit(id).await?,
         };
         if before >= MAX_REFUSALS {
             self.refusals.remember_count(id, before);
-            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval rejected (repeated)");
+            tracing::debug!(approval = id, by, via = word.via, %why, "decision on an approval refused (repeated)");
             return Ok(());
         }
 
-        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval rejected");
+        tracing::info!(approval = id, by, via = word.via, %why, "decision on an approval refused");
         let record = ApprovalRecord {
             response: Some(why.to_string()),
             at: self.clock.now(),

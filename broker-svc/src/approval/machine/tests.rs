@@ -8,9 +8,9 @@ use ulid::Ulid;
 use super::*;
 use crate::approval::scope::identify_party;
 use crate::sample::session;
-use ApprovalStatus::{Approved, Cancelled, Consumed, Expired, Pending, Rejected, Superseded};
+use ApprovalStatus::{Approved, Canceled, Consumed, Denied, Expired, Pending, Superseded};
 
-const ALL: [ApprovalStatus; 7] = [Pending, Approved, Rejected, Expired, Cancelled, Superseded, Consumed];
+const ALL: [ApprovalStatus; 7] = [Pending, Approved, Denied, Expired, Canceled, Superseded, Consumed];
 const ASKED: UnixMillis = UnixMillis(1_000);
 const EXPIRES: UnixMillis = UnixMillis(2_000);
 
@@ -147,7 +147,7 @@ fn the_whole_table_of_words() {
                         panic!("{outcome:?}")
                     };
 
-                    let to = if approve { Approved } else { Rejected };
+                    let to = if approve { Approved } else { Denied };
                     assert_eq!((next.status, next.decided_by.as_deref()), (to, Some("ann")));
                     assert_eq!(
                         (next.decided_at, next.trail.via.as_deref()),
@@ -156,11 +156,11 @@ fn the_whole_table_of_words() {
 
                     200
                 }
-                (Approved | Consumed, true) | (Rejected, false) => {
+                (Approved | Consumed, true) | (Denied, false) => {
                     assert_eq!(outcome, DecisionEffect::Unchanged);
                     200
                 }
-                (Approved | Consumed | Rejected | Expired | Cancelled | Superseded, _) => 409,
+                (Approved | Consumed | Denied | Expired | Canceled | Superseded, _) => 409,
             };
 
             assert_eq!(code(&outcome), expected, "{status:?} {approve}");
@@ -182,12 +182,12 @@ fn the_whole_table_of_words() {
 fn the_whole_table_of_transitions() {
     let allowed = [
         (Pending, Approved),
-        (Pending, Rejected),
+        (Pending, Denied),
         (Pending, Expired),
-        (Pending, Cancelled),
+        (Pending, Canceled),
         (Pending, Superseded),
         (Approved, Consumed),
-        (Approved, Cancelled),
+        (Approved, Canceled),
         (Approved, Superseded),
     ];
 
@@ -209,7 +209,7 @@ fn the_whole_table_of_transitions() {
 }
 
 #[test]
-fn a_word_at_the_very_end_comes_too_late_and_is_no_rejection() {
+fn a_word_at_the_very_end_comes_too_late_and_is_no_denial() {
     let pending = confirmation(Pending);
     assert_eq!(
         says(&pending, &DeciderScope::Owner, "ann", &word(false), EXPIRES),
@@ -263,7 +263,7 @@ fn several_must_agree_on_the_same_arguments() {
     assert_eq!((two.status, two.decided_by.as_deref()), (Approved, Some("cid")));
 
     let no = changed(says(&one, &quorum, "bob", &word(false), now));
-    assert_eq!(no.status, Rejected, "one no is enough");
+    assert_eq!(no.status, Denied, "one no is enough");
 
     let less = DecisionInput {
         arguments: Some(json!({"amount": 10})),
@@ -316,7 +316,7 @@ fn where_several_policies_ask_one_yes_is_not_that_of_another() {
     let DecisionEffect::Changed(no) = says(&confirmation(Pending), &all, "bob", &word(false), now) else {
         panic!("one no is enough")
     };
-    assert_eq!(no.status, Rejected);
+    assert_eq!(no.status, Denied);
 }
 
 #[test]

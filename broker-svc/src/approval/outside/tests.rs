@@ -7,9 +7,9 @@ use crate::approval::machine::tests::confirmation;
 const STATUSES: [ApprovalStatus; 7] = [
     ApprovalStatus::Pending,
     ApprovalStatus::Approved,
-    ApprovalStatus::Rejected,
+    ApprovalStatus::Denied,
     ApprovalStatus::Expired,
-    ApprovalStatus::Cancelled,
+    ApprovalStatus::Canceled,
     ApprovalStatus::Superseded,
     ApprovalStatus::Consumed,
 ];

@@ -63,6 +63,7 @@ impl AllowEntry {
     pub(super) fn parse(text: &str, is_unsafe: bool) -> Result<Self, String> {
         let mut words = parse_tokens(text)?;
         let rest: Vec<Token> = REST.chars().map(|c| Token::Is(WordPiece::Is(c))).collect();
+        // Only at the end: in the middle it would allow any number of words before known ones.
         let rest = words.pop_if(|last| *last == rest).is_some();
         let entry = Self { words, rest, is_unsafe };
 
@@ -115,6 +116,7 @@ impl AllowEntry {
         words: &[Vec<String>],
         text: &impl Fn(&[WordPiece]) -> Option<String>,
     ) -> Result<(), CommandRejection> {
+        // A trailing wildcard takes any number of further words.
         let enough = words.len() == self.words.len() || (self.rest && words.len() > self.words.len());
         let fit = |(word, became): (&Vec<Token>, &Vec<String>)| {
             let word = valued_word(word, text);
@@ -124,6 +126,7 @@ impl AllowEntry {
             return Err(CommandRejection::NoEntry);
         }
 
+        // The operator has declared that every option of this program is acceptable.
         if self.is_unsafe {
             return Ok(());
         }
@@ -137,6 +140,7 @@ impl AllowEntry {
             })
             .collect();
 
+        // A wildcard may stand for an option that writes files: only options that the entry names are allowed.
         match dangerous_option(&whole) {
             Some(option) => Err(CommandRejection::Option(option)),
             None => Ok(()),
@@ -158,6 +162,7 @@ fn parse_tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
     while let Some(c) = rest.chars().next() {
         let before = rest;
         rest = &rest[c.len_utf8()..];
+        // The rules are a shell's, reduced to quotes, escapes, wildcards, variables and `~`.
         let token = match (quote, c) {
             (None, ' ' | '\t' | '\n') => {
                 words.extend(word.take());
@@ -196,6 +201,7 @@ fn parse_tokens(text: &str) -> Result<Vec<Vec<Token>>, String> {
         word.get_or_insert_default().push(token);
     }
 
+    // An open quote would make the last word swallow the rest of the entry.
     if quote.is_some() {
         return Err(format!("`{text}`: a quote is not closed"));
     }

@@ -86,6 +86,7 @@ impl CommandDirectories {
 
         for (index, part) in word.split(|piece| *piece == WordPiece::Is('/')).enumerate() {
             let slash = if index > 0 { "/" } else { "" };
+            // A part without a wildcard needs no directory to be read, and need not exist yet.
             if !part.iter().any(is_wildcard) {
                 let text = self.text(part)?;
                 found = found
@@ -102,6 +103,7 @@ impl CommandDirectories {
                 for name in directory_names(&self.project.join(&directory)) {
                     let name = name.to_str().ok_or_else(too_many)?.to_owned();
                     if pattern.matches_with(&name, AS_A_SHELL) {
+                        // A name that starts with a dash would be read as an option: it is made a path.
                         next.push(escape_hyphen(format!("{directory}{name}")));
                     }
                 }
@@ -114,6 +116,7 @@ impl CommandDirectories {
             found = next;
         }
 
+        // The last part may be plain, so the path may still not exist.
         found.retain(|path| self.project.join(path).symlink_metadata().is_ok());
         found.sort();
 

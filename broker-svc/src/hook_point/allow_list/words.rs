@@ -186,11 +186,13 @@ fn is_a_program(word: &[WordPiece]) -> Result<(), CommandRejection> {
         match piece {
             WordPiece::Is(c) => name.push(*c),
             WordPiece::Bracket => name.push('['),
+            // Both become a path, and with the slash it is none of the words that are checked below.
             WordPiece::Project | WordPiece::Home => name.push('/'),
             WordPiece::Any | WordPiece::One | WordPiece::Class(_) => return Err(CommandRejection::Pattern),
         }
     }
 
+    // Before a command, a shell takes such a word for an assignment, and the next one for the program.
     if name.contains('=') {
         return Err(CommandRejection::Assignment);
     }
@@ -204,6 +206,7 @@ fn is_a_program(word: &[WordPiece]) -> Result<(), CommandRejection> {
 
 impl Reader<'_> {
     fn read(&mut self, c: char) -> Result<(), CommandRejection> {
+        // Whatever could start a second command, or have an effect besides it, is refused and not interpreted.
         match c {
             ' ' | '\t' => self.end_word(),
             '\n' => return Err(CommandRejection::LineBreak),
@@ -322,6 +325,7 @@ impl Reader<'_> {
 
         let braced = self.chars.next_if_eq(&'{').is_some();
         let mut name = String::new();
+        // Only named variables: the form with operators can run commands.
         while let Some(c) = self.chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
             name.push(c);
         }
@@ -362,6 +366,7 @@ impl Reader<'_> {
     }
 
     fn read_redirect(&mut self, c: char) -> Result<(), CommandRejection> {
+        // Digits directly before the sign name the redirected stream; they are no word.
         let number = self.digits.take();
         if number.is_some() {
             self.word = None;
@@ -370,6 +375,7 @@ impl Reader<'_> {
         self.end_word();
         self.redirected = true;
 
+        // A process substitution would start another command.
         if self.chars.peek() == Some(&'(') {
             return Err(CommandRejection::Substitution);
         }
@@ -380,6 +386,7 @@ impl Reader<'_> {
             _ => return Err(CommandRejection::Redirect),
         };
 
+        // Spaces may stand only before a file name: `2>& 1` is not among the allowed redirects.
         let joins = self.chars.next_if_eq(&'&').is_some();
         while !joins && self.chars.next_if(|&c| matches!(c, ' ' | '\t')).is_some() {}
 

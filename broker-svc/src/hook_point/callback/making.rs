@@ -50,6 +50,7 @@ impl ToolGate<'_> {
     /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
     pub(super) async fn decide_call(&self) -> Result<GateAnswer, KeepApprovalError> {
         for _ in 0..MAX_ROUNDS {
+            // Read in each round, because another broker or the approver may have changed it.
             let newest = self.newest_question().await?;
             let newest = newest.as_ref();
             let question = newest.map(|newest| &newest.question);
@@ -66,6 +67,7 @@ impl ToolGate<'_> {
                 },
             }
 
+            // The gates run again for each decision: an approver may have edited the arguments.
             let (arguments, ask, context) = match self.run_gates(newest).await? {
                 Ok(gated) => gated,
                 Err(reason) => return Ok(GateAnswer::Deny { reason }),
@@ -161,10 +163,11 @@ impl ToolGate<'_> {
 
         let (gated, ran) = self.broker.hooks().run_gate(&moment, &call).await;
         let (arguments, asked) = match gated {
+            // The gates refuse what was approved: the approval must not be usable for anything else.
             GateDecision::Denied { error } => {
                 if let Some(approved) = approved {
                     let desk = self.broker.desk();
-                    desk.write_ledger_status(&approved.question.request.id, ApprovalStatus::Cancelled)
+                    desk.write_ledger_status(&approved.question.request.id, ApprovalStatus::Canceled)
                         .await?;
                 }
                 return Ok(Err(error));
@@ -173,6 +176,7 @@ impl ToolGate<'_> {
             GateDecision::Ask { ask, arguments } => (arguments, Some(*ask)),
         };
 
+        // The operator's rules and the hooks' demands are joined to one question.
         let personas = &self.broker.personas;
         let flagged = personas.confirmations(self.session, self.turn.works_for(), &call.name, &arguments);
         let ask = combine_asks(flagged.cloned().chain(asked));
@@ -193,15 +197,16 @@ impl ToolGate<'_> {
         let bytes = arguments.to_string().len();
         if bytes > MAX_EDITED_BYTES {
             return deny(format!(
-                "nobody is asked about {bytes} bytes of arguments, at most {MAX_EDITED_BYTES}"
+                "the arguments have {bytes} bytes; an approval allows at most {MAX_EDITED_BYTES}"
             ));
         }
 
         if self.running.asked.len() >= MAX_ASKED {
-            return deny(format!("humans were asked {MAX_ASKED} times in this turn"));
+            return deny(format!("this turn has requested {MAX_ASKED} approvals already"));
         }
 
         let desk = self.broker.desk();
+        // The earlier question is about other arguments: an answer to it must not count any more.
         if let Some(before) = before {
             desk.write_ledger_status(&before.request.id, ApprovalStatus::Superseded)
                 .await?;
@@ -215,6 +220,7 @@ impl ToolGate<'_> {
             now: self.broker.clock.now(),
         };
 
+        // The hash of the agent's own arguments is kept, so that its repetition is recognized.
         let written = args_hash(&self.call.arguments);
         let call = ToolCall {
             arguments,
@@ -223,6 +229,7 @@ impl ToolGate<'_> {
 
         let wanted = asking.into_question(self.id_of(number), call, ask, Some(written.clone()));
         let standing = desk.request_approval(&wanted).await?;
+        // The question was decided, or asked with other arguments, between the two steps.
         if as_written(&standing) != Some(&written) || standing.status != ApprovalStatus::Pending {
             return Ok(None);
         }

@@ -59,7 +59,7 @@ sessions: {'shop/*': {read_only: false}}
         "",
         &[
             ("enabled", "boolean"),
-            ("colour", "unknown"),
+            ("colour", "not a known key"),
             ("allow.all[1]", "quote"),
             ("allow.all[2]", "wildcard"),
             ("allow.all[3]", "unsafe: true"),
@@ -71,11 +71,11 @@ sessions: {'shop/*': {read_only: false}}
             ("hooks[5].tools", "required"),
             ("hooks[6].reminder", "at pre_tool"),
             ("hooks[6].trigger", "expected always"),
-            ("hooks[7].on_failure", "denies"),
-            ("hooks[7].color", "unknown"),
+            ("hooks[7].on_failure", "can deny"),
+            ("hooks[7].color", "not a known key"),
             ("hooks[8].tools", "sequence"),
             ("personas.nobody", "no such persona"),
-            ("sessions.shop/*.read_only", "tightens"),
+            ("sessions.shop/*.read_only", "only restrict"),
         ],
     );
 

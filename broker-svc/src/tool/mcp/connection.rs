@@ -102,6 +102,7 @@ pub(super) async fn connect(
             .zip(child.stdin.take())
             .ok_or("has no input and output")?;
 
+        // A server may start processes of its own, and all of them must end with the connection.
         let group = ProcessGroup::led_by(&child);
         let running = ear.clone().serve(pipes).await.map_err(|error| error.to_string())?;
         (running, Some((child, group)))

@@ -54,9 +54,9 @@ impl AskedApproval {
         match self.status {
             ApprovalStatus::Pending => true,
             ApprovalStatus::Approved => self.outside,
-            ApprovalStatus::Rejected
+            ApprovalStatus::Denied
             | ApprovalStatus::Expired
-            | ApprovalStatus::Cancelled
+            | ApprovalStatus::Canceled
             | ApprovalStatus::Superseded
             | ApprovalStatus::Consumed => false,
         }
@@ -75,7 +75,7 @@ pub enum CallApproval {
     /// The approval was used, and the ledger does not have the call's beginning: it is unknown whether the call ran.
     Used,
     /// The call was denied.
-    Rejected {
+    Denied {
         /// Name of the person who denied it.
         by: String,
         /// Note that the person wrote.
@@ -83,8 +83,8 @@ pub enum CallApproval {
     },
     /// The approval expired without a decision.
     Expired,
-    /// The question was withdrawn.
-    Cancelled,
+    /// The approval was canceled: the turn no longer waits for it.
+    Canceled,
     /// Other arguments were approved, or asked about.
     Superseded,
 }
@@ -106,6 +106,7 @@ pub fn call_standing(
         ApprovalStatus::Pending => CallApproval::Pending,
         ApprovalStatus::Consumed => CallApproval::Used,
         ApprovalStatus::Approved => {
+            // Arguments that were edited with the decision are the ones that were approved.
             let edited = asked.edited.as_ref().map(args_hash);
             let same = edited.as_deref().unwrap_or(&asked.arguments_hash) == arguments_hash;
             if same && ask.is_none_or(|ask| asked.ask.scope.covers(&ask.scope)) {
@@ -114,12 +115,12 @@ pub fn call_standing(
                 CallApproval::Superseded
             }
         }
-        ApprovalStatus::Rejected => CallApproval::Rejected {
+        ApprovalStatus::Denied => CallApproval::Denied {
             by: asked.decided_by.clone().unwrap_or_default(),
             response: asked.response.clone(),
         },
         ApprovalStatus::Expired => CallApproval::Expired,
-        ApprovalStatus::Cancelled => CallApproval::Cancelled,
+        ApprovalStatus::Canceled => CallApproval::Canceled,
         ApprovalStatus::Superseded => CallApproval::Superseded,
     }
 }
@@ -193,6 +194,7 @@ impl RunningTurn {
             return;
         }
 
+        // The remaining time becomes the time of a follow-up question with the same policy.
         let lasts = u64::try_from(request.expires_at.since(now.at))
             .ok()
             .filter(|ms| *ms > 0);

@@ -58,6 +58,7 @@ impl RunningTurn {
                 | JournalEntry::Injected { .. } => None,
             })?;
 
+            // The call may have begun with other arguments than the model's, if a hook or a human changed them.
             let begun_with = self.begun_with(&call.call).cloned();
             let arguments = begun_with.unwrap_or_else(|| self.arguments_of(call));
             let call = ToolCall {
@@ -111,6 +112,7 @@ impl RunningTurn {
                 *outcome = Some(ended.clone());
                 *unseen = is_unseen;
             }
+            // A call that was refused has an outcome without having begun.
             None => self.passages.push(JournalEntry::Called {
                 call: id.to_owned(),
                 arguments: None,

@@ -7,6 +7,7 @@ impl RunningTurn {
     /// Returns the turn's own conversation so far, without calls whose outcome is unknown.
     #[must_use]
     pub fn conversation_lines(&self) -> Vec<TurnMessage> {
+        // A result carries only the id of its call; providers want the tool's name as well.
         let named = |id: &str| {
             let calls = self.passages.iter().filter_map(|passage| match passage {
                 JournalEntry::Answered { tool_calls, .. } => Some(tool_calls),

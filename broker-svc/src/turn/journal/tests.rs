@@ -97,11 +97,11 @@ fn a_call_stands_with_the_humans_by_the_hash_of_its_final_arguments() {
 
     let ends = [
         (ApprovalStatus::Expired, CallApproval::Expired),
-        (ApprovalStatus::Cancelled, CallApproval::Cancelled),
+        (ApprovalStatus::Canceled, CallApproval::Canceled),
         (ApprovalStatus::Superseded, CallApproval::Superseded),
         (
-            ApprovalStatus::Rejected,
-            CallApproval::Rejected {
+            ApprovalStatus::Denied,
+            CallApproval::Denied {
                 by: "ann".to_owned(),
                 response: None,
             },
@@ -218,7 +218,7 @@ fn a_call_that_was_refused_has_an_end_and_did_not_run() {
     let denied = LedgerEntry::ToolFinished {
         call: "1-1".to_owned(),
         outcome: ToolOutcome::Error {
-            error: "declined by ann".to_owned(),
+            error: "denied by ann".to_owned(),
         },
         unseen: false,
     };

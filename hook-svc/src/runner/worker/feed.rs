@@ -36,6 +36,7 @@ impl Run<'_> {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         let mut news = Vec::new();
         loop {
+            // Created before the queues are read, so that a notification in between is not lost.
             let (queued, apart) = (self.common.queued.notified(), self.common.apart.notified());
             let changed = self.common.changed.notified();
             let bell = self.worker_bell();
@@ -103,17 +104,20 @@ impl Run<'_> {
     fn fill_frame(&self, buffer: &mut Vec<u8>, news: &mut Vec<(u32, HookCounters)>) -> Result<bool, WorkerDeath> {
         let now = self.clock.monotonic();
         let mut state = self.state();
+        // A ping goes first: its answer decides whether the process lives.
         if state.up.is_some() && std::mem::take(&mut state.ping) {
             protocol::write_message(buffer, &serde_json::json!({"t": "ping", "n": state.frames}));
             return Ok(true);
         }
 
+        // Replies go before new events, because scripts wait for them.
         let replies = std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner));
         if !replies.is_empty() {
             protocol::write_replies(buffer, &replies);
             return Ok(true);
         }
 
+        // The window bounds the events that a death of the worker interrupts.
         if state.up.is_none() || state.loading.is_some() || state.retires || state.unanswered >= WINDOW_EVENTS {
             return Ok(false);
         }
@@ -140,6 +144,7 @@ impl Run<'_> {
             return Ok(true);
         }
 
+        // Counters before the events: a script must see the fires of the events before it.
         board.untold_counters(self.index, state.held.generation(), news);
         let mut batch = EventBatch::begin_batch(buffer, news);
         while let NextTask::Run(flight) = next {

@@ -41,6 +41,7 @@ impl Run<'_> {
         match frame.t {
             None => {
                 for answer in frame.r {
+                    // One frame may carry answers of many events.
                     if let Some((stage, flight)) = state.absorb_answer(answer)? {
                         self.handle_answered(&state, stage, flight);
                         self.asked.notify_one();
@@ -50,6 +51,7 @@ impl Run<'_> {
                 self.moved.notify_one();
             }
             Some("ready") => {
+                // Readiness is counted by this mark, and taken back when it is dropped with the process.
                 state.up = Some(UpMark::new(match self.role {
                     WorkerRole::Beside => &self.common.ready,
                     WorkerRole::Apart => &self.common.ready_apart,
@@ -164,6 +166,7 @@ impl Run<'_> {
         state: &State<'_>,
         (slot, index, number, name, args): CallFrame<'_>,
     ) -> Result<(), ImpossibleAnswer> {
+        // The event may be over already, for example if a script did not await its call.
         let Some(flight) = state.in_flight.get(&slot) else {
             return Ok(());
         };

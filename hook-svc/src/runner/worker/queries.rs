@@ -108,6 +108,7 @@ impl Run<'_> {
                 continue;
             };
 
+            // The limits belong to one event, and count over all its hooks.
             let begun = self.clock.monotonic();
             let spent = evaluation.and_then(|slot| used.get(&slot)).copied().unwrap_or_default();
             let done = match (evaluation, query_refusal(evaluation, spent)) {
@@ -200,13 +201,17 @@ impl Run<'_> {
 /// Returns the error for a query of an evaluation that has used `used`, if it may make no more.
 fn query_refusal(evaluation: Option<u32>, used: Used) -> Option<ModelQueryError> {
     if evaluation.is_none() {
-        let why = "it is asked while an event is evaluated, and at no other time";
+        let why = "queries are allowed only while an event is evaluated";
         return Some(ModelQueryError::Unavailable(why.to_owned()));
     }
     if used.bytes >= MAX_BYTES {
-        return Some(ModelQueryError::TooLarge("64 MiB were read upon this event"));
+        return Some(ModelQueryError::TooLarge(
+            "queries on this event have read 64 MiB, the most allowed",
+        ));
     }
-    (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge("5 s of queries were made upon this event"))
+    (used.time >= MAX_TIME).then_some(ModelQueryError::TooLarge(
+        "queries on this event have taken 5 s, the most allowed",
+    ))
 }
 
 /// Runs `query` until it is done or interrupted; returns `None` if it panics.
@@ -218,6 +223,7 @@ async fn run(
     _turn: OwnedSemaphorePermit,
 ) -> Option<Done> {
     let stop = session.stop();
+    // SQLite blocks, so the query has a thread of its own; it can only be interrupted from here.
     let mut working = tokio::task::spawn_blocking(move || {
         let answer = session.run_query(slot, &query, until);
         match answer {
@@ -238,6 +244,7 @@ async fn run(
     loop {
         tokio::select! {
             done = &mut working => return done.ok(),
+            // An interrupt that comes between two statements has no effect: it is repeated.
             () = pause(wait) => {
                 stop.interrupt();
                 wait = TELL_EVERY;

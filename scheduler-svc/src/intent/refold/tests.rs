@@ -122,7 +122,7 @@ fn taken(value: &Intent, step: Step, at: UnixMillis) -> Option<Intent> {
         }
         Step::Skip => {
             let due = value.due.and_then(|due| occurrence_after(value, due.max(at)))?;
-            machine::skip_occurrence(&mut next, due, IntentCode::Declined, cause(at))
+            machine::skip_occurrence(&mut next, due, IntentCode::Denied, cause(at))
         }
         Step::Fire => {
             let dispatch = firing::dispatch_of(&next, nominal).expect("an id");

@@ -169,6 +169,7 @@ impl<T: WireMessage> KvWatch<T> {
         let found = BucketIdentity::from_info(&info);
         let is_same = self.bucket.as_ref().is_none_or(|bucket| *bucket == found);
 
+        // Another bucket, or a shorter one: what was reported of the former one no longer holds.
         if !is_same || info.state.last < self.told.last_revision() {
             self.begin_anew();
         }

@@ -233,6 +233,7 @@ where
 {
     let kv: Kv<LeaseRecord> = bus.kv(buckets::LEASES);
     let key = group.lease_key(partition);
+    // The deadline counts from before the request, so a slow answer shortens the lease and never lengthens it.
     let asked_at = group.clock.monotonic();
 
     let record = LeaseRecord {
@@ -316,6 +317,7 @@ where
                     error,
                     "failed to start a partition; retrying"
                 );
+                // Short, because the lease keeps running while the partition has no reader.
                 tokio::select! {
                     () = deadline.stop.cancelled() => return,
                     () = crate::clock::pause(TICK / 3) => {}

@@ -238,6 +238,7 @@ pub(super) async fn begin_partition(
         }
     };
 
+    // Messages up to this sequence may have been handled by a former owner.
     let state = bus
         .stream_state(group.stream)
         .await
@@ -278,6 +279,7 @@ async fn start(
     let found = bus.stream_info(group.stream).await.map_err(|error| error.to_string())?;
 
     let mut stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
+    // The stream was created again: the floors must be moved to positions in the new one.
     if stored
         .as_ref()
         .is_some_and(|stored| stored.at.incarnation != found.incarnation)
@@ -286,6 +288,7 @@ async fn start(
         stored = floors.read(*partition).await.map_err(|error| error.to_string())?;
     }
 
+    // This process may know more than the store: it writes its floor only at intervals.
     let own = Some(floor.reached_floor()).filter(|own| own.read.sequence > 0);
     let own = own.map(|own| carry_floor(&own, &found).unwrap_or(own));
 
@@ -301,6 +304,7 @@ async fn start(
             }
         }
 
+        // The floor and the read position are checked apart, because a restore may void only the newer one.
         let sequence = candidate.at.sequence;
         let standing = if candidate.read == candidate.at {
             Ok(PositionStanding::Holds)
@@ -323,6 +327,7 @@ async fn start(
         });
     }
 
+    // No position holds: the partition is read from the beginning, and records tell what was done.
     if let Some(void) = candidates.first() {
         position::told_void(&what, group.stream, &void.at, why);
     }

@@ -179,6 +179,7 @@ impl PartitionReader {
             return Ok(None);
         };
 
+        // Only a reader that is not on its way to the tap already asks for it.
         let place = &mut self.place;
         let taps = place.tenure.group.tap.is_some() && own.then.is_none();
         let message = tokio::select! {
@@ -199,6 +200,7 @@ impl PartitionReader {
             None => return Err(BrokenReading::Pull("it has ended".to_owned())),
         };
         let (found, expected) = (incoming.consumer_sequence, own.expected);
+        // The consumer counts without a gap: any other number means a lost or foreign message.
         if found != expected {
             return Err(BrokenReading::Elsewhere { found, expected });
         }
@@ -215,6 +217,7 @@ impl PartitionReader {
 
         place.last = incoming.sequence;
 
+        // The consumer is at the end, so the tap may be able to take over without a gap.
         if taps && incoming.pending == 0 {
             self.ask_again();
         }
@@ -260,6 +263,7 @@ impl ReadPlace {
 
     /// Opens the source of the messages after the last one read; asks the tap first if `asks`.
     fn open(&mut self, asks: bool) -> JoinHandle<Result<ConsumerOrigin, String>> {
+        // Connections from now on count as new.
         self.connections.mark_unchanged();
         let (tenure, last) = (Arc::clone(&self.tenure), self.last);
         let name = format!(
@@ -267,6 +271,7 @@ impl ReadPlace {
             tenure.group.name, tenure.partition, tenure.epoch, self.generation, self.made
         );
 
+        // A name is used once: the server may still know the consumer of an earlier attempt.
         self.made += 1;
         let mut taken = None;
         if asks {

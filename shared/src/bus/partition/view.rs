@@ -102,6 +102,7 @@ fn follow_records<T: WireMessage + Send + 'static>(
                 KvEvent::Current => apply(None),
             };
 
+            // Woken only for news, because each wake-up costs a look at all partitions.
             if is_news {
                 changed.notify_one();
             }

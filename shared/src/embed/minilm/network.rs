@@ -66,6 +66,7 @@ impl Config {
         let (width, heads) = (config.hidden_size, config.num_attention_heads);
         let layers = config.num_hidden_layers;
 
+        // Everything that the network below computes in one fixed way.
         let faults = [
             (
                 "model_type",
@@ -267,6 +268,7 @@ impl Network {
         };
 
         let mut places = table("position", config.max_position_embeddings)?;
+        // A text is always the first of its pair here, so the vector of its kind can be added once, when loading.
         let kinds = table("token_type", config.type_vocab_size)?;
         if let Some(first) = kinds.axis_iter(Axis(0)).next() {
             places += &first;
@@ -287,6 +289,8 @@ impl Network {
     /// Returns one vector per text. Pieces beyond the vocabulary, and positions beyond the longest text, count as
     /// zero.
     pub(super) fn embed(&self, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+        // All texts become one matrix, so that each layer multiplies once for all of them. The ranges keep the texts
+        // apart where one must not attend to another.
         let mut ranges = Vec::with_capacity(texts.len());
         let mut end = 0;
         for text in texts {

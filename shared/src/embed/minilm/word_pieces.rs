@@ -71,6 +71,7 @@ impl WordPieces {
             expected: "WordPiece with a BertNormalizer",
             found: found.to_owned(),
         };
+        // A tokenizer of another kind would give pieces that the model was not trained on.
         if model.kind != "WordPiece" || model.continuing_subword_prefix.is_empty() {
             return Err(other(&model.kind));
         }
@@ -89,6 +90,7 @@ impl WordPieces {
         let max_word_chars = max_word_chars.ok_or_else(|| other("one without max_input_chars_per_word"))?;
 
         let count = model.vocab.values().max().map_or(0, |&id| id as usize + 1);
+        // Two tables, so that a lookup never has to build the prefixed spelling.
         let (mut starts, mut goes_on) = (HashMap::new(), HashMap::new());
         for (piece, id) in model.vocab {
             match piece.strip_prefix(&model.continuing_subword_prefix) {
@@ -174,6 +176,7 @@ impl WordPieces {
         }
 
         while !rest.is_empty() {
+            // Pieces that begin a word and pieces that continue one are separate vocabularies.
             let known = if rest.len() == word.len() {
                 &self.starts
             } else {

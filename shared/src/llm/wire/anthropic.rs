@@ -79,6 +79,7 @@ impl AnthropicDecoder {
             "message_stop" => return Ok(true),
             "ping" => {}
             "message" => self.read_message(said, event)?,
+            // An error after a cut answer is a consequence of the cut, which says more.
             "error" => {
                 let cut = self
                     .stop
@@ -165,6 +166,7 @@ impl AnthropicDecoder {
         index: Option<u64>,
         mut block: Value,
     ) -> Result<(), DecodeFault> {
+        // The blocks are kept to the end of the answer, so their number must be bounded.
         if self.blocks.len() == MAX_BLOCKS {
             return Err(DecodeFault::Large("a number of blocks", MAX_BLOCKS));
         }
@@ -188,6 +190,7 @@ impl AnthropicDecoder {
 
                 BlockKind::Call(place)
             }
+            // Thoughts are not shown, but the provider wants them back with the results of its calls.
             Some("thinking") => {
                 said.count_kept(value_weight(&block))?;
                 BlockKind::Thinking(block)

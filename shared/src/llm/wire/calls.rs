@@ -156,10 +156,12 @@ fn whole_arguments(call: PartialCall, finish: &FinishReason) -> Result<Value, Ma
         return malformed(&call.text, fault);
     }
 
+    // A call that was cut must not run with the part of its arguments that arrived.
     if call.unfinished {
         return malformed(&call.text, "the call broke off".to_owned());
     }
 
+    // Providers send the arguments as a value or as a text; a `null` beside a text counts as absent.
     match call.value {
         Some(Value::Object(map)) if call.text.trim().is_empty() => return Ok(Value::Object(map)),
         Some(Value::Null) | None => {}

@@ -115,6 +115,7 @@ impl GeminiDecoder {
             return said.keep_unread(candidate);
         }
 
+        // The candidates of a stream are told apart by their index.
         let index = candidate["index"].as_u64().unwrap_or(0);
         let at = match self.candidates.iter().position(|known| known.index == index) {
             Some(at) => at,
@@ -196,6 +197,7 @@ impl GeminiDecoder {
         let [id, name] = ["id", "name"].map(|key| call[key].as_str().unwrap_or_default());
         let goes_on = call["willContinue"] == true;
 
+        // A piece belongs to the open call only if nothing in it contradicts that.
         let open = self.open.take().filter(|open| {
             let same = said.calls().get(open.call).is_some_and(|known| {
                 (name.is_empty() || known.name == name) && (id.is_empty() || known.id.is_empty() || known.id == id)
@@ -214,6 +216,7 @@ impl GeminiDecoder {
             },
         };
 
+        // The signature must be sent back with the call, so it is stored beside it.
         if let Some(signature) = signature {
             said.count_kept(signature.len())?;
             if let Some(call) = said.call(open.call) {
@@ -231,6 +234,7 @@ impl GeminiDecoder {
             }
         }
 
+        // Until the last piece the call is unfinished: a cut answer must not run it.
         if let Some(call) = said.call(open.call) {
             call.unfinished = goes_on || open.pieces.is_open();
         }

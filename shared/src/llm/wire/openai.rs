@@ -121,6 +121,7 @@ impl OpenAi {
             }
         };
 
+        // Some servers repeat the whole message at the end of a stream: then its pieces have been read.
         let (delta, message) = (take_member(&mut choice, "delta"), take_member(&mut choice, "message"));
         if delta.is_object() {
             self.choices[at].begun = true;
@@ -154,11 +155,13 @@ impl OpenAi {
         if let Some(text) = content.as_str() {
             said.push_text(text)?;
         } else {
+            // Some servers send the content as a list of parts.
             for part in take_list(said, content)? {
                 read_content_part(said, part)?;
             }
         }
 
+        // A refusal is only shown, for which its beginning is enough.
         if let Some(refusal) = delta["refusal"].as_str() {
             let room = MAX_REFUSAL_BYTES.saturating_sub(self.refusal.len());
             self.refusal.push_str(&refusal[..refusal.floor_char_boundary(room)]);
@@ -197,6 +200,7 @@ impl OpenAi {
         // The calls of a complete message are never pieces of earlier ones.
         let index = if whole { None } else { piece["index"].as_u64() };
 
+        // Providers name the pieces of a call by index, by id, or not at all.
         let known = if whole {
             None
         } else {
@@ -315,6 +319,7 @@ fn push_thought(said: &mut AnswerBuilder, detail: Value) -> Result<(), DecodeFau
             && last["signature"].is_null()
     };
 
+    // The pieces of one text come one after the other, so only the last block can grow.
     let Some(last) = said.opaque.blocks.last_mut().filter(joins) else {
         return said.keep_block(detail);
     };
@@ -322,6 +327,7 @@ fn push_thought(said: &mut AnswerBuilder, detail: Value) -> Result<(), DecodeFau
         append_piece(joined, text)?;
     }
 
+    // Members that only a later piece has. A signature ends the text, see `joins`.
     for key in ["signature", "format", "id"] {
         if !detail[key].is_null() {
             last[key] = detail[key].clone();

@@ -49,6 +49,7 @@ impl PartialPieces {
             .or_else(|| piece.get("nullValue").map(|_| Value::Null));
 
         if let Some(value) = value {
+            // The call is refused and not the answer: other calls of the same answer may be whole.
             match parse_steps(path).and_then(|steps| find_place(call.arguments_mut(), steps)) {
                 None => call.refuse_call(format!("a piece of the arguments has no place: `{path}`")),
                 Some(Value::String(before)) if goes_on => append_piece(before, value.as_str().unwrap_or_default())?,
@@ -66,6 +67,7 @@ fn parse_steps(path: &str) -> Option<Vec<PathStep>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();
     while !rest.is_empty() {
+        // The depth is bounded, because each step makes a level of the value.
         if steps.len() == MAX_STEPS {
             return None;
         }

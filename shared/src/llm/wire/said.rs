@@ -50,6 +50,7 @@ impl StopSignal {
     /// Converts `word`, of any provider.
     pub(super) fn from_word(word: &str) -> Self {
         let reason = word.to_owned();
+        // The words of all providers in one list: servers that imitate one of them mix them.
         let finish = match word {
             "stop" | "end_turn" | "STOP" | "COMPLETE" | "completed" | "tool_calls" | "tool_use" | "function_call"
             | "stop_sequence" | "STOP_SEQUENCE" => FinishReason::Done,

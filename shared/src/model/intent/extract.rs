@@ -93,6 +93,7 @@ pub struct ExtractedIntents {
 /// ```
 #[must_use]
 pub fn extract_wishes(answer: &str) -> ExtractedIntents {
+    // Most answers have no intent, and need no search for blocks.
     if !answer.contains(NAME) && !answer.contains(CLOSING) {
         return ExtractedIntents {
             text: answer.to_owned(),
@@ -105,6 +106,7 @@ pub fn extract_wishes(answer: &str) -> ExtractedIntents {
 
     let mut elements = 0;
     for block in split_blocks(answer) {
+        // Fences are counted block by block, because an intent inside of code is an example.
         let fences = block.lines().filter(|line| is_fence(line)).count();
         if !block.contains(NAME) && !block.contains(CLOSING) {
             found.text.push_str(block);
@@ -179,6 +181,7 @@ fn split_blocks(text: &str) -> Vec<&str> {
 
 /// Parses the wish that must be the whole of `block`.
 fn read(block: &str) -> Result<IntentWish, (RefusalCode, String)> {
+    // Strict, because the text is written by a model: a doubtful element must not become an action.
     let refuse = |code, why: &str| Err((code, why.to_owned()));
     let block = block.trim();
     let opened = block.matches(NAME).count();

@@ -18,7 +18,7 @@ pub enum IntentCode {
     /// The intent was refused; the record has the reason.
     Refused,
     /// An approver denied the intent.
-    Declined,
+    Denied,
     /// No approver decided in time.
     ApprovalExpired,
     /// The intent's time came.

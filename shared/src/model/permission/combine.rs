@@ -13,6 +13,7 @@ pub fn merge_permissions(sets: &[&PermissionSet], presets: &PermissionPresets) -
     let Some((&first, rest)) = sets.split_first() else {
         return PermissionSet::default();
     };
+    // Equal sets need no merging, and keep their short form.
     if rest.iter().all(|set| *set == first) {
         return first.clone();
     }
@@ -21,6 +22,7 @@ pub fn merge_permissions(sets: &[&PermissionSet], presets: &PermissionPresets) -
     let mut rules = explicit_rules(first, presets);
 
     let mut credentials = granted_credentials(first);
+    // Each further set can only narrow the rights: allowed by all, denied by any.
     for set in rest {
         let other = explicit_rules(set, presets);
         rules = ToolRules {

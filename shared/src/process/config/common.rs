@@ -117,6 +117,7 @@ impl CommonConfig {
         let runtime = document.section("runtime", check_runtime);
         let files = document.section("files", |_: &FilesConfig| Vec::new());
 
+        // The faults of all sections together, so that one start shows everything that has to be corrected.
         let faults = [
             nats.faults,
             trust.faults,

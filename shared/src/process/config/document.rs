@@ -89,12 +89,14 @@ impl ConfigDocument {
         match text.parse::<Table>() {
             Ok(root) => document.root = root,
             Err(error) => {
+                // People look for a line; the parser only gives the offset.
                 let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
                 let line = before.matches('\n').count() + 1;
                 document.add_fault(String::new(), format!("line {line}: {}", error.message()));
             }
         }
 
+        // Variables are laid over sections, so anything in the file that is no section has to be gone first.
         document.check_sections();
 
         for (variable, path, value) in environment.overrides() {

@@ -98,6 +98,7 @@ pub fn edge_faults(edges: &Edges) -> Vec<String> {
             ));
         }
 
+        // The system's own services publish there, and an edge must not speak for them.
         if is_sealed_channel(&edge.channel) {
             faults.push(format!(
                 "{name}.channel: `{}` belongs to the system itself, expected another",

@@ -44,9 +44,12 @@ pub(super) fn rewrite_details(connection: &Connection, event: &Event) -> Result<
 }
 
 fn write_thread(connection: &Connection, event: &Event, thread: &str) -> Result<(), rusqlite::Error> {
+    // Platforms have different words for the name of a conversation.
     let name = ["thread_name", "thread_title", "group_name", "chat_name", "subject"]
         .iter()
         .find_map(|key| event.metadata.get(*key).and_then(Value::as_str));
+    // A name may come with a later event, and an import brings earlier times. An event of another channel must not
+    // describe the thread, even if it names the thread's id.
     connection
         .prepare_cached(
             "INSERT INTO threads(id, channel, name, is_group, source_adapter, source_id, parent_thread_id, created_at, updated_at)
@@ -131,6 +134,7 @@ pub(super) fn write_state(
         state.status = Some("deleted");
     }
 
+    // Most events have no state, and need no row.
     if state == DetailState::default() {
         return Ok(());
     }

@@ -59,6 +59,7 @@ pub(super) fn write(
         details::write(connection, event)?;
         details::write_state(connection, published_at, event)?;
 
+        // Messages of coding agents on this machine also fill the tables of agents' turns.
         if event.channel == harness::CHANNEL {
             harness::write(connection, event)?;
         }
@@ -70,6 +71,7 @@ pub(super) fn write(
         }));
     }
 
+    // A repetition of any other kind is a copy of what is stored.
     match event.direction {
         EventDirection::Updated | EventDirection::Deleted => {
             revise_event(connection, published_at, event, &content_types, &metadata)?

@@ -34,6 +34,7 @@ pub(super) fn write(connection: &Connection, event: &Event) -> Result<(), rusqli
     // The prefix keeps these ids apart from those of our own agents.
     let turn = format!("{CHANNEL}:{turn}");
 
+    // Messages may arrive in any order: each one moves the bounds of its session and turn outwards.
     connection
         .prepare_cached(
             "INSERT INTO agent_sessions(id, persona, thread_id, source, model, tokens_in, tokens_out, created_at, updated_at, head_turn_id)

@@ -118,6 +118,7 @@ fn write_row(
     let in_a_row = window.iter().rev().take_while(|ran| ran.0 == Kind::Failed);
     let in_a_row: i64 = in_a_row.map(|_| 1).sum();
 
+    // The state of the circuit breaker comes from another record, so it is set only for a new row.
     connection
         .prepare_cached(
             "INSERT INTO hook_health(hook_id, invocation_count, success_count, error_count, fire_count, avg_latency_ms,

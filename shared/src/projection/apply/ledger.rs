@@ -126,6 +126,8 @@ fn write_session(
     rows: &SessionRows<'_>,
 ) -> Result<(), rusqlite::Error> {
     let thread = session_id.rsplit_once(":thread:").map(|(_, thread)| thread);
+    // A record has only its own tokens, so they are added up. It may move the head to nothing, so `coalesce` does not
+    // do for the head as it does for the model.
     connection
         .prepare_cached(
             "INSERT INTO agent_sessions(id, persona, thread_id, source, tokens_in, tokens_out, created_at, updated_at, model, head_turn_id)

@@ -65,6 +65,7 @@ impl ContactTable {
             .iter()
             .map(|one| (one.id.as_str(), one.display_name.as_deref(), one.role));
         for (address, name, role) in std::iter::once(sender).chain(others) {
+            // Not every event names its sender.
             if address.is_empty() {
                 continue;
             }
@@ -116,6 +117,7 @@ impl ContactTable {
                 created_at: at.0,
                 last_seen_at: at.0,
             },
+            // The time is written in steps, so that a busy sender does not cost a write for each message.
             Some(known) => MetContact {
                 name: name.map(str::to_owned).or_else(|| known.name.clone()),
                 created_at: known.created_at.min(at.0),
@@ -132,6 +134,7 @@ impl ContactTable {
             self.write(connection, contact, channel, address, &now)?;
         }
 
+        // Cleared as a whole: the rows are in the file, and the next event reads them again.
         if self.met.len() >= MAX_REMEMBERED {
             self.met.clear();
         }
@@ -161,6 +164,7 @@ impl ContactTable {
 
         write_identifier(connection, contact, address, Some(met))?;
 
+        // An address that `identities.yaml` gives to a person connects its contact at once, not at the next start.
         if let Some(person) = self.contact_owner(contact, channel, address) {
             link_contact(connection, person, contact, Some(met))?;
         }
@@ -220,6 +224,7 @@ impl ContactTable {
                 .collect::<Vec<_>>()
         );
 
+        // Persons who are no longer in the file must not be found by a script.
         connection.execute(
             "DELETE FROM persons WHERE id NOT IN (SELECT value FROM json_each(?1))",
             [ids.to_string()],
@@ -272,6 +277,7 @@ impl ContactTable {
             return Ok(());
         }
 
+        // Contacts that the file names are linked already, when they are written.
         let mut statement = connection.prepare(
             "SELECT c.id, c.source, i.value, i.created_at, i.last_seen_at FROM contacts c
              JOIN contact_identifiers i ON i.contact_id = c.id WHERE c.source <> ?1",

@@ -73,6 +73,7 @@ fn receipt_standing(step: &ReceiptStep) -> ReceiptStanding<'_> {
 /// stay.
 pub(super) fn write(connection: &Connection, receipt: &Receipt) -> Result<(), rusqlite::Error> {
     let standing = receipt_standing(&receipt.step);
+    // A retry's receipt names no platform ids, but the parts that arrived earlier are still there, so theirs stay.
     connection
         .prepare_cached(
             "INSERT INTO deliveries(id, turn_id, channel, status, platform_ids, updated_at, started_at, attempts, parts, reason, event_id)

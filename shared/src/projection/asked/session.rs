@@ -135,6 +135,7 @@ impl ModelSession {
     /// Where the transaction of `evaluation` is.
     fn begin_transaction(&mut self, evaluation: u32, query: &ModelQuery) -> Result<usize, ModelQueryError> {
         let now = self.clock.monotonic();
+        // All queries on one event see one state, so they share a transaction.
         let of = |transaction: &ReadTransaction| transaction.evaluation == evaluation;
         if let Some(at) = self.open.iter().position(of) {
             if now.saturating_duration_since(self.open[at].began) < MAX_QUERY {
@@ -148,6 +149,7 @@ impl ModelSession {
             return Err(ModelQueryError::TimedOut);
         }
 
+        // The oldest transaction ends: it keeps the log of the file from being cut.
         if self.open.len() >= MAX_OPEN {
             self.end_transaction(0);
         }
@@ -165,6 +167,7 @@ impl ModelSession {
             reader,
         });
         let at = self.open.len() - 1;
+        // A script must find the event that it is called with.
         if has.cast_unsigned() < query.sequence {
             self.end_transaction(at);
             return Err(ModelQueryError::Unavailable("it has not taken in the event".to_owned()));

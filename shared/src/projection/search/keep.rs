@@ -36,6 +36,7 @@ pub async fn run(projection: Projection, embedder: Arc<dyn TextEmbedder>, clock:
             generation: projection.0.generation.load(Ordering::Acquire),
         };
 
+        // A renewed file begins with a new keeper at once, because its generation is another one.
         match keeper.run_until_blocked().await {
             Err(KeepVectorsError::Closed) => return,
             Err(KeepVectorsError::Renewed) | Ok(()) => {}
@@ -104,6 +105,7 @@ impl VectorKeeper<'_> {
         let mut positions = self.projection.0.positions.clone();
         let model = self.embedder.model().to_owned();
         let resumed = model.clone();
+        // Vectors of another model cannot be compared: the position belongs to the model's name.
         self.projection
             .write(move |connection, _| store::forget_other_models(connection, &resumed))
             .await?;
@@ -148,6 +150,7 @@ impl VectorKeeper<'_> {
                 tracing::info!(model, position, reached, "embedding events");
             }
 
+            // The rest depends on how far behind the embedding is, and leaves the processor to the hooks.
             let reached = self.projection.position(FeedSource::Events);
             pause(pace.rest_after(now.duration_since(began), reached, position, now)).await;
         }
@@ -198,6 +201,7 @@ impl VectorKeeper<'_> {
     }
 
     async fn embed(&self, model: &str, pending: PendingText) -> Result<(), KeepVectorsError> {
+        // Rows without text need no vector, but count as done.
         let PendingText { rows, up_to } = pending;
         let texts: Vec<String> = rows
             .iter()
@@ -220,6 +224,7 @@ impl VectorKeeper<'_> {
                 .collect(),
         );
 
+        // The read model may have been rebuilt while the texts were embedded.
         self.check()?;
         let (model, written) = (model.to_owned(), Arc::clone(&embedded));
         self.projection

@@ -43,6 +43,7 @@ pub(super) fn pending_rows(
     let rows: Vec<VectorRow> = statement
         .query_map((to_sql(position), to_sql(count as u64)), read_row)?
         .collect::<Result<_, _>>()?;
+    // Changes first: an edited text is found by its old words as long as they are not embedded again.
     if !rows.is_empty() {
         return Ok(PendingText { rows, up_to: None });
     }
@@ -117,6 +118,7 @@ pub(super) fn write(
             .execute(params![row.id, model, bytes, sequence, vector.scale])?;
     }
 
+    // The position is written with the vectors: both or neither.
     if let Some(up_to) = up_to {
         connection
             .prepare_cached("INSERT OR REPLACE INTO nexus_positions(stream, sequence) VALUES(?1, ?2)")?

@@ -26,6 +26,7 @@ impl TraceWalk<'_> {
             "SELECT session_id, status, outcome, coalesce(started_at, finished_at, 0), finished_at, replied
              FROM agent_turns WHERE id = ?1",
         )?;
+        // The ledger names the turn, and the read model may not have reached its record.
         let Some(row) = statement.query_row([turn], TurnRow::read).optional()? else {
             self.complete = false;
             return Ok(());
@@ -36,6 +37,7 @@ impl TraceWalk<'_> {
         let detail = format!("{} in session {}{outcome}", row.status, row.session);
         self.step(depth, TraceStage::Turn, turn, UnixMillis(row.started_at), took, detail);
 
+        // An unfinished turn may still cause more.
         let is_over = row.finished_at.is_some();
         self.complete &= is_over;
         self.walk_approvals(turn, depth)?;

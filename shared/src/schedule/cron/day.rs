@@ -57,6 +57,7 @@ impl DayField {
             rule,
         };
 
+        // `?` is Quartz's spelling of "any".
         let days = if days == "?" { "*" } else { days };
         for item in days.split(',') {
             match month_day(item)? {

@@ -30,6 +30,7 @@ fn part_error(part: &str, text: &str, why: &str) -> ParseRruleError {
 
 /// Parses `DTSTART…` (optional) and `RRULE:…` on lines of their own, or a bare rule.
 pub(super) fn parse(text: &str) -> Result<ParsedRule, ParseRruleError> {
+    // Checked first, so that the parsers below need no bound of their own.
     if text.len() > MAX_BYTES {
         return Err(part_error("rule", text, "too long"));
     }

@@ -49,6 +49,7 @@ pub(super) fn next_after(
     };
 
     let step = unit * i64::from(rule.interval);
+    // Without further parts the next instant can be computed; otherwise the slots are searched.
     if is_plain(rule) {
         return plain_after(rule, start, step, after, zone);
     }

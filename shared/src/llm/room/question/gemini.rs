@@ -27,6 +27,7 @@ pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
         body["tools"] = json!([{ "functionDeclarations": declarations }]);
     }
 
+    // Gemini 3 rejects a call without a signature; other models need none.
     body["contents"] = content_list(&ask.messages, model.contains("gemini-3"));
     let schema = match &ask.json {
         None => None,
@@ -68,6 +69,7 @@ fn content_list(messages: &[ModelMessage], signs: bool) -> Value {
             } => {
                 let opaque = OpaqueBlocks::from_kept(opaque.as_ref(), ModelProvider::Gemini);
                 let parts = content_parts(content, tool_calls, opaque, signs);
+                // Gemini rejects a turn without parts.
                 if !parts.is_empty() {
                     said.push(json!({ "role": "model", "parts": parts }));
                 }

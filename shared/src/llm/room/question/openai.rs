@@ -42,6 +42,7 @@ pub(super) fn request_body(model: &str, ask: &ModelRequest) -> Value {
         }
     }
 
+    // Newer models refuse the older name of the limit, and other servers know only the older one.
     if let Some(most) = ask.max_tokens {
         let newer = NEWER_BOUND.iter().any(|prefix| model.starts_with(prefix));
         let key = if newer { "max_completion_tokens" } else { "max_tokens" };
