@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use hook_svc::bindings::BindingTable;
+use hook_svc::routing::bindings::BindingTable;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId, PeerKind};
 use shared::model::time::UnixMillis;

@@ -8,7 +8,7 @@ use shared::llm::LlmConfig;
 use shared::model::session::DmScope;
 use shared::process::SecretValue;
 
-use crate::origin::ServerOrigin;
+use crate::host::server_origin::ServerOrigin;
 use crate::routing::DeliveryGrants;
 use crate::runner::SandboxMode;
 

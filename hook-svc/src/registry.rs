@@ -6,6 +6,17 @@
 //!
 //! Every decision is a compare-and-set in KV; a watched value may be old and is never the basis of a decision.
 
+pub mod active_hooks;
+pub(crate) mod agent_files;
+pub mod authored;
+pub mod directory;
+pub mod hook_api;
+pub mod hook_commands;
+pub mod metadata;
+pub mod one_shot;
+pub mod rights;
+pub mod sync;
+pub mod timers;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,11 +35,10 @@ use shared::wire::topology::buckets::{CHANNELS, HOOK_STATE, HOOKS};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::authored::is_deleted;
-use crate::once::{self, HookTally, OneShotVerdict};
-use crate::roster::{ActiveHooks, waits_for};
+use crate::registry::active_hooks::{ActiveHooks, waits_for};
+use crate::registry::authored::is_deleted;
+use crate::registry::one_shot::{HookTally, OneShotVerdict};
 use crate::runner::{HookCounters, HookSet, WorkerPools};
-use crate::timers;
 
 pub use view::RegistryPosition;
 use view::{RegistryChange, RegistryView, forward_changes, synced_again};
@@ -303,8 +313,8 @@ impl HookRegistry {
         now: UnixMillis,
     ) -> Result<LastFire, CasError> {
         // The state decides by compare-and-set, so of two replicas exactly one wins.
-        let mut decided = LastFire::Lost(crate::invocation::HOOK_DISABLED);
-        let decide = |state: Option<&HookState>| match once::last_fire(state, key, result, now) {
+        let mut decided = LastFire::Lost(crate::evaluation::record::HOOK_DISABLED);
+        let decide = |state: Option<&HookState>| match one_shot::last_fire(state, key, result, now) {
             OneShotVerdict::Win(next) => {
                 decided = LastFire::Won(Box::new(result.clone()));
                 Some(*next)
@@ -325,7 +335,7 @@ impl HookRegistry {
             made_at,
         };
         if !change_meant(&self.inner.states, Some(meant), hook_id, decide).await? {
-            decided = LastFire::Lost(crate::invocation::HOOK_REPLACED);
+            decided = LastFire::Lost(crate::evaluation::record::HOOK_REPLACED);
         }
 
         Ok(decided)
@@ -340,7 +350,7 @@ impl HookRegistry {
             hooks: &self.inner.hooks,
             made_at,
         };
-        let retired = change_meant(&self.inner.states, Some(meant), hook_id, once::retired_state);
+        let retired = change_meant(&self.inner.states, Some(meant), hook_id, one_shot::retired_state);
         retired.await.map(drop)
     }
 
@@ -353,7 +363,7 @@ impl HookRegistry {
     pub async fn count_fire(&self, hook_id: &str, key: &EventId, now: UnixMillis) -> Result<(), CasError> {
         let mut counters = None;
         let count = |state: Option<&HookState>| {
-            let next = once::counted_state(state, key, now);
+            let next = one_shot::counted_state(state, key, now);
             counters = next.as_ref().or(state).map(HookCounters::from);
             next
         };
@@ -393,7 +403,7 @@ impl HookRegistry {
         let tallies = std::mem::take(&mut *self.inner.tallies.lock().unwrap_or_else(PoisonError::into_inner));
         for (hook_id, tally) in tallies {
             if let Err(error) = self
-                .change_state(&hook_id, |state| Some(once::tallied_state(state, &tally)))
+                .change_state(&hook_id, |state| Some(one_shot::tallied_state(state, &tally)))
                 .await
             {
                 tracing::warn!(hook_id, %error, "failed to write the counters of a hook; retrying");

@@ -2,6 +2,9 @@
 //!
 //! Used for both rights and dispatches. Source: seed 001 §4; `docs/design/trust.md` §1.
 
+pub mod bindings;
+pub mod prefilter;
+
 use std::collections::BTreeMap;
 
 use shared::model::event::Event;
@@ -12,7 +15,7 @@ use shared::model::permission::PermissionLevel;
 use shared::model::session::{DmScope, session_key};
 use shared::model::time::UnixMillis;
 
-use crate::roster::HookTraits;
+use crate::registry::active_hooks::HookTraits;
 
 /// Channel of the command line.
 const CLI: &str = "cli";

@@ -7,25 +7,25 @@
 //!
 //! Source: `docs/design/hooks.md` §6; seed 003 §8.2, §10.
 
-mod blame;
-mod board;
+mod author_slots;
 mod bun;
 mod calls;
+mod crash_attribution;
+mod crash_journal;
 mod filter;
-mod flight;
 mod host;
-mod leftovers;
-mod note;
+mod in_flight;
 mod parts;
 mod pool;
 mod pools;
+mod progress_watch;
 mod protocol;
 mod sandbox;
-mod seats;
 mod sources;
-mod starter;
+mod spawner;
+mod stale_directories;
 mod user;
-mod watch;
+mod work_queue;
 mod worker;
 
 use std::collections::HashMap;
@@ -42,14 +42,14 @@ use tokio::task::JoinSet;
 
 use self::filter::HookFilter;
 use self::parts::JoinedParts;
-use crate::prefilter::MatchRule;
+use crate::routing::prefilter::MatchRule;
 
+pub use self::author_slots::{HeldSlots, MAX_UNDER_WAY};
 pub use self::bun::FindBunError;
 pub use self::host::{CallError, CallResult, CallUsage, HostCall, NOT_AVAILABLE, NoHost, ScriptHost, not_available};
 pub use self::pool::{LoadHooksError, MIN_HARD_BUDGET_MS, StartPoolError, WorkerPool};
 pub use self::pools::{InForce, WorkerPools};
 pub use self::sandbox::{CheckSandboxError, SandboxMode};
-pub use self::seats::{HeldSlots, MAX_UNDER_WAY};
 pub(crate) use self::user::fault as user_fault;
 
 /// Settings of a pool of workers.

@@ -21,28 +21,33 @@ use shared::wire::topology::streams::EVENTS;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::admission::{AdmissionCondition, takes_part};
-use crate::agent_files::AgentFiles;
-use crate::answers::AnswerStore;
-use crate::bindings::{self, LiveBindings};
-use crate::breakers::HookBreakers;
 use crate::config::HooksConfig;
-use crate::desk::SearchHost;
-use crate::directory::HooksDirectory;
-use crate::evaluate::EventEvaluator;
-use crate::fetch::FetchHost;
-use crate::fire::FireExecutor;
-use crate::hook_api::{self, HookApi};
-use crate::keeper::HookCommands;
-use crate::lab::{DryRunner, pool_config};
-use crate::llm::{self, LlmHost, SpendBudget, SpendLimits};
-use crate::lost::LostDispatches;
-use crate::meters::ServiceMeters;
-use crate::owner::PartitionConsumer;
+use crate::dry_run::{DryRunner, pool_config};
+use crate::evaluation::evaluator::EventEvaluator;
+use crate::evaluation::fire::FireExecutor;
+use crate::evaluation::lost_dispatches::LostDispatches;
+use crate::evaluation::partition_consumer::PartitionConsumer;
+use crate::health::admission::{AdmissionCondition, takes_part};
+use crate::health::async_errors;
+use crate::health::breakers::HookBreakers;
+use crate::health::metrics::ServiceMeters;
+use crate::host::answers::AnswerStore;
+use crate::host::embedder;
+use crate::host::fetch::FetchHost;
+use crate::host::llm;
+use crate::host::llm::{LlmHost, SpendBudget, SpendLimits};
+use crate::host::search_host::SearchHost;
+use crate::read_model::{events_api, identities, log_size, snapshot};
+use crate::registry::agent_files::AgentFiles;
+use crate::registry::directory::HooksDirectory;
+use crate::registry::hook_api;
+use crate::registry::hook_api::HookApi;
+use crate::registry::hook_commands::HookCommands;
 use crate::registry::{HookRegistry, ListedHooks, RegistryPosition};
 use crate::routing::RoutingRules;
+use crate::routing::bindings;
+use crate::routing::bindings::LiveBindings;
 use crate::runner::{ScriptHost, WorkerPools, user_fault};
-use crate::{embed, events_api, identities, model_log, snapshot, strays};
 
 /// Interval at which the replica decides whether it takes part.
 const ADMISSION: Duration = Duration::from_millis(200);
@@ -278,8 +283,8 @@ fn tend_read_model(
     background: &mut JoinSet<()>,
 ) {
     let (config, clock, health) = (shell.config.clone(), Arc::clone(&shell.clock), shell.health.clone());
-    background.spawn(embed::run(config, projection.clone(), clock, health));
-    background.spawn(model_log::watch_log(projection.clone()));
+    background.spawn(embedder::run(config, projection.clone(), clock, health));
+    background.spawn(log_size::watch_log(projection.clone()));
     background.spawn(snapshot::keep_copies(
         shell.bus.clone(),
         projection.clone(),
@@ -313,7 +318,12 @@ fn start_breakers(
     let following = breakers.clone();
     background.spawn(async move { following.follow_bucket().await });
     let (strays, instance) = (pool.subscribe_strays(), shell.instance.clone());
-    background.spawn(strays::count(strays, registry.clone(), breakers.clone(), instance));
+    background.spawn(async_errors::count(
+        strays,
+        registry.clone(),
+        breakers.clone(),
+        instance,
+    ));
     breakers
 }
 

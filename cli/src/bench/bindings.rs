@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use hook_svc::bindings::BindingTable;
+use hook_svc::routing::bindings::BindingTable;
 use serde::Serialize;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::event::{Event, EventId, EventPeer};

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
-use hook_svc::header;
-use hook_svc::lab::{DryRun, pool_config};
+use hook_svc::dry_run::{DryRun, pool_config};
+use hook_svc::registry::metadata;
 use hook_svc::runner::{
     EvaluationJob, EvaluationStep, HeldSlots, HookSet, HookSource, NoHost, PoolConfig, SandboxMode, WorkerPools,
 };
@@ -169,7 +169,7 @@ fn events(count: usize) -> Result<Vec<Event>> {
 fn hook(number: usize, matching: bool) -> Result<HookSource> {
     let text = source(number, matching);
     let id = format!("bench-{number}");
-    let metadata = header::parse(&id, &text)?;
+    let metadata = metadata::parse(&id, &text)?;
     Ok(DryRun::from_file(&id, &text, &metadata, UnixMillis(0)).hook)
 }
 

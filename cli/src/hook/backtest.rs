@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
 use hook_svc::config::HooksConfig;
-use hook_svc::header;
-use hook_svc::identities;
-use hook_svc::lab::{DryRun, HistoryReplay, pool_config};
+use hook_svc::dry_run::{DryRun, HistoryReplay, pool_config};
+use hook_svc::read_model::identities;
+use hook_svc::registry::metadata;
 use hook_svc::runner::{HookCounters, ScriptHost};
 use indicatif::{ProgressBar, ProgressStyle};
 use shared::bus::{Bus, IncomingMessage, OrderedReader};
@@ -107,7 +107,7 @@ pub(super) async fn replay(
     question: &Question,
     bar: &ProgressBar,
 ) -> Result<Report> {
-    let metadata = header::parse("backtest", &question.source)?;
+    let metadata = metadata::parse("backtest", &question.source)?;
     let now = SystemClock.now();
     let trial = DryRun::from_file(&metadata.name, &question.source, &metadata, now);
     let history = History::of(bus, &trial, &question.identities).await?;

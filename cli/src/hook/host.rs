@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hook_svc::config::HooksConfig;
-use hook_svc::llm::{LlmHost, SpendBudget, SpendLimits, model_price, open_model};
+use hook_svc::host::llm::{LlmHost, SpendBudget, SpendLimits, model_price, open_model};
 use hook_svc::runner::{CallError, CallResult, CallUsage, HostCall, ScriptHost, not_available};
 use serde_json::{Value, json};
 use shared::bus::Bus;

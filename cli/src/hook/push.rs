@@ -15,7 +15,7 @@ pub(super) async fn run(common: &Common, path: &Path, id: Option<String>) -> Res
         if id.is_some() {
             bail!("--id names one hook, {} is a directory", path.display());
         }
-        hook_svc::directory::hook_files(path)?
+        hook_svc::registry::directory::hook_files(path)?
     } else {
         let id = match id {
             Some(id) => id,

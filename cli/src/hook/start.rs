@@ -14,7 +14,7 @@ const TYPES: &str = include_str!("../../../hook-svc/types/nexus.d.ts");
 /// # Errors
 /// Fails if the hook exists already, or if a file cannot be written.
 pub(super) fn write(name: &str, dir: &Path) -> Result<()> {
-    hook_svc::authored::check_id(name)?;
+    hook_svc::registry::authored::check_id(name)?;
     let path = dir.join(format!("{name}.ts"));
     if path.exists() {
         bail!("{} is there already", path.display());
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn the_template_is_a_hook() {
         for name in ["greet", "work/greet"] {
-            let metadata = hook_svc::header::parse(name, &template(name)).expect("a hook");
+            let metadata = hook_svc::registry::metadata::parse(name, &template(name)).expect("a hook");
             assert_eq!(metadata.name, "greet");
         }
         assert!(template("work/deep/x").contains("path=\"../../nexus.d.ts\""));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use shared::model::event::{Event, EventDirection};
 
 use super::{HookScope, HookSet, HookSource};
-use crate::prefilter::{MatchRule, RuleIndex};
+use crate::routing::prefilter::{MatchRule, RuleIndex};
 
 /// Channel of timer events.
 const TIMER: &str = "timer";
@@ -93,7 +93,7 @@ mod tests {
     use shared::model::time::UnixMillis;
 
     use super::*;
-    use crate::roster::tests::source;
+    use crate::registry::active_hooks::tests::source;
 
     fn set() -> HookSet {
         let seeing = |id: &str, sees| HookSource { sees, ..source(id) };

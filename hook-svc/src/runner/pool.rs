@@ -10,15 +10,16 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::board::WorkQueue;
+use super::author_slots::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
 use super::bun::{self, FindBunError};
-use super::flight::InFlightEvent;
-use super::leftovers::{self, PREFIX};
+use super::in_flight::InFlightEvent;
 use super::parts::StepSender;
 use super::sandbox::{CheckSandboxError, Jail};
-use super::seats::{AuthorSlots, EvaluationSlot, MAX_UNDER_WAY};
 use super::sources::LoadedHooks;
+use super::stale_directories;
+use super::stale_directories::PREFIX;
 use super::user;
+use super::work_queue::WorkQueue;
 use super::worker::{self, PoolContext, WorkerRole};
 use super::{AsyncError, EvaluationJob, HookCounters, HookSet, PoolConfig};
 
@@ -318,7 +319,7 @@ fn make_dir(parent: Option<&Path>, clock: &SharedClock) -> std::io::Result<PathB
     static POOLS: AtomicU64 = AtomicU64::new(0);
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let number = POOLS.fetch_add(1, Ordering::Relaxed);
-    leftovers::remove_once(&parent);
+    stale_directories::remove_once(&parent);
     let dir = parent.join(format!("{PREFIX}{}-{}-{number}", std::process::id(), clock.now()));
     std::fs::create_dir_all(&dir)?;
     let dir = dir.canonicalize()?;

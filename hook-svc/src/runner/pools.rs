@@ -14,8 +14,8 @@ use futures_util::stream::FuturesUnordered;
 use shared::clock::SharedClock;
 use tokio::sync::{broadcast, mpsc};
 
+use super::author_slots::{EvaluationSlot, HeldSlots, NoSeat};
 use super::parts::{JoinedParts, StepSender};
-use super::seats::{EvaluationSlot, HeldSlots, NoSeat};
 use super::sources::LoadedHooks;
 use super::{
     AsyncError, CallUsage, Evaluation, EvaluationEnd, EvaluationJob, EvaluationStep, HookCounters, HookSet, HookSource,

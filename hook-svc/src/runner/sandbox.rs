@@ -15,10 +15,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
-use super::note::NoteFile;
+use super::crash_journal::NoteFile;
 use super::pools::MAX_AUTHORS;
 use super::user::{self, UnixUser};
-use super::{PoolConfig, starter};
+use super::{PoolConfig, spawner};
 
 /// Seat of the last author: if hooks can run as that user, they can run as those of all others.
 const LAST_SEAT: u32 = MAX_AUTHORS as u32 - 1;
@@ -264,7 +264,7 @@ impl Jail {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
 
-        starter::start(command, answers)
+        spawner::start(command, answers)
     }
 
     /// Returns the command that runs Bun confined; the caller adds its arguments. `worker`: the note that a worker

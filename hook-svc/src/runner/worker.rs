@@ -4,8 +4,8 @@
 //! `watch` checks for progress, and two more answer queries and log output. The first loop to end ends the process;
 //! events in flight go back to the board, the hook that was running is blamed, and the next process starts.
 
-mod burial;
 mod death;
+mod death_handler;
 mod feed;
 mod leaving;
 mod listen;
@@ -26,14 +26,15 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::AsyncError;
-use super::board::WorkQueue;
-use super::flight::InFlightEvent;
+use super::crash_journal::NoteFile;
 use super::host::ScriptHost;
-use super::note::NoteFile;
+use super::in_flight::InFlightEvent;
+use super::progress_watch;
+use super::progress_watch::{ProcessTimes, WorkerPulse, WorkerTask};
 use super::protocol::CallReply;
 use super::sandbox::Jail;
 use super::sources::LoadedHooks;
-use super::watch::{self, ProcessTimes, WorkerPulse, WorkerTask};
+use super::work_queue::WorkQueue;
 use death::WorkerDeath;
 use leaving::{Leave, Leaver};
 use output::OutputAllowance;
@@ -368,7 +369,7 @@ impl<'a> Run<'a> {
 
         let mut pulse = WorkerPulse::new(budget);
         loop {
-            pause(budget / watch::LOOKS_PER_BUDGET).await;
+            pause(budget / progress_watch::LOOKS_PER_BUDGET).await;
             let now = self.clock.monotonic();
             let mut state = self.state();
             let sight = state.current_sight();
@@ -389,14 +390,14 @@ impl<'a> Run<'a> {
             state.age = pulse.process_age();
 
             match look {
-                watch::WatchResult::Moving => {}
-                watch::WatchResult::Ask if state.is_asked => {}
-                watch::WatchResult::Ask => {
+                progress_watch::WatchResult::Moving => {}
+                progress_watch::WatchResult::Ask if state.is_asked => {}
+                progress_watch::WatchResult::Ask => {
                     (state.ping, state.is_asked) = (true, true);
                     self.moved.notify_one();
                 }
-                watch::WatchResult::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
-                watch::WatchResult::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
+                progress_watch::WatchResult::Stuck(computed) => return Err(WorkerDeath::Stuck(computed.as_millis())),
+                progress_watch::WatchResult::Still(since) => return Err(WorkerDeath::Still(since.as_millis())),
             }
 
             // The last net: a worker may answer pings and yet never finish an evaluation.
@@ -417,7 +418,7 @@ impl<'a> Run<'a> {
 
     /// Ends a process that exceeds its memory limit, and one that has grown once no event is under way in it.
     fn weigh_memory(&self, state: &mut State<'_>, pid: u32) -> Result<(), WorkerDeath> {
-        let held = watch::memory_mb(pid).unwrap_or_default();
+        let held = progress_watch::memory_mb(pid).unwrap_or_default();
         if held > MAX_MEMORY_MB {
             return Err(WorkerDeath::Memory(held));
         }

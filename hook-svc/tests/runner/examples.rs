@@ -1,6 +1,6 @@
 //! The hooks that ship in `deploy/hooks`, fed with events.
 
-use hook_svc::header;
+use hook_svc::registry::metadata;
 use hook_svc::runner::HookSource;
 use serde_json::{Value, json};
 use shared::model::hook::HookMetadata;
@@ -11,7 +11,7 @@ use crate::pool::{Answer, TestPool, dm};
 fn example(id: &str) -> (HookMetadata, HookSource) {
     let path = format!("{}/../deploy/hooks/{id}.ts", env!("CARGO_MANIFEST_DIR"));
     let source = std::fs::read_to_string(&path).expect(&path);
-    let metadata = header::parse(id, &source).expect("a hook");
+    let metadata = metadata::parse(id, &source).expect("a hook");
 
     let hook = HookSource {
         id: id.to_owned(),
@@ -59,7 +59,7 @@ fn every_shipped_hook_waits_for_the_channels_it_answers_on() {
             };
 
             let source = std::fs::read_to_string(&path).expect("read");
-            let needs = header::parse(id, &source).expect("a hook").needs_channels;
+            let needs = metadata::parse(id, &source).expect("a hook").needs_channels;
             for (channel, account) in deliveries(&source) {
                 seen += 1;
                 let whole = account.map_or_else(|| channel.clone(), |account| format!("{channel}:{account}"));

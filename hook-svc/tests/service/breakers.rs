@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hook_svc::breakers::HookBreakers;
+use hook_svc::health::breakers::HookBreakers;
 use hook_svc::runner::{HookSet, HookSource};
 use shared::breaker::{Breaker, BreakerPolicy, BreakerState};
 use shared::bus::{Bus, NatsConfig};

@@ -1,6 +1,6 @@
 //! A replica without a read model begins with a copy of one.
 
-use hook_svc::snapshot;
+use hook_svc::read_model::snapshot;
 use shared::process::ShutdownSignal;
 use shared::projection::{FeedSource, Projection, feed};
 use shared::wire::topology::objects::SNAPSHOTS;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use hook_svc::lab::DryRun;
+use hook_svc::dry_run::DryRun;
 use shared::bus::Bus;
 use shared::clock::{Clock as _, SystemClock};
 use shared::model::identity::Identities;

@@ -1,6 +1,6 @@
 //! Reasons why a process ends, and their consequences for the hook that was running. *Pure.*
 
-use crate::runner::flight::ImpossibleAnswer;
+use crate::runner::in_flight::ImpossibleAnswer;
 use crate::runner::protocol::ReadFrameError;
 
 /// Reason why a worker process ended.

@@ -8,8 +8,8 @@ use tokio::process::ChildStdin;
 
 use super::{Bell, READ_BYTES, Run, State, WorkerDeath, WorkerRole};
 use crate::runner::HookCounters;
-use crate::runner::board::{NextTask, WorkQueue};
 use crate::runner::protocol::{self, EventBatch, MAX_BATCH_EVENTS};
+use crate::runner::work_queue::{NextTask, WorkQueue};
 
 /// Most events sent and not yet answered, per worker: enough to keep it busy while answers travel, few enough that an
 /// event goes to a worker with room.

@@ -7,10 +7,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::ChildStdout;
 
 use super::{MAX_FORMER, READ_BYTES, Run, State, UpMark, WorkerDeath, WorkerRole};
-use crate::runner::flight::{FlightStage, ImpossibleAnswer, InFlightEvent};
+use crate::runner::in_flight::{FlightStage, ImpossibleAnswer, InFlightEvent};
+use crate::runner::progress_watch::{WorkerSnapshot, WorkerTask};
 use crate::runner::protocol::{self, CallFrame, CallReply, WorkerFrame};
 use crate::runner::sources::LoadedHooks;
-use crate::runner::watch::{WorkerSnapshot, WorkerTask};
 use crate::runner::{AsyncError, HookSource};
 
 impl Run<'_> {

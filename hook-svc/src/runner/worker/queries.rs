@@ -16,7 +16,7 @@ use tokio::net::unix::pipe::Sender;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Run, State, WorkerDeath};
-use crate::runner::flight::ImpossibleAnswer;
+use crate::runner::in_flight::ImpossibleAnswer;
 use crate::runner::protocol::{self, QueryFrame};
 
 /// Most bytes, and most time of the host, for all queries of one evaluation.

@@ -1,0 +1,455 @@
+//! Builds a dispatch from a fired hook, with every default of seed 001 §4. *Pure.*
+//!
+//! Values that the hook's result leaves open come from the event and its sender. The same event, hook, result and
+//! evaluation time give the same dispatch, byte for byte, so that a redelivery repeats it.
+
+use std::borrow::Cow;
+
+use shared::model::dispatch::{
+    DeliveryContext, Dispatch, DispatchCause, DispatchContext, DispatchMessage, dispatch_id,
+};
+use shared::model::event::Event;
+use shared::model::hook::{HookResult, HookRouting};
+use shared::model::origin::ProvenOrigin;
+use shared::model::permission::{PermissionLevel, PermissionSet, ToolRules};
+use shared::model::session::SessionRef;
+use shared::wire::seal::change_hash;
+
+use crate::registry::rights::{authors_session, fire_permissions, system_prompt};
+use crate::routing::{HookFire, RoutingRules, derive_session};
+
+/// Persona for hooks that name none.
+pub const DEFAULT_PERSONA: &str = "default";
+
+/// Content type for events that name none.
+const DEFAULT_CONTENT_TYPE: &str = "text";
+
+/// Builds the dispatch that `fire` asks for.
+#[must_use]
+pub fn build_dispatch(fire: HookFire<'_>, rules: &RoutingRules) -> Dispatch {
+    let HookFire { event, result, .. } = fire;
+    let none = HookRouting::default();
+    let routing = result.routing.as_ref().unwrap_or(&none);
+    let context = result.context.clone().unwrap_or_default();
+    let person = rules.identities.find_sender(event);
+
+    Dispatch {
+        // The id follows from the event, its time and the hook, so a repeated evaluation makes the same dispatch.
+        id: dispatch_id(&event.id, event.believed_at(), &fire_cause(&fire)),
+        event_id: event.id.clone(),
+        event_seq: fire.event_seq,
+        hook_id: fire.hook_id.to_owned(),
+        priority: fire.traits.priority,
+        timestamp: fire.evaluated_at,
+        target: target_session(&fire, routing, rules),
+        queue_mode: routing.queue_mode,
+        message: DispatchMessage {
+            from: event.from.id.clone(),
+            channel: Some(event.channel.clone()),
+            content: event.content.clone(),
+            content_type: event
+                .content_types
+                .first()
+                .map_or(DEFAULT_CONTENT_TYPE, String::as_str)
+                .to_owned(),
+            metadata: event.metadata.clone(),
+            attachments: event.attachments.clone(),
+            origin: event.origin.clone(),
+            proven: match event.origin.proof_of_address(event, &event.from.id) {
+                ProvenOrigin::OnEveryChannel | ProvenOrigin::OnItsChannel => true,
+                ProvenOrigin::SpokenFor => person.is_some(),
+                ProvenOrigin::Nobody => false,
+            },
+            person: person.map(|person| person.id.clone()),
+        },
+        permissions: complete_permissions(&fire, rules),
+        context: DispatchContext {
+            system_prompt: system_prompt(&fire, context.system_prompt),
+            extracted: context.extracted,
+            include_thread_history: context.include_thread_history.unwrap_or(true),
+        },
+        delivery_context: delivery_context(event, result, routing),
+        causation: DispatchCause {
+            event: event.id.clone(),
+            hops: event.hops,
+        },
+    }
+}
+
+/// Returns the cause that distinguishes this fire from the hook's others for the same id: a change of an item has the
+/// id of the item.
+fn fire_cause<'a>(fire: &HookFire<'a>) -> Cow<'a, str> {
+    match change_hash(fire.event) {
+        Some(hash) => Cow::Owned(format!("{}@{hash}", fire.hook_id)),
+        None => Cow::Borrowed(fire.hook_id),
+    }
+}
+
+/// Returns the session that runs the dispatch: the one that the hook names, else its author's, else that of the
+/// conversation.
+fn target_session(fire: &HookFire<'_>, routing: &HookRouting, rules: &RoutingRules) -> SessionRef {
+    let is_named = routing.persona.is_some() || routing.session.is_some();
+    if let Some(authors) = authors_session(fire).filter(|_| !is_named) {
+        return authors.clone();
+    }
+    let derived = || derive_session(fire.event, routing, rules);
+    SessionRef {
+        persona: routing.persona.clone().unwrap_or_else(|| DEFAULT_PERSONA.to_owned()),
+        session: routing.session.clone().unwrap_or_else(derived),
+    }
+}
+
+/// Returns the hook's own delivery target, or by default a reply to the event in its conversation.
+fn delivery_context(event: &Event, result: &HookResult, routing: &HookRouting) -> DeliveryContext {
+    let mut target = result.delivery_context.clone().unwrap_or_else(|| DeliveryContext {
+        channel: event.channel.clone(),
+        account_id: event.account_id.clone(),
+        peer_id: Some(event.peer.id.clone()),
+        thread_id: event.thread_id.clone(),
+        reply_to_id: Some(event.id.as_str().to_owned()),
+    });
+
+    if let Some(thread) = &routing.thread {
+        target.thread_id = Some(thread.clone());
+    }
+
+    target
+}
+
+/// Returns the permissions of the turn; tools that the hook leaves open come from the level's preset.
+fn complete_permissions(fire: &HookFire<'_>, rules: &RoutingRules) -> PermissionSet {
+    let mut set = fire_permissions(fire, rules);
+    let Some(preset) = rules.presets.0.get(level_name(set.level)) else {
+        return set;
+    };
+    match &mut set.tools {
+        None => set.tools = Some(preset.clone()),
+        Some(tools) => complete_tools(tools, preset),
+    }
+    set
+}
+
+/// Completes `tools` from `preset`: without an allow list they take the preset's, and its denials too.
+fn complete_tools(tools: &mut ToolRules, preset: &ToolRules) {
+    if tools.allow.is_some() {
+        return;
+    }
+    tools.allow.clone_from(&preset.allow);
+    for denied in &preset.deny {
+        if !tools.deny.contains(denied) {
+            tools.deny.push(denied.clone());
+        }
+    }
+}
+
+/// Returns the preset's key in `permission_levels`.
+const fn level_name(level: PermissionLevel) -> &'static str {
+    match level {
+        PermissionLevel::Full => "full",
+        PermissionLevel::Restricted => "restricted",
+        PermissionLevel::Group => "group",
+        PermissionLevel::Minimal => "minimal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use shared::model::event::{EventId, PeerKind};
+    use shared::model::origin::EventOrigin;
+    use shared::model::session::{DmScope, QueueMode};
+    use shared::model::time::UnixMillis;
+
+    use super::*;
+    use crate::registry::active_hooks::{HookAuthor, HookTraits};
+    use crate::routing::samples::rules;
+
+    fn event(sender: &str, kind: PeerKind) -> Event {
+        let id = EventId::parse("telegram:bot/7/99").expect("valid");
+        let mut event = Event::new(id, "telegram", "7", UnixMillis(1_700_000_000_000));
+        event.from.id = sender.to_owned();
+        event.origin = EventOrigin::account("telegram", "default");
+        event.peer.kind = kind;
+        event.content = "hello".to_owned();
+        event
+    }
+
+    fn check(event: &Event, result: serde_json::Value, rules: &RoutingRules) -> Dispatch {
+        let author = Arc::new(HookAuthor::Operator);
+        let result: HookResult = serde_json::from_value(result).expect("a result");
+        let fire = HookFire {
+            event,
+            event_seq: 12,
+            hook_id: "dm/reply",
+            traits: &HookTraits {
+                priority: 85,
+                author,
+                ..HookTraits::default()
+            },
+            result: &result,
+            evaluated_at: UnixMillis(1_700_000_000_500),
+        };
+
+        assert_eq!(
+            build_dispatch(fire, rules),
+            build_dispatch(fire, rules),
+            "deterministic"
+        );
+
+        build_dispatch(fire, rules)
+    }
+
+    #[test]
+    fn a_bare_fire_gets_every_default() {
+        let dispatch = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
+        assert_eq!(dispatch.target.to_string(), "default/main");
+        assert_eq!(dispatch.queue_mode, None);
+        assert_eq!((dispatch.event_seq, dispatch.priority), (12, 85));
+        assert_eq!(dispatch.timestamp, UnixMillis(1_700_000_000_500));
+        assert_eq!(
+            (dispatch.message.from.as_str(), dispatch.message.content_type.as_str()),
+            ("1", "text")
+        );
+        assert!(dispatch.context.include_thread_history);
+
+        let target = dispatch.delivery_context;
+        assert_eq!(
+            (target.channel.as_str(), target.peer_id.as_deref()),
+            ("telegram", Some("7"))
+        );
+        assert_eq!(
+            (target.account_id, target.reply_to_id.as_deref()),
+            (None, Some("telegram:bot/7/99"))
+        );
+        assert_eq!(dispatch.causation.event.as_str(), "telegram:bot/7/99");
+    }
+
+    #[test]
+    fn the_id_is_of_the_event_and_the_hook_alone() {
+        let one = check(&event("1", PeerKind::Dm), json!({"fire": true}), &rules());
+        let other = check(
+            &event("2", PeerKind::Dm),
+            json!({"fire": true, "routing": {"persona": "x"}}),
+            &rules(),
+        );
+        assert_eq!(one.id, other.id);
+        assert_eq!(one.id.timestamp_ms(), 1_700_000_000_000);
+    }
+
+    #[test]
+    fn the_ids_time_is_within_the_hour_before_the_event_was_received() {
+        let received = 1_700_000_000_000;
+        for (said, expected) in [
+            (received - 5, received - 5),
+            (received - 3_600_000, received - 3_600_000),
+            (received - 3_600_001, received - 3_600_000),
+            (0, received - 3_600_000),
+            (i64::MIN, received - 3_600_000),
+            (received + 1, received),
+            (i64::MAX, received),
+        ] {
+            let mut event = event("1", PeerKind::Dm);
+            event.received_at = UnixMillis(received);
+            event.timestamp = UnixMillis(said);
+            let dispatch = check(&event, json!({"fire": true}), &rules());
+            assert_eq!(dispatch.id.timestamp_ms().cast_signed(), expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn permissions_follow_the_sender() {
+        let level = |sender, kind| {
+            check(&event(sender, kind), json!({"fire": true}), &rules())
+                .permissions
+                .level
+        };
+        assert_eq!(level("1", PeerKind::Dm), PermissionLevel::Full);
+        assert_eq!(level("2", PeerKind::Dm), PermissionLevel::Restricted);
+        assert_eq!(level("1", PeerKind::Group), PermissionLevel::Group);
+        assert_eq!(level("3", PeerKind::Dm), PermissionLevel::Minimal);
+        assert_eq!(level("3", PeerKind::Group), PermissionLevel::Minimal);
+    }
+
+    #[test]
+    fn absent_tools_come_from_the_preset() {
+        let unknown = check(&event("3", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
+        let tools = unknown.tools.expect("the preset of minimal");
+        let searches = ["web_search", "*__web_search"].map(str::to_owned).to_vec();
+
+        assert_eq!((tools.allow, tools.deny), (Some(searches), vec![]));
+
+        let known = check(&event("2", PeerKind::Dm), json!({"fire": true}), &rules()).permissions;
+        assert_eq!(known.tools, None, "no preset of restricted is configured");
+
+        let hook = json!({"fire": true, "permissions": {"level": "full", "tools": {"deny": ["shell"]}}});
+        let tools = check(&event("3", PeerKind::Dm), hook, &rules())
+            .permissions
+            .tools
+            .expect("tools");
+
+        assert_eq!(
+            (tools.allow, tools.deny),
+            (Some(vec!["*".to_owned()]), vec!["shell".to_owned()])
+        );
+
+        let own = json!({"fire": true, "permissions": {"level": "full", "tools": {"allow": ["mail_*"]}}});
+        let tools = check(&event("3", PeerKind::Dm), own, &rules())
+            .permissions
+            .tools
+            .expect("tools");
+
+        assert_eq!(tools.allow, Some(vec!["mail_*".to_owned()]));
+    }
+
+    #[test]
+    fn the_hook_has_the_last_word() {
+        let result = json!({
+            "fire": true,
+            "routing": {"persona": "atlas", "session": "family:mom", "queueMode": "interrupt"},
+            "deliveryContext": {"channel": "webhook", "accountId": "demo"},
+            "context": {"systemPrompt": "be kind", "extracted": {"n": 1}, "includeThreadHistory": false},
+        });
+
+        let dispatch = check(&event("2", PeerKind::Dm), result, &rules());
+        assert_eq!(dispatch.target.to_string(), "atlas/family:mom");
+        assert_eq!(dispatch.queue_mode, Some(QueueMode::Interrupt));
+        assert!(!dispatch.context.include_thread_history);
+        assert_eq!(dispatch.context.system_prompt.as_deref(), Some("be kind"));
+
+        let expected = DeliveryContext {
+            channel: "webhook".to_owned(),
+            account_id: Some("demo".to_owned()),
+            ..DeliveryContext::default()
+        };
+        assert_eq!(dispatch.delivery_context, expected);
+    }
+
+    #[test]
+    fn a_named_thread_is_in_the_session_and_in_the_answer() {
+        let result = json!({"fire": true, "routing": {"thread": "t9"}});
+        let dispatch = check(&event("2", PeerKind::Group), result, &rules());
+        assert_eq!(dispatch.target.session, "telegram:group:7:thread:t9");
+        assert_eq!(dispatch.delivery_context.thread_id.as_deref(), Some("t9"));
+    }
+
+    fn session_of(event: &Event, rules: &RoutingRules) -> String {
+        check(event, json!({"fire": true}), rules).target.session
+    }
+
+    #[test]
+    fn of_direct_conversations_the_owners_alone_share_main() {
+        let from = |sender: &str| {
+            let mut event = event(sender, PeerKind::Dm);
+            event.peer.id = sender.to_owned();
+            event
+        };
+        let rules = rules();
+        assert_eq!(session_of(&from("1"), &rules), "main");
+        assert_eq!(
+            session_of(&from("2"), &rules),
+            "telegram:dm:mom",
+            "known persons have their own"
+        );
+
+        assert_eq!(session_of(&from("3"), &rules), "telegram:dm:3");
+        assert_ne!(session_of(&from("3"), &rules), session_of(&from("4"), &rules));
+
+        let all = RoutingRules {
+            dm_scope: DmScope::Main,
+            ..rules
+        };
+        assert_eq!(session_of(&from("3"), &all), "main", "a setting");
+    }
+
+    /// A conversation begun on the chat page is a thread of its person.
+    #[test]
+    fn every_thread_of_a_visitor_is_a_session_of_its_own_and_the_owners_are_beside_main() {
+        let on_page = |visitor: &str, thread: Option<&str>| {
+            let id = EventId::parse(format!("webchat:default/{visitor}/1")).expect("valid");
+            let mut event = Event::new(id, "webchat", visitor, UnixMillis(1_700_000_000_000));
+            event.from.id = visitor.to_owned();
+            event.origin = EventOrigin::visitor("default", visitor);
+            event.thread_id = thread.map(str::to_owned);
+            event
+        };
+        let mut rules = rules();
+        let casey = &mut rules.identities.persons[0];
+        casey.addresses.insert("webchat".to_owned(), vec!["page".to_owned()]);
+
+        for (visitor, thread, session) in [
+            ("page", None, "main"),
+            ("page", Some("7f"), "main:thread:7f"),
+            ("v1", None, "webchat:dm:v1"),
+            ("v1", Some("7f"), "webchat:dm:v1:thread:7f"),
+            ("v2", Some("7f"), "webchat:dm:v2:thread:7f"),
+        ] {
+            let dispatch = check(&on_page(visitor, thread), json!({"fire": true}), &rules);
+            assert_eq!(dispatch.target.session, session);
+            assert_eq!(dispatch.delivery_context.thread_id.as_deref(), thread);
+
+            let level = if visitor == "page" {
+                PermissionLevel::Full
+            } else {
+                PermissionLevel::Minimal
+            };
+            assert_eq!(dispatch.permissions.level, level, "rights follow the person: {session}");
+        }
+    }
+
+    #[test]
+    fn while_no_owner_is_known_main_is_for_this_machine() {
+        let on = |channel: &str| {
+            let id = EventId::parse(format!("{channel}:1")).expect("valid");
+            let mut event = Event::new(id, channel, "v1", UnixMillis(1_700_000_000_000));
+            event.peer.kind = PeerKind::Dm;
+
+            event.origin = match channel {
+                "cli" => EventOrigin::Token {
+                    name: "local".to_owned(),
+                },
+                "webchat" => EventOrigin::visitor("default", "v1"),
+                _ => EventOrigin::account(channel, "default"),
+            };
+
+            event
+        };
+
+        let mut forged = on("webchat");
+        forged.origin = EventOrigin::Open;
+        let local = RoutingRules {
+            is_chat_local: true,
+            ..RoutingRules::default()
+        };
+
+        assert_eq!(session_of(&forged, &local), "webchat:dm:~open~v1");
+
+        for (is_chat_local, webchat) in [(true, "main"), (false, "webchat:dm:v1")] {
+            let nobody = RoutingRules {
+                is_chat_local,
+                ..RoutingRules::default()
+            };
+            assert_eq!(session_of(&on("cli"), &nobody), "main");
+            assert_eq!(session_of(&on("webchat"), &nobody), webchat);
+            assert_eq!(session_of(&on("slack"), &nobody), "slack:dm:v1");
+
+            let known = RoutingRules {
+                is_chat_local,
+                ..rules()
+            };
+            assert_eq!(session_of(&on("webchat"), &known), "webchat:dm:v1");
+        }
+    }
+
+    #[test]
+    fn a_linked_person_names_the_direct_session() {
+        let mut event = event("2", PeerKind::Dm);
+        event.peer.id = "2".to_owned();
+        let rules = RoutingRules {
+            dm_scope: DmScope::PerPeer,
+            ..rules()
+        };
+        assert_eq!(check(&event, json!({"fire": true}), &rules).target.session, "dm:mom");
+    }
+}
