@@ -107,7 +107,7 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("a page of an answer begins there"),
     ),
     (
-        "shared/src/projection/asked.rs",
+        "shared/src/projection/script_query.rs",
         "sequence",
         Told("answered to whoever asks, and not kept"),
     ),
@@ -133,11 +133,15 @@ const PLACES: &[(&str, &str, Checked)] = &[
         Told("answered to whoever asks, and not kept"),
     ),
     (
-        "broker-svc/src/fold.rs",
+        "broker-svc/src/ledger/state.rs",
         "last_sequence",
         Told("a fold is read with its own ledger"),
     ),
-    ("broker-svc/src/live.rs", "seq", Told("counts the parts of an answer")),
+    (
+        "broker-svc/src/agent/live.rs",
+        "seq",
+        Told("counts the parts of an answer"),
+    ),
     ("delivery-svc/src/calls.rs", "copy", IsPosition),
 ];
 

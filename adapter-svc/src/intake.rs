@@ -4,9 +4,9 @@ use shared::bus::Bus;
 use shared::model::event::Event;
 use shared::wire::headers::TraceCarrier;
 
+use crate::encoded_event::EncodedEvent;
 use crate::error::AcceptEventsError;
 use crate::outbox::EventSpool;
-use crate::parcel::EncodedEvent;
 use crate::publisher::SpoolPublisher;
 
 /// The destination of accepted events. Clones share it.

@@ -7,14 +7,14 @@
 
 pub mod approvals;
 pub mod config;
+pub mod encoded_event;
 pub mod error;
 pub mod gateway;
 pub mod intake;
-pub mod lanes;
+pub mod keyed_queue;
 pub mod listener;
 pub mod normalize;
 pub mod outbox;
-pub mod parcel;
 pub mod publisher;
 pub mod service;
 pub mod source;

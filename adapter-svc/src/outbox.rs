@@ -18,8 +18,8 @@ use shared::clock::pause;
 use shared::store::{LocalStore, StoreError, StoreTree};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::encoded_event::EncodedEvent;
 use crate::error::{AcceptEventsError, chain};
-use crate::parcel::EncodedEvent;
 
 /// Maximum number of requests that wait for the keeper.
 const WAITING_REQUESTS: usize = 1_024;

@@ -11,10 +11,10 @@ use shared::process::ShutdownSignal;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::encoded_event::EncodedEvent;
 use crate::error::{AcceptEventsError, chain};
-use crate::lanes::KeyedQueue;
+use crate::keyed_queue::KeyedQueue;
 use crate::outbox::{DurableMark, EventSpool, SpoolKey};
-use crate::parcel::EncodedEvent;
 
 /// Name of this service in dead letters.
 const SERVICE: &str = "adapter-svc";

@@ -22,10 +22,10 @@ use shared::wire::subject;
 use shared::wire::topology::streams::{DISPATCHES, LEDGER};
 use ulid::Ulid;
 
-use crate::absence::read_away_note;
+use crate::agent::absence::read_away_note;
 use crate::broker::BrokerContext;
-use crate::fold::{RunState, SessionState, is_runnable};
-use crate::owner::load;
+use crate::ledger::state::{RunState, SessionState, is_runnable};
+use crate::ledger::writer::load;
 
 /// Maximum wait for a session to be idle, milliseconds.
 const MAX_WAIT_MS: u64 = 300_000;

@@ -4,8 +4,13 @@
 //! the worker asks its model and runs its tools one at a time, with each step in the ledger before it is acted on, so
 //! that a turn continues at its step on any broker that takes it.
 
+pub mod absence;
+pub mod context;
 pub mod echo;
+pub mod live;
 pub mod llm;
+pub mod message_text;
 pub mod nats;
+pub mod personas;
 pub mod port;
 pub mod process;

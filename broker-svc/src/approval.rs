@@ -9,15 +9,15 @@
 //! escalation, which [`timer_handler`] handles. [`service`] serves `nexus.svc.approval.*`, and [`reply`] reads
 //! `approve CODE` in a channel.
 
-pub mod again;
 pub mod auditor;
 pub mod card;
-pub mod desk;
+pub mod external_tool;
 pub mod machine;
-pub mod outside;
 pub mod question;
 pub mod reply;
+pub mod restored_streams;
 pub mod scope;
 pub mod service;
+pub mod store;
 pub mod timer_handler;
 pub mod timers;

@@ -19,17 +19,17 @@ use shared::wire::topology::streams::DISPATCHES;
 use crate::agent::echo::EchoAgent;
 use crate::agent::llm::LlmAgent;
 use crate::agent::nats::NatsAgent;
+use crate::agent::personas::{AgentRunner, Personas};
 use crate::agent::port::Agent;
 use crate::agent::process::ProcessAgent;
-use crate::approval::desk::ApprovalStore;
-use crate::cache::FoldCache;
+use crate::approval::store::ApprovalStore;
 use crate::config::BrokerConfig;
-use crate::feed::DispatchFeed;
-use crate::hook_point::TurnHooks;
-use crate::hook_point::rules::HookRules;
-use crate::personas::{AgentRunner, Personas};
+use crate::hooks::TurnHooks;
+use crate::hooks::rules::HookRules;
+use crate::ledger::state_cache::FoldCache;
+use crate::queue::feed::DispatchFeed;
+use crate::queue::settled::SequenceSet;
 use crate::session::settings::QueuePolicy;
-use crate::settled::SequenceSet;
 
 /// Append counters of one process begin at its start in Unix milliseconds times this, so that no two processes of one
 /// name ever use the same append id.

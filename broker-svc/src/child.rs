@@ -2,6 +2,8 @@
 //!
 //! They end with the broker, however it ends: `nexus-tether` runs them, and kills them once its input is closed.
 
+pub mod walls;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,8 +13,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use shared::process::SecretValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
-
-use crate::walls;
 
 /// Environment variables that an operator's program inherits.
 pub const KEPT: [&str; 5] = ["PATH", "HOME", "TMPDIR", "LANG", "USER"];

@@ -4,7 +4,7 @@ use shared::bus::ledger::AppendLedgerError;
 use shared::bus::{HoldError, PublishError, ReadStreamError, WitnessError};
 use shared::wire::envelope::DecodeError;
 
-use crate::approval::desk::KeepApprovalError;
+use crate::approval::store::KeepApprovalError;
 
 /// Error that kept a session from being run to its end.
 #[derive(Debug, thiserror::Error)]

@@ -11,15 +11,17 @@ use shared::process::config::{ConfigFault, file_faults};
 use shared::process::identities::KnownPeople;
 use shared::process::{CommonConfig, Service, ServiceShell, identities};
 
+use crate::admin;
+use crate::agent::personas::Personas;
+use crate::approval;
 use crate::approval::timer_handler::TimerHandler;
-use crate::approval::{self, again, auditor};
+use crate::approval::{auditor, restored_streams};
 use crate::broker::BrokerContext;
+use crate::child::walls::ProcessWalls;
 use crate::config::BrokerConfig;
-use crate::hook_point::rules::HookRules;
-use crate::hook_point::{breakers, callback};
-use crate::personas::Personas;
-use crate::walls::ProcessWalls;
-use crate::{admin, claims, feed, quarantine, sweeper};
+use crate::hooks::rules::HookRules;
+use crate::hooks::{breakers, callback};
+use crate::queue::{claims, feed, quarantine, sweeper};
 
 /// The broker as a process.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +138,7 @@ impl Service for BrokerService {
             tokio::spawn(follow_identities(path, people, Arc::clone(&broker))),
             tokio::spawn(breakers::serve(Arc::clone(&broker))),
             tokio::spawn(auditor::serve(Arc::clone(&broker))),
-            tokio::spawn(again::serve(Arc::clone(&broker))),
+            tokio::spawn(restored_streams::serve(Arc::clone(&broker))),
         ];
 
         // Announced before the first claim is taken: an agent of a first turn may ask the gate at once.

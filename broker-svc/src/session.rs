@@ -17,7 +17,7 @@ use shared::model::session::{OverflowPolicy, QueueMode, QueueSettings};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use crate::fold::SessionState;
+use crate::ledger::state::SessionState;
 use crate::turn::journal::JournalEntry;
 pub use arrival::{ApprovalNotification, InboxItem, PendingDispatch, PlacedOrder};
 use arrival::{same_target, sort_key, target_of};

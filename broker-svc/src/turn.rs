@@ -20,10 +20,10 @@ use shared::model::session::SessionRef;
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
+use crate::agent::message_text::{shorten_text, with_names};
+use crate::agent::personas::PersonaLimits;
 use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES, TurnOrigin};
-use crate::fold::{MAX_HISTORY_TEXT, SessionState};
-use crate::message_text::{shorten_text, with_names};
-use crate::personas::PersonaLimits;
+use crate::ledger::state::{MAX_HISTORY_TEXT, SessionState};
 use crate::session::PendingDispatch;
 use journal::RunningTurn;
 use shared::model::permission::combine::merge_permissions;

@@ -6,21 +6,21 @@
 //! append is refused, the tail is read, and the same work is done once more. If the fence is lost after that, the
 //! session has another owner, and this worker stops without a trace.
 
+mod approval_notices;
 mod approval_sync;
 mod approve;
 mod ask;
-mod bell;
 mod hooks;
 mod inbox_reader;
 mod intent_extraction;
 mod post_hooks;
 mod queue;
 mod step;
+mod stepped_turn;
 mod steps;
-mod think;
-mod told;
 mod turn;
-mod turn_runner;
+mod turn_counts;
+mod wait;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -38,22 +38,22 @@ use shared::wire::topology::streams::DISPATCHES;
 use ulid::Ulid;
 
 use crate::broker::{BrokerContext, StreamEra};
-use crate::cache::CachedSession;
-use crate::doubt;
 use crate::error::RunSessionError;
-use crate::fold::{RunState, is_runnable};
-use crate::hold::ClaimDeadline;
-use crate::inbox;
-use crate::owner::{LedgerWriter, load};
+use crate::ledger::state::{RunState, is_runnable};
+use crate::ledger::state_cache::CachedSession;
+use crate::ledger::writer::{LedgerWriter, load};
+use crate::queue::claim_deadline::ClaimDeadline;
+use crate::queue::doubt;
+use crate::queue::inbox;
+use crate::queue::slot::SessionSlot;
 use crate::session::{SessionEffect, SessionInput, SessionQueue};
-use crate::slot::SessionSlot;
 use crate::turn::Turn;
 use approval_sync::ApprovalSync;
 use inbox_reader::InboxReader;
 use intent_extraction::IntentProposer;
 use post_hooks::PostHookRunner;
 use turn::TurnOutcome;
-use turn_runner::TurnRunner;
+use turn_counts::TurnRunner;
 
 /// A claim that this broker holds, with its session.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::attempt::{AttemptVerdict, CallOutcome, judge_call};
 use crate::calls::CallId;
 use crate::channel::{Channel, SendRequest};
 use crate::effects::{DelivererContext, DeliveryEffects};
-use crate::former::FormerOwners;
+use crate::former_owners::FormerOwners;
 use crate::job::DeliveryJob;
 use crate::outbound::sent_event_id;
 use crate::plan::MessagePart;

@@ -23,7 +23,7 @@ use crate::outbound::sent_event;
 use crate::plan::{MessagePart, plan_parts};
 use crate::policy::SendPolicy;
 use crate::receipts::{PartitionReceipts, ReceiptWrite};
-use crate::restored::RestoreGate;
+use crate::restore_gate::RestoreGate;
 use crate::resume::SentPart;
 
 /// The context that all deliveries of this process share.

@@ -20,7 +20,7 @@ use ulid::Ulid;
 use crate::destination::Destination;
 use crate::job::{DELIVERY_COPY, DeliveryJob, delivery_copy};
 use crate::resume::{DeliveryStanding, LastReceipt, RemainingWork, standing_after};
-use crate::sent::SentEvents;
+use crate::sent_events::SentEvents;
 
 /// Maximum number of destinations per partition whose last receipt is cached; beyond it the cache is cleared.
 const MAX_KNOWN: usize = 16_384;

@@ -17,14 +17,14 @@ use crate::channel::ChannelRegistry;
 use crate::channel::nats::{self, NatsChannel};
 use crate::channel::webchat::{self, WebchatChannel};
 use crate::channel::webhook::{self, CallTimeouts, WebhookChannel};
+use crate::channel_registry;
 use crate::config::DeliveryConfig;
-use crate::desk::{WorkerBounds, run_partition};
 use crate::effects::DelivererContext;
-use crate::former;
-use crate::lost::LostReplies;
+use crate::former_owners;
+use crate::lost_replies::LostReplies;
+use crate::partition_worker::{WorkerBounds, run_partition};
 use crate::receipts::receipts_witness;
-use crate::restored::RestoreGate;
-use crate::tell;
+use crate::restore_gate::RestoreGate;
 
 /// Number of messages requested at once, per partition.
 const PULL_BATCH: usize = 500;
@@ -56,7 +56,7 @@ impl Service for DeliveryService {
     async fn serve(shell: ServiceShell<Self::Config>) -> anyhow::Result<()> {
         let config = &shell.config;
         let accounts = read_accounts(&shell)?;
-        let configured = tell::configured_channels(&accounts);
+        let configured = channel_registry::configured_channels(&accounts);
         let channels = open_channels(&shell, accounts)?;
         let bounds = WorkerBounds {
             in_flight: config.max_in_flight,
@@ -101,9 +101,10 @@ impl Service for DeliveryService {
 
         // Before any call is made, because the next owner of a partition may ask about it.
         let telling = Arc::clone(&outfit);
-        let telling =
-            tokio::spawn(async move { former::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
-        let told = tokio::spawn(tell::keep_channels_published(
+        let telling = tokio::spawn(async move {
+            former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await
+        });
+        let told = tokio::spawn(channel_registry::keep_channels_published(
             shell.bus.clone(),
             configured,
             shell.shutdown.clone(),

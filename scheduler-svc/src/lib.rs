@@ -5,12 +5,12 @@
 #![warn(missing_docs)]
 
 pub mod config;
-pub mod fired;
 pub mod intent;
 pub mod schedules;
 pub mod service;
 pub mod tick;
 pub mod ticker;
 pub mod timer;
+pub mod timer_dispatch;
 
 pub use service::SchedulerService;

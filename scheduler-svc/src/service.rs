@@ -15,12 +15,12 @@ use shared::wire::topology::SCHEDULE_TIMERS;
 use tokio::sync::watch;
 
 use crate::config::SchedulerConfig;
-use crate::fired::{OnFire, SERVICE, TimerDispatcher};
 use crate::intent;
 use crate::schedules::heartbeat::{self, heartbeat_specs};
 use crate::schedules::keeper::ScheduleWriter;
 use crate::schedules::{api, jobs};
 use crate::ticker::TickPublisher;
+use crate::timer_dispatch::{OnFire, SERVICE, TimerDispatcher};
 
 /// Pause before the configuration's schedules are written again after an error.
 const REPAIR_PAUSE: Duration = Duration::from_secs(1);

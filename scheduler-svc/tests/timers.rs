@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use scheduler_svc::fired::{OnFire, TimerDispatcher};
 use scheduler_svc::timer::{TimerOutcome, TimerPlace, TimerStore};
+use scheduler_svc::timer_dispatch::{OnFire, TimerDispatcher};
 use shared::bus::{Bus, NatsConfig};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::schedule::ScheduleTimer;

@@ -15,7 +15,7 @@ mod config;
 mod error;
 mod opaque;
 mod price;
-mod room;
+mod provider_client;
 mod wire;
 
 use std::sync::Arc;

@@ -6,14 +6,14 @@
 mod announce;
 pub mod config;
 mod connection;
-pub mod followed;
+pub mod file_watch;
+mod hardening;
 pub mod health;
 pub mod identities;
 pub mod key;
 pub mod lifecycle;
 mod name;
 mod run;
-mod secrecy;
 pub mod secret;
 mod shell;
 pub mod spawner;

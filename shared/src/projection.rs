@@ -14,7 +14,6 @@
 pub mod api;
 mod applied;
 mod apply;
-pub mod asked;
 mod error;
 pub mod feed;
 pub mod given_up;
@@ -434,5 +433,6 @@ fn admit_known(path: &Path, seen: &SeenMessages) {
     }
 }
 
+pub mod script_query;
 #[cfg(test)]
 mod tests;

@@ -81,8 +81,8 @@ async fn what_the_server_would_never_take_is_refused_at_the_door() {
 
 #[tokio::test]
 async fn what_the_server_refuses_for_good_is_a_dead_letter_and_blocks_nothing() {
+    use adapter_svc::encoded_event::EncodedEvent;
     use adapter_svc::outbox::EventSpool;
-    use adapter_svc::parcel::EncodedEvent;
     use shared::model::event::{Event, EventId};
     use shared::model::time::UnixMillis;
     use shared::wire::headers::TraceCarrier;

@@ -11,8 +11,8 @@ use ulid::Ulid;
 
 use super::{Refusal, View, show};
 use crate::broker::BrokerContext;
-use crate::fold::{SessionState, restore_fold};
-use crate::owner::{LedgerSegment, read_stretch};
+use crate::ledger::state::{SessionState, restore_fold};
+use crate::ledger::writer::{LedgerSegment, read_stretch};
 
 /// Request of `fork`.
 #[derive(Debug, Clone, Deserialize)]
@@ -167,8 +167,8 @@ mod tests {
     use shared::model::time::UnixMillis;
 
     use super::*;
+    use crate::agent::personas::PersonaLimits;
     use crate::agent::port::AgentAnswer;
-    use crate::personas::PersonaLimits;
     use crate::sample::{pending, session};
     use crate::turn::Turn;
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(history(&ledger, Some(turns[1])).as_deref(), Some(&turns[..2]));
         assert_eq!(fold_through_turn(&ledger, Some(Ulid::nil())), None);
         let fork = forked_ledger(&ledger, Some(turns[1]));
-        let begun = crate::fold::fold_records(&fork.records).expect("a ledger that begins with a checkpoint");
+        let begun = crate::ledger::state::fold_records(&fork.records).expect("a ledger that begins with a checkpoint");
         assert_eq!(begun.session.map(|session| session.session).as_deref(), Some("branch"));
         assert_eq!((begun.head, begun.history.len()), (Some(turns[1]), 2));
         assert!(
@@ -257,7 +257,7 @@ mod tests {
             "from a turn that it inherited"
         );
 
-        let begun = crate::fold::fold_records(&fork.records).expect("a fork");
+        let begun = crate::ledger::state::fold_records(&fork.records).expect("a fork");
         fork.records.extend(three_turns(begun));
         let all = history(&fork, None).expect("turns");
 
@@ -273,7 +273,7 @@ mod tests {
         let ledger = three_turns(SessionState::default());
         let mut state = fold_through_turn(&whole(ledger), None).expect("turns");
         state.last_sequence = 3;
-        state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
+        state.since_checkpoint = crate::ledger::state::CHECKPOINT_EVERY;
         let turns: Vec<Ulid> = state.history.iter().map(|exchange| exchange.turn).collect();
         let mut newest = three_turns(state.clone());
         newest[0]
@@ -341,7 +341,7 @@ mod tests {
 
         let mut state = SessionState::default();
         ledger.iter().for_each(|(number, record)| state.apply(*number, record));
-        state.since_checkpoint = crate::fold::CHECKPOINT_EVERY;
+        state.since_checkpoint = crate::ledger::state::CHECKPOINT_EVERY;
         let later = LedgerSegment {
             records: vec![record(5, vec![state.due_checkpoint().expect("it is due")])],
             upon: Some(4),

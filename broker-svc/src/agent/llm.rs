@@ -21,12 +21,12 @@ use shared::wire::agent::{AgentRequest, LineRole, ToolDescription};
 use super::port::{
     Agent, AskedCall, ModelAnswer, ModelQuestion, OfferedTool, StepAgent, ToolInvocation, TurnOrigin, UnreachableTool,
 };
-use crate::absence::AgentAbsence;
+use crate::agent::absence::AgentAbsence;
+use crate::agent::live::LiveAnswer;
+use crate::agent::message_text::with_names;
+use crate::agent::personas::{Persona, Personas};
 use crate::agent::port::TurnMessage;
 use crate::agent::port::{AgentAnswer, AskAgentError};
-use crate::live::LiveAnswer;
-use crate::message_text::with_names;
-use crate::personas::{Persona, Personas};
 use crate::tool::credentials::{SecretReferences, TurnCredentials};
 use crate::tool::schema::find_misfit;
 use crate::tool::toolbox::Toolbox;

@@ -15,7 +15,7 @@ use shared::wire::agent::{AgentRequest, ToolDescription};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use crate::absence::AgentAbsence;
+use crate::agent::absence::AgentAbsence;
 
 /// Maximum length of an answer that is kept and delivered, bytes; the rest is cut and the cut is marked.
 pub const MAX_ANSWER_BYTES: usize = 256 * 1_024;

@@ -22,12 +22,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::process::{Child, ChildStdout};
 
 use super::port::{Agent, TurnOrigin};
+use crate::agent::live::LiveAnswer;
+use crate::agent::personas::{AgentProgram, Personas};
 use crate::agent::port::{AgentAnswer, AskAgentError, MAX_ANSWER_BYTES};
+use crate::child::walls;
 use crate::child::{InputLimit, KEPT, ProcessGroup, SupervisedCommand, pass_variables, read_output};
-use crate::hook_point::TurnHooks;
-use crate::live::LiveAnswer;
-use crate::personas::{AgentProgram, Personas};
-use crate::walls;
+use crate::hooks::TurnHooks;
 
 /// Maximum length of a line, bytes.
 const MAX_LINE_BYTES: u64 = 4 * 1_024 * 1_024;

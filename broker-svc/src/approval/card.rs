@@ -12,8 +12,8 @@ use ulid::Ulid;
 
 use super::reply::SHOWN_DIGITS;
 use super::scope::describe_scope;
+use crate::agent::message_text::shorten_text;
 use crate::config::{ApprovalsConfig, LinkConfig};
-use crate::message_text::shorten_text;
 
 /// Number of characters of a reply code, from the alphabet of ULIDs, which has no two that look alike.
 const CODE_LETTERS: usize = 8;

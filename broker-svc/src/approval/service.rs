@@ -13,9 +13,9 @@ use shared::model::intent::service::{DecideIntent, IntentAnswer};
 use shared::wire::headers::Headers;
 use ulid::Ulid;
 
-use super::desk::{DecisionOutcome, KeepApprovalError};
 use super::machine::DecisionInput;
 use super::scope::identify_party;
+use super::store::{DecisionOutcome, KeepApprovalError};
 use crate::broker::BrokerContext;
 
 /// Number of approvals listed if the request names none.

@@ -13,7 +13,7 @@ use shared::model::time::UnixMillis;
 use shared::process::lifecycle::ShutdownSignal;
 use shared::wire::topology::{APPROVAL_TIMERS, streams};
 
-use super::desk::{ApprovalStore, KeepApprovalError};
+use super::store::{ApprovalStore, KeepApprovalError};
 use crate::config::SERVICE;
 
 /// Number of fired timers that are requested at once.

@@ -89,7 +89,7 @@ enum State {
 
 /// Returns the journal of turn 1 in `state`.
 fn journal(state: State) -> Option<RunningTurn> {
-    let limits = crate::personas::PersonaLimits::default();
+    let limits = crate::agent::personas::PersonaLimits::default();
     let mut fold = SessionState::default();
     let turn = Turn::for_pendings(
         &session(),

@@ -11,8 +11,8 @@ use shared::model::permission::glob_matches;
 use super::Tool;
 use super::catalogue;
 use super::mcp::{McpServers, may_be_of};
+use crate::agent::personas::{Persona, Personas};
 use crate::agent::port::UnreachableTool;
-use crate::personas::{Persona, Personas};
 
 /// The tools of a broker.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use shared::model::ledger::ToolOutcome;
 
-use crate::message_text::shorten_text;
+use crate::agent::message_text::shorten_text;
 
 /// Maximum result of a tool that is kept and shown to the model, bytes of JSON; the rest is cut and the cut is
 /// marked.

@@ -6,7 +6,7 @@ use shared::model::session::SessionRef;
 
 use super::Worker;
 use super::approve::ended_decision;
-use crate::approval::desk::ApprovalStore;
+use crate::approval::store::ApprovalStore;
 use crate::turn::journal::{AskedApproval, RunningTurn};
 
 /// Maximum number of remembered approvals that no ledger entry asks for.

@@ -13,13 +13,13 @@ use super::Worker;
 use super::approve::ended_decision;
 use super::hooks::{HookedSteps, PointVerdict};
 use super::turn::TurnOutcome;
+use crate::agent::context::{ContextSettings, assemble_request};
+use crate::agent::personas::{Persona, PersonaLimits};
 use crate::agent::port::Agent;
 use crate::agent::port::{AgentAnswer, AskAgentError};
-use crate::approval::desk::decision_of;
-use crate::approval::outside::is_outside;
-use crate::context::{ContextSettings, assemble_request};
+use crate::approval::external_tool::is_outside;
+use crate::approval::store::decision_of;
 use crate::error::RunSessionError;
-use crate::personas::{Persona, PersonaLimits};
 use crate::session::PendingDispatch;
 use crate::turn::{NextStep, Turn, next_after};
 

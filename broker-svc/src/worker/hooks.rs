@@ -7,9 +7,9 @@ use super::Worker;
 use super::turn::TurnOutcome;
 use crate::agent::port::AskedCall;
 use crate::error::RunSessionError;
-use crate::hook_point::reminder::ReminderProgress;
-use crate::hook_point::runs::TurnHookRun;
-use crate::hook_point::{GateDecision, HookPoint, HookedTurn, PointOutcome};
+use crate::hooks::reminder::ReminderProgress;
+use crate::hooks::runs::TurnHookRun;
+use crate::hooks::{GateDecision, HookPoint, HookedTurn, PointOutcome};
 use crate::session::PendingDispatch;
 use crate::turn::Turn;
 

@@ -13,10 +13,11 @@ use shared::model::session::SessionRef;
 use shared::wire::subject;
 
 use crate::broker::{BrokerContext, StreamEra};
-use crate::doubt::{DoubtResolution, SessionDoubts};
 use crate::error::RunSessionError;
-use crate::fold::advance_cursor;
-use crate::inbox::{self, InboxPoll};
+use crate::ledger::state::advance_cursor;
+use crate::queue::doubt::{DoubtResolution, SessionDoubts};
+use crate::queue::inbox;
+use crate::queue::inbox::InboxPoll;
 use crate::session::InboxItem;
 
 /// A worker's place in its session's subject of `DISPATCHES`.

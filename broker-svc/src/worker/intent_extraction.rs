@@ -23,10 +23,10 @@ use shared::wire::headers::Headers;
 
 use super::Worker;
 use super::turn::TurnOutcome;
+use crate::agent::message_text::shorten_text;
 use crate::agent::port::AgentAnswer;
 use crate::error::RunSessionError;
-use crate::fold::MAX_OWED_INTENTS;
-use crate::message_text::shorten_text;
+use crate::ledger::state::MAX_OWED_INTENTS;
 use crate::turn::{Turn, bound_content};
 
 /// Subject on which intents are proposed.

@@ -16,12 +16,12 @@ use tokio::task::{JoinError, JoinSet};
 use ulid::Ulid;
 
 use super::Worker;
-use super::bell::LOOK_EVERY;
+use super::wait::LOOK_EVERY;
 use crate::error::RunSessionError;
-use crate::fold::PendingPostHooks;
-use crate::hook_point::declared::DeclaredHook;
-use crate::hook_point::runs::TurnHookRun;
-use crate::hook_point::{HookPoint, HookedTurn, TurnHooks};
+use crate::hooks::declared::DeclaredHook;
+use crate::hooks::runs::TurnHookRun;
+use crate::hooks::{HookPoint, HookedTurn, TurnHooks};
+use crate::ledger::state::PendingPostHooks;
 use crate::session::PendingDispatch;
 use crate::turn::Turn;
 

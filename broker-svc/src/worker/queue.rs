@@ -7,10 +7,10 @@ use ulid::Ulid;
 
 use super::Worker;
 use super::approve::ApprovalPoll;
-use crate::context::dropped_line;
-use crate::doubt::{DoubtResolution, give_up_order, hold_dispatch};
+use crate::agent::context::dropped_line;
 use crate::error::RunSessionError;
-use crate::inbox::{InboxPoll, InvalidDispatch};
+use crate::queue::doubt::{DoubtResolution, give_up_order, hold_dispatch};
+use crate::queue::inbox::{InboxPoll, InvalidDispatch};
 use crate::session::{InboxItem, PendingDispatch, PlacedOrder, SessionEffect, SessionInput};
 
 /// Messages that a look found and that are not run.

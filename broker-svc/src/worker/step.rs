@@ -6,9 +6,9 @@ use shared::model::ledger::ToolCall;
 use shared::wire::agent::AgentRequest;
 
 use super::turn::TurnOutcome;
+use crate::agent::personas::Persona;
 use crate::agent::port::{OfferedTool, StepAgent};
-use crate::hook_point::HookedTurn;
-use crate::personas::Persona;
+use crate::hooks::HookedTurn;
 use crate::tool::schema::find_misfit;
 use crate::turn::Turn;
 

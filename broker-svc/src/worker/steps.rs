@@ -1,4 +1,4 @@
-//! Executes the steps of a turn, the effects that [`super::think`] arrives at.
+//! Executes the steps of a turn, the effects that [`super::stepped_turn`] arrives at.
 //!
 //! Each step is in the ledger before anything outside learns of it: the model's answer before its tools run,
 //! `tool_started` before the tool, steering messages before the model is asked. Hooks run before and after the model,
@@ -16,12 +16,12 @@ use super::ask::{UnansweredQuestions, duration_millis};
 use super::hooks::PointVerdict;
 use super::step::{CallConfirmation, StepInputs, StepOutcome};
 use super::turn::TurnOutcome;
+use crate::agent::context::steered_content;
 use crate::agent::port::{AgentAnswer, AskAgentError};
 use crate::agent::port::{ModelAnswer, ModelQuestion, ToolInvocation};
 use crate::approval::scope::identify_party;
-use crate::context::steered_content;
 use crate::error::RunSessionError;
-use crate::hook_point::HookPoint;
+use crate::hooks::HookPoint;
 use crate::session::SteeringMessage;
 use crate::turn::arguments::{args_hash, bounded_outcome};
 use crate::turn::bounds::excess_of;

@@ -9,13 +9,13 @@ use shared::process::trace;
 use tracing::Instrument as _;
 
 use super::Worker;
-use crate::absence::AgentAbsence;
+use crate::agent::absence::AgentAbsence;
+use crate::agent::context::{ContextSettings, assemble_request};
+use crate::agent::personas::Persona;
 use crate::agent::port::Agent;
 use crate::agent::port::{AgentAnswer, AskAgentError};
-use crate::compact::compaction_entry;
-use crate::context::{ContextSettings, assemble_request};
 use crate::error::RunSessionError;
-use crate::personas::Persona;
+use crate::ledger::compaction::compaction_entry;
 use crate::session::PendingDispatch;
 use crate::turn::{Turn, works_for};
 use shared::model::permission::combine::merge_permissions;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::ServiceSpec;
 use shared::clock::{Clock as _, SystemClock, pause};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker_svc::approval;
-use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
 use broker_svc::approval::machine::DecisionInput;
+use broker_svc::approval::store::{ApprovalStore, DecisionOutcome};
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::{Bus, CoreSubscription, RequestError, ServiceHandle};
 use shared::model::approval::{

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
+use broker_svc::approval::store::{ApprovalStore, DecisionOutcome};
 use shared::bus::CoreSubscription;
 use shared::clock::SystemClock;
 use shared::model::approval::ApprovalStatus;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::{ApprovalStore, DecisionOutcome};
+use broker_svc::approval::store::{ApprovalStore, DecisionOutcome};
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::callback;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::callback;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::{CoreMessage, CoreSubscription, RequestError, ServiceHandle};
 use shared::clock::{SystemClock, pause};

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use broker_svc::hook_point::HookPoint;
-use broker_svc::hook_point::breakers::TurnBreakers;
-use broker_svc::hook_point::declared::DeclaredHook;
-use broker_svc::hook_point::rules::HookRules;
-use broker_svc::personas::Personas;
+use broker_svc::agent::personas::Personas;
+use broker_svc::hooks::HookPoint;
+use broker_svc::hooks::breakers::TurnBreakers;
+use broker_svc::hooks::declared::DeclaredHook;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::breaker::Breaker;
 use shared::llm::ModelProvider;

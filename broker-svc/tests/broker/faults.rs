@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use broker_svc::agent::personas::PersonaLimits;
 use broker_svc::agent::port::AgentAnswer;
 use broker_svc::config::BrokerConfig;
-use broker_svc::fold::{SessionState, advance_cursor};
-use broker_svc::personas::PersonaLimits;
-use broker_svc::quarantine::{MAX_DELIVERIES, MAX_TRIES};
+use broker_svc::ledger::state::{SessionState, advance_cursor};
+use broker_svc::queue::quarantine::{MAX_DELIVERIES, MAX_TRIES};
 use broker_svc::session::PendingDispatch;
 use broker_svc::turn::Turn;
 use bytes::Bytes;

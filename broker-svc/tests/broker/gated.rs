@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use broker_svc::approval;
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::bus::ServiceHandle;
 use shared::clock::SystemClock;

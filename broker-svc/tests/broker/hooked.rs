@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use broker_svc::hook_point::rules::HookRules;
-use broker_svc::hook_point::{GateDecision, HookedTurn, TurnHooks};
-use broker_svc::personas::Personas;
+use broker_svc::agent::personas::Personas;
+use broker_svc::hooks::rules::HookRules;
+use broker_svc::hooks::{GateDecision, HookedTurn, TurnHooks};
 use serde_json::{Value, json};
 use shared::bus::{ServiceHandle, ServiceSpec};
 use shared::clock::{Clock as _, SystemClock};

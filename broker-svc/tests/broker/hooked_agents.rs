@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use broker_svc::hook_point::callback;
+use broker_svc::hooks::callback;
 use serde_json::{Value, json};
 use shared::bus::{RequestError, ServiceSpec};
 use shared::llm::ModelProvider;

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker_svc::approval::desk::ApprovalStore;
+use broker_svc::approval::store::ApprovalStore;
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::rules::HookRules;
 use futures_util::{StreamExt as _, stream};
 use shared::bus::CoreSubscription;
 use shared::clock::{SystemClock, pause};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
+use broker_svc::hooks::rules::HookRules;
 use shared::model::approval::ApprovalStatus;
 use shared::model::ledger::LedgerEntry;
 use shared::model::session::QueueMode;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker_svc::config::BrokerConfig;
-use broker_svc::fold::{MAX_NOTES, SessionState};
+use broker_svc::ledger::state::{MAX_NOTES, SessionState};
 use futures_util::{StreamExt as _, stream};
 use shared::clock::{Clock as _, SystemClock, pause};
 use shared::model::ledger::LedgerEntry;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use broker_svc::broker::BrokerContext;
 use broker_svc::error::RunSessionError;
-use broker_svc::hold::ClaimDeadline;
-use broker_svc::slot::SessionSlot;
+use broker_svc::queue::claim_deadline::ClaimDeadline;
+use broker_svc::queue::slot::SessionSlot;
 use broker_svc::worker::{self, ClaimedSession};
 use shared::bus::claim;
 use shared::clock::Clock;

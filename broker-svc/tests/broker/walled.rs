@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use broker_svc::child::walls::ProcessWalls;
 use broker_svc::config::BrokerConfig;
-use broker_svc::walls::ProcessWalls;
 use serde_json::{Value, json};
 use shared::model::session::SessionRef;
 use shared::testing::says;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use broker_svc::child::walls::ProcessWalls;
 use broker_svc::config::BrokerConfig;
-use broker_svc::hook_point::rules::HookRules;
-use broker_svc::walls::ProcessWalls;
+use broker_svc::hooks::rules::HookRules;
 use serde_json::{Value, json};
 use shared::clock::SystemClock;
 use shared::llm::{self, LlmConfig, ModelProvider};

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use broker_svc::fold::{CHECKPOINT_EVERY, RunState, SessionState, advance_cursor, is_runnable};
-use broker_svc::personas::PersonaLimits;
+use broker_svc::agent::personas::PersonaLimits;
+use broker_svc::ledger::state::{CHECKPOINT_EVERY, RunState, SessionState, advance_cursor, is_runnable};
 use broker_svc::session::{InboxItem, PendingDispatch, SessionEffect, SessionInput, SessionQueue, SteeringMessage};
 use broker_svc::turn::Turn;
 use broker_svc::turn::steps::{INTERRUPTED, StepContext, TurnStep, next};
@@ -185,7 +185,7 @@ impl Owner {
         let is_checkpoint =
             |(_, record): &(u64, LedgerRecord)| matches!(record.entries.first(), Some(LedgerEntry::Checkpoint { .. }));
         let from = world.ledger.iter().rposition(is_checkpoint).unwrap_or(0);
-        self.fold = broker_svc::fold::fold_records(&world.ledger[from..]).expect("a whole ledger");
+        self.fold = broker_svc::ledger::state::fold_records(&world.ledger[from..]).expect("a whole ledger");
 
         assert_eq!(self.fold, world.truth, "a checkpoint and the tail are the whole");
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use broker_svc::fold::{RunState, SessionState, is_runnable};
+use broker_svc::ledger::state::{RunState, SessionState, is_runnable};
 use broker_svc::session::InboxItem;
 use broker_svc::turn::arguments::args_hash;
 use shared::model::approval::ApprovalStatus;
@@ -430,7 +430,7 @@ impl World {
             "an effect is repeated without anybody being lost"
         );
 
-        let whole = broker_svc::fold::fold_records(&self.ledger).expect("a whole ledger");
+        let whole = broker_svc::ledger::state::fold_records(&self.ledger).expect("a whole ledger");
         assert_eq!(whole, self.truth);
     }
 }

@@ -12,12 +12,12 @@ use delivery_svc::channel::webchat::{self, WebchatChannel};
 use delivery_svc::channel::webhook::{self, CallTimeouts, WebhookChannel, WebhookEndpoint};
 use delivery_svc::channel::{Channel, ChannelRegistry, SendRequest};
 use delivery_svc::chunk::ChunkLimit;
-use delivery_svc::desk::{WorkerBounds, run_partition};
 use delivery_svc::effects::DelivererContext;
-use delivery_svc::former;
-use delivery_svc::lost::LostReplies;
+use delivery_svc::former_owners;
+use delivery_svc::lost_replies::LostReplies;
+use delivery_svc::partition_worker::{WorkerBounds, run_partition};
 use delivery_svc::policy::SendPolicy;
-use delivery_svc::restored::RestoreGate;
+use delivery_svc::restore_gate::RestoreGate;
 use shared::bus::partition::{self, PartitionGroup};
 use shared::bus::{Bus, NatsConfig, OutgoingMessage};
 use shared::clock::{Clock as _, SystemClock, pause};
@@ -272,7 +272,7 @@ async fn serve(url: String, instance: String, setup: Setup, shutdown: ShutdownSi
     };
 
     let telling = Arc::clone(&outfit);
-    tokio::spawn(async move { former::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
+    tokio::spawn(async move { former_owners::serve_inquiries(&telling.bus, &telling.instance, &telling.calls).await });
     tokio::spawn(LostReplies::new(Arc::clone(&outfit)).watch_queue(shutdown.clone()));
     let slots = Arc::new(Semaphore::new(16));
     let bounds = WorkerBounds {

@@ -12,7 +12,8 @@ use shared::clock::{SharedClock, pause};
 use shared::model::identity::{Identities, PermissionPresets};
 use shared::model::permission::ToolRules;
 use shared::process::config::{KeyFault, read_yaml};
-use shared::process::followed::{self, LOOK_EVERY};
+use shared::process::file_watch;
+use shared::process::file_watch::LOOK_EVERY;
 use shared::process::identities::{self, KnownPeople, parse};
 use shared::process::lifecycle::ShutdownSignal;
 use shared::projection::Projection;
@@ -37,8 +38,8 @@ struct PersonasFile {
 /// Returns all faults of both files at once, each naming file, key and expectation.
 pub fn load(identities: &str, personas: &str) -> Result<(Identities, PermissionPresets), LoadIdentitiesError> {
     match (
-        followed::load(identities, parse),
-        followed::load(personas, parse_presets),
+        file_watch::load(identities, parse),
+        file_watch::load(personas, parse_presets),
     ) {
         (Ok(known), Ok(presets)) => Ok((known, presets)),
         (known, presets) => {
@@ -77,7 +78,7 @@ pub async fn follow_files(
         rules.send_modify(|rules| Arc::make_mut(rules).identities = read);
     });
     // The two files are followed apart: a fault in one must not hold back the other.
-    let presets = followed::follow_file(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
+    let presets = file_watch::follow_file(&files.personas, parse_presets, known.presets.clone(), &stop, |read| {
         rules.send_modify(|rules| Arc::make_mut(rules).presets = read);
     });
     let followed = async { tokio::join!(people, presets) };

@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use serde::{Deserialize, Serialize};
 use shared::model::time::UnixMillis;
-use shared::projection::asked::ModelQuery;
+use shared::projection::script_query::ModelQuery;
 
 use super::HookCounters;
 use super::host::CallResult;

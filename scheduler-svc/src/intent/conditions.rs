@@ -25,8 +25,8 @@ use shared::wire::subject::token;
 use shared::wire::topology::buckets::INTENTS;
 use shared::wire::topology::streams::EVENTS;
 
-use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
+use super::executor::IntentExecutor;
 
 /// Name of the marks' positions in the service's status.
 const WHAT: &str = "intents that wait for an event";

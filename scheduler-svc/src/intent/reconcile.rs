@@ -29,8 +29,8 @@ use shared::wire::subject::untoken;
 use shared::wire::topology::buckets::INTENTS;
 
 use super::catch_up::BEHIND;
-use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
+use super::executor::IntentExecutor;
 use super::store::STREAM;
 use super::timers;
 

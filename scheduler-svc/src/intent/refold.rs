@@ -10,7 +10,7 @@ use shared::model::intent::{
 };
 use shared::model::time::UnixMillis;
 
-use super::clerk::occurrence_after;
+use super::executor::occurrence_after;
 use super::machine::{self, StepCause, TakeStepError};
 use super::{firing, plan};
 

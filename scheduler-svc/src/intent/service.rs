@@ -17,15 +17,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::approvals::IntentApprovals;
-use super::bell::TurnListener;
-use super::books::BudgetLedger;
-use super::clerk::IntentExecutor;
+use super::budget_ledger::BudgetLedger;
 use super::conditions::ConditionWatcher;
-use super::desk::{IdSource, IntentService};
+use super::executor::IntentExecutor;
 use super::reconcile;
 use super::registry::KindRegistry;
+use super::requests::{IdSource, IntentService};
 use super::store::IntentStore;
-use crate::fired::SERVICE as OURS;
+use super::turn_listener::TurnListener;
+use crate::timer_dispatch::SERVICE as OURS;
 
 /// Timers that are handled concurrently.
 const AT_ONCE: usize = 128;

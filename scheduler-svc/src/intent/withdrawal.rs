@@ -13,8 +13,8 @@ use shared::wire::headers::TraceCarrier;
 use shared::wire::subject;
 use ulid::Ulid;
 
-use super::clerk::IntentExecutor;
 use super::error::HandleIntentError;
+use super::executor::IntentExecutor;
 use super::machine::{self, StepCause};
 use super::{conditions, timers};
 

@@ -24,8 +24,8 @@ use tracing::Instrument as _;
 use super::decide::{ScheduleDecision, SchedulePlan, UnderWay, decide_next, fresh_last, gives_up_waiting};
 use super::event;
 use super::under_way::{find_out, tell_unknown};
-use crate::fired::OnFire;
 use crate::timer::{TimerOutcome, TimerPlace, TimerStore};
+use crate::timer_dispatch::OnFire;
 
 /// Number of times that one check is repeated while other replicas write the record.
 const TRIES: u32 = 32;

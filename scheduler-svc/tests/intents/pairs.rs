@@ -14,8 +14,8 @@ use shared::model::ledger::{LedgerCursor, LedgerEntry, TurnFailure};
 use shared::model::time::UnixMillis;
 use ulid::Ulid;
 
-use scheduler_svc::intent::desk::IntentService;
 use scheduler_svc::intent::error::HandleIntentError;
+use scheduler_svc::intent::requests::IntentService;
 
 use crate::world::{World, completed, proposal, ulid};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler_svc::intent::desk::IntentService;
 use scheduler_svc::intent::registry::KindRegistry;
+use scheduler_svc::intent::requests::IntentService;
 use scheduler_svc::intent::service::{IntentContext, new_desk};
 use serde_json::{Value, json};
 use shared::bus::{Bus, NatsConfig, OutgoingMessage, StoredMessage};

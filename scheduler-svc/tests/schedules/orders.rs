@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler_svc::fired::{OnFire, TimerDispatcher};
 use scheduler_svc::schedules::api;
 use scheduler_svc::schedules::keeper::ScheduleWriter;
+use scheduler_svc::timer_dispatch::{OnFire, TimerDispatcher};
 use serde_json::{Value, json};
 use shared::bus::RequestError;
 use shared::clock::{Clock as _, SystemClock, pause};

@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 
 use super::error::ConnectBusError;
 use super::link::ServerLink;
+use super::poison_guard::ConsumerSentry;
 use super::pulse::{Beating, ClockPulse};
-use super::sentry::ConsumerSentry;
 use crate::process::secret::SecretValue;
 use crate::wire::envelope::MIN_SERVER_PAYLOAD_BYTES;
 use crate::wire::seal::TrustKeys;

@@ -5,7 +5,7 @@
 //! with an unknown outcome, a stored value is ours only if it carries our attempt ([`super::writer`]): equal bytes may
 //! come from a rival.
 
-mod told;
+mod told_keys;
 mod watch;
 
 use std::collections::BTreeMap;

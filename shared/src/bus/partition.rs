@@ -31,8 +31,8 @@ use crate::wire::subject::token;
 use crate::wire::topology::{PARTITIONS, buckets};
 
 use super::connect::Bus;
+use super::fanout::StreamTap;
 use super::kv::Kv;
-use super::tap::StreamTap;
 
 pub(in crate::bus) use floor::Floor;
 pub use lease::PartitionLease;

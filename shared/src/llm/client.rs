@@ -10,7 +10,7 @@ use super::ask::ModelRequest;
 use super::config::{LlmConfig, LlmFault};
 use super::error::AskModelError;
 use super::price::usage_cost;
-use super::room::ProviderClient;
+use super::provider_client::ProviderClient;
 use super::{Failures, ModelName, SharedModel, Tokens};
 use crate::clock::SharedClock;
 use crate::process::ShutdownSignal;

@@ -11,22 +11,22 @@
 //! Source: `docs/design/trust.md` §8. The wires: OpenAI "chat completions, streaming" and its variants in compatible
 //! servers, Anthropic "streaming messages", Google "streamGenerateContent", HTML "server-sent events".
 
+mod answer_builder;
 mod anthropic;
 mod calls;
 mod gemini;
 mod openai;
 mod partial;
-mod said;
 mod sse;
 mod usage;
 
 use serde_json::Value;
 
+use self::answer_builder::AnswerBuilder;
+pub use self::answer_builder::HeardAnswer;
 use self::anthropic::AnthropicDecoder;
 use self::gemini::GeminiDecoder;
 use self::openai::OpenAi;
-use self::said::AnswerBuilder;
-pub use self::said::HeardAnswer;
 use self::sse::SseEvents;
 use super::config::ModelProvider;
 

@@ -4,20 +4,20 @@
 //! and reports every fault at once: each names its file (or variable), its key and what is expected there.
 
 mod arguments;
-mod common;
 mod document;
 pub(super) mod environment;
 mod fault;
 mod section;
+mod service_keys;
 mod trust;
 mod yaml;
 
 pub use arguments::{ArgumentsError, ServiceArguments};
-pub use common::{CommonConfig, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
 pub use document::{ConfigDocument, SECTIONS};
 pub use environment::ConfigEnvironment;
 pub use fault::{ConfigFault, KeyFault, file_faults};
 pub use section::LoadedSection;
+pub use service_keys::{CommonConfig, FilesConfig, LogFormat, RuntimeConfig, TelemetryConfig};
 pub use trust::{EdgeConfig, Edges, TrustConfig, edge_faults};
 pub use yaml::read_yaml;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::config::{KeyFault, read_yaml};
-use super::followed;
+use super::file_watch;
 use crate::bus::{Bus, KvEvent, ReadStreamError};
 use crate::model::identity::Identities;
 use crate::model::owner::{ChatVisitor, OwnerLink};
@@ -40,7 +40,7 @@ fn key_faults(read: &Identities) -> Vec<KeyFault> {
 /// # Errors
 /// Returns the file's faults, or the reason why it cannot be read, each with the path.
 pub fn load(path: &str) -> Result<Identities, Vec<String>> {
-    followed::load(path, parse)
+    file_watch::load(path, parse)
 }
 
 /// Identities from the file, and the owner's chat pages.
@@ -112,7 +112,7 @@ pub async fn follow_identities(
     };
 
     let files = async {
-        followed::follow_file(path, parse, file, stop, |read| {
+        file_watch::follow_file(path, parse, file, stop, |read| {
             change(&|people| people.file.clone_from(&read));
         })
         .await;
@@ -130,7 +130,7 @@ pub async fn follow_identities(
 mod tests {
     use std::time::Duration;
 
-    use super::followed::LOOK_EVERY;
+    use super::file_watch::LOOK_EVERY;
     use super::*;
     use crate::clock::pause;
 

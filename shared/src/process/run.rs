@@ -17,9 +17,9 @@ use super::config::{
     CommonConfig, ConfigDocument, ConfigEnvironment, ConfigFault, Edges, LoadedSection, ServiceArguments, edge_faults,
 };
 use super::connection::{agree_on_topology, connect, watch_connection};
+use super::hardening;
 use super::health::{self, Health};
 use super::lifecycle::{ShutdownSignal, StopSignals};
-use super::secrecy;
 use super::shell::{Service, ServiceShell};
 use super::status::StatusResponder;
 use super::telemetry::Telemetry;
@@ -76,7 +76,7 @@ pub struct PreparedService<C> {
 
 /// Runs service `S` as this process; the whole of `main`.
 pub fn run<S: Service>() -> ExitCode {
-    let closed = secrecy::close();
+    let closed = hardening::close();
     let environment = ConfigEnvironment::of_process();
 
     let arguments = match ServiceArguments::of_process() {

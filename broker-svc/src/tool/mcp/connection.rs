@@ -16,9 +16,9 @@ use shared::process::SecretValue;
 use tokio::process::Child;
 
 use super::declared::{McpServer, credential_name};
+use crate::child::walls;
 use crate::child::{InputLimit, ProcessGroup, SupervisedCommand, pass_variables};
 use crate::tool::credentials::SecretReferences;
-use crate::walls;
 
 /// Environment variables that a server's program inherits.
 const KEPT: [&str; 3] = ["PATH", "HOME", "TMPDIR"];

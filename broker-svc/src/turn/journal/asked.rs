@@ -7,7 +7,7 @@ use shared::model::ledger::ToolCall;
 use shared::model::time::UnixMillis;
 
 use super::RunningTurn;
-use crate::approval::outside::is_outside;
+use crate::approval::external_tool::is_outside;
 use crate::turn::arguments::args_hash;
 use crate::turn::used::RecordTime;
 

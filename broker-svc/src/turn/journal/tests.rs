@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::approval::machine::tests::{asked_in, confirmation};
-use crate::fold::SessionState;
+use crate::ledger::state::SessionState;
 use crate::sample::pending;
 use crate::turn::arguments::args_hash;
 use crate::turn::steps::left_ms;

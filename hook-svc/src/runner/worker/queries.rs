@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shared::clock::pause;
-use shared::projection::asked::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
+use shared::projection::script_query::{MAX_QUERY, ModelQuery, ModelQueryError, ModelSession};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::OwnedSemaphorePermit;
@@ -255,7 +255,7 @@ async fn run(
 
 #[derive(Debug, serde::Serialize)]
 struct Paged<'a> {
-    page: &'a shared::projection::asked::ModelPage,
+    page: &'a shared::projection::script_query::ModelPage,
 }
 
 fn refuse_query(session: ModelSession, error: &ModelQueryError) -> Done {

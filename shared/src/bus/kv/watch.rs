@@ -17,7 +17,7 @@ use super::super::consume::{ConnectionWatch, PullRequest, REPAIR_PAUSE};
 use super::super::error::ReadStreamError;
 use super::super::message::{IncomingMessage, StoredMessage};
 use super::super::read::StreamInfo;
-use super::told::{ToldKeys, ToldVerdict};
+use super::told_keys::{ToldKeys, ToldVerdict};
 use super::{Kv, KvEvent, is_marker};
 
 /// Interval at which the leader is asked whether the bucket is still the one that is read.

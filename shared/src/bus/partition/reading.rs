@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 
 use crate::wire::topology::partition_filter;
 
+use super::super::fanout::{StreamTap, TakenSubjects};
 use super::super::link;
 use super::super::message::{IncomingMessage, MessageAcker};
-use super::super::tap::{StreamTap, TakenSubjects};
 use super::floor::Floor;
 use super::lease::LeaseTenure;
 

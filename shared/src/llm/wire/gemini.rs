@@ -4,9 +4,9 @@
 
 use serde_json::Value;
 
+use super::answer_builder::{AnswerBuilder, StopSignal};
 use super::calls::PartialCall;
 use super::partial::PartialPieces;
-use super::said::{AnswerBuilder, StopSignal};
 use super::{DecodeFault, take_list, take_member, usage};
 use crate::llm::answer::FinishReason;
 

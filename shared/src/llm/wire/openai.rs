@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
+use super::answer_builder::{AnswerBuilder, StopSignal, append_piece, value_weight};
 use super::calls::PartialCall;
-use super::said::{AnswerBuilder, StopSignal, append_piece, value_weight};
 use super::{DecodeFault, take_list, take_member, usage};
 use crate::llm::answer::{FinishReason, TokenUsage};
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::DecodeFault;
-use super::said::{AnswerBuilder, append_piece, value_weight};
+use super::answer_builder::{AnswerBuilder, append_piece, value_weight};
 
 /// Maximum number of steps of one path.
 const MAX_STEPS: usize = 64;

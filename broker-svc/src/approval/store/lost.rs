@@ -1,0 +1,146 @@
+//! Asks again, under the same id, for approvals whose value is gone from KV or older than its records.
+//!
+//! A decision that the ledger had not taken is lost with the value, and nothing runs on it. The question is in the
+//! session's ledger, whole.
+
+use shared::bus::KvEntry;
+use shared::clock::{IdSource as _, SystemIds};
+use shared::model::approval::{ApprovalRequest, ApprovalStatus, ApprovalTrail, ConfirmationTerms};
+use shared::model::ledger::LedgerEntry;
+use shared::model::session::SessionRef;
+use shared::model::time::UnixMillis;
+
+use super::{ApprovalStore, CardReason, CasError, KEPT, KeepApprovalError, key};
+use crate::approval::card::mint_code;
+use crate::broker::BrokerContext;
+use crate::error::RunSessionError;
+use crate::ledger::writer::read_stretch;
+
+/// Maximum number of stretches of a ledger that are read for one question.
+const MAX_STRETCHES: u32 = 64;
+
+/// Returns the question `approval` from the ledger of `session`; `None` if the ledger does not have it.
+///
+/// # Errors
+/// Returns [`RunSessionError`] if the ledger cannot be read.
+pub async fn asked_for(
+    broker: &BrokerContext,
+    session: &SessionRef,
+    approval: &str,
+) -> Result<Option<ApprovalRequest>, RunSessionError> {
+    let mut through = None;
+    for _ in 0..MAX_STRETCHES {
+        let stretch = read_stretch(broker, session, through).await?;
+        // Backwards, because the question is usually near the end.
+        let entries = stretch.records.into_iter().rev().flat_map(|(_, record)| record.entries);
+        for entry in entries {
+            if let LedgerEntry::ApprovalRequested { request } = entry
+                && request.id == approval
+            {
+                return Ok(Some(request));
+            }
+        }
+
+        match stretch.upon {
+            Some(upon) if upon > 0 => through = Some(upon),
+            Some(_) | None => break,
+        }
+    }
+
+    Ok(None)
+}
+
+/// Returns the question `request`, asked again at `now`: it has no votes, and a new card.
+#[must_use]
+pub fn restored_question(request: ApprovalRequest, now: UnixMillis) -> ConfirmationTerms {
+    let persona = request.asked_in.as_deref().map(|asked| asked.session.persona.clone());
+    ConfirmationTerms {
+        request,
+        status: ApprovalStatus::Pending,
+        requested_by: format!("agent:{}", persona.unwrap_or_default()),
+        requested_at: now,
+        decided_at: None,
+        decided_by: None,
+        response: None,
+        trail: ApprovalTrail::default(),
+    }
+}
+
+impl ApprovalStore {
+    /// Asks `standing` again after its value was restored to an older state: its votes are void, and it gets a new
+    /// card.
+    ///
+    /// # Errors
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
+    pub async fn ask_anew(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        let id = &standing.request.id;
+        let Some(before) = self.read_entry(id).await? else {
+            return Ok(());
+        };
+
+        // Another broker was faster, or a person has decided.
+        if before.value != *standing {
+            return Ok(());
+        }
+
+        let next = restored_question(standing.request.clone(), self.clock.now());
+        let newest = self.newest_record(id, 0).await?;
+        let asker = next.requested_by.clone();
+        let mut next = self.with_record(next, newest, "asked", (Some(&asker), None));
+        // A new code: the old card must not decide the new question.
+        next.trail.code = Some(mint_code(SystemIds.ulid()));
+
+        match self.values.update(&key(id), &next, before.revision).await {
+            Ok(_) => {}
+            Err(CasError::Conflict { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+
+        tracing::warn!(
+            approval = id,
+            "KV is older than the ledger: requesting the approval again"
+        );
+        self.ensure_audited(&next).await?;
+
+        self.send(&next, CardReason::Asked).await
+    }
+
+    /// Sends the cards of `standing` again if it is open; a card that was sent before is delivered once.
+    ///
+    /// # Errors
+    /// Returns [`KeepApprovalError`]; asking again completes the missing steps.
+    pub async fn send_again(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        if standing.status != ApprovalStatus::Pending {
+            return Ok(());
+        }
+        self.send(standing, CardReason::Asked).await?;
+        if standing.trail.escalated_at.is_some() {
+            self.send(standing, CardReason::Escalated).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the question `standing` is in `AUDIT` and that its cards are sent; a card that was sent before
+    /// is delivered once.
+    ///
+    /// # Errors
+    /// Returns [`KeepApprovalError`] if the server cannot be reached; asking again completes the missing steps.
+    pub async fn tell_asked(&self, standing: &ConfirmationTerms) -> Result<(), KeepApprovalError> {
+        self.ensure_audited(standing).await?;
+        self.send(standing, CardReason::Asked).await
+    }
+
+    /// Notes that the session's ledger has taken the state `before`, which may expire from now on. Returns false if
+    /// another process wrote first.
+    pub(super) async fn take(&self, before: &KvEntry<ConfirmationTerms>) -> Result<bool, KeepApprovalError> {
+        self.ensure_audited(&before.value).await?;
+        let mut next = before.value.clone();
+        next.trail.taken = true;
+        let key = key(&next.request.id);
+        match self.values.update_ttl(&key, &next, before.revision, KEPT).await {
+            Ok(_) => Ok(true),
+            Err(CasError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The sweeper: gives a session with something to do a claim if its wake-up was lost.
+//!
+//! One broker sweeps at a time, by a lease; two at once would only claim twice, and the second claim is refused. The
+//! sweeper walks over `DISPATCHES` and looks at each session whose dispatch is old enough and not known to be
+//! consumed. Dispatches that this broker consumed itself are not even read. Source: `docs/design/sessions.md` §1.9.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use shared::bus::claim::{self, ClaimedKey};
+use shared::bus::{CasError, ReadStreamError, StoredMessage, WitnessError, position};
+use shared::clock::pause;
+use shared::model::approval::{ApprovalStatus, SessionDecision};
+use shared::model::dispatch::Dispatch;
+use shared::model::ledger::LedgerCursor;
+use shared::model::position::PositionStanding as Place;
+use shared::model::session::SessionRef;
+use shared::wire::headers::TraceCarrier;
+use shared::wire::session_mark::{LeaseRecord, SWEEPER, SettledFloor};
+use shared::wire::subject;
+use shared::wire::topology::buckets::{LEASES, SESSION_CHECKPOINTS};
+use shared::wire::topology::streams::{CLAIMS, DISPATCHES};
+
+use crate::approval::store::{KeepApprovalError, ends_untold};
+use crate::broker::BrokerContext;
+use crate::error::RunSessionError;
+use crate::ledger::state::{RunState, is_runnable};
+use crate::ledger::writer::load;
+use crate::queue::doubt;
+use crate::queue::sweep::{DueSession, SweepState};
+use crate::turn::journal::AwaitedApproval;
+
+/// Key of the lease in `leases`.
+const LEASE: &str = "sweeper";
+/// Time that the lease lasts without a refresh.
+const LEASE_TTL: Duration = Duration::from_secs(3);
+/// Number of messages read at once.
+const PAGE: usize = 256;
+/// Maximum number of pages read in one sweep.
+const MAX_PAGES: usize = 64;
+/// Maximum number of sessions looked at in one sweep.
+const MAX_LOOKS: usize = 512;
+/// Maximum number of unreadable ledgers in one sweep; with more, the server is away and the sessions are not broken.
+const MAX_UNREADABLE: u32 = 3;
+/// Interval at which the floor is stored.
+const FLOOR_EVERY: Duration = Duration::from_secs(5);
+
+struct Held {
+    revision: u64,
+    record: LeaseRecord,
+    walking: Walking,
+}
+
+/// Progress of the sweeper, and its era: over another connection `DISPATCHES` may be another stream.
+struct Walking {
+    era: u64,
+    walk: SweepState,
+    written: (u64, Instant),
+}
+
+/// Sweeps until shutdown is requested.
+pub async fn serve(broker: Arc<BrokerContext>) {
+    let every = Duration::from_millis(broker.config.sweep_interval_ms);
+    let stop = broker.shutdown.clone();
+
+    let mut held: Option<Held> = None;
+    loop {
+        tokio::select! {
+            () = stop.requested() => break,
+            () = pause(every) => {}
+        }
+
+        // Reported by all brokers, not only by the one that sweeps: the metric must survive a change of it.
+        if let Ok(lag) = broker.bus.consumer_lag(CLAIMS, "broker").await {
+            metrics::gauge!("nexus_broker_claims_pending").set(u32::try_from(lag.total_lag()).unwrap_or(u32::MAX));
+            // With every slot taken, no claim arrives that would report the number.
+            broker.note_waiting(lag.waiting);
+        }
+
+        held = match hold_lease(&broker, held).await {
+            Ok(held) => held,
+            Err(error) => {
+                tracing::debug!(%error, "failed to refresh the sweeper's lease");
+                None
+            }
+        };
+
+        if let Some(held) = &mut held
+            && let Err(error) = sweep(&broker, &mut held.walking).await
+        {
+            tracing::warn!(%error, "sweep incomplete; retrying");
+        }
+    }
+
+    // Released early, so that another broker need not wait for the lease to expire.
+    if let Some(held) = held {
+        let leases = broker.bus.kv::<LeaseRecord>(LEASES);
+        if let Err(error) = leases.delete(LEASE, Some(held.revision)).await {
+            tracing::debug!(%error, "failed to release the sweeper's lease");
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SweepError {
+    #[error(transparent)]
+    Cas(#[from] CasError),
+    #[error(transparent)]
+    Read(#[from] ReadStreamError),
+    #[error(transparent)]
+    Witness(#[from] WitnessError),
+    #[error(transparent)]
+    Approval(#[from] KeepApprovalError),
+}
+
+/// Refreshes the lease, or tries to take it. Returns `None` if another broker has it.
+async fn hold_lease(broker: &BrokerContext, held: Option<Held>) -> Result<Option<Held>, SweepError> {
+    let leases = broker.bus.kv::<LeaseRecord>(LEASES);
+    if let Some(mut held) = held {
+        return match leases.update_ttl(LEASE, &held.record, held.revision, LEASE_TTL).await {
+            Ok(revision) => {
+                held.revision = revision;
+                // Another era means another stream or a restored one: what was walked says nothing about it.
+                if held.walking.era != broker.current_era().await?.number {
+                    held.walking = begin_walk(broker).await?;
+                }
+                Ok(Some(held))
+            }
+            Err(CasError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+    }
+
+    let record = LeaseRecord {
+        holder: broker.instance.clone(),
+        epoch: 0,
+        in_progress: None,
+        unclean: 0,
+        released: false,
+    };
+
+    let revision = match leases.create_ttl(LEASE, &record, LEASE_TTL).await {
+        Ok(revision) => revision,
+        Err(CasError::Conflict { .. }) => match leases.find(LEASE).await? {
+            (Some(_), _) => return Ok(None),
+            // A lease that cannot be read belongs to no broker.
+            (None, revision) => leases.update_ttl(LEASE, &record, revision, LEASE_TTL).await?,
+        },
+        Err(error) => return Err(error.into()),
+    };
+
+    // The former sweeper's floor is read from KV, so the walk does not start at the beginning.
+    let walking = begin_walk(broker).await?;
+    tracing::info!(floor = walking.written.0, "this broker is the sweeper now");
+
+    Ok(Some(Held {
+        revision,
+        record,
+        walking,
+    }))
+}
+
+/// Begins at the stored floor, if the leader confirms it.
+async fn begin_walk(broker: &BrokerContext) -> Result<Walking, SweepError> {
+    let era = broker.current_era().await?.number;
+    let floor = stored_floor(broker).await?;
+    let state = broker.bus.stream_state(DISPATCHES).await?;
+    let floor = floor.max(state.first.saturating_sub(1));
+    Ok(Walking {
+        era,
+        walk: SweepState::from_floor(floor),
+        written: (floor, broker.clock.monotonic()),
+    })
+}
+
+/// Returns the floor that a former sweeper has left; 0 = there is none, or the leader does not confirm it.
+async fn stored_floor(broker: &BrokerContext) -> Result<u64, SweepError> {
+    const WHAT: &str = "sweeper's floor";
+
+    let checkpoints = broker.bus.kv::<SettledFloor>(SESSION_CHECKPOINTS);
+    let Some(floor) = checkpoints.find(SWEEPER).await?.0 else {
+        return Ok(0);
+    };
+
+    let Some(position) = floor.position else { return Ok(0) };
+    match broker.bus.check_position(DISPATCHES, &position).await? {
+        Place::Holds => {
+            position::told_sound(WHAT);
+            Ok(floor.sequence)
+        }
+        Place::Void(why) => {
+            position::told_void(WHAT, DISPATCHES, &position, why);
+            Ok(0)
+        }
+    }
+}
+
+async fn sweep(broker: &Arc<BrokerContext>, held: &mut Walking) -> Result<(), SweepError> {
+    read_on(broker, &mut held.walk).await?;
+    // One session with a bad ledger must not stop the sweep of all others.
+    let mut unreadable = 0;
+    for due in held.walk.due_sessions(broker.clock.now(), MAX_LOOKS) {
+        match look_at(broker, &mut held.walk, &due).await {
+            Err(SweepError::Read(error)) if unreadable < MAX_UNREADABLE => {
+                unreadable += 1;
+                tracing::warn!(session = %due.session, %error, "failed to inspect a session; retrying later");
+                held.walk.look_later(&due.session, broker.clock.now());
+            }
+            looked => looked?,
+        }
+    }
+
+    // Everything below the floor is settled, so the memory of it can go.
+    let floor = held.walk.floor();
+    broker.with_settled(|settled| settled.forget_through(floor));
+
+    let now = broker.clock.monotonic();
+    // The floor in KV is only a hint for readers and for the next sweeper: written seldom.
+    if floor > held.written.0 && now.saturating_duration_since(held.written.1) >= FLOOR_EVERY {
+        let state = broker.bus.stream_state(DISPATCHES).await?;
+        let sequence = floor.min(state.last);
+        let position = broker.bus.position_at(DISPATCHES, sequence).await?;
+        if position.is_some() {
+            let named = SettledFloor { sequence, position };
+            broker.bus.kv(SESSION_CHECKPOINTS).put(SWEEPER, &named).await?;
+        }
+
+        held.written = (floor, now);
+    }
+
+    Ok(())
+}
+
+/// Walks on over dispatches that are old enough.
+async fn read_on(broker: &BrokerContext, walk: &mut SweepState) -> Result<(), SweepError> {
+    let age = i64::try_from(broker.config.sweep_age_ms).unwrap_or(i64::MAX);
+    for _ in 0..MAX_PAGES {
+        if !walk.may_go_on() {
+            return Ok(());
+        }
+
+        // Sequences that this broker settled itself need no read.
+        let from = broker.with_settled(|settled| settled.first_gap(walk.next()));
+        walk.mark_passed(from - 1);
+        let page = read_page(broker, from).await?;
+        let full = page.len() == PAGE;
+
+        // Young dispatches are still on their regular way, with a claim of their own.
+        let young = broker.clock.now().plus(-age);
+        for stored in page {
+            if stored.published_at > young {
+                return Ok(());
+            }
+
+            let sequence = stored.sequence;
+            match session_of(&stored) {
+                Some(session) if !is_consumed(broker, &session, sequence) => walk.add(session, sequence),
+                Some(_) => walk.mark_passed(sequence),
+                // Such a message can never be consumed, and must not hold back the floor.
+                None => {
+                    let event_id = stored.headers.event_id();
+                    tracing::warn!(event_id, subject = %stored.subject, sequence, "dispatch without a session");
+                    walk.mark_passed(sequence);
+                }
+            }
+        }
+
+        if !full {
+            return Ok(());
+        }
+    }
+
+    Ok(())
+}
+
+/// Returns the next dispatches of all sessions: from the window, or from the stream for sequences before it.
+async fn read_page(broker: &BrokerContext, from: u64) -> Result<Vec<Arc<StoredMessage>>, ReadStreamError> {
+    if let Some(page) = broker.feed.with_window(|window| window.from(from, PAGE)) {
+        return Ok(page);
+    }
+    // The filter matches everything, so the server finds the next message at once.
+    let page = broker.bus.read_history(DISPATCHES, ">", from, PAGE).await?;
+    Ok(page.into_iter().map(Arc::new).collect())
+}
+
+fn is_consumed(broker: &BrokerContext, session: &SessionRef, sequence: u64) -> bool {
+    broker.with_settled(|settled| settled.contains(sequence)) || broker.cache.is_settled_through(session, sequence)
+}
+
+/// Returns the session of a dispatch: from its content, or from its subject if the content cannot be read.
+fn session_of(stored: &StoredMessage) -> Option<SessionRef> {
+    let named = stored.decode::<Dispatch>().ok().map(|dispatch| dispatch.target);
+    let decided = || stored.decode::<SessionDecision>().ok().map(|decided| decided.target);
+
+    named
+        .or_else(decided)
+        .filter(|session| subject::dispatch(session) == stored.subject)
+        .or_else(|| {
+            let (persona, session) = subject::parse_session(&stored.subject)?;
+            Some(SessionRef {
+                persona: subject::untoken(persona)?,
+                session: subject::untoken(session)?,
+            })
+        })
+}
+
+async fn look_at(broker: &Arc<BrokerContext>, walk: &mut SweepState, due: &DueSession) -> Result<(), SweepError> {
+    let (session, now) = (&due.session, broker.clock.now());
+    if broker.is_parked(&subject::session_key(session)) {
+        walk.leave_out(session);
+        return Ok(());
+    }
+
+    if broker.runs_session(session) {
+        walk.look_later(session, now);
+        return Ok(());
+    }
+
+    if broker.cache.is_settled_through(session, due.last) {
+        walk.note_seen(
+            session,
+            &LedgerCursor {
+                floor: due.last,
+                above: Vec::new(),
+                ..LedgerCursor::default()
+            },
+            now,
+        );
+
+        return Ok(());
+    }
+
+    let mut remembered = match load(broker, session, broker.cache.take(session)).await {
+        Ok(remembered) => remembered,
+        Err(RunSessionError::Read(error)) => return Err(error.into()),
+        Err(error) => {
+            // The broker that takes the session finds the same error, and quarantine follows.
+            tracing::warn!(%session, %error, "failed to read a session's state");
+            return wake_session(broker, session).await;
+        }
+    };
+
+    let era = broker.current_era().await?;
+    if !doubt::is_sound(broker, &era, session, &mut remembered).await? {
+        // The broker that takes the session reads the ledger.
+        walk.look_later(session, now);
+        return wake_session(broker, session).await;
+    }
+
+    let wished = !remembered.fold.intents.owed.is_empty();
+    if wished {
+        walk.note_owing(session, now);
+    }
+
+    let settled = !wished && walk.note_seen(session, &remembered.fold.cursor, now);
+    let awaited = remembered.fold.awaited_approval().cloned();
+    if let Some(awaited) = awaited.filter(|awaited| now < awaited.expires_at) {
+        if wished {
+            wake_session(broker, session).await?;
+        }
+        return check_suspended(broker, walk, due, &awaited).await;
+    }
+
+    // A reply that is not noted is no reason: it is on its way, or its claim comes again.
+    let mut standing = RunState {
+        owes: false,
+        ..RunState::from_fold(&remembered.fold, &remembered.published)
+    };
+
+    // Dispatches consumed above the floor say nothing about open ones below it.
+    standing.cursor.above.clear();
+
+    if remembered.fold.last_sequence > 0 {
+        broker.cache.insert(session.clone(), remembered);
+    }
+
+    if wished || !settled && is_runnable(&standing, Some(due.last), now) {
+        wake_session(broker, session).await?;
+    }
+
+    Ok(())
+}
+
+/// Looks at a session whose turn waits for an approval: an unreported decision is reported again. Any other message
+/// may end the wait, so the session is woken once for the newest one.
+async fn check_suspended(
+    broker: &Arc<BrokerContext>,
+    walk: &mut SweepState,
+    due: &DueSession,
+    awaited: &AwaitedApproval,
+) -> Result<(), SweepError> {
+    let standing = broker.desk().get(&awaited.approval).await?;
+    if let Some(standing) = standing
+        .as_ref()
+        .filter(|standing| standing.status != ApprovalStatus::Pending)
+    {
+        tracing::info!(session = %due.session, approval = awaited.approval, "decision published again");
+        broker.desk().notify_session(standing).await?;
+        if ends_untold(standing.status) {
+            wake_session(broker, &due.session).await?;
+        }
+        return Ok(());
+    }
+
+    // The owner asks again for an approval that KV has lost.
+    if standing.is_none() || walk.is_new(due) {
+        wake_session(broker, &due.session).await?;
+    }
+
+    Ok(())
+}
+
+async fn wake_session(broker: &BrokerContext, session: &SessionRef) -> Result<(), SweepError> {
+    let woken = claim::publish(&broker.bus, session, &TraceCarrier::default())
+        .await
+        .map_err(CasError::Publish)?;
+    if woken == ClaimedKey::New {
+        metrics::counter!("nexus_broker_sweeper_wakeups_total").increment(1);
+        tracing::info!(%session, "session had pending work and no claim; claim published");
+    }
+    Ok(())
+}
